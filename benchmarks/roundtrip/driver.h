@@ -1,0 +1,31 @@
+// The driver that the process finds as libcuda.so.1: natively NVIDIA's, below `gpupool run` gpupool's.
+//
+// Errors: open_driver() and ok() end the program, since a benchmark of failing calls means nothing.
+#pragma once
+
+#include <cuda.h>
+
+namespace gpupool::benchmarks {
+
+#define GP_DRIVER_FUNCTIONS(f)                                                                                  \
+    f(cuInit) f(cuDeviceGet) f(cuDevicePrimaryCtxRetain) f(cuCtxSetCurrent) f(cuCtxGetCurrent) f(cuCtxGetLimit) \
+        f(cuCtxSynchronize) f(cuStreamCreate) f(cuStreamSynchronize) f(cuStreamQuery) f(cuEventCreate)          \
+            f(cuEventRecord) f(cuModuleLoadData) f(cuModuleGetFunction) f(cuLaunchKernel) f(cuMemAlloc_v2)      \
+                f(cuMemFree_v2) f(cuMemcpyHtoD_v2) f(cuMemcpyDtoH_v2)
+
+struct Driver {
+#define GP_MEMBER(name) decltype(&::name) name = nullptr;
+    GP_DRIVER_FUNCTIONS(GP_MEMBER)
+#undef GP_MEMBER
+    CUstream stream = nullptr;
+    CUevent event = nullptr;
+    CUfunction nothing = nullptr;  // a kernel that does nothing
+    CUdeviceptr memory = 0;        // of kMemoryBytes
+};
+inline constexpr std::size_t kMemoryBytes = 64u << 20;
+
+// Initialises device 0 and makes its primary context current.
+Driver open_driver();
+void ok(CUresult result, const char* what);
+
+}  // namespace gpupool::benchmarks

@@ -1,0 +1,141 @@
+// The same as raw_benchmark.cpp, over channels; and what an append costs its caller.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "benchmarks/transport/echo.h"
+#include "protocol/wire/channel.h"
+
+namespace gpupool::benchmarks {
+namespace {
+
+using wire::Channel;
+using wire::FrameType;
+
+// Counts what arrives.
+class Counter final : public wire::Receiver {
+  public:
+    explicit Counter(std::size_t landing_bytes = 0) : landing_(landing_bytes) {}
+
+    std::span<std::byte> bulk_destination(std::uint64_t, std::uint64_t offset, std::size_t bytes) override {
+        return std::span(landing_).subspan(offset, bytes);
+    }
+    void on_bulk(std::uint64_t, std::uint64_t, std::size_t bytes) override { add(bytes); }
+    void on_frame(FrameType, std::unique_ptr<std::byte[]>, std::size_t bytes) override { add(bytes); }
+    void on_closed(const Error&) override {}
+
+    void wait(std::uint64_t bytes) {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return bytes_ >= bytes; });
+    }
+
+  private:
+    void add(std::uint64_t bytes) {
+        const std::lock_guard lock(mutex_);
+        bytes_ += bytes;
+        changed_.notify_one();
+    }
+
+    std::vector<std::byte> landing_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::uint64_t bytes_ = 0;
+};
+
+// Answers every commands frame with as large a replies frame, from the thread that reads.
+class Echo final : public wire::Receiver {
+  public:
+    std::span<std::byte> bulk_destination(std::uint64_t, std::uint64_t, std::size_t) override { return {}; }
+    void on_bulk(std::uint64_t, std::uint64_t, std::size_t) override {}
+    void on_frame(FrameType, std::unique_ptr<std::byte[]> payload, std::size_t bytes) override {
+        (void)channel->append(FrameType::replies, bytes,
+                              [&](std::byte* place) { std::memcpy(place, payload.get(), bytes); });
+    }
+    void on_closed(const Error&) override {}
+
+    Channel* channel = nullptr;
+};
+
+Status append_record(Channel& channel) {
+    return channel.append(FrameType::commands, 64, [](std::byte* place) { std::memset(place, 1, 64); });
+}
+
+void channel_ping_pong(benchmark::State& state, Kind kind) {
+    auto ends = connected_pair(kind);
+    Counter counter;
+    Echo echo;
+    Channel here(std::move(ends.first), counter);
+    Channel there(std::move(ends.second), echo);
+    echo.channel = &there;
+    here.start();
+    there.start();
+    std::uint64_t expected = 0;
+    for (auto _ : state) {
+        if (!append_record(here) || !here.flush()) {
+            state.SkipWithError("the channel failed");
+            break;
+        }
+        counter.wait(expected += 64);
+    }
+    here.close();
+    there.close();
+}
+
+void channel_bulk(benchmark::State& state, Kind kind) {
+    auto ends = connected_pair(kind);
+    const std::vector<std::byte> data(static_cast<std::size_t>(state.range(0)));
+    Counter nothing;
+    Counter counter(data.size());
+    Channel here(std::move(ends.first), nothing);
+    Channel there(std::move(ends.second), counter);
+    here.start();
+    there.start();
+    std::uint64_t expected = 0;
+    for (auto _ : state) {
+        if (!here.append_bulk(1, 0, data, [] {})) {
+            state.SkipWithError("the channel failed");
+            break;
+        }
+        counter.wait(expected += data.size());
+    }
+    state.SetBytesProcessed(state.iterations() * state.range(0));
+    here.close();
+    there.close();
+}
+
+// A stream of small records, as launches are: what one costs its caller when the other side keeps up.
+void channel_append(benchmark::State& state, Kind kind) {
+    auto ends = connected_pair(kind);
+    Counter nothing;
+    Counter counter;
+    Channel here(std::move(ends.first), nothing);
+    Channel there(std::move(ends.second), counter);
+    here.start();
+    there.start();
+    for (auto _ : state) {
+        if (!append_record(here)) {
+            state.SkipWithError("the channel failed");
+            break;
+        }
+    }
+    state.SetItemsProcessed(state.iterations());
+    const auto counters = here.counters();
+    state.counters["frames/write"] =
+        static_cast<double>(counters.frames_sent) / static_cast<double>(std::max<std::uint64_t>(counters.writes, 1));
+    here.close();
+    there.close();
+}
+
+BENCHMARK_CAPTURE(channel_ping_pong, tcp, Kind::tcp)->UseRealTime();
+BENCHMARK_CAPTURE(channel_ping_pong, inproc, Kind::inproc)->UseRealTime();
+BENCHMARK_CAPTURE(channel_bulk, tcp, Kind::tcp)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20)->UseRealTime();
+BENCHMARK_CAPTURE(channel_bulk, inproc, Kind::inproc)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20)->UseRealTime();
+BENCHMARK_CAPTURE(channel_append, tcp, Kind::tcp)->UseRealTime();
+BENCHMARK_CAPTURE(channel_append, inproc, Kind::inproc)->UseRealTime();
+
+}  // namespace
+}  // namespace gpupool::benchmarks

@@ -1,0 +1,20 @@
+// The two ends that the benchmarks drive, and the far end's threads.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "protocol/transport/connection.h"
+
+namespace gpupool::benchmarks {
+
+using Ends = std::pair<std::unique_ptr<transport::Connection>, std::unique_ptr<transport::Connection>>;
+
+enum class Kind { tcp, inproc };
+
+// A connected pair on this machine; ends the program when that fails.
+Ends connected_pair(Kind kind);
+
+}  // namespace gpupool::benchmarks

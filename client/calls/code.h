@@ -1,0 +1,41 @@
+// Modules, libraries, kernels and functions as the client knows them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/export_tables/client_view.h"
+#include "protocol/calls/call.h"
+
+namespace gpupool::client {
+
+// What a launch must know of a function or kernel: never changes, never freed while its module may be used.
+struct FunctionInfo {
+    std::string name;
+    std::vector<ParameterLayout> layout;
+    bool layout_known = true;
+    std::size_t parameter_bytes = 0;
+    CUmodule module = nullptr;    // of a function
+    CUlibrary library = nullptr;  // of a kernel
+    CUkernel kernel = nullptr;    // that a function belongs to
+    CUfunction own = nullptr;     // this very handle
+};
+
+// The image is on the server afterwards, under `hash`.
+CUresult send_image(std::span<const std::byte> image, ImageHash& hash);
+
+// A file's content and a NUL behind it (PTX is text); false when it cannot be read.
+bool read_file(const char* path, std::vector<char>& content);
+
+// Null when the handle is no function's.
+std::shared_ptr<const FunctionInfo> function_info(CUfunction function);
+
+// The function that stands for `function` in the current context: itself, or a kernel's function there.
+CUresult launchable(CUfunction& function);
+
+int visit_functions(CUmodule module, export_tables::FunctionVisitor visit, void* user) noexcept;
+
+}  // namespace gpupool::client

@@ -1,0 +1,417 @@
+// Contexts: which one is current is the client's affair; making and ending them is the server's.
+
+#include <mutex>
+
+#include "client/calls/handlers.h"
+#include "client/core/remote.h"
+#include "client/export_tables/registry.h"
+
+namespace gpupool::client::entry {
+namespace {
+
+// Everything that belonged to the context is gone on the server; forget it here.
+void forget_memory(Session& s, ContextState& context) {
+    for (const MemoryRange& range : s.memory.remove_of(&context)) {
+        if (range.kind == MemoryKind::device) {
+            s.heaps[static_cast<std::size_t>(range.device)]->free(range.base);
+        }
+    }
+}
+
+CUresult make_current(CUcontext ctx, bool push) {
+    CUresult result = CUDA_SUCCESS;
+    Session* s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    ThreadState& thread = this_thread();
+    if (ctx == nullptr) {
+        if (push) {
+            return CUDA_ERROR_INVALID_CONTEXT;
+        }
+        if (!thread.stack.empty()) {
+            thread.stack.pop_back();
+        }
+        return CUDA_SUCCESS;
+    }
+    ContextState* context = s->contexts.find(ctx);
+    if (context == nullptr || (!context->primary && !context->live)) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (push || thread.stack.empty()) {
+        thread.stack.push_back(context);
+    } else {
+        thread.stack.back() = context;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult pop(CUcontext* pctx) {
+    ThreadState& thread = this_thread();
+    if (thread.stack.empty()) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (pctx != nullptr) {
+        *pctx = thread.stack.back()->handle;
+    }
+    thread.stack.pop_back();
+    return CUDA_SUCCESS;
+}
+
+CUresult create(CUcontext* pctx, CUexecAffinityParam* affinities, int count, unsigned flags, CUdevice dev) {
+    CUresult result = CUDA_SUCCESS;
+    Session* s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    if (pctx == nullptr || count < 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!s->devices.valid(dev)) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    ContextState& context = s->contexts.add(dev, flags, false);
+    CUcontext handle = context.handle;
+    result = remote<calls::gpContextCreate>(&handle, flags, dev, static_cast<const CUexecAffinityParam*>(affinities),
+                                            static_cast<unsigned>(count));
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    context.live = true;
+    this_thread().stack.push_back(&context);
+    *pctx = context.handle;
+    return CUDA_SUCCESS;
+}
+
+CUresult destroy(CUcontext ctx) {
+    CUresult result = CUDA_SUCCESS;
+    Session* s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    if (ctx == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    ContextState* context = s->contexts.find(ctx);
+    if (context == nullptr || context->primary || !context->live) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    export_tables::context_ends(ctx);
+    result = remote<calls::gpContextDestroy>(ctx);
+    context->live = false;
+    forget_memory(*s, *context);
+    ThreadState& thread = this_thread();
+    if (thread.current() == context) {
+        thread.stack.pop_back();
+    }
+    return result;
+}
+
+CUresult end_primary(Session& s, ContextState& context, bool reset) {
+    export_tables::context_ends(context.handle);
+    const CUresult result =
+        remote<calls::gpPrimaryContextEnd>(context.handle, context.device, static_cast<unsigned>(reset ? 1 : 0));
+    context.live = false;
+    context.lost = CUDA_SUCCESS;
+    forget_memory(s, context);
+    return result;
+}
+
+CUresult release(CUdevice dev) {
+    CUresult result = CUDA_SUCCESS;
+    Session* s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    if (!s->devices.valid(dev)) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    ContextState& context = s->contexts.primary(dev);
+    const std::lock_guard lock(s->contexts.primary_mutex);
+    if (context.references == 0) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (--context.references != 0) {
+        return CUDA_SUCCESS;
+    }
+    return end_primary(*s, context, false);
+}
+
+CUresult reset(CUdevice dev) {
+    CUresult result = CUDA_SUCCESS;
+    Session* s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    if (!s->devices.valid(dev)) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    ContextState& context = s->contexts.primary(dev);
+    const std::lock_guard lock(s->contexts.primary_mutex);
+    if (!context.live) {
+        return CUDA_SUCCESS;
+    }
+    return end_primary(*s, context, true);
+}
+
+CUresult set_flags(CUdevice dev, unsigned flags) {
+    CUresult result = CUDA_SUCCESS;
+    Session* s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    if (!s->devices.valid(dev)) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    ContextState& context = s->contexts.primary(dev);
+    context.flags = flags;
+    return context.live ? remote<calls::cuDevicePrimaryCtxSetFlags_v2>(dev, flags) : CUDA_SUCCESS;
+}
+
+CUresult synchronize(ContextState* context) {
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    return context->live ? remote<calls::gpContextSynchronize>(context->handle) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+ContextState* context_or_current(CUcontext ctx) {
+    CUresult result = CUDA_SUCCESS;
+    Session* s = session(result);
+    if (s == nullptr) {
+        return nullptr;
+    }
+    return ctx == nullptr ? this_thread().current() : s->contexts.find(ctx);
+}
+
+}  // namespace
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
+    CUresult result = CUDA_SUCCESS;
+    Session* s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    if (pctx == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!s->devices.valid(dev)) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    ContextState& context = s->contexts.primary(dev);
+    const std::lock_guard lock(s->contexts.primary_mutex);
+    if (!context.live) {
+        CUcontext handle = context.handle;
+        result = remote<calls::cuDevicePrimaryCtxRetain>(&handle, dev);
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+        context.live = true;
+        if (const unsigned flags = context.flags; flags != 0) {
+            remote<calls::cuDevicePrimaryCtxSetFlags_v2>(dev, flags);
+        }
+    }
+    ++context.references;
+    *pctx = context.handle;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice dev) {
+    return release(dev);
+}
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
+    return release(dev);
+}
+CUresult cuDevicePrimaryCtxReset(CUdevice dev) {
+    return reset(dev);
+}
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
+    return reset(dev);
+}
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned flags) {
+    return set_flags(dev, flags);
+}
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned flags) {
+    return set_flags(dev, flags);
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned* flags, int* active) {
+    CUresult result = CUDA_SUCCESS;
+    Session* s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    if (!s->devices.valid(dev)) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    if (flags == nullptr || active == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const ContextState& context = s->contexts.primary(dev);
+    *flags = context.flags;
+    *active = context.live ? 1 : 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxCreate(CUcontext* pctx, unsigned flags, CUdevice dev) {
+    return create(pctx, nullptr, 0, flags, dev);
+}
+CUresult cuCtxCreate_v2(CUcontext* pctx, unsigned flags, CUdevice dev) {
+    return create(pctx, nullptr, 0, flags, dev);
+}
+CUresult cuCtxCreate_v3(CUcontext* pctx, CUexecAffinityParam* paramsArray, int numParams, unsigned flags,
+                        CUdevice dev) {
+    return create(pctx, paramsArray, numParams, flags, dev);
+}
+CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, unsigned flags, CUdevice dev) {
+    if (ctxCreateParams == nullptr) {
+        return create(pctx, nullptr, 0, flags, dev);
+    }
+    if (ctxCreateParams->cigParams != nullptr) {
+        return CUDA_ERROR_NOT_SUPPORTED;  // contexts shared with a graphics API of this host
+    }
+    return create(pctx, ctxCreateParams->execAffinityParams, ctxCreateParams->numExecAffinityParams, flags, dev);
+}
+
+CUresult cuCtxDestroy(CUcontext ctx) {
+    return destroy(ctx);
+}
+CUresult cuCtxDestroy_v2(CUcontext ctx) {
+    return destroy(ctx);
+}
+
+CUresult cuCtxGetCurrent(CUcontext* pctx) {
+    if (pctx == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const ContextState* current = this_thread().current();
+    *pctx = current == nullptr ? nullptr : current->handle;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext ctx) {
+    return make_current(ctx, false);
+}
+CUresult cuCtxPushCurrent(CUcontext ctx) {
+    return make_current(ctx, true);
+}
+CUresult cuCtxPushCurrent_v2(CUcontext ctx) {
+    return make_current(ctx, true);
+}
+CUresult cuCtxPopCurrent(CUcontext* pctx) {
+    return pop(pctx);
+}
+CUresult cuCtxPopCurrent_v2(CUcontext* pctx) {
+    return pop(pctx);
+}
+
+CUresult cuCtxGetDevice(CUdevice* device) {
+    return entry::cuCtxGetDevice_v2(device, nullptr);
+}
+
+CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext ctx) {
+    const ContextState* context = context_or_current(ctx);
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (device == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *device = context->device;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned* version) {
+    constexpr unsigned kApiVersion = 3020;
+    const ContextState* context = context_or_current(ctx);
+    if (context == nullptr || !context->live) {
+        return CUDA_ERROR_INVALID_CONTEXT;  // libcudart takes it for "the primary context is inactive"
+    }
+    if (version == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *version = kApiVersion;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetFlags(unsigned* flags) {
+    ContextState* context = nullptr;
+    if (const CUresult result = usable_context(context); result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (flags == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *flags = context->flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetId(CUcontext ctx, unsigned long long* ctxId) {
+    const ContextState* context = context_or_current(ctx);
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (!context->live) {
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    if (ctxId == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *ctxId = context->id;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxAttach(CUcontext* pctx, unsigned flags) {
+    ContextState* context = nullptr;
+    if (const CUresult result = usable_context(context); result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (pctx == nullptr || flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    ++context->attached;
+    *pctx = context->handle;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDetach(CUcontext ctx) {
+    ContextState* context = context_or_current(ctx);
+    if (context == nullptr || context->primary) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    return --context->attached == 0 ? destroy(context->handle) : CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetStreamPriorityRange(int* leastPriority, int* greatestPriority) {
+    ContextState* context = nullptr;
+    CUresult result = usable_context(context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const Device& device = session(result)->devices.devices[static_cast<std::size_t>(context->device)];
+    if (leastPriority != nullptr) {
+        *leastPriority = device.least_priority;
+    }
+    if (greatestPriority != nullptr) {
+        *greatestPriority = device.greatest_priority;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize() {
+    return synchronize(this_thread().current());
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext ctx) {
+    return synchronize(context_or_current(ctx));
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned Flags) {
+    return remote<calls::cuCtxEnablePeerAccess>(peerContext, Flags);
+}
+
+CUresult cuCtxDisablePeerAccess(CUcontext peerContext) {
+    return remote<calls::cuCtxDisablePeerAccess>(peerContext);
+}
+
+}  // namespace gpupool::client::entry

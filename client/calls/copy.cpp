@@ -1,0 +1,359 @@
+// Copies. Which side of an address is which follows from what is known of it; the host's side is read or written here.
+
+#include <cstring>
+#include <vector>
+
+#include "client/calls/handlers.h"
+#include "client/core/remote.h"
+
+namespace gpupool::client::entry {
+namespace {
+
+bool on_device(const Session& s, std::uint64_t address) {
+    if (s.window.contains(address)) {
+        return true;
+    }
+    const auto range = s.memory.find(address);
+    return range && range->on_device();
+}
+
+bool pinned(const Session& s, const void* address) {
+    const auto range = s.memory.find(reinterpret_cast<std::uint64_t>(address));
+    return range && !range->on_device();
+}
+
+CUresult prepare(Session*& s) {
+    CUresult result = CUDA_SUCCESS;
+    s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    ContextState* context = nullptr;
+    return usable_context(context);
+}
+
+// Host memory that something before in stream order may still write: it must be read late.
+bool written_before(Session& s, const void* source, std::size_t bytes, CUstream stream) {
+    return pinned(s, source) &&
+           (s.transfers.writes_into(source, bytes) || s.host_functions.newest_pending(stream) != 0);
+}
+
+// `may_be_late`: the source is pinned and the call asynchronous, so it may be read until the copy is done.
+CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std::size_t bytes, CUstream stream,
+                   bool may_be_late) {
+    if (bytes <= codec::kMaxInlineBytes && !(may_be_late && written_before(s, source, bytes, stream))) {
+        return remote<calls::gpCopyToDevice>(destination, bytes, std::uint64_t{0},
+                                             static_cast<const unsigned char*>(source), bytes, stream);
+    }
+    std::function<bool()> ready;
+    if (const std::uint64_t ticket = may_be_late ? s.host_functions.newest_pending(stream) : 0; ticket != 0) {
+        ready = [&s, ticket] { return !s.host_functions.pending(ticket); };
+    }
+    const std::uint64_t transfer =
+        s.transfers.begin_upload({static_cast<const std::byte*>(source), bytes}, std::move(ready));
+    const CUresult result = remote<calls::gpCopyToDevice>(
+        destination, bytes, transfer, static_cast<const unsigned char*>(nullptr), std::size_t{0}, stream);
+    if (result != CUDA_SUCCESS) {
+        s.transfers.cancel(transfer);
+        return result;
+    }
+    return may_be_late || s.transfers.wait_sent(transfer) ? CUDA_SUCCESS : kSessionLost;
+}
+
+// Waits for the stream: afterwards everything copied back in it has landed.
+CUresult wait_for_stream(CUstream stream) {
+    return remote<calls::cuStreamSynchronize>(stream);
+}
+
+CUresult from_device(Session& s, void* destination, CUdeviceptr source, std::size_t bytes, CUstream stream, bool wait) {
+    const std::uint64_t transfer = s.transfers.begin_download(destination, bytes);
+    CUresult result = remote<calls::gpCopyFromDevice>(source, bytes, transfer, stream);
+    if (result == CUDA_SUCCESS && wait) {
+        result = wait_for_stream(stream);
+    }
+    if (result != CUDA_SUCCESS) {
+        s.transfers.cancel(transfer);
+    }
+    return result;
+}
+
+enum class Waiting { as_synchronous, as_asynchronous };
+
+CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream stream, Waiting waiting) {
+    Session* s = nullptr;
+    if (const CUresult result = prepare(s); result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (bytes == 0) {
+        return CUDA_SUCCESS;
+    }
+    const bool to = on_device(*s, dst), from = on_device(*s, src);
+    const bool asynchronous = waiting == Waiting::as_asynchronous;
+    void* const host_dst = reinterpret_cast<void*>(dst);
+    const void* const host_src = reinterpret_cast<const void*>(src);
+    if (to && from) {
+        return remote<calls::cuMemcpyDtoDAsync_v2>(dst, src, bytes, stream);
+    }
+    if (to) {
+        return to_device(*s, dst, host_src, bytes, stream, asynchronous && pinned(*s, host_src));
+    }
+    if (from) {
+        return from_device(*s, host_dst, src, bytes, stream, !asynchronous || !pinned(*s, host_dst));
+    }
+    const CUresult result = wait_for_stream(stream);
+    if (result == CUDA_SUCCESS) {
+        std::memmove(host_dst, host_src, bytes);
+    }
+    return result;
+}
+
+// ---- shaped copies
+
+struct HostSide {
+    char* base;
+    std::size_t x, y, z, pitch, height;
+    [[nodiscard]] char* row(std::size_t r, std::size_t slice) const {
+        return base + ((z + slice) * height + y + r) * pitch + x;
+    }
+};
+
+HostSide source_of(const CUDA_MEMCPY3D& c) {
+    return {const_cast<char*>(static_cast<const char*>(c.srcHost)),
+            c.srcXInBytes,
+            c.srcY,
+            c.srcZ,
+            c.srcPitch != 0 ? c.srcPitch : c.srcXInBytes + c.WidthInBytes,
+            c.srcHeight != 0 ? c.srcHeight : c.srcY + c.Height};
+}
+HostSide destination_of(const CUDA_MEMCPY3D& c) {
+    return {static_cast<char*>(c.dstHost),
+            c.dstXInBytes,
+            c.dstY,
+            c.dstZ,
+            c.dstPitch != 0 ? c.dstPitch : c.dstXInBytes + c.WidthInBytes,
+            c.dstHeight != 0 ? c.dstHeight : c.dstY + c.Height};
+}
+
+template <class RowCopy>
+void each_row(const CUDA_MEMCPY3D& c, const HostSide& side, RowCopy row_copy) {
+    std::size_t offset = 0;
+    for (std::size_t slice = 0; slice < c.Depth; ++slice) {
+        for (std::size_t row = 0; row < c.Height; ++row, offset += c.WidthInBytes) {
+            row_copy(side.row(row, slice), offset);
+        }
+    }
+}
+
+// UNIFIED becomes what the address is; the host's pitch need not reach the server.
+void resolve_unified(const Session& s, CUDA_MEMCPY3D& c) {
+    if (c.srcMemoryType == CU_MEMORYTYPE_UNIFIED) {
+        c.srcMemoryType = on_device(s, c.srcDevice) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        c.srcHost = reinterpret_cast<const void*>(c.srcDevice);
+    }
+    if (c.dstMemoryType == CU_MEMORYTYPE_UNIFIED) {
+        c.dstMemoryType = on_device(s, c.dstDevice) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        c.dstHost = reinterpret_cast<void*>(c.dstDevice);
+    }
+}
+
+CUresult shaped_to_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t bytes, CUstream stream) {
+    std::vector<std::byte> packed(bytes);
+    each_row(c, source_of(c),
+             [&](const char* row, std::size_t offset) { std::memcpy(packed.data() + offset, row, c.WidthInBytes); });
+    if (bytes <= codec::kMaxInlineBytes) {
+        return remote<calls::gpCopyShapedToDevice>(
+            &c, std::uint64_t{0}, reinterpret_cast<const unsigned char*>(packed.data()), bytes, stream);
+    }
+    const std::uint64_t transfer = s.transfers.begin_upload(std::move(packed));
+    const CUresult result = remote<calls::gpCopyShapedToDevice>(
+        &c, transfer, static_cast<const unsigned char*>(nullptr), std::size_t{0}, stream);
+    if (result != CUDA_SUCCESS) {
+        s.transfers.cancel(transfer);
+    }
+    return result;
+}
+
+CUresult shaped_from_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t bytes, CUstream stream, bool wait) {
+    const HostSide side = destination_of(c);
+    const auto lowest = reinterpret_cast<std::uint64_t>(side.row(0, 0));
+    const auto highest = reinterpret_cast<std::uint64_t>(side.row(c.Height - 1, c.Depth - 1)) + c.WidthInBytes;
+    const std::uint64_t transfer =
+        s.transfers.begin_download(bytes, lowest, highest, [c, side](std::span<const std::byte> data) {
+            each_row(c, side,
+                     [&](char* row, std::size_t offset) { std::memcpy(row, data.data() + offset, c.WidthInBytes); });
+        });
+    CUresult result = remote<calls::gpCopyShapedFromDevice>(&c, transfer, stream);
+    if (result == CUDA_SUCCESS && wait) {
+        result = wait_for_stream(stream);
+    }
+    if (result != CUDA_SUCCESS) {
+        s.transfers.cancel(transfer);
+    }
+    return result;
+}
+
+CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waiting) {
+    Session* s = nullptr;
+    if (const CUresult result = prepare(s); result != CUDA_SUCCESS) {
+        return result;
+    }
+    CUDA_MEMCPY3D c = given;
+    resolve_unified(*s, c);
+    constexpr std::size_t kLimit = std::size_t{1} << 46;
+    if (c.WidthInBytes == 0 || c.Height == 0 || c.Depth == 0) {
+        return CUDA_SUCCESS;
+    }
+    if (c.WidthInBytes > kLimit || c.Height > kLimit / c.WidthInBytes ||
+        c.Depth > kLimit / (c.WidthInBytes * c.Height)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const bool from_host = c.srcMemoryType == CU_MEMORYTYPE_HOST, to_host = c.dstMemoryType == CU_MEMORYTYPE_HOST;
+    if ((from_host && c.srcPitch != 0 && c.srcPitch < c.WidthInBytes + c.srcXInBytes && c.Height > 1) ||
+        (to_host && c.dstPitch != 0 && c.dstPitch < c.WidthInBytes + c.dstXInBytes && c.Height > 1)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const std::size_t bytes = c.WidthInBytes * c.Height * c.Depth;
+    const bool asynchronous = waiting == Waiting::as_asynchronous;
+    if (from_host && to_host) {
+        const CUresult result = wait_for_stream(stream);
+        if (result == CUDA_SUCCESS) {
+            const HostSide from = source_of(c), to = destination_of(c);
+            for (std::size_t slice = 0; slice < c.Depth; ++slice) {
+                for (std::size_t row = 0; row < c.Height; ++row) {
+                    std::memmove(to.row(row, slice), from.row(row, slice), c.WidthInBytes);
+                }
+            }
+        }
+        return result;
+    }
+    if (from_host) {
+        if (written_before(*s, c.srcHost, 1, stream)) {
+            if (const CUresult result = wait_for_stream(stream); result != CUDA_SUCCESS) {
+                return result;
+            }
+        }
+        return shaped_to_device(*s, c, bytes, stream);
+    }
+    if (to_host) {
+        return shaped_from_device(*s, c, bytes, stream, !asynchronous || !pinned(*s, c.dstHost));
+    }
+    return remote<calls::gpCopyShapedOnDevice>(&c, stream);
+}
+
+CUDA_MEMCPY3D as_3d(const CUDA_MEMCPY2D& c) {
+    CUDA_MEMCPY3D out{};
+    out.srcXInBytes = c.srcXInBytes;
+    out.srcY = c.srcY;
+    out.srcMemoryType = c.srcMemoryType;
+    out.srcHost = c.srcHost;
+    out.srcDevice = c.srcDevice;
+    out.srcArray = c.srcArray;
+    out.srcPitch = c.srcPitch;
+    out.dstXInBytes = c.dstXInBytes;
+    out.dstY = c.dstY;
+    out.dstMemoryType = c.dstMemoryType;
+    out.dstHost = c.dstHost;
+    out.dstDevice = c.dstDevice;
+    out.dstArray = c.dstArray;
+    out.dstPitch = c.dstPitch;
+    out.WidthInBytes = c.WidthInBytes;
+    out.Height = c.Height;
+    out.Depth = 1;
+    return out;
+}
+
+CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, Waiting waiting) {
+    return copy == nullptr ? CUDA_ERROR_INVALID_VALUE : copy_shaped(as_3d(*copy), stream, waiting);
+}
+
+CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, Waiting waiting) {
+    return copy == nullptr ? CUDA_ERROR_INVALID_VALUE : copy_shaped(*copy, stream, waiting);
+}
+
+CUresult to_array(CUarray array, std::size_t offset, const void* source, std::size_t bytes, CUstream stream) {
+    CUDA_MEMCPY3D copy{};
+    copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+    copy.srcHost = source;
+    copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+    copy.dstArray = array;
+    copy.dstXInBytes = offset;
+    copy.WidthInBytes = bytes;
+    copy.Height = copy.Depth = 1;
+    return copy_shaped(copy, stream, Waiting::as_asynchronous);
+}
+
+CUresult from_array(void* destination, CUarray array, std::size_t offset, std::size_t bytes, CUstream stream,
+                    Waiting waiting) {
+    CUDA_MEMCPY3D copy{};
+    copy.srcMemoryType = CU_MEMORYTYPE_ARRAY;
+    copy.srcArray = array;
+    copy.srcXInBytes = offset;
+    copy.dstMemoryType = CU_MEMORYTYPE_HOST;
+    copy.dstHost = destination;
+    copy.WidthInBytes = bytes;
+    copy.Height = copy.Depth = 1;
+    return copy_shaped(copy, stream, waiting);
+}
+
+CUdeviceptr address_of(const void* host) {
+    return reinterpret_cast<CUdeviceptr>(host);
+}
+
+}  // namespace
+
+CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount) {
+    return copy_plain(dst, src, ByteCount, nullptr, Waiting::as_synchronous);
+}
+CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount, CUstream hStream) {
+    return copy_plain(dst, src, ByteCount, hStream, Waiting::as_asynchronous);
+}
+CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void* srcHost, std::size_t ByteCount) {
+    return copy_plain(dstDevice, address_of(srcHost), ByteCount, nullptr, Waiting::as_synchronous);
+}
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void* srcHost, std::size_t ByteCount, CUstream hStream) {
+    return copy_plain(dstDevice, address_of(srcHost), ByteCount, hStream, Waiting::as_asynchronous);
+}
+CUresult cuMemcpyDtoH_v2(void* dstHost, CUdeviceptr srcDevice, std::size_t ByteCount) {
+    return copy_plain(address_of(dstHost), srcDevice, ByteCount, nullptr, Waiting::as_synchronous);
+}
+CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, std::size_t ByteCount, CUstream hStream) {
+    return copy_plain(address_of(dstHost), srcDevice, ByteCount, hStream, Waiting::as_asynchronous);
+}
+CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, std::size_t ByteCount) {
+    return copy_plain(dstDevice, srcDevice, ByteCount, nullptr, Waiting::as_synchronous);
+}
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, std::size_t ByteCount, CUstream hStream) {
+    return ByteCount == 0 ? CUDA_SUCCESS
+                          : remote<calls::cuMemcpyDtoDAsync_v2>(dstDevice, srcDevice, ByteCount, hStream);
+}
+CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* pCopy) {
+    return copy_2d(pCopy, nullptr, Waiting::as_synchronous);
+}
+CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* pCopy) {
+    return copy_2d(pCopy, nullptr, Waiting::as_synchronous);
+}
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* pCopy, CUstream hStream) {
+    return copy_2d(pCopy, hStream, Waiting::as_asynchronous);
+}
+CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* pCopy) {
+    return copy_3d(pCopy, nullptr, Waiting::as_synchronous);
+}
+CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
+    return copy_3d(pCopy, hStream, Waiting::as_asynchronous);
+}
+CUresult cuMemcpyHtoA_v2(CUarray dstArray, std::size_t dstOffset, const void* srcHost, std::size_t ByteCount) {
+    return to_array(dstArray, dstOffset, srcHost, ByteCount, nullptr);
+}
+CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, std::size_t dstOffset, const void* srcHost, std::size_t ByteCount,
+                              CUstream hStream) {
+    return to_array(dstArray, dstOffset, srcHost, ByteCount, hStream);
+}
+CUresult cuMemcpyAtoH_v2(void* dstHost, CUarray srcArray, std::size_t srcOffset, std::size_t ByteCount) {
+    return from_array(dstHost, srcArray, srcOffset, ByteCount, nullptr, Waiting::as_synchronous);
+}
+CUresult cuMemcpyAtoHAsync_v2(void* dstHost, CUarray srcArray, std::size_t srcOffset, std::size_t ByteCount,
+                              CUstream hStream) {
+    return from_array(dstHost, srcArray, srcOffset, ByteCount, hStream, Waiting::as_asynchronous);
+}
+
+}  // namespace gpupool::client::entry

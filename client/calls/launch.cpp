@@ -1,0 +1,380 @@
+// Kernel launches: parameters are packed here, by the layout that came with the function, and the launch is sent
+// without waiting. What can be checked here gives its error at once.
+
+#include <cstring>
+#include <unordered_map>
+#include <vector>
+
+#include "client/calls/code.h"
+#include "client/calls/handlers.h"
+#include "client/core/remote.h"
+
+namespace gpupool::client::entry {
+namespace {
+
+// The launch's arguments as one block. Small ones need no memory of their own.
+class ArgumentBlock {
+  public:
+    CUresult pack(const FunctionInfo& info, void** kernelParams, void** extra) {
+        if (extra != nullptr) {
+            return kernelParams != nullptr ? CUDA_ERROR_INVALID_VALUE : pack_extra(extra);
+        }
+        if (info.layout.empty()) {
+            return CUDA_SUCCESS;
+        }
+        if (kernelParams == nullptr) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        reserve(info.parameter_bytes);
+        for (std::size_t i = 0; i < info.layout.size(); ++i) {
+            const ParameterLayout& parameter = info.layout[i];
+            std::memcpy(data_ + parameter.offset_bytes, kernelParams[i], parameter.size_bytes);
+        }
+        return CUDA_SUCCESS;
+    }
+    [[nodiscard]] const unsigned char* data() const { return data_; }
+    [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+  private:
+    void reserve(std::size_t bytes) {
+        bytes_ = bytes;
+        if (bytes > sizeof small_) {
+            large_.resize(bytes);
+            data_ = large_.data();
+        }
+    }
+    CUresult pack_extra(void** extra) {
+        const void* buffer = nullptr;
+        const std::size_t* size = nullptr;
+        for (std::size_t i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
+            if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER) {
+                buffer = extra[i + 1];
+            } else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE) {
+                size = static_cast<const std::size_t*>(extra[i + 1]);
+            } else {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
+        }
+        if (buffer == nullptr || size == nullptr || *size > codec::kMaxInlineBytes) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        reserve(*size);
+        std::memcpy(data_, buffer, *size);
+        return CUDA_SUCCESS;
+    }
+
+    alignas(16) unsigned char small_[512] = {};
+    std::vector<unsigned char> large_;
+    unsigned char* data_ = small_;
+    std::size_t bytes_ = 0;
+};
+
+int attribute(const Device& device, CUdevice_attribute id) {
+    int value = 0;
+    device.attributes.get(id, &value);
+    return value;
+}
+
+// The native verdicts on shapes that no function can be launched with.
+CUresult check_shape(const Device& device, const LaunchShape& launch) {
+    const auto limit = [&](CUdevice_attribute id) { return static_cast<unsigned>(attribute(device, id)); };
+    const bool empty = launch.grid_x == 0 || launch.grid_y == 0 || launch.grid_z == 0 || launch.block_x == 0 ||
+                       launch.block_y == 0 || launch.block_z == 0;
+    if (empty || launch.grid_x > limit(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X) ||
+        launch.grid_y > limit(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y) ||
+        launch.grid_z > limit(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z) ||
+        launch.block_x > limit(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X) ||
+        launch.block_y > limit(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y) ||
+        launch.block_z > limit(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const std::uint64_t threads = std::uint64_t{launch.block_x} * launch.block_y * launch.block_z;
+    if (threads > limit(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK) ||
+        launch.shared_bytes > limit(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+// What depends on the function: its own limit of threads, and the shared memory that it may have.
+CUresult check_function(CUfunction function, const LaunchShape& launch) {
+    int max_threads = 0, static_bytes = 0, max_dynamic = 0;
+    CUresult result = entry::cuFuncGetAttribute(&max_threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function);
+    if (result == CUDA_SUCCESS) {
+        result = entry::cuFuncGetAttribute(&static_bytes, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = entry::cuFuncGetAttribute(&max_dynamic, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function);
+    }
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const std::uint64_t threads = std::uint64_t{launch.block_x} * launch.block_y * launch.block_z;
+    if (threads > static_cast<std::uint64_t>(max_threads) || launch.shared_bytes > static_cast<unsigned>(max_dynamic)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned attribute_count, CUstream stream,
+                void** kernelParams, void** extra) {
+    ContextState* context = nullptr;
+    CUresult result = usable_context(context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (result = launchable(shape.function); result != CUDA_SUCCESS) {
+        return result;
+    }
+    const auto info = function_info(shape.function);
+    if (info == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    const Device& device = session(result)->devices.devices[static_cast<std::size_t>(context->device)];
+    if (result = check_shape(device, shape); result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (result = check_function(shape.function, shape); result != CUDA_SUCCESS) {
+        return result;
+    }
+    ArgumentBlock arguments;
+    if (result = arguments.pack(*info, kernelParams, extra); result != CUDA_SUCCESS) {
+        return result;
+    }
+    return remote<calls::gpLaunch>(&shape, attributes, attribute_count, arguments.data(), arguments.bytes(), stream);
+}
+
+LaunchShape shape_of(const CUlaunchConfig& config, CUfunction function) {
+    return {function,
+            config.gridDimX,
+            config.gridDimY,
+            config.gridDimZ,
+            config.blockDimX,
+            config.blockDimY,
+            config.blockDimZ,
+            config.sharedMemBytes,
+            0,
+            1};
+}
+
+CUresult check_attributes(const CUlaunchConfig& config) {
+    constexpr unsigned kMaxAttributes = 64;
+    if (config.numAttrs > kMaxAttributes || (config.numAttrs != 0 && config.attrs == nullptr)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+// The way of launching before CUDA 4: state is set on the function, then launched.
+struct LegacyState {
+    unsigned block_x = 1, block_y = 1, block_z = 1, shared_bytes = 0;
+    std::vector<unsigned char> arguments;
+    std::size_t argument_bytes = 0;
+};
+struct LegacyStates {
+    std::mutex mutex;
+    std::unordered_map<CUfunction, LegacyState> states;
+};
+LegacyStates& legacy_states() {
+    static auto& instance = *new LegacyStates;
+    return instance;
+}
+
+template <class Change>
+CUresult change_legacy(CUfunction function, Change change) {
+    if (function_info(function) == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    LegacyStates& all = legacy_states();
+    const std::lock_guard lock(all.mutex);
+    return change(all.states[function]);
+}
+
+CUresult set_argument(CUfunction function, int offset, const void* value, std::size_t bytes) {
+    constexpr std::size_t kMaxArgumentBytes = 32764;
+    return change_legacy(function, [&](LegacyState& state) {
+        if (offset < 0 || static_cast<std::size_t>(offset) + bytes > kMaxArgumentBytes || value == nullptr) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        const std::size_t end = static_cast<std::size_t>(offset) + bytes;
+        if (state.arguments.size() < end) {
+            state.arguments.resize(end);
+        }
+        std::memcpy(state.arguments.data() + offset, value, bytes);
+        return CUDA_SUCCESS;
+    });
+}
+
+CUresult launch_legacy(CUfunction function, int width, int height, CUstream stream) {
+    LegacyState state;
+    const CUresult result = change_legacy(function, [&](LegacyState& kept) {
+        state = kept;
+        return CUDA_SUCCESS;
+    });
+    if (result != CUDA_SUCCESS || width <= 0 || height <= 0) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    std::size_t bytes = std::max(state.argument_bytes, state.arguments.size());
+    state.arguments.resize(bytes);
+    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, state.arguments.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                     CU_LAUNCH_PARAM_END};
+    return launch({function, static_cast<unsigned>(width), static_cast<unsigned>(height), 1, state.block_x,
+                   state.block_y, state.block_z, state.shared_bytes, 0, 0},
+                  nullptr, 0, stream, nullptr, bytes == 0 ? nullptr : extra);
+}
+
+}  // namespace
+
+CUresult cuLaunchKernel(CUfunction f, unsigned gridDimX, unsigned gridDimY, unsigned gridDimZ, unsigned blockDimX,
+                        unsigned blockDimY, unsigned blockDimZ, unsigned sharedMemBytes, CUstream hStream,
+                        void** kernelParams, void** extra) {
+    return launch({f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, 0, 0}, nullptr, 0,
+                  hStream, kernelParams, extra);
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gridDimX, unsigned gridDimY, unsigned gridDimZ,
+                                   unsigned blockDimX, unsigned blockDimY, unsigned blockDimZ, unsigned sharedMemBytes,
+                                   CUstream hStream, void** kernelParams) {
+    return launch({f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, 1, 0}, nullptr, 0,
+                  hStream, kernelParams, nullptr);
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams, void** extra) {
+    if (config == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (const CUresult result = check_attributes(*config); result != CUDA_SUCCESS) {
+        return result;
+    }
+    return launch(shape_of(*config, f), config->attrs, config->numAttrs, config->hStream, kernelParams, extra);
+}
+
+CUresult cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z) {
+    return change_legacy(hfunc, [&](LegacyState& state) {
+        if (x <= 0 || y <= 0 || z <= 0) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        state.block_x = static_cast<unsigned>(x);
+        state.block_y = static_cast<unsigned>(y);
+        state.block_z = static_cast<unsigned>(z);
+        return CUDA_SUCCESS;
+    });
+}
+
+CUresult cuFuncSetSharedSize(CUfunction hfunc, unsigned bytes) {
+    return change_legacy(hfunc, [&](LegacyState& state) {
+        state.shared_bytes = bytes;
+        return CUDA_SUCCESS;
+    });
+}
+
+CUresult cuParamSetSize(CUfunction hfunc, unsigned numbytes) {
+    return change_legacy(hfunc, [&](LegacyState& state) {
+        if (numbytes > codec::kMaxInlineBytes) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        state.argument_bytes = numbytes;
+        return CUDA_SUCCESS;
+    });
+}
+
+CUresult cuParamSeti(CUfunction hfunc, int offset, unsigned value) {
+    return set_argument(hfunc, offset, &value, sizeof value);
+}
+CUresult cuParamSetf(CUfunction hfunc, int offset, float value) {
+    return set_argument(hfunc, offset, &value, sizeof value);
+}
+CUresult cuParamSetv(CUfunction hfunc, int offset, void* ptr, unsigned numbytes) {
+    return set_argument(hfunc, offset, ptr, numbytes);
+}
+
+CUresult cuLaunch(CUfunction f) {
+    return launch_legacy(f, 1, 1, nullptr);
+}
+CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height) {
+    return launch_legacy(f, grid_width, grid_height, nullptr);
+}
+CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream) {
+    return launch_legacy(f, grid_width, grid_height, hStream);
+}
+
+namespace {
+
+CUresult clusters(int* out, unsigned potential, CUfunction func, const CUlaunchConfig* config) {
+    if (out == nullptr || config == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (const CUresult result = check_attributes(*config); result != CUDA_SUCCESS) {
+        return result;
+    }
+    const LaunchShape shape = shape_of(*config, func);
+    return remote<calls::gpOccupancyClusters>(out, potential, &shape, config->attrs, config->numAttrs);
+}
+
+// The best block size is the one with the most resident threads: the driver's own rule, asked of the driver step by
+// step, because the size of shared memory comes from a function of the application.
+CUresult potential_block_size(int* minGridSize, int* blockSize, CUfunction func, CUoccupancyB2DSize dynamic,
+                              std::size_t dynamicSMemSize, int blockSizeLimit, unsigned flags) {
+    ContextState* context = nullptr;
+    CUresult result = usable_context(context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (minGridSize == nullptr || blockSize == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const Device& device = session(result)->devices.devices[static_cast<std::size_t>(context->device)];
+    int limit = 0;
+    if (result = entry::cuFuncGetAttribute(&limit, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, func);
+        result != CUDA_SUCCESS) {
+        return result;
+    }
+    limit = std::min(limit, attribute(device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK));
+    limit = blockSizeLimit > 0 ? std::min(limit, blockSizeLimit) : limit;
+    const int warp = attribute(device, CU_DEVICE_ATTRIBUTE_WARP_SIZE);
+    int best_threads = 0, best_block = 0, best_blocks = 0;
+    for (int rounded = (limit + warp - 1) / warp * warp; rounded > 0; rounded -= warp) {
+        const int block = std::min(rounded, limit);
+        const std::size_t shared = dynamic != nullptr ? dynamic(block) : dynamicSMemSize;
+        int blocks = 0;
+        result =
+            remote<calls::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags>(&blocks, func, block, shared, flags);
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+        if (blocks * block > best_threads) {
+            best_threads = blocks * block;
+            best_block = block;
+            best_blocks = blocks;
+        }
+        if (best_threads == attribute(device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)) {
+            break;
+        }
+    }
+    *blockSize = best_block;
+    *minGridSize = best_blocks * attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func, const CUlaunchConfig* config) {
+    return clusters(numClusters, 0, func, config);
+}
+CUresult cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction func, const CUlaunchConfig* config) {
+    return clusters(clusterSize, 1, func, config);
+}
+CUresult cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfunction func,
+                                          CUoccupancyB2DSize blockSizeToDynamicSMemSize, std::size_t dynamicSMemSize,
+                                          int blockSizeLimit) {
+    return potential_block_size(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize,
+                                blockSizeLimit, 0);
+}
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockSize, CUfunction func,
+                                                   CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+                                                   std::size_t dynamicSMemSize, int blockSizeLimit, unsigned flags) {
+    return potential_block_size(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize,
+                                blockSizeLimit, flags);
+}
+
+}  // namespace gpupool::client::entry

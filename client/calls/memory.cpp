@@ -1,0 +1,475 @@
+// Device memory, reservations, pinned host memory, and what is asked about addresses.
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "client/calls/handlers.h"
+#include "client/core/remote.h"
+
+namespace gpupool::client::entry {
+namespace {
+
+DeviceHeap& heap_of(Session& s, CUdevice device) {
+    return *s.heaps[static_cast<std::size_t>(device)];
+}
+
+CUresult allocate(CUdeviceptr* dptr, std::size_t bytes) {
+    ContextState* context = nullptr;
+    CUresult result = usable_context(context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (dptr == nullptr || bytes == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    Session& s = *session(result);
+    std::uint64_t address = 0;
+    result = heap_of(s, context->device).allocate(bytes, address);
+    if (result == CUDA_SUCCESS) {
+        s.memory.add({address, bytes, MemoryKind::device, context->device, context});
+        *dptr = address;
+    }
+    return result;
+}
+
+std::uint64_t page_bytes() {
+    static const auto bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+    return bytes;
+}
+
+std::uint64_t whole_pages(std::uint64_t bytes) {
+    return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+}
+
+CUresult allocate_host(void** pp, std::size_t bytes, unsigned flags) {
+    constexpr unsigned kKnown = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+    ContextState* context = nullptr;
+    CUresult result = usable_context(context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (pp == nullptr || (flags & ~kKnown) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (bytes == 0) {
+        *pp = nullptr;
+        return CUDA_SUCCESS;
+    }
+    void* const place = mmap(nullptr, whole_pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (place == MAP_FAILED) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    session(result)->memory.add(
+        {reinterpret_cast<std::uint64_t>(place), bytes, MemoryKind::pinned, context->device, context, flags});
+    *pp = place;
+    return CUDA_SUCCESS;
+}
+
+CUresult register_host(void* p, std::size_t bytes, unsigned flags) {
+    constexpr unsigned kKnown = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
+                                CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
+    ContextState* context = nullptr;
+    CUresult result = usable_context(context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (p == nullptr || bytes == 0 || (flags & ~kKnown) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if ((flags & CU_MEMHOSTREGISTER_IOMEMORY) != 0) {
+        return CUDA_ERROR_NOT_SUPPORTED;  // memory of another device of this host
+    }
+    Session& s = *session(result);
+    const auto address = reinterpret_cast<std::uint64_t>(p);
+    if (s.memory.find(address) || s.memory.find(address + bytes - 1)) {
+        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    }
+    s.memory.add({address, bytes, MemoryKind::registered, context->device, context, flags});
+    return CUDA_SUCCESS;
+}
+
+// Pending copies may still use host memory: natively freeing it waits for them.
+CUresult wait_for_device(ContextState* context) {
+    return context != nullptr && context->live ? remote<calls::gpContextSynchronize>(context->handle) : CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult cuMemAlloc_v2(CUdeviceptr* dptr, std::size_t bytesize) {
+    return allocate(dptr, bytesize);
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, std::size_t* pPitch, std::size_t WidthInBytes, std::size_t Height,
+                            unsigned ElementSizeBytes) {
+    constexpr std::size_t kPitch = 512;
+    if (pPitch == nullptr || WidthInBytes == 0 || Height == 0 ||
+        (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const std::size_t pitch = (WidthInBytes + kPitch - 1) / kPitch * kPitch;
+    if (pitch < WidthInBytes || Height > SIZE_MAX / pitch) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    const CUresult result = allocate(dptr, pitch * Height);
+    if (result == CUDA_SUCCESS) {
+        *pPitch = pitch;
+    }
+    return result;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr dptr) {
+    CUresult result = CUDA_SUCCESS;
+    Session* const here = session(result);
+    if (here == nullptr || dptr == 0) {
+        return result;
+    }
+    if (ContextState* const context = this_thread().current(); context != nullptr && context->lost != CUDA_SUCCESS) {
+        return context->lost;
+    }
+    Session& s = *here;
+    const auto range = s.memory.find(dptr);  // any context may be current, or none
+    if (!range || range->base != dptr || (range->kind != MemoryKind::device && range->kind != MemoryKind::pool)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    // As natively: nothing that was issued may still use the memory.
+    result = wait_for_device(range->context);
+    if (!s.memory.remove(dptr)) {
+        return CUDA_ERROR_INVALID_VALUE;  // another thread was first
+    }
+    if (range->kind == MemoryKind::pool) {
+        const CUresult freed = remote<calls::cuMemFreeAsync>(dptr, static_cast<CUstream>(nullptr));
+        return result != CUDA_SUCCESS ? result : freed;
+    }
+    heap_of(s, range->device).free(dptr);
+    return result;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStream) {
+    CUdeviceptr address = 0;
+    CUresult result = remote<calls::cuMemAllocAsync>(&address, bytesize, hStream);
+    if (result == CUDA_SUCCESS) {
+        ContextState* context = this_thread().current();
+        session(result)->memory.add({address, bytesize, MemoryKind::pool, context->device, context});
+        *dptr = address;
+    }
+    return result;
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytesize, CUmemoryPool pool, CUstream hStream) {
+    CUdeviceptr address = 0;
+    CUresult result = remote<calls::cuMemAllocFromPoolAsync>(&address, bytesize, pool, hStream);
+    if (result == CUDA_SUCCESS) {
+        ContextState* context = this_thread().current();
+        MemoryRange range{address, bytesize, MemoryKind::pool, context->device, context};
+        range.pool = pool;
+        session(result)->memory.add(range);
+        *dptr = address;
+    }
+    return result;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
+    CUresult result = CUDA_SUCCESS;
+    Session* s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    if (dptr == 0) {
+        return CUDA_SUCCESS;
+    }
+    const auto range = s->memory.find(dptr);
+    if (!range || range->base != dptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (range->kind == MemoryKind::device) {
+        return entry::cuMemFree_v2(dptr);  // allowed for ordinary memory too, as a free in stream order
+    }
+    if (range->kind != MemoryKind::pool) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    result = remote<calls::cuMemFreeAsync>(dptr, hStream);
+    if (result == CUDA_SUCCESS) {
+        s->memory.remove(dptr);
+    }
+    return result;
+}
+
+CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+    ContextState* context = nullptr;
+    CUresult result = usable_context(context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    std::size_t free_bytes = 0, total_bytes = 0;
+    result = remote<calls::cuMemGetInfo_v2>(&free_bytes, &total_bytes);
+    if (result == CUDA_SUCCESS) {
+        // Committed but unused memory is free to this program.
+        free_bytes += heap_of(*session(result), context->device).free_bytes();
+        if (free != nullptr) {
+            *free = std::min(free_bytes, total_bytes);
+        }
+        if (total != nullptr) {
+            *total = total_bytes;
+        }
+    }
+    return result;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr* ptr, std::size_t size, std::size_t alignment, CUdeviceptr addr,
+                             unsigned long long flags) {
+    CUresult result = CUDA_SUCCESS;
+    Session* s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    if (ptr == nullptr || size == 0 || size % AddressWindow::kGranularity != 0 || flags != 0 ||
+        (alignment & (alignment - 1)) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    // The whole window is reserved on the server already: a part of it needs no call.
+    const std::uint64_t address =
+        s->window.allocate(size, std::max<std::uint64_t>(alignment, AddressWindow::kGranularity), addr);
+    if (address == 0) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *ptr = address;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr ptr, std::size_t size) {
+    CUresult result = CUDA_SUCCESS;
+    Session* s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    if (!s->window.contains(ptr) || size == 0 || ptr % AddressWindow::kGranularity != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    s->window.free(ptr, size);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemMap(CUdeviceptr ptr, std::size_t size, std::size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
+    CUresult result = remote<calls::cuMemMap>(ptr, size, offset, handle, flags);
+    if (result == CUDA_SUCCESS) {
+        ContextState* context = this_thread().current();
+        session(result)->memory.add({ptr, size, MemoryKind::mapped, context == nullptr ? 0 : context->device, nullptr});
+    }
+    return result;
+}
+
+CUresult cuMemUnmap(CUdeviceptr ptr, std::size_t size) {
+    CUresult result = remote<calls::cuMemUnmap>(ptr, size);
+    if (result == CUDA_SUCCESS) {
+        Session& s = *session(result);
+        for (CUdeviceptr at = ptr; at < ptr + size;) {
+            const auto range = s.memory.remove(at);
+            at += range ? range->bytes : AddressWindow::kGranularity;
+        }
+    }
+    return result;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, std::size_t* psize, CUdeviceptr dptr) {
+    ContextState* context = nullptr;
+    CUresult result = usable_context(context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const auto range = session(result)->memory.find(dptr);
+    if (!range || !range->on_device()) {
+        return CUDA_ERROR_NOT_FOUND;
+    }
+    if (pbase != nullptr) {
+        *pbase = range->base;
+    }
+    if (psize != nullptr) {
+        *psize = range->bytes;
+    }
+    return CUDA_SUCCESS;
+}
+
+// ---- host memory
+
+CUresult cuMemAllocHost_v2(void** pp, std::size_t bytesize) {
+    return allocate_host(pp, bytesize, CU_MEMHOSTALLOC_PORTABLE);
+}
+
+CUresult cuMemHostAlloc(void** pp, std::size_t bytesize, unsigned Flags) {
+    return allocate_host(pp, bytesize, Flags);
+}
+
+CUresult cuMemFreeHost(void* p) {
+    CUresult result = CUDA_SUCCESS;
+    Session* s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    const auto range = s->memory.find(reinterpret_cast<std::uint64_t>(p));
+    if (!range || range->kind != MemoryKind::pinned || range->base != reinterpret_cast<std::uint64_t>(p)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    result = wait_for_device(range->context);
+    if (s->memory.remove(range->base)) {
+        munmap(p, whole_pages(range->bytes));
+    }
+    return result;
+}
+
+CUresult cuMemHostRegister(void* p, std::size_t bytesize, unsigned Flags) {
+    return register_host(p, bytesize, Flags);
+}
+CUresult cuMemHostRegister_v2(void* p, std::size_t bytesize, unsigned Flags) {
+    return register_host(p, bytesize, Flags);
+}
+
+CUresult cuMemHostUnregister(void* p) {
+    CUresult result = CUDA_SUCCESS;
+    Session* s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    const auto range = s->memory.find(reinterpret_cast<std::uint64_t>(p));
+    if (!range || range->kind != MemoryKind::registered || range->base != reinterpret_cast<std::uint64_t>(p)) {
+        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    }
+    result = wait_for_device(range->context);
+    s->memory.remove(range->base);
+    return result;
+}
+
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned Flags) {
+    ContextState* context = nullptr;
+    CUresult result = usable_context(context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (pdptr == nullptr || Flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto range = session(result)->memory.find(reinterpret_cast<std::uint64_t>(p));
+    if (!range || range->on_device()) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *pdptr = reinterpret_cast<CUdeviceptr>(p);  // one address on both sides, as with unified addressing
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostGetFlags(unsigned* pFlags, void* p) {
+    CUresult result = CUDA_SUCCESS;
+    Session* s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    const auto range = s->memory.find(reinterpret_cast<std::uint64_t>(p));
+    if (pFlags == nullptr || !range || range->kind != MemoryKind::pinned) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *pFlags = range->flags | CU_MEMHOSTALLOC_DEVICEMAP;
+    return CUDA_SUCCESS;
+}
+
+// ---- pointer attributes
+
+namespace {
+
+template <class T>
+void store(void* data, T value) {
+    *static_cast<T*>(data) = value;
+}
+
+CUresult pool_of(const std::optional<MemoryRange>& range, CUmemoryPool* pool) {
+    *pool = range ? range->pool : nullptr;
+    if (range && range->kind == MemoryKind::pool && range->pool == nullptr) {
+        return remote<calls::cuDeviceGetMemPool>(pool, range->device);
+    }
+    return CUDA_SUCCESS;
+}
+
+// `range` may be empty: then only cuPointerGetAttributes asks, which answers "nothing" instead of an error.
+CUresult attribute_of(const std::optional<MemoryRange>& range, CUdeviceptr ptr, CUpointer_attribute attribute,
+                      void* data) {
+    const bool there = range.has_value();
+    const bool device = there && range->on_device();
+    switch (attribute) {
+        case CU_POINTER_ATTRIBUTE_CONTEXT:
+            store<CUcontext>(data, there && range->context != nullptr ? range->context->handle : nullptr);
+            return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+            store<unsigned>(data,
+                            !there ? 0u : static_cast<unsigned>(device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST));
+            return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: store<CUdeviceptr>(data, there ? ptr : 0); return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+            store<void*>(data, there && !device ? reinterpret_cast<void*>(ptr) : nullptr);
+            return there && device ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+            store<int>(data, there && range->sync_memops ? 1 : 0);
+            return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+            store<unsigned long long>(data, there ? range->id : 0);
+            return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_IS_MANAGED: store<int>(data, 0); return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: store<int>(data, there ? range->device : -2); return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: store<int>(data, 0); return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+            store<CUdeviceptr>(data, there ? range->base : 0);
+            return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: store<std::size_t>(data, there ? range->bytes : 0); return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_MAPPED: store<int>(data, there ? 1 : 0); return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: store<unsigned long long>(data, 0); return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: store<int>(data, 0); return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+            store<int>(data,
+                       there ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
+            return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return pool_of(range, static_cast<CUmemoryPool*>(data));
+        case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: store<std::size_t>(data, there ? range->bytes : 0); return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+            store<CUdeviceptr>(data, there ? range->base : 0);
+            return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+            store<unsigned long long>(data, there ? range->id : 0);
+            return CUDA_SUCCESS;
+        default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+}  // namespace
+
+CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
+    CUresult result = CUDA_SUCCESS;
+    Session* s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    const auto range = s->memory.find(ptr);
+    if (data == nullptr || !range) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return attribute_of(range, ptr, attribute, data);
+}
+
+CUresult cuPointerGetAttributes(unsigned numAttributes, CUpointer_attribute* attributes, void** data, CUdeviceptr ptr) {
+    CUresult result = CUDA_SUCCESS;
+    Session* s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    if (attributes == nullptr || data == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto range = s->memory.find(ptr);
+    for (unsigned i = 0; i < numAttributes; ++i) {
+        result = attribute_of(range, ptr, attributes[i], data[i]);
+        if (result == CUDA_ERROR_NOT_SUPPORTED) {
+            return result;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::client::entry

@@ -1,0 +1,340 @@
+// Streams and events: minted here, created on the server without waiting.
+
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "client/calls/handlers.h"
+#include "client/core/remote.h"
+
+namespace gpupool::client::entry {
+namespace {
+
+struct StreamInfo {
+    unsigned flags = 0;
+    int priority = 0;
+    ContextState* context = nullptr;
+};
+
+struct Streams {
+    std::shared_mutex mutex;
+    std::unordered_map<CUstream, StreamInfo> streams;
+    std::unordered_map<CUevent, ContextState*> events;
+};
+Streams& known() {
+    static auto& instance = *new Streams;
+    return instance;
+}
+
+bool is_special(CUstream stream) {
+    return codec::to_wire(stream) <= 2;
+}
+
+// What is known of a stream; the special ones are the current context's.
+CUresult find_stream(CUstream stream, StreamInfo& info) {
+    if (is_special(stream)) {
+        info = {};
+        return usable_context(info.context);
+    }
+    Streams& all = known();
+    const std::shared_lock lock(all.mutex);
+    const auto it = all.streams.find(stream);
+    if (it == all.streams.end()) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    info = it->second;
+    return CUDA_SUCCESS;
+}
+
+CUresult check_stream(CUstream stream) {
+    StreamInfo info;
+    return find_stream(stream, info);
+}
+
+CUresult check_event(CUevent event) {
+    Streams& all = known();
+    const std::shared_lock lock(all.mutex);
+    return all.events.contains(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult check_both(CUstream stream, CUevent event) {
+    const CUresult result = check_stream(stream);
+    return result != CUDA_SUCCESS ? result : check_event(event);
+}
+
+template <class Create>
+CUresult create_stream(CUstream* phStream, unsigned flags, int priority, Create create) {
+    ContextState* context = nullptr;
+    CUresult result = usable_context(context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (phStream == nullptr || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUstream stream = nullptr;
+    result = create(&stream);
+    if (result == CUDA_SUCCESS) {
+        Streams& all = known();
+        const std::unique_lock lock(all.mutex);
+        all.streams[stream] = {flags, priority, context};
+        *phStream = stream;
+    }
+    return result;
+}
+
+CUresult destroy_stream(CUstream stream) {
+    if (is_special(stream)) {
+        return stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_NOT_PERMITTED;
+    }
+    {
+        Streams& all = known();
+        const std::unique_lock lock(all.mutex);
+        if (all.streams.erase(stream) == 0) {
+            return CUDA_ERROR_INVALID_HANDLE;
+        }
+    }
+    return remote<calls::cuStreamDestroy_v2>(stream);
+}
+
+CUresult destroy_event(CUevent event) {
+    {
+        Streams& all = known();
+        const std::unique_lock lock(all.mutex);
+        if (all.events.erase(event) == 0) {
+            return CUDA_ERROR_INVALID_HANDLE;
+        }
+    }
+    return remote<calls::cuEventDestroy_v2>(event);
+}
+
+CUresult submit_host_function(CUstream stream, HostFunctions::Function function) {
+    ContextState* context = nullptr;
+    CUresult result = usable_context(context);
+    if (result == CUDA_SUCCESS) {
+        result = check_stream(stream);
+    }
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    Session& s = *session(result);
+    const std::uint64_t ticket = s.host_functions.submit(stream, std::move(function));
+    result = remote<calls::gpHostFunction>(ticket, stream);
+    if (result != CUDA_SUCCESS) {
+        s.host_functions.cancel(ticket);
+    }
+    return result;
+}
+
+}  // namespace
+
+CUresult cuStreamCreate(CUstream* phStream, unsigned Flags) {
+    return create_stream(phStream, Flags, 0,
+                         [&](CUstream* stream) { return remote<calls::cuStreamCreate>(stream, Flags); });
+}
+
+CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned flags, int priority) {
+    ContextState* context = nullptr;
+    CUresult result = usable_context(context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const Device& device = session(result)->devices.devices[static_cast<std::size_t>(context->device)];
+    priority = std::max(device.greatest_priority, std::min(device.least_priority, priority));
+    return create_stream(phStream, flags, priority, [&](CUstream* stream) {
+        return remote<calls::cuStreamCreateWithPriority>(stream, flags, priority);
+    });
+}
+
+CUresult cuStreamDestroy(CUstream hStream) {
+    return destroy_stream(hStream);
+}
+CUresult cuStreamDestroy_v2(CUstream hStream) {
+    return destroy_stream(hStream);
+}
+
+CUresult cuStreamQuery(CUstream hStream) {
+    const CUresult result = check_stream(hStream);
+    return result != CUDA_SUCCESS ? result : remote<calls::cuStreamQuery>(hStream);
+}
+
+CUresult cuStreamSynchronize(CUstream hStream) {
+    const CUresult result = check_stream(hStream);
+    return result != CUDA_SUCCESS ? result : remote<calls::cuStreamSynchronize>(hStream);
+}
+
+CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned Flags) {
+    const CUresult result = check_both(hStream, hEvent);
+    return result != CUDA_SUCCESS ? result : remote<calls::cuStreamWaitEvent>(hStream, hEvent, Flags);
+}
+
+CUresult cuStreamGetFlags(CUstream hStream, unsigned* flags) {
+    StreamInfo info;
+    const CUresult result = find_stream(hStream, info);
+    if (result == CUDA_SUCCESS) {
+        if (flags == nullptr) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        *flags = info.flags;
+    }
+    return result;
+}
+
+CUresult cuStreamGetPriority(CUstream hStream, int* priority) {
+    StreamInfo info;
+    const CUresult result = find_stream(hStream, info);
+    if (result == CUDA_SUCCESS) {
+        if (priority == nullptr) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        *priority = info.priority;
+    }
+    return result;
+}
+
+CUresult cuStreamGetId(CUstream hStream, unsigned long long* streamId) {
+    StreamInfo info;
+    const CUresult result = find_stream(hStream, info);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (streamId == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const std::uint64_t value = codec::to_wire(hStream);
+    const bool own = value == 2 || (value == 0 && this_thread().per_thread_default);
+    // Unique per stream: the special ones differ by context, and a thread's own by thread.
+    *streamId =
+        value > 2 ? value : (info.context->id << 32) + (own ? 2 + (std::uint64_t{this_thread().index} << 2) : 1);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetDevice(CUstream hStream, CUdevice* device) {
+    StreamInfo info;
+    const CUresult result = find_stream(hStream, info);
+    if (result == CUDA_SUCCESS) {
+        if (device == nullptr) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        *device = info.context->device;
+    }
+    return result;
+}
+
+CUresult cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
+    StreamInfo info;
+    const CUresult result = find_stream(hStream, info);
+    if (result == CUDA_SUCCESS) {
+        if (pctx == nullptr) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        *pctx = info.context->handle;
+    }
+    return result;
+}
+
+CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx) {
+    const CUresult result = entry::cuStreamGetCtx(hStream, pCtx);
+    if (result == CUDA_SUCCESS && pGreenCtx != nullptr) {
+        *pGreenCtx = nullptr;  // no stream belongs to one
+    }
+    return result;
+}
+
+CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureStatus) {
+    const CUresult result = check_stream(hStream);
+    if (result == CUDA_SUCCESS) {
+        if (captureStatus == nullptr) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        *captureStatus = CU_STREAM_CAPTURE_STATUS_NONE;
+    }
+    return result;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+    if (mode == nullptr || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::swap(this_thread().capture_mode, *mode);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) {
+    if (fn == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return submit_host_function(hStream, [fn, userData](CUresult status) {
+        if (status == CUDA_SUCCESS) {
+            fn(userData);
+        }
+    });
+}
+
+CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData, unsigned flags) {
+    if (callback == nullptr || flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return submit_host_function(
+        hStream, [hStream, callback, userData](CUresult status) { callback(hStream, status, userData); });
+}
+
+// ---- events
+
+CUresult cuEventCreate(CUevent* phEvent, unsigned Flags) {
+    constexpr unsigned kKnown = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    ContextState* context = nullptr;
+    CUresult result = usable_context(context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (phEvent == nullptr || (Flags & ~kKnown) != 0 ||
+        ((Flags & CU_EVENT_INTERPROCESS) != 0 && (Flags & CU_EVENT_DISABLE_TIMING) == 0)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUevent event = nullptr;
+    result = remote<calls::cuEventCreate>(&event, Flags);
+    if (result == CUDA_SUCCESS) {
+        Streams& all = known();
+        const std::unique_lock lock(all.mutex);
+        all.events[event] = context;
+        *phEvent = event;
+    }
+    return result;
+}
+
+CUresult cuEventDestroy(CUevent hEvent) {
+    return destroy_event(hEvent);
+}
+CUresult cuEventDestroy_v2(CUevent hEvent) {
+    return destroy_event(hEvent);
+}
+
+CUresult cuEventRecord(CUevent hEvent, CUstream hStream) {
+    const CUresult result = check_both(hStream, hEvent);
+    return result != CUDA_SUCCESS ? result : remote<calls::cuEventRecord>(hEvent, hStream);
+}
+
+CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned flags) {
+    const CUresult result = check_both(hStream, hEvent);
+    return result != CUDA_SUCCESS ? result : remote<calls::cuEventRecordWithFlags>(hEvent, hStream, flags);
+}
+
+CUresult cuEventQuery(CUevent hEvent) {
+    const CUresult result = check_event(hEvent);
+    return result != CUDA_SUCCESS ? result : remote<calls::cuEventQuery>(hEvent);
+}
+
+CUresult cuEventSynchronize(CUevent hEvent) {
+    const CUresult result = check_event(hEvent);
+    return result != CUDA_SUCCESS ? result : remote<calls::cuEventSynchronize>(hEvent);
+}
+
+CUresult cuEventElapsedTime(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
+    return remote<calls::cuEventElapsedTime>(pMilliseconds, hStart, hEnd);
+}
+
+CUresult cuEventElapsedTime_v2(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
+    return remote<calls::cuEventElapsedTime_v2>(pMilliseconds, hStart, hEnd);
+}
+
+}  // namespace gpupool::client::entry

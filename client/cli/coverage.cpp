@@ -1,0 +1,135 @@
+// gpupool coverage: the coverage table, for a terminal or as docs/coverage.md.
+#include "client/cli/coverage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "client/cli/command.h"
+#include "protocol/calls/table.h"
+
+namespace gpupool::cli {
+
+namespace {
+
+constexpr std::size_t kNamesShown = 3;
+
+// Programs that passed and in which the call succeeded, by symbol; separated by spaces.
+constexpr std::pair<std::string_view, std::string_view> kEvidence[] = {
+#define GP_EVIDENCE(symbol, programs) {#symbol, programs},
+#include "protocol/calls/evidence.def"
+#undef GP_EVIDENCE
+    {"", ""},
+};
+
+struct Row {
+    std::string_view symbol;
+    std::string per_thread;
+    std::string_view delivery;
+    std::string state;
+};
+
+struct Coverage {
+    std::vector<Row> rows;
+    std::size_t symbols = 0, work = 0, untested = 0, refused = 0;
+};
+
+std::string by_what(std::string_view programs) {
+    const auto count = static_cast<std::size_t>(std::count(programs.begin(), programs.end(), ' ')) + 1;
+    std::string text;
+    for (std::size_t i = 0; i < std::min(count, kNamesShown); ++i) {
+        const std::size_t end = programs.find(' ');
+        text += (i == 0 ? "" : ", ") + std::string(programs.substr(0, end));
+        programs.remove_prefix(end == std::string_view::npos ? programs.size() : end + 1);
+    }
+    return count <= kNamesShown ? text : text + fmt::format(" and {} more", count - kNamesShown);
+}
+
+Coverage coverage() {
+    std::unordered_map<std::string_view, std::string_view> evidence(std::begin(kEvidence), std::end(kEvidence));
+    Coverage all;
+    for (const calls::CallInfo& call : calls::all_calls()) {
+        if (call.base_name.empty()) {
+            continue;  // gpupool's own
+        }
+        Row row{call.name, "", calls::to_string(call.delivery), ""};
+        std::size_t forms = 1;
+        if (call.per_thread_suffix != nullptr) {
+            row.per_thread = std::string(call.name) + call.per_thread_suffix;
+            forms = 2;
+        }
+        const auto seen = evidence.find(call.name);
+        if (call.delivery == calls::Delivery::refused) {
+            row.state = fmt::format("refused ({})", call.why_refused);
+            all.refused += forms;
+        } else if (seen != evidence.end()) {
+            row.state = fmt::format("works ({})", by_what(seen->second));
+            all.work += forms;
+        } else {
+            row.state = "untested";
+            all.untested += forms;
+        }
+        all.symbols += forms;
+        all.rows.push_back(std::move(row));
+    }
+    std::sort(all.rows.begin(), all.rows.end(), [](const Row& a, const Row& b) { return a.symbol < b.symbol; });
+    return all;
+}
+
+std::string totals(const Coverage& all) {
+    return fmt::format("{} symbols: {} work, {} untested, {} refused", all.symbols, all.work, all.untested,
+                       all.refused);
+}
+
+}  // namespace
+
+std::string coverage_text() {
+    const Coverage all = coverage();
+    std::string text = fmt::format("{:<44} {:<48} {:<9} {}\n", "CALL", "PER-THREAD FORM", "DELIVERED", "STATE");
+    for (const Row& row : all.rows) {
+        text += fmt::format("{:<44} {:<48} {:<9} {}\n", row.symbol, row.per_thread, row.delivery, row.state);
+    }
+    return text + totals(all) + "\n";
+}
+
+std::string coverage_markdown() {
+    const Coverage all = coverage();
+    std::string text =
+        "# Driver calls\n\n"
+        "<!-- Written by `gpupool coverage --markdown > docs/coverage.md`; a test holds the two together. -->\n\n"
+        "Every symbol that `libcuda.so.1` of driver 580 exports, and what becomes of it.\n\n"
+        "- *works (by what)*: a program that checks its results made the call, it succeeded and the program passed.\n"
+        "  `scripts/collect-evidence` gathers this; a call and its per-thread form are counted together, since they\n"
+        "  differ in nothing but the default stream. Names ending in `@software` ran on the software GPU, others say\n"
+        "  where they ran.\n"
+        "- *untested*: it is forwarded or answered as its class says, but nothing of ours has called it with success.\n"
+        "- *refused (why)*: it gives `CUDA_ERROR_NOT_SUPPORTED`, and the log says so once.\n\n"
+        "How a call is delivered: *local* is answered by the client, *deferred* is sent and not waited for, *sync*\n"
+        "waits for the reply, *blocking* may wait for the GPU as well, *callback* runs a function of the "
+        "application.\n\n";
+    text += totals(all) + ".\n\n| call | per-thread form | delivered | state |\n|---|---|---|---|\n";
+    for (const Row& row : all.rows) {
+        const std::string per_thread = row.per_thread.empty() ? "" : "`" + row.per_thread + "`";
+        text += fmt::format("| `{}` | {} | {} | {} |\n", row.symbol, per_thread, row.delivery, row.state);
+    }
+    return text;
+}
+
+void add_coverage(CLI::App& app, Command& chosen) {
+    auto markdown = std::make_shared<bool>(false);
+    auto* command = app.add_subcommand("coverage", "List the driver's calls and which of them work");
+    command->add_flag("--markdown", *markdown, "As docs/coverage.md");
+    command->callback([markdown, &chosen] {
+        chosen = [markdown] {
+            std::fputs((*markdown ? coverage_markdown() : coverage_text()).c_str(), stdout);
+            return 0;
+        };
+    });
+}
+
+}  // namespace gpupool::cli

@@ -1,0 +1,49 @@
+// gpupool: the command that users type.
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+
+#include "client/cli/command.h"
+
+namespace gpupool::cli {
+
+void complain(const std::string& message) {
+    std::fprintf(stderr, "gpupool: %s\n", message.c_str());
+}
+
+namespace {
+
+int run(int argc, char** argv) {
+    // What stands behind `--` is another program's command line and none of ours.
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    const auto separator = std::find(arguments.begin(), arguments.end(), "--");
+    std::vector<std::string> program;
+    if (separator != arguments.end()) {
+        program.assign(separator + 1, arguments.end());
+    }
+    arguments.erase(separator, arguments.end());
+
+    CLI::App app("gpupool runs programs on GPUs that another machine shares.", "gpupool");
+    app.set_version_flag("--version", GPUPOOL_VERSION);
+    app.require_subcommand(1);
+    Command chosen;
+    add_run(app, chosen, program);
+    add_status(app, chosen);
+    add_coverage(app, chosen);
+    try {
+        std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+        app.parse(std::move(arguments));
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? 0 : kExitUsage;
+    }
+    return chosen();
+}
+
+}  // namespace
+}  // namespace gpupool::cli
+
+int main(int argc, char** argv) {
+    return gpupool::cli::run(argc, argv);
+}

@@ -1,0 +1,213 @@
+// gpupool run: a program with gpupool's client in the place of the CUDA driver.
+//
+// Without --local the program takes this process over, so its exit code and its signals are its own. With --local this
+// process stays to stop the private server afterwards, passes signals on, and ends the way the program did.
+#include <fmt/format.h>
+#include <limits.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "client/cli/command.h"
+#include "client/cli/local_server.h"
+#include "client/cli/process.h"
+#include "client/cli/settings.h"
+#include "common/units.h"
+#include "protocol/transport/endpoint.h"
+
+namespace gpupool::cli {
+
+namespace {
+
+struct Options {
+    std::string server;
+    std::string driver;
+    std::string memory;
+    std::string server_config;
+    std::string client_library;  // a folder
+    bool local = false;
+    std::vector<std::string> program;
+};
+
+Result<std::string> library_directory(const Options& options) {
+    const std::string folder =
+        options.client_library.empty() ? executable_directory() + "/../lib/gpupool" : options.client_library;
+    char resolved[PATH_MAX];
+    const std::string library = folder + "/libcuda.so.1";
+    if (::realpath(folder.c_str(), resolved) == nullptr || ::access(library.c_str(), R_OK) != 0) {
+        return Error{ErrorCode::unavailable,
+                     fmt::format("gpupool's client library is not at {}: install it there, or name its folder with "
+                                 "--client-library",
+                                 library)};
+    }
+    return std::string(resolved);
+}
+
+// What a program needs to see in order to load our library instead of the driver's.
+void set_environment(const std::string& folder, const Options& options) {
+    const char* inherited = std::getenv("LD_LIBRARY_PATH");
+    const std::string path =
+        inherited == nullptr || inherited[0] == '\0' ? folder : fmt::format("{}:{}", folder, inherited);
+    ::setenv("LD_LIBRARY_PATH", path.c_str(), 1);
+    ::setenv("TRITON_LIBCUDA_PATH", folder.c_str(), 1);                    // a folder, to link against
+    ::setenv("NUMBA_CUDA_DRIVER", (folder + "/libcuda.so.1").c_str(), 1);  // a file, to load
+    ::setenv("GPUPOOL_SERVER", options.server.c_str(), 1);
+    if (!options.memory.empty()) {
+        ::setenv("GPUPOOL_MEMORY", options.memory.c_str(), 1);
+    }
+}
+
+int cannot_start(const std::string& program, int errno_value) {
+    if (errno_value == ENOENT) {
+        complain(fmt::format("there is no program {}: check the name and PATH", program));
+        return kExitNotFound;
+    }
+    complain(fmt::format("cannot execute {}: {}", program, std::strerror(errno_value)));
+    return kExitCannotExecute;
+}
+
+int become_program(const Options& options) {
+    std::vector<std::string> arguments = options.program;
+    std::vector<char*> pointers;
+    for (auto& argument : arguments) {
+        pointers.push_back(argument.data());
+    }
+    pointers.push_back(nullptr);
+    ::execvp(pointers[0], pointers.data());
+    return cannot_start(options.program[0], errno);
+}
+
+// Waits for the program's end and passes on what we are told meanwhile.
+int wait_for(pid_t process, const sigset_t& signals) {
+    while (true) {
+        int status = 0;
+        if (::waitpid(process, &status, WNOHANG) == process) {
+            return status;
+        }
+        siginfo_t info{};
+        const int signal = ::sigwaitinfo(&signals, &info);
+        // The terminal sends its signals to the whole group: the program has had them already.
+        if (signal > 0 && signal != SIGCHLD && info.si_code != SI_KERNEL) {
+            ::kill(process, signal);
+        }
+    }
+}
+
+// Ends this process as `status` says the program ended.
+int end_like(int status) {
+    if (!WIFSIGNALED(status)) {
+        return WEXITSTATUS(status);
+    }
+    const rlimit no_core{0, 0};
+    ::setrlimit(RLIMIT_CORE, &no_core);  // the program has left one, where it was to
+    sigset_t one;
+    ::sigemptyset(&one);
+    ::sigaddset(&one, WTERMSIG(status));
+    ::signal(WTERMSIG(status), SIG_DFL);
+    ::sigprocmask(SIG_UNBLOCK, &one, nullptr);
+    ::raise(WTERMSIG(status));
+    return 128 + WTERMSIG(status);
+}
+
+int run_local(Options& options, const std::string& folder) {
+    sigset_t signals;
+    sigset_t before;
+    ::sigemptyset(&signals);
+    for (const int signal : {SIGCHLD, SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2}) {
+        ::sigaddset(&signals, signal);
+    }
+    ::sigprocmask(SIG_BLOCK, &signals, &before);
+    auto server = LocalServer::start(options.driver, options.server_config);
+    if (!server) {
+        complain(server.error().message);
+        return kExitGpupoolFailed;
+    }
+    options.server = server->address();
+    set_environment(folder, options);
+    ::setenv("GPUPOOL_TOKEN", server->token().c_str(), 1);
+
+    SpawnRequest request;
+    request.program = options.program[0];
+    request.arguments = options.program;
+    request.search = true;
+    request.signal_mask = before;
+    pid_t process = -1;
+    if (const int failure = spawn(request, process); failure != 0) {
+        return cannot_start(options.program[0], failure);
+    }
+    const int status = wait_for(process, signals);
+    server->stop();
+    return end_like(status);
+}
+
+int run_program(Options& options) {
+    if (options.program.empty()) {
+        complain("no program to run: gpupool run [OPTIONS] -- PROGRAM ARGUMENTS");
+        return kExitUsage;
+    }
+    if (!options.memory.empty()) {
+        if (const auto bytes = parse_bytes(options.memory); !bytes) {
+            complain(bytes.error().within("--memory").message);
+            return kExitUsage;
+        }
+    }
+    if (!options.server.empty()) {
+        if (const auto endpoint = transport::Endpoint::parse(options.server, 9470); !endpoint) {
+            complain(endpoint.error().within("--server").message);
+            return kExitUsage;
+        }
+    }
+    const auto folder = library_directory(options);
+    if (!folder) {
+        complain(folder.error().message);
+        return kExitGpupoolFailed;
+    }
+    if (options.local) {
+        return run_local(options, *folder);
+    }
+    const auto settings = client_settings(options.server);
+    if (!settings) {
+        complain(settings.error().message);
+        return kExitGpupoolFailed;
+    }
+    options.server = settings->server;
+    set_environment(*folder, options);
+    return become_program(options);
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Command& chosen, const std::vector<std::string>& program) {
+    auto options = std::make_shared<Options>();
+    auto* command = app.add_subcommand("run", "Run a program on a server's GPU: gpupool run [OPTIONS] -- PROGRAM ARGS");
+    auto* server = command->add_option("--server", options->server,
+                                       "HOST:PORT; default: GPUPOOL_SERVER, the configuration file, 127.0.0.1:9470");
+    auto* local = command->add_flag("--local", options->local, "Start a private server for this one program");
+    command->add_option("--driver", options->driver, "With --local: auto (default), software, or a driver library")
+        ->needs(local);
+    command->add_option("--server-config", options->server_config, "With --local: the server's configuration file")
+        ->needs(local);
+    command->add_option("--memory", options->memory, "Device memory to ask for, like 8GiB");
+    command->add_option("--client-library", options->client_library, "Folder of gpupool's libcuda.so.1");
+    local->excludes(server);
+    command->prefix_command();  // `--` may be left out: the first word that is no option begins the program
+    command->callback([options, command, program, &chosen] {
+        options->program = command->remaining();
+        options->program.insert(options->program.end(), program.begin(), program.end());
+        if (!options->program.empty() && program.empty() && options->program[0].starts_with("-")) {
+            throw CLI::ExtrasError("run", {options->program[0]});
+        }
+        if (!command->remaining().empty() && !program.empty()) {
+            throw CLI::ExtrasError("run", command->remaining());
+        }
+        chosen = [options] { return run_program(*options); };
+    });
+}
+
+}  // namespace gpupool::cli

@@ -1,0 +1,128 @@
+#include "client/cli/status_format.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "common/units.h"
+
+namespace gpupool::cli {
+
+namespace {
+
+std::string age(std::uint64_t seconds) {
+    if (seconds < 60) {
+        return fmt::format("{} s", seconds);
+    }
+    if (seconds < 60 * 60) {
+        return fmt::format("{} min", seconds / 60);
+    }
+    if (seconds < 48 * 3600) {
+        return fmt::format("{} h", seconds / 3600);
+    }
+    return fmt::format("{} d", seconds / 86400);
+}
+
+// Cut in the middle of nowhere is better than a table that breaks; the JSON has the whole text.
+std::string cut(std::string text, std::size_t columns) {
+    if (text.size() > columns) {
+        text.resize(columns - 1);
+        text += '~';
+    }
+    return text;
+}
+
+std::string memory(std::uint64_t used_bytes, std::uint64_t total_bytes) {
+    return fmt::format("{} / {}", format_bytes(used_bytes), format_bytes(total_bytes));
+}
+
+std::uint64_t session_total(const ServerStatus& status, const SessionStatus& session) {
+    if (session.memory_quota_bytes != 0) {
+        return session.memory_quota_bytes;
+    }
+    for (const auto& device : status.devices) {
+        if (device.index == session.device) {
+            return device.memory_total_bytes;
+        }
+    }
+    return 0;
+}
+
+std::string without_transport(const std::string& peer) {
+    return peer.starts_with("tcp ") ? peer.substr(4) : peer;
+}
+
+std::string line(const std::string& text) {
+    return text.substr(0, text.find_last_not_of(' ') + 1) + "\n";
+}
+
+}  // namespace
+
+std::string status_table(const ServerStatus& status) {
+    std::string out;
+    out += line(cut(
+        fmt::format("Server  {}, gpupool {}, up {}", status.listen, status.version, age(status.uptime_seconds)), 100));
+    out += line(cut(fmt::format("Driver  {} ({}.{})", status.driver, status.driver_version / 1000,
+                                status.driver_version % 1000 / 10),
+                    100));
+    out += line("");
+    constexpr auto kDevice = "{:<6}  {:<24}  {:<24}  {}";
+    out += line(fmt::format(kDevice, "DEVICE", "NAME", "MEMORY USED / TOTAL", "UUID"));
+    for (const auto& device : status.devices) {
+        out += line(fmt::format(kDevice, device.index, cut(device.name, 24),
+                                cut(memory(device.memory_used_bytes, device.memory_total_bytes), 24),
+                                cut(device.uuid, 40)));
+    }
+    if (status.devices.empty()) {
+        out += line("none: the driver found no device");
+    }
+    out += line("");
+    constexpr auto kSession = "{:<16}  {:<6}  {:<23}  {:<21}  {:<16}  {:>6}";
+    out += line(fmt::format(kSession, "SESSION", "DEVICE", "MEMORY USED / TOTAL", "PEER", "PROCESS", "AGE"));
+    for (const auto& session : status.sessions) {
+        out += line(fmt::format(kSession, cut(session.id, 16), session.device,
+                                cut(memory(session.memory_used_bytes, session_total(status, session)), 23),
+                                cut(without_transport(session.peer), 21), cut(session.process_name, 16),
+                                age(session.age_seconds)));
+    }
+    if (status.sessions.empty()) {
+        out += line("none");
+    }
+    return out;
+}
+
+std::string status_json(const ServerStatus& status) {
+    nlohmann::ordered_json json;
+    json["server"] = {{"address", status.listen},
+                      {"version", status.version},
+                      {"uptime_seconds", status.uptime_seconds},
+                      {"driver", status.driver},
+                      {"driver_version", status.driver_version}};
+    json["devices"] = nlohmann::ordered_json::array();
+    for (const auto& device : status.devices) {
+        json["devices"].push_back({{"index", device.index},
+                                   {"name", device.name},
+                                   {"uuid", device.uuid},
+                                   {"memory_used_bytes", device.memory_used_bytes},
+                                   {"memory_total_bytes", device.memory_total_bytes}});
+    }
+    json["sessions"] = nlohmann::ordered_json::array();
+    for (const auto& session : status.sessions) {
+        json["sessions"].push_back({{"id", session.id},
+                                    {"device", session.device},
+                                    {"memory_used_bytes", session.memory_used_bytes},
+                                    {"memory_quota_bytes", session.memory_quota_bytes},
+                                    {"memory_total_bytes", session_total(status, session)},
+                                    {"peer", session.peer},
+                                    {"process_name", session.process_name},
+                                    {"process_id", session.process_id},
+                                    {"user_name", session.user_name},
+                                    {"age_seconds", session.age_seconds},
+                                    {"worker_process_id", session.worker_process_id},
+                                    {"state", session.state}});
+    }
+    // A peer's text that is no UTF-8 must not make the whole status unreadable.
+    return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace gpupool::cli

@@ -1,0 +1,294 @@
+#include "client/config.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <string_view>
+
+#include "common/environment.h"
+#include "common/unique_fd.h"
+#include "common/units.h"
+
+#define TOML_EXCEPTIONS 0
+#define TOML_ENABLE_FORMATTERS 0
+#include <toml++/toml.h>
+
+namespace gpupool::client {
+namespace {
+
+constexpr std::size_t max_config_bytes = 64 * 1024;
+constexpr std::size_t max_token_bytes = 4096;
+constexpr std::chrono::milliseconds min_connect_timeout{1};
+constexpr std::chrono::milliseconds max_connect_timeout = std::chrono::minutes(10);
+
+// What a settings source has said so far; the token's file is read only once it is known to be wanted.
+struct Draft {
+    Config config;
+    std::string token_file;
+    std::string folder;  // of the file being read: relative token files are beside it
+};
+
+Error invalid(std::string message) {
+    return Error{ErrorCode::invalid_input, std::move(message)};
+}
+
+std::string_view trim_end(std::string_view text) {
+    const auto last = text.find_last_not_of(" \t\r\n");
+    return last == std::string_view::npos ? std::string_view() : text.substr(0, last + 1);
+}
+
+// The file's text; nullopt where there is no such file.
+Result<std::optional<std::string>> read_file(const std::string& path, std::size_t limit_bytes) {
+    const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd) {
+        if (errno == ENOENT || errno == ENOTDIR) return std::optional<std::string>();
+        return system_error("cannot read " + path, errno);
+    }
+    std::string text(limit_bytes + 1, '\0');
+    std::size_t length = 0;
+    while (length < text.size()) {
+        const ssize_t got = ::read(fd.get(), text.data() + length, text.size() - length);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return system_error("cannot read " + path, errno);
+        if (got == 0) break;
+        length += static_cast<std::size_t>(got);
+    }
+    if (length > limit_bytes) {
+        return Error{ErrorCode::limit_exceeded, fmt::format("{} is larger than {}", path, format_bytes(limit_bytes))};
+    }
+    text.resize(length);
+    return std::optional<std::string>(std::move(text));
+}
+
+Status set_server(Draft& draft, std::string_view value) {
+    const auto colon = value.rfind(':');
+    if (colon == 0 || colon == std::string_view::npos || colon + 1 == value.size()) {
+        return invalid(fmt::format("'{}' is not HOST:PORT", value));
+    }
+    draft.config.server = value;
+    return {};
+}
+
+Status set_token(Draft& draft, std::string_view value) {
+    if (value.size() > max_token_bytes) return invalid(fmt::format("a token has at most {} bytes", max_token_bytes));
+    draft.config.token = value;
+    draft.token_file.clear();
+    return {};
+}
+
+Status set_token_file(Draft& draft, std::string_view value) {
+    draft.token_file = value;
+    if (!value.starts_with('/') && !draft.folder.empty()) draft.token_file = draft.folder + "/" + std::string(value);
+    draft.config.token.clear();
+    return {};
+}
+
+Status set_memory(Draft& draft, std::string_view value) {
+    auto bytes = parse_bytes(value);
+    if (!bytes) return bytes.error();
+    if (*bytes == 0) return invalid("the memory to ask for must be more than 0");
+    draft.config.memory_bytes = *bytes;
+    return {};
+}
+
+std::string file_name(std::string_view value) {
+    return std::string(value == "stderr" ? standard_error_name : value);
+}
+
+Status set_log(Draft& draft, std::string_view value) {
+    draft.config.log_file = file_name(value);
+    return {};
+}
+
+Status set_log_level(Draft& draft, std::string_view value) {
+    auto level = log::parse_level(value);
+    if (!level) return level.error();
+    draft.config.log_level = *level;
+    return {};
+}
+
+Status set_connect_timeout(Draft& draft, std::string_view value) {
+    auto timeout = parse_duration(value);
+    if (!timeout) return timeout.error();
+    if (*timeout < min_connect_timeout || *timeout > max_connect_timeout) {
+        return invalid(fmt::format("'{}' is not between 1ms and 10m", value));
+    }
+    draft.config.connect_timeout = *timeout;
+    return {};
+}
+
+Status set_sync(Draft& draft, std::string_view value) {
+    auto on = parse_switch(value);
+    if (!on) return on.error();
+    draft.config.synchronous = *on;
+    return {};
+}
+
+Status set_trace(Draft& draft, std::string_view value) {
+    draft.config.trace_file = file_name(value);
+    return {};
+}
+
+// A switch (standard error) or a file.
+Status set_summary(Draft& draft, std::string_view value) {
+    if (auto on = parse_switch(value)) {
+        draft.config.summary_file = *on ? standard_error_name : "";
+    } else {
+        draft.config.summary_file = file_name(value);
+    }
+    return {};
+}
+
+struct Setting {
+    std::string_view key;
+    const char* variable;
+    Status (*set)(Draft&, std::string_view);
+};
+
+constexpr std::array settings = {
+    Setting{"server", "GPUPOOL_SERVER", set_server},
+    Setting{"token", "GPUPOOL_TOKEN", set_token},
+    Setting{"token_file", "GPUPOOL_TOKEN_FILE", set_token_file},
+    Setting{"memory", "GPUPOOL_MEMORY", set_memory},
+    Setting{"log", "GPUPOOL_LOG", set_log},
+    Setting{"log_level", "GPUPOOL_LOG_LEVEL", set_log_level},
+    Setting{"connect_timeout", "GPUPOOL_CONNECT_TIMEOUT", set_connect_timeout},
+    Setting{"sync", "GPUPOOL_SYNC", set_sync},
+    Setting{"trace", "GPUPOOL_TRACE", set_trace},
+    Setting{"summary", "GPUPOOL_SUMMARY", set_summary},
+};
+
+const Setting* find_setting(std::string_view key) {
+    for (const Setting& setting : settings) {
+        if (setting.key == key) return &setting;
+    }
+    return nullptr;
+}
+
+std::string known_keys() {
+    std::string keys;
+    for (const Setting& setting : settings) keys += (keys.empty() ? "" : ", ") + std::string(setting.key);
+    return keys;
+}
+
+// A setting's value as text: the settings' parsers take what the environment can say, too.
+Result<std::string> value_text(const toml::node& node) {
+    if (const auto* text = node.as_string()) return text->get();
+    if (const auto* number = node.as_integer()) return fmt::to_string(number->get());
+    if (const auto* number = node.as_floating_point()) return fmt::to_string(number->get());
+    if (const auto* on = node.as_boolean()) return std::string(on->get() ? "1" : "0");
+    return invalid("expected a string, a number or true/false");
+}
+
+Status read_table(Draft& draft, const toml::table& table, const std::string& path) {
+    const auto place = [&path](const toml::source_region& source, std::string_view key) {
+        return fmt::format("{}:{}: {}", path, source.begin.line, key);
+    };
+    for (auto&& [key, node] : table) {
+        const Setting* setting = find_setting(key.str());
+        if (setting == nullptr) {
+            return invalid(fmt::format("unknown setting; there are {}", known_keys()))
+                .within(place(key.source(), key.str()));
+        }
+        auto text = value_text(node);
+        if (!text) return text.error().within(place(node.source(), key.str()));
+        if (auto status = setting->set(draft, *text); !status) {
+            return status.error().within(place(node.source(), key.str()));
+        }
+    }
+    if (table.contains("token") && table.contains("token_file")) {
+        return invalid("give either token or token_file").within(path);
+    }
+    return {};
+}
+
+// False where there is no such file.
+Result<bool> read_config_file(Draft& draft, const std::string& path) {
+    auto text = read_file(path, max_config_bytes);
+    if (!text) return text.error();
+    if (!text->has_value()) return false;
+    const toml::parse_result parsed = toml::parse(std::string_view(**text), std::string_view(path));
+    if (!parsed) {
+        const toml::parse_error& problem = parsed.error();
+        return invalid(fmt::format("{}:{}:{}: {}", path, problem.source().begin.line, problem.source().begin.column,
+                                   problem.description()));
+    }
+    const auto slash = path.rfind('/');
+    draft.folder = slash == std::string::npos ? "." : path.substr(0, slash);
+    GPUPOOL_TRY(read_table(draft, parsed.table(), path));
+    draft.folder.clear();
+    draft.config.source = path;
+    return true;
+}
+
+Status read_first_file(Draft& draft, const Environment& environment, const std::string& system_file) {
+    const auto named = [&environment](const char* variable) { return environment(variable).value_or(""); };
+    if (const std::string given = named("GPUPOOL_CONFIG"); !given.empty()) {
+        auto found = read_config_file(draft, given);
+        if (!found) return found.error();
+        if (!*found) return Error{ErrorCode::unavailable, "GPUPOOL_CONFIG: there is no file " + given};
+        return {};
+    }
+    const std::string xdg = named("XDG_CONFIG_HOME");
+    const std::string home = named("HOME");
+    const std::array candidates = {xdg.empty() ? "" : xdg + "/gpupool/client.toml",
+                                   home.empty() ? "" : home + "/.config/gpupool/client.toml", system_file};
+    for (const std::string& path : candidates) {
+        if (path.empty()) continue;
+        auto found = read_config_file(draft, path);
+        if (!found) return found.error();
+        if (*found) return {};
+    }
+    return {};
+}
+
+Status read_environment(Draft& draft, const Environment& environment) {
+    for (const Setting& setting : settings) {
+        const auto value = environment(setting.variable);
+        if (!value || value->empty()) continue;
+        if (auto status = setting.set(draft, *value); !status) return status.error().within(setting.variable);
+    }
+    if (!environment("GPUPOOL_TOKEN").value_or("").empty() && !environment("GPUPOOL_TOKEN_FILE").value_or("").empty()) {
+        return invalid("give either GPUPOOL_TOKEN or GPUPOOL_TOKEN_FILE");
+    }
+    return {};
+}
+
+Status read_token(Draft& draft) {
+    if (draft.token_file.empty()) return {};
+    auto text = read_file(draft.token_file, max_token_bytes);
+    if (!text) return text.error().within("token file");
+    if (!text->has_value()) return Error{ErrorCode::unavailable, "there is no token file " + draft.token_file};
+    draft.config.token = trim_end(**text);
+    if (draft.config.token.empty()) return invalid("the token file " + draft.token_file + " is empty");
+    return {};
+}
+
+}  // namespace
+
+Result<Config> load_config() {
+    return load_config([](const char* name) { return environment::raw(name); }, "/etc/gpupool/client.toml");
+}
+
+Result<Config> load_config(const Environment& environment, const std::string& system_file) {
+    Draft draft;
+    if (auto status = read_first_file(draft, environment, system_file); !status) return status.error();
+    if (auto status = read_environment(draft, environment); !status) return status.error();
+    if (auto status = read_token(draft); !status) return status.error();
+    return std::move(draft.config);
+}
+
+Status open_log(const Config& config) {
+    if (config.log_file.empty() || config.log_level == log::Level::off) return {};
+    if (config.log_file == standard_error_name) {
+        log::to_stderr(config.log_level);
+        return {};
+    }
+    return log::to_file(config.log_file, config.log_level);
+}
+
+}  // namespace gpupool::client

@@ -1,0 +1,37 @@
+// The range of virtual addresses that client and worker both reserved: every address in it means device memory, on
+// either side. The client hands out its parts.
+//
+// Threads: any. Errors: allocate() gives 0 when nothing fits.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace gpupool::client {
+
+class AddressWindow {
+  public:
+    static constexpr std::uint64_t kGranularity = 2u << 20;
+
+    // Ranges that are free in this process, most wanted first; they stay reserved until keep() or abandon().
+    static std::vector<std::pair<std::uint64_t, std::uint64_t>> reserve_candidates();
+    // Keeps the one that the server took, gives the others back.
+    void keep(const std::vector<std::pair<std::uint64_t, std::uint64_t>>& candidates, std::uint64_t base,
+              std::uint64_t bytes);
+    static void abandon(const std::vector<std::pair<std::uint64_t, std::uint64_t>>& candidates);
+
+    [[nodiscard]] bool contains(std::uint64_t address) const { return address - base_ < bytes_; }
+    // `alignment` is a power of two, at least the granularity; `wanted` is used when it is free (0: anywhere).
+    std::uint64_t allocate(std::uint64_t bytes, std::uint64_t alignment = kGranularity, std::uint64_t wanted = 0);
+    void free(std::uint64_t address, std::uint64_t bytes);
+
+  private:
+    std::uint64_t base_ = 0, bytes_ = 0;
+    std::mutex mutex_;
+    std::map<std::uint64_t, std::uint64_t> free_;  // address, bytes
+};
+
+}  // namespace gpupool::client

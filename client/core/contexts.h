@@ -1,0 +1,55 @@
+// The session's contexts as the client knows them.
+//
+// A context's state is never freed and its handle never reused, so that a stale handle is recognised. Primary contexts
+// have their handle from the start, active or not.
+//
+// Threads: any; the fields that change are atomic or guarded by the registry's lock.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "protocol/calls/cuda_api.h"
+
+namespace gpupool::client {
+
+struct ContextState {
+    CUcontext handle = nullptr;
+    std::uint64_t id = 0;  // cuCtxGetId
+    CUdevice device = 0;
+    bool primary = false;
+    std::atomic<unsigned> flags{0};
+    std::atomic<bool> live{false};
+    std::atomic<CUresult> lost{CUDA_SUCCESS};  // the sticky error that every later call gives
+    unsigned references = 0;                   // of a primary context; guarded by Contexts::primary_mutex
+    std::atomic<unsigned> attached{1};         // cuCtxAttach, cuCtxDetach
+};
+
+class Contexts {
+  public:
+    void make_primaries(int device_count);
+
+    ContextState& primary(CUdevice device) { return *primaries_[static_cast<std::size_t>(device)]; }
+    // Null for anything that is not a context of this session.
+    ContextState* find(CUcontext handle) const;
+    ContextState& add(CUdevice device, unsigned flags, bool primary);
+
+    std::mutex primary_mutex;  // held while a primary context is being made or ended
+
+  private:
+    mutable std::shared_mutex mutex_;
+    std::deque<ContextState> states_;
+    std::unordered_map<CUcontext, ContextState*> by_handle_;
+    std::vector<ContextState*> primaries_;
+    std::uint64_t next_serial_ = 1;
+};
+
+// Does this error end its context for good?
+bool is_sticky(CUresult result) noexcept;
+
+}  // namespace gpupool::client

@@ -1,0 +1,157 @@
+#include "client/core/device_heap.h"
+
+#include <algorithm>
+
+namespace gpupool::client {
+namespace {
+
+std::uint64_t round_up(std::uint64_t value, std::uint64_t step) {
+    return (value + step - 1) / step * step;
+}
+
+}  // namespace
+
+CUresult DeviceHeap::allocate(std::uint64_t bytes, std::uint64_t& address) {
+    constexpr std::uint64_t kAbsurd = 1ull << 46;
+    if (bytes > kAbsurd) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    const std::lock_guard lock(mutex_);
+    if (bytes >= kLargeBytes) {
+        const std::uint64_t slab_bytes = round_up(bytes, AddressWindow::kGranularity);
+        if (const CUresult result = commit_slab(slab_bytes, false, address); result != CUDA_SUCCESS) {
+            return result;
+        }
+        slabs_[address].used_bytes = slab_bytes;
+        blocks_[address] = slab_bytes;
+        return CUDA_SUCCESS;
+    }
+    bytes = round_up(bytes, kAlignment);
+    address = take(bytes);
+    if (address == 0) {
+        std::uint64_t slab = 0;
+        CUresult result = commit_slab(kSharedSlabBytes, true, slab);
+        if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+            result = commit_slab(round_up(bytes, AddressWindow::kGranularity), true, slab);
+        }
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+        put_free(slab, slabs_[slab].bytes);
+        address = take(bytes);
+    }
+    blocks_[address] = bytes;
+    std::prev(slabs_.upper_bound(address))->second.used_bytes += bytes;
+    return CUDA_SUCCESS;
+}
+
+CUresult DeviceHeap::commit_slab(std::uint64_t bytes, bool shared, std::uint64_t& address) {
+    address = window_.allocate(bytes);
+    if (address == 0) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (const CUresult result = server_.commit(address, bytes); result != CUDA_SUCCESS) {
+        window_.free(address, bytes);
+        return result;
+    }
+    slabs_[address] = {bytes, 0, shared};
+    return CUDA_SUCCESS;
+}
+
+std::uint64_t DeviceHeap::take(std::uint64_t bytes) {
+    const auto fit = free_by_size_.lower_bound({bytes, 0});
+    if (fit == free_by_size_.end()) {
+        return 0;
+    }
+    const auto [free_bytes, address] = *fit;
+    erase_free(free_.find(address));
+    if (free_bytes > bytes) {
+        free_[address + bytes] = free_bytes - bytes;
+        free_by_size_.insert({free_bytes - bytes, address + bytes});
+    }
+    return address;
+}
+
+void DeviceHeap::erase_free(std::map<std::uint64_t, std::uint64_t>::iterator it) {
+    free_by_size_.erase({it->second, it->first});
+    free_.erase(it);
+}
+
+void DeviceHeap::put_free(std::uint64_t address, std::uint64_t bytes) {
+    const auto slab = std::prev(slabs_.upper_bound(address));
+    const std::uint64_t slab_end = slab->first + slab->second.bytes;
+    auto next = free_.lower_bound(address);
+    if (next != free_.end() && next->first == address + bytes && next->first != slab_end) {
+        bytes += next->second;
+        erase_free(next);
+        next = free_.lower_bound(address);
+    }
+    if (next != free_.begin()) {
+        const auto before = std::prev(next);
+        if (before->first + before->second == address && before->first >= slab->first) {
+            address = before->first;
+            bytes += before->second;
+            erase_free(before);
+        }
+    }
+    free_[address] = bytes;
+    free_by_size_.insert({bytes, address});
+}
+
+void DeviceHeap::free(std::uint64_t address) {
+    const std::lock_guard lock(mutex_);
+    const auto block = blocks_.find(address);
+    if (block == blocks_.end()) {
+        return;
+    }
+    const std::uint64_t bytes = block->second;
+    blocks_.erase(block);
+    const auto slab = std::prev(slabs_.upper_bound(address));
+    slab->second.used_bytes -= bytes;
+    if (slab->second.shared) {
+        put_free(address, bytes);
+    }
+    release_if_empty(slab);
+}
+
+void DeviceHeap::release_if_empty(std::map<std::uint64_t, Slab>::iterator slab) {
+    if (slab->second.used_bytes != 0) {
+        return;
+    }
+    if (slab->second.shared) {
+        // One empty slab stays, so that a program that frees and allocates in turn does not ask the server each time.
+        const bool only_one = std::count_if(slabs_.begin(), slabs_.end(), [](const auto& entry) {
+                                  return entry.second.shared && entry.second.used_bytes == 0;
+                              }) == 1;
+        if (only_one) {
+            return;
+        }
+        erase_free(free_.find(slab->first));
+    }
+    server_.release(slab->first, slab->second.bytes);
+    window_.free(slab->first, slab->second.bytes);
+    slabs_.erase(slab);
+}
+
+void DeviceHeap::clear() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [address, slab] : slabs_) {
+        server_.release(address, slab.bytes);
+        window_.free(address, slab.bytes);
+    }
+    slabs_.clear();
+    blocks_.clear();
+    free_.clear();
+    free_by_size_.clear();
+}
+
+std::uint64_t DeviceHeap::free_bytes() const {
+    const std::lock_guard lock(mutex_);
+    std::uint64_t total = 0;
+    for (const auto& [address, bytes] : free_) {
+        total += bytes;
+    }
+    return total;
+}
+
+}  // namespace gpupool::client

@@ -1,0 +1,62 @@
+// Device memory for explicit allocations: slabs that the server has committed, cut up here.
+//
+// Small blocks share slabs, large ones have one of their own. An allocation is answered only from memory that the
+// server has already committed, so out of memory is always reported by the call that causes it.
+//
+// Threads: any; a slab is asked for with the heap's lock held, so that two threads do not ask for two.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "client/core/address_window.h"
+#include "protocol/calls/cuda_api.h"
+
+namespace gpupool::client {
+
+class DeviceHeap {
+  public:
+    static constexpr std::uint64_t kAlignment = 512;
+    static constexpr std::uint64_t kSharedSlabBytes = 32u << 20;
+    static constexpr std::uint64_t kLargeBytes = 8u << 20;  // from here on a block has a slab of its own
+
+    struct Server {
+        std::function<CUresult(std::uint64_t address, std::uint64_t bytes)> commit;
+        std::function<void(std::uint64_t address, std::uint64_t bytes)> release;
+    };
+
+    DeviceHeap(AddressWindow& window, Server server) : window_(window), server_(std::move(server)) {}
+
+    CUresult allocate(std::uint64_t bytes, std::uint64_t& address);
+    // The block must be this heap's, and no work that was issued may still use it.
+    void free(std::uint64_t address);
+    // Everything, when the context has ended: the server keeps the slabs until they are released.
+    void clear();
+
+    // Committed and not in use.
+    [[nodiscard]] std::uint64_t free_bytes() const;
+
+  private:
+    struct Slab {
+        std::uint64_t bytes = 0, used_bytes = 0;
+        bool shared = false;
+    };
+    CUresult commit_slab(std::uint64_t bytes, bool shared, std::uint64_t& address);
+    std::uint64_t take(std::uint64_t bytes);
+    void put_free(std::uint64_t address, std::uint64_t bytes);
+    void erase_free(std::map<std::uint64_t, std::uint64_t>::iterator it);
+    void release_if_empty(std::map<std::uint64_t, Slab>::iterator slab);
+
+    AddressWindow& window_;
+    const Server server_;
+    mutable std::mutex mutex_;
+    std::map<std::uint64_t, Slab> slabs_;                             // by address
+    std::map<std::uint64_t, std::uint64_t> blocks_;                   // in use: address, bytes
+    std::map<std::uint64_t, std::uint64_t> free_;                     // in shared slabs: address, bytes
+    std::set<std::pair<std::uint64_t, std::uint64_t>> free_by_size_;  // bytes, address
+};
+
+}  // namespace gpupool::client

@@ -1,0 +1,88 @@
+#include "client/core/host_functions.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "client/core/thread.h"
+
+namespace gpupool::client {
+
+void HostFunctions::start(std::function<void(std::uint64_t)> done, std::function<void()> ended) {
+    done_ = std::move(done);
+    ended_function_ = std::move(ended);
+}
+
+std::uint64_t HostFunctions::submit(CUstream stream, Function function) {
+    const std::lock_guard lock(mutex_);
+    if (!started_) {
+        started_ = true;
+        std::thread([this] { run(); }).detach();  // lives as long as the process, like the session
+    }
+    entries_[next_] = {stream, std::move(function)};
+    return next_++;
+}
+
+void HostFunctions::cancel(std::uint64_t ticket) {
+    const std::lock_guard lock(mutex_);
+    entries_.erase(ticket);
+}
+
+void HostFunctions::due(std::uint64_t ticket, CUresult status) {
+    {
+        const std::lock_guard lock(mutex_);
+        due_.emplace_back(ticket, status);
+    }
+    changed_.notify_one();
+}
+
+std::uint64_t HostFunctions::newest_pending(CUstream stream) const {
+    const std::lock_guard lock(mutex_);
+    std::uint64_t newest = 0;
+    for (const auto& [ticket, entry] : entries_) {
+        if (entry.stream == stream) {
+            newest = std::max(newest, ticket);
+        }
+    }
+    return newest;
+}
+
+bool HostFunctions::pending(std::uint64_t ticket) const {
+    const std::lock_guard lock(mutex_);
+    return entries_.contains(ticket);
+}
+
+void HostFunctions::end() {
+    {
+        const std::lock_guard lock(mutex_);
+        ended_ = true;
+    }
+    changed_.notify_one();
+}
+
+void HostFunctions::run() {
+    this_thread().in_host_function = true;
+    std::unique_lock lock(mutex_);
+    while (true) {
+        changed_.wait(lock, [&] { return ended_ || !due_.empty(); });
+        if (ended_) {
+            return;
+        }
+        const auto [ticket, status] = due_.front();
+        due_.pop_front();
+        const auto it = entries_.find(ticket);
+        if (it == entries_.end()) {
+            continue;
+        }
+        const Function function = it->second.function;
+        lock.unlock();
+        function(status);
+        lock.lock();
+        entries_.erase(ticket);
+        lock.unlock();
+        done_(ticket);
+        ended_function_();
+        lock.lock();
+    }
+}
+
+}  // namespace gpupool::client

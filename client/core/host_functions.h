@@ -1,0 +1,51 @@
+// The application's host functions: run one at a time, in the order in which the worker says that their turn has come,
+// on a thread of their own; CUDA calls inside give CUDA_ERROR_NOT_PERMITTED.
+//
+// Threads: submit() any; due() the receiving thread's.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <unordered_map>
+
+#include "protocol/calls/cuda_api.h"
+
+namespace gpupool::client {
+
+class HostFunctions {
+  public:
+    // Runs with the status that the stream had; `cuLaunchHostFunc`'s are not run after an error.
+    using Function = std::function<void(CUresult status)>;
+
+    // `done` tells the worker; `ended` is called after each function.
+    void start(std::function<void(std::uint64_t ticket)> done, std::function<void()> ended);
+
+    std::uint64_t submit(CUstream stream, Function function);
+    void cancel(std::uint64_t ticket);
+    void due(std::uint64_t ticket, CUresult status);
+    // The newest function submitted for `stream` that has not run yet, or 0.
+    [[nodiscard]] std::uint64_t newest_pending(CUstream stream) const;
+    [[nodiscard]] bool pending(std::uint64_t ticket) const;
+    void end();
+
+  private:
+    void run();
+
+    struct Entry {
+        CUstream stream;
+        Function function;
+    };
+    mutable std::mutex mutex_;
+    std::condition_variable changed_;
+    std::uint64_t next_ = 1;
+    std::unordered_map<std::uint64_t, Entry> entries_;
+    std::deque<std::pair<std::uint64_t, CUresult>> due_;
+    std::function<void(std::uint64_t)> done_;
+    std::function<void()> ended_function_;
+    bool started_ = false, ended_ = false;
+};
+
+}  // namespace gpupool::client

@@ -1,0 +1,56 @@
+// What lies where: device memory and pinned host memory by address.
+//
+// Threads: any. Ownership: values; look-ups return copies.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <shared_mutex>
+#include <vector>
+
+#include "protocol/calls/cuda_api.h"
+
+namespace gpupool::client {
+
+struct ContextState;
+
+enum class MemoryKind {
+    device,     // cuMemAlloc and its like, at an address of ours
+    pool,       // stream-ordered, at an address of the driver's
+    global,     // a module's variable, at an address of the driver's
+    mapped,     // cuMemMap, within a reservation
+    pinned,     // cuMemHostAlloc, cuMemAllocHost
+    registered  // cuMemHostRegister
+};
+
+struct MemoryRange {
+    std::uint64_t base = 0, bytes = 0;
+    MemoryKind kind = MemoryKind::device;
+    CUdevice device = 0;
+    ContextState* context = nullptr;
+    unsigned flags = 0;
+    std::uint64_t id = 0;  // CU_POINTER_ATTRIBUTE_BUFFER_ID
+    bool sync_memops = false;
+    CUmemoryPool pool = nullptr;  // of stream-ordered memory; null: the device's current one
+
+    [[nodiscard]] bool on_device() const { return kind != MemoryKind::pinned && kind != MemoryKind::registered; }
+};
+
+class MemoryMap {
+  public:
+    void add(MemoryRange range);
+    // The range that begins at `base`, removed.
+    std::optional<MemoryRange> remove(std::uint64_t base);
+    [[nodiscard]] std::optional<MemoryRange> find(std::uint64_t address) const;
+    // Everything of a context that has ended, removed.
+    std::vector<MemoryRange> remove_of(const ContextState* context);
+    bool set_sync_memops(std::uint64_t address, bool on);
+
+  private:
+    mutable std::shared_mutex mutex_;
+    std::map<std::uint64_t, MemoryRange> ranges_;
+    std::uint64_t next_id_ = 1;
+};
+
+}  // namespace gpupool::client

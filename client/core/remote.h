@@ -1,0 +1,164 @@
+// Sends a call of the table to the worker, as its line says: deferred calls return at once, all others wait for the
+// reply.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <tuple>
+
+#include "client/core/runtime.h"
+#include "client/core/trace.h"
+#include "protocol/codec/reply.h"
+
+namespace gpupool::client {
+
+// Notes what a reply says about its context.
+inline CUresult take_result(ContextState* context, CUresult result) {
+    if (context != nullptr && is_sticky(result)) {
+        context->lost = result;
+    }
+    return result;
+}
+
+// A context that is current, alive and not lost; or why not.
+inline CUresult usable_context(ContextState*& context) {
+    context = this_thread().current();
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (!context->live.load(std::memory_order_relaxed)) {
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    return context->lost.load(std::memory_order_relaxed);
+}
+
+namespace detail {
+
+// The calls that end a lost context must still get through.
+template <class Call>
+inline constexpr bool ends_context =
+    std::is_same_v<Call, calls::gpContextDestroy> || std::is_same_v<Call, calls::gpPrimaryContextEnd>;
+
+// A minted handle, given to the application only when the call has succeeded.
+template <class Call, int Index>
+struct Minted {
+    static constexpr bool there = codec::shape<Call, Index> == codec::Shape::creates;
+    using T = calls::ArgumentOf<Call, Index>;
+    struct Nothing {};
+    std::conditional_t<there, codec::PointeeOf<T>, Nothing> handle{};
+    T given{};
+
+    void prepare(Session& session, T& argument) {
+        if constexpr (there) {
+            given = argument;
+            if (argument != nullptr) {
+                handle =
+                    codec::from_wire<codec::PointeeOf<T>>(session.mint(codec::handle_kind_of<codec::PointeeOf<T>>));
+                // A caller that has minted already (a primary context's handle is known beforehand) keeps its own.
+                if (*argument != nullptr && keeps_given<Call>) {
+                    handle = *argument;
+                }
+                argument = &handle;
+            }
+        }
+    }
+    void publish() {
+        if constexpr (there) {
+            if (given != nullptr) {
+                *given = handle;
+            }
+        }
+    }
+    template <class C>
+    static constexpr bool keeps_given =
+        std::is_same_v<C, calls::cuDevicePrimaryCtxRetain> || std::is_same_v<C, calls::gpContextCreate>;
+};
+
+template <class Call, class Sequence>
+struct Sender;
+template <class Call, int... Index>
+struct Sender<Call, std::integer_sequence<int, Index...>> {
+    static CUresult send(calls::ArgumentOf<Call, Index>... arguments) {
+        CUresult result = CUDA_SUCCESS;
+        Session* const s = session(result);
+        if (s == nullptr) {
+            return result;
+        }
+        ThreadState& thread = this_thread();
+        if (thread.in_host_function) {
+            return CUDA_ERROR_NOT_PERMITTED;
+        }
+        ContextState* const context = thread.current();
+        if (context != nullptr && !ends_context<Call>) {
+            if (const CUresult lost = context->lost.load(std::memory_order_relaxed); lost != CUDA_SUCCESS) {
+                return lost;
+            }
+        }
+        if constexpr (calls::has_rule(Call::kRules, calls::Rule::stream_order)) {
+            wait_for_credit(*s, arguments...);
+        }
+        const bool wait = Call::kDelivery != calls::Delivery::deferred || s->synchronous || context == nullptr ||
+                          !context->live.load(std::memory_order_relaxed);
+        std::tuple<Minted<Call, Index>...> minted;
+        (std::get<Index>(minted).prepare(*s, arguments), ...);
+        const void* const addresses[] = {static_cast<const void*>(&arguments)..., nullptr};
+        const std::size_t bytes = codec::command_bytes<Call>(addresses);
+        if (wait) {
+            thread.reply.expect();
+        }
+        result = s->send(Call::kOpcode, wait, bytes,
+                         [&](codec::Writer& out) { codec::write_command<Call>(out, addresses); });
+        trace::add_bytes_sent(bytes);
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+        if (wait) {
+            result = receive(thread, context, addresses);
+        }
+        if (result == CUDA_SUCCESS) {
+            (std::get<Index>(minted).publish(), ...);
+        }
+        return result;
+    }
+
+  private:
+    static CUresult receive(ThreadState& thread, ContextState* context, codec::Arguments addresses) {
+        const auto start = std::chrono::steady_clock::now();
+        ReplySlot::Reply& reply = thread.reply.wait();
+        trace::add_round_trip(std::chrono::steady_clock::now() - start);
+        if (reply.lost) {
+            return kSessionLost;
+        }
+        auto result = static_cast<CUresult>(reply.header.result);
+        // What failed has outputs only where the server sends them nevertheless (a log).
+        const bool outputs = result == CUDA_SUCCESS || !reply.body.empty();
+        if (outputs && !codec::read_reply<Call>(reply.body, addresses) && result == CUDA_SUCCESS) {
+            return CUDA_ERROR_UNKNOWN;
+        }
+        if (result == CUDA_SUCCESS) {
+            result = static_cast<CUresult>(reply.header.deferred);
+        }
+        return take_result(context, result);
+    }
+
+    // A stream parameter whose stream the worker holds: the caller waits, other streams' callers do not.
+    static void wait_for_credit(Session& s, const calls::ArgumentOf<Call, Index>&... arguments) {
+        (wait_for_one(s, arguments), ...);
+    }
+    template <class T>
+    static void wait_for_one(Session& s, const T& argument) {
+        if constexpr (std::is_same_v<T, CUstream>) {
+            s.wait_for_stream(argument);
+        }
+    }
+};
+
+}  // namespace detail
+
+template <class Call, class... Given>
+CUresult remote(Given... arguments) {
+    static_assert(calls::is_remote<Call>, "this call does not travel");
+    return detail::Sender<Call, codec::Indices<Call>>::send(arguments...);
+}
+
+}  // namespace gpupool::client

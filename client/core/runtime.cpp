@@ -1,0 +1,158 @@
+#include "client/core/runtime.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+
+#include "client/core/trace.h"
+#include "client/core/view.h"
+#include "common/log.h"
+#include "protocol/calls/table.h"
+
+namespace gpupool::client {
+namespace {
+
+constexpr std::chrono::seconds kRetryAfter{10};
+
+struct State {
+    std::mutex mutex;  // held while connecting
+    std::atomic<Session*> connected{nullptr};
+    std::atomic<Session*> initialised{nullptr};
+    std::atomic<bool> forked{false};  // a child of a process that had initialised
+    bool told = false;                // the line on stderr
+    std::optional<std::chrono::steady_clock::time_point> failed_at;
+};
+
+// Rebuilt in place in a forked child, whose copy may be locked by a thread that does not exist there.
+alignas(State) std::byte storage[sizeof(State)];
+State& state() {
+    static State* const instance = new (storage) State;
+    return *instance;
+}
+
+void after_fork_in_child() {
+    const bool was_initialised = state().initialised.load() != nullptr || state().forked.load();
+    Session* const old = state().connected.load();
+    new (storage) State;
+    reset_threads_after_fork();
+    state().forked = was_initialised;
+    if (old != nullptr) {
+        ::close(old->connection_descriptor());  // the parent's; the object itself is left alone
+    }
+}
+
+void tell_once(State& s, const std::string& message) {
+    if (!s.told) {
+        s.told = true;
+        std::fprintf(stderr, "gpupool: %s\n", message.c_str());
+    }
+    log::error("{}", message);
+}
+
+std::string advice(const Config& config) {
+    return config.server.empty() ? "set GPUPOOL_SERVER=HOST:PORT, or start the program with `gpupool run`"
+                                 : "is gpupoold running there, and can this machine reach it?";
+}
+
+Session* connect_locked(State& s) {
+    if (s.failed_at && std::chrono::steady_clock::now() - *s.failed_at < kRetryAfter) {
+        return nullptr;
+    }
+    const auto fail = [&](const std::string& message) -> Session* {
+        tell_once(s, message);
+        s.failed_at = std::chrono::steady_clock::now();
+        return nullptr;
+    };
+    Result<Config> config = load_config();
+    if (!config) {
+        return fail("no GPU: " + config.error().message);
+    }
+    if (const Status opened = open_log(*config); !opened) {
+        return fail("no GPU: " + opened.error().message);
+    }
+    if (config->server.empty()) {
+        config->server = "127.0.0.1:9470";
+    }
+    Result<std::unique_ptr<Session>> session = Session::open(*config);
+    if (!session) {
+        const bool unreachable =
+            session.error().code == ErrorCode::unavailable || session.error().code == ErrorCode::timed_out;
+        return fail("no GPU: " + session.error().message + (unreachable ? " (" + advice(*config) + ")" : ""));
+    }
+    if (const Status traced = trace::start(config->trace_file, config->summary_file); !traced) {
+        log::warn("{}", traced.error().message);
+    }
+    Session* const opened = session->release();  // lives as long as the process
+    opened->synchronous = config->synchronous;
+    if (const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING"); blocking != nullptr && blocking[0] == '1') {
+        opened->synchronous = true;
+    }
+    start_session(*opened);
+    s.connected = opened;
+    return opened;
+}
+
+}  // namespace
+
+Session* connect_session() noexcept {
+    State& s = state();
+    if (Session* const connected = s.connected.load(std::memory_order_acquire)) {
+        return connected;
+    }
+    if (s.forked) {
+        return nullptr;
+    }
+    // Before the lock: a child that is forked while another thread connects must not find it taken.
+    static const int registered = pthread_atfork(nullptr, nullptr, after_fork_in_child);
+    (void)registered;
+    try {
+        const std::lock_guard lock(s.mutex);
+        Session* const connected = s.connected.load();
+        return connected != nullptr ? connected : connect_locked(s);
+    } catch (const std::exception& exception) {
+        log::error("connecting failed: {}", exception.what());
+        return nullptr;
+    }
+}
+
+CUresult initialize(unsigned flags) noexcept {
+    State& s = state();
+    if (s.forked) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    Session* const session = connect_session();
+    if (session == nullptr || session->devices.devices.empty()) {
+        return CUDA_ERROR_NO_DEVICE;
+    }
+    s.initialised.store(session, std::memory_order_release);
+    return session->lost() ? kSessionLost : CUDA_SUCCESS;
+}
+
+Session* session(CUresult& result) noexcept {
+    Session* const ready = state().initialised.load(std::memory_order_acquire);
+    if (ready == nullptr) {
+        result = CUDA_ERROR_NOT_INITIALIZED;
+        return nullptr;
+    }
+    if (ready->lost()) {
+        result = kSessionLost;
+        return nullptr;
+    }
+    return ready;
+}
+
+void note_refused(std::uint16_t opcode) noexcept {
+    static std::array<std::atomic<std::uint32_t>, 1024> counts{};
+    if (opcode < counts.size() && counts[opcode].fetch_add(1, std::memory_order_relaxed) == 0) {
+        const calls::CallInfo* call = calls::find(opcode);
+        log::warn("{} is refused: {}", calls::name_of(opcode),
+                  call != nullptr && call->why_refused != nullptr ? call->why_refused : "not supported");
+    }
+}
+
+}  // namespace gpupool::client

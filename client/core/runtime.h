@@ -1,0 +1,22 @@
+// The client's life in its process: not connected, connected, initialised, or a forked child of an initialised process.
+//
+// Threads: any. Ownership: nothing here is ever destroyed.
+#pragma once
+
+#include "client/core/session.h"
+
+namespace gpupool::client {
+
+// The session once cuInit has succeeded; null with `result` set otherwise.
+Session* session(CUresult& result) noexcept;
+
+// Connects if need be, for what may be asked before cuInit. Null when no server can be reached: then one line on stderr
+// said why.
+Session* connect_session() noexcept;
+
+CUresult initialize(unsigned flags) noexcept;
+
+// Logs, once per symbol, that it was refused.
+void note_refused(std::uint16_t opcode) noexcept;
+
+}  // namespace gpupool::client

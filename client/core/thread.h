@@ -1,0 +1,83 @@
+// What the client keeps per application thread: its context stack, and the place where its replies arrive.
+//
+// Ownership: registered with the process on first use; the index is given back when the thread ends, so that a new
+// thread
+//   may take it (and with it the server's per-thread stream).
+// Threads: everything here is the owning thread's, except the reply slot, which the receiving thread fills.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "protocol/calls/cuda_api.h"
+#include "protocol/codec/record.h"
+
+namespace gpupool::client {
+
+struct ContextState;
+
+// A thread waits for at most one reply at a time.
+class ReplySlot {
+  public:
+    struct Reply {
+        codec::ReplyHeader header{};
+        std::vector<std::byte> body;
+        bool lost = false;  // the session ended first
+    };
+
+    // By the waiting thread, before it sends.
+    void expect();
+    Reply& wait();
+    // By the receiving thread. False when nobody waits.
+    bool deliver(const codec::ReplyHeader& header, const std::byte* body, std::size_t bytes);
+    void lose();
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable arrived_;
+    bool expected_ = false, there_ = false;
+    Reply reply_;
+};
+
+struct ThreadState {
+    std::uint32_t index = 0;
+    std::vector<ContextState*> stack;  // the last is current
+    bool per_thread_default = false;   // within a call of the per-thread form
+    CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    bool in_host_function = false;  // CUDA calls are not permitted there
+    ReplySlot reply;
+
+    [[nodiscard]] ContextState* current() const { return stack.empty() ? nullptr : stack.back(); }
+};
+
+// The calling thread's.
+ThreadState& this_thread();
+
+// By index, for the receiving thread; null when no thread has it.
+// The slot stays valid: thread states are recycled, never freed.
+ThreadState* thread_by_index(std::uint32_t index);
+
+// All threads that wait learn that the session is lost.
+void lose_all_replies();
+
+// In a forked child, where only the calling thread goes on.
+void reset_threads_after_fork();
+
+// Within it, NULL means the calling thread's own default stream.
+class PerThreadDefault {
+  public:
+    PerThreadDefault() : thread_(this_thread()), before_(thread_.per_thread_default) {
+        thread_.per_thread_default = true;
+    }
+    ~PerThreadDefault() { thread_.per_thread_default = before_; }
+    PerThreadDefault(const PerThreadDefault&) = delete;
+    PerThreadDefault& operator=(const PerThreadDefault&) = delete;
+
+  private:
+    ThreadState& thread_;
+    const bool before_;
+};
+
+}  // namespace gpupool::client

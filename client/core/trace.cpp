@@ -1,0 +1,126 @@
+#include "client/core/trace.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+#include "protocol/calls/table.h"
+
+namespace gpupool::client::trace {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct OfThread {
+    int depth = 0;  // calls made inside a call count as the outer one's
+    std::uint64_t bytes_sent = 0, round_trips = 0;
+    std::chrono::nanoseconds waited{0};
+};
+thread_local OfThread mine;
+
+struct Line {
+    std::uint64_t calls = 0, failures = 0, bytes_sent = 0, round_trips = 0;
+    std::chrono::nanoseconds time{0}, waited{0};
+};
+
+struct State {
+    std::mutex mutex;
+    std::FILE* trace = nullptr;
+    std::FILE* summary = nullptr;
+    std::map<std::uint16_t, Line> lines;
+    Clock::time_point start = Clock::now();
+};
+State& state() {
+    static auto& instance = *new State;
+    return instance;
+}
+
+double microseconds(std::chrono::nanoseconds time) {
+    return static_cast<double>(time.count()) / 1000.0;
+}
+
+void write_summary() {
+    State& s = state();
+    const std::lock_guard lock(s.mutex);
+    if (s.summary == nullptr) {
+        return;
+    }
+    fmt::print(s.summary, "{:<48} {:>10} {:>8} {:>12} {:>12} {:>12} {:>12}\n", "call", "calls", "failed", "us",
+               "us waited", "round trips", "bytes sent");
+    for (const auto& [opcode, line] : s.lines) {
+        fmt::print(s.summary, "{:<48} {:>10} {:>8} {:>12.1f} {:>12.1f} {:>12} {:>12}\n", calls::name_of(opcode),
+                   line.calls, line.failures, microseconds(line.time), microseconds(line.waited), line.round_trips,
+                   line.bytes_sent);
+    }
+    std::fflush(s.summary);
+}
+
+Status open(const std::string& name, std::FILE*& file) {
+    if (name.empty()) {
+        return {};
+    }
+    file = name == "-" ? stderr : std::fopen(name.c_str(), "ae");
+    if (file == nullptr) {
+        return system_error("opening " + name, errno);
+    }
+    return {};
+}
+
+}  // namespace
+
+Status start(const std::string& trace_file, const std::string& summary_file) {
+    State& s = state();
+    {
+        const std::lock_guard lock(s.mutex);
+        GPUPOOL_TRY(open(trace_file, s.trace));
+        GPUPOOL_TRY(open(summary_file, s.summary));
+    }
+    if (s.summary != nullptr) {
+        std::atexit(write_summary);
+    }
+    enabled = s.trace != nullptr || s.summary != nullptr;
+    return {};
+}
+
+void add_bytes_sent(std::uint64_t bytes) noexcept {
+    mine.bytes_sent += bytes;
+}
+
+void add_round_trip(std::chrono::nanoseconds waited) noexcept {
+    ++mine.round_trips;
+    mine.waited += waited;
+}
+
+void Call::begin() noexcept {
+    if (mine.depth++ != 0) {
+        return;
+    }
+    active_ = true;
+    mine = {1, 0, 0, {}};
+    start_ = Clock::now();
+}
+
+void Call::finish(CUresult result) noexcept {
+    const auto now = Clock::now();
+    mine.depth = 0;
+    State& s = state();
+    const std::lock_guard lock(s.mutex);
+    Line& line = s.lines[opcode_];
+    ++line.calls;
+    line.failures += result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY ? 0 : 1;
+    line.time += now - start_;
+    line.waited += mine.waited;
+    line.round_trips += mine.round_trips;
+    line.bytes_sent += mine.bytes_sent;
+    if (s.trace != nullptr) {
+        fmt::print(s.trace, "{:.1f} {} -> {} {:.2f} us, waited {:.2f} us, {} bytes\n", microseconds(start_ - s.start),
+                   calls::name_of(opcode_), static_cast<int>(result), microseconds(now - start_),
+                   microseconds(mine.waited), mine.bytes_sent);
+    }
+}
+
+}  // namespace gpupool::client::trace

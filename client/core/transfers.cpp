@@ -1,0 +1,188 @@
+#include "client/core/transfers.h"
+
+#include <algorithm>
+
+namespace gpupool::client {
+
+void Transfers::start(wire::Channel& channel) {
+    channel_ = &channel;
+    std::thread([this] { answer_pulls(); }).detach();  // lives as long as the process, like the session
+}
+
+void Transfers::end() {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+}
+
+std::uint64_t Transfers::begin_download(void* destination, std::uint64_t bytes) {
+    auto download = std::make_unique<Download>();
+    download->destination = static_cast<std::byte*>(destination);
+    download->bytes = bytes;
+    download->lowest = reinterpret_cast<std::uint64_t>(destination);
+    download->highest = download->lowest + bytes;
+    const std::lock_guard lock(mutex_);
+    downloads_[next_] = std::move(download);
+    return next_++;
+}
+
+std::uint64_t Transfers::begin_download(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest,
+                                        std::function<void(std::span<const std::byte>)> scatter) {
+    auto download = std::make_unique<Download>();
+    download->buffer.resize(bytes);
+    download->destination = download->buffer.data();
+    download->scatter = std::move(scatter);
+    download->bytes = bytes;
+    download->lowest = lowest;
+    download->highest = highest;
+    const std::lock_guard lock(mutex_);
+    downloads_[next_] = std::move(download);
+    return next_++;
+}
+
+std::span<std::byte> Transfers::place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto it = downloads_.find(transfer);
+    if (it == downloads_.end() || offset > it->second->bytes || bytes > it->second->bytes - offset) {
+        return {};
+    }
+    return {it->second->destination + offset, bytes};
+}
+
+void Transfers::landed(std::uint64_t transfer, std::size_t bytes) {
+    std::unique_ptr<Download> done;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto it = downloads_.find(transfer);
+        if (it == downloads_.end()) {
+            return;
+        }
+        it->second->landed_bytes += bytes;
+        if (it->second->landed_bytes < it->second->bytes) {
+            return;
+        }
+        if (it->second->scatter) {
+            it->second->scatter(it->second->buffer);
+        }
+        done = std::move(it->second);
+        downloads_.erase(it);
+    }
+    changed_.notify_all();
+}
+
+void Transfers::cancel(std::uint64_t transfer) {
+    {
+        const std::lock_guard lock(mutex_);
+        downloads_.erase(transfer);
+        uploads_.erase(transfer);
+    }
+    changed_.notify_all();
+}
+
+bool Transfers::writes_into(const void* from, std::uint64_t bytes) const {
+    const auto begin = reinterpret_cast<std::uint64_t>(from);
+    const std::lock_guard lock(mutex_);
+    return std::any_of(downloads_.begin(), downloads_.end(), [&](const auto& entry) {
+        return entry.second->lowest < begin + bytes && begin < entry.second->highest;
+    });
+}
+
+std::uint64_t Transfers::begin_upload(std::span<const std::byte> source, std::function<bool()> ready) {
+    auto upload = std::make_unique<Upload>();
+    upload->source = source;
+    upload->ready = std::move(ready);
+    const auto begin = reinterpret_cast<std::uint64_t>(source.data());
+    const std::lock_guard lock(mutex_);
+    for (const auto& [transfer, download] : downloads_) {
+        if (download->lowest < begin + source.size() && begin < download->highest) {
+            upload->waits_for.push_back(transfer);
+        }
+    }
+    uploads_[next_] = std::move(upload);
+    return next_++;
+}
+
+std::uint64_t Transfers::begin_upload(std::vector<std::byte> source) {
+    auto upload = std::make_unique<Upload>();
+    upload->copy = std::move(source);
+    upload->source = upload->copy;
+    const std::lock_guard lock(mutex_);
+    uploads_[next_] = std::move(upload);
+    return next_++;
+}
+
+void Transfers::pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes) {
+    {
+        const std::lock_guard lock(mutex_);
+        pulls_.push_back({transfer, offset, bytes});
+    }
+    changed_.notify_all();
+}
+
+void Transfers::changed() {
+    { const std::lock_guard lock(mutex_); }
+    changed_.notify_all();
+}
+
+bool Transfers::wait_sent(std::uint64_t transfer) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return ended_ || !uploads_.contains(transfer); });
+    return !uploads_.contains(transfer);
+}
+
+bool Transfers::may_read(const Upload& upload) const {
+    const bool free = std::none_of(upload.waits_for.begin(), upload.waits_for.end(),
+                                   [&](std::uint64_t transfer) { return downloads_.contains(transfer); });
+    return free && (!upload.ready || upload.ready());
+}
+
+void Transfers::sent(std::uint64_t transfer, std::uint64_t bytes) {
+    {
+        const std::lock_guard lock(mutex_);
+        const auto it = uploads_.find(transfer);
+        if (it == uploads_.end()) {
+            return;
+        }
+        it->second->sent_bytes += bytes;
+        if (it->second->sent_bytes < it->second->source.size()) {
+            return;
+        }
+        uploads_.erase(it);
+    }
+    changed_.notify_all();
+}
+
+void Transfers::answer_pulls() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+        // The first pull whose source may be read: one that has to wait does not keep the others waiting.
+        const auto find = [&] {
+            return std::find_if(pulls_.begin(), pulls_.end(), [&](const Pull& pull) {
+                const auto it = uploads_.find(pull.transfer);
+                return it == uploads_.end() || may_read(*it->second);
+            });
+        };
+        auto next = find();
+        while (next == pulls_.end() && !ended_) {
+            changed_.wait(lock);
+            next = find();
+        }
+        if (ended_) {
+            return;
+        }
+        const Pull pull = *next;
+        pulls_.erase(next);
+        const auto it = uploads_.find(pull.transfer);
+        if (it == uploads_.end() || pull.offset > it->second->source.size() ||
+            pull.bytes > it->second->source.size() - pull.offset) {
+            continue;  // cancelled, or a server that asks for what is not there: it gets nothing
+        }
+        const std::span<const std::byte> part = it->second->source.subspan(pull.offset, pull.bytes);
+        lock.unlock();
+        (void)channel_->append_bulk(pull.transfer, pull.offset, part,
+                                    [this, pull] { sent(pull.transfer, pull.bytes); });
+        lock.lock();
+    }
+}
+
+}  // namespace gpupool::client

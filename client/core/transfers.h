@@ -1,0 +1,97 @@
+// Bulk data between the application's memory and the worker.
+//
+// Downloads (device to host) are announced before their command is sent, so the receiving thread finds where the data
+// goes and puts it there without a copy; one that has to be scattered lands in a buffer first.
+//
+// Uploads (host to device) are read when the worker pulls them, which it does when their turn in the stream has come:
+// that bounds memory on both sides, and it means that a pinned source is read as late as natively. A pull waits until
+// downloads into the same memory, and host functions, that come before it have ended. Pulls are answered by a thread of
+// their own: the receiving thread never waits for the sending side.
+//
+// Ownership: uploads hold what they read from by reference, or a copy where the application may change it.
+// Threads: any thread begins transfers; place() and landed() the receiving thread's.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "protocol/wire/channel.h"
+
+namespace gpupool::client {
+
+class Transfers {
+  public:
+    // Begins the thread that answers pulls. `channel` outlives it.
+    void start(wire::Channel& channel);
+    // Nothing more will come: who waits goes on.
+    void end();
+
+    // ---- downloads
+
+    // Where the data of a new transfer goes. `scatter` is given the whole data when it has landed, where it is not to
+    // lie in one piece; it runs on the receiving thread and only copies.
+    std::uint64_t begin_download(void* destination, std::uint64_t bytes);
+    std::uint64_t begin_download(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest,
+                                 std::function<void(std::span<const std::byte>)> scatter);
+    std::span<std::byte> place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes);
+    void landed(std::uint64_t transfer, std::size_t bytes);
+    // The call failed: no data will come.
+    void cancel(std::uint64_t transfer);
+    // Does a download that is still under way write into this range?
+    [[nodiscard]] bool writes_into(const void* from, std::uint64_t bytes) const;
+
+    // ---- uploads
+
+    // `ready` says whether the source may be read; it is asked again whenever something ended. Empty: at once.
+    std::uint64_t begin_upload(std::span<const std::byte> source, std::function<bool()> ready = {});
+    std::uint64_t begin_upload(std::vector<std::byte> source);
+    // The worker asks for a part.
+    void pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes);
+    // Waits until all of it was handed over; the source is the application's again. False when the session ended first.
+    bool wait_sent(std::uint64_t transfer);
+    // Something that a `ready` may look at has changed.
+    void changed();
+
+  private:
+    struct Download {
+        std::byte* destination = nullptr;
+        std::vector<std::byte> buffer;
+        std::function<void(std::span<const std::byte>)> scatter;
+        std::uint64_t bytes = 0, landed_bytes = 0;
+        std::uint64_t lowest = 0, highest = 0;  // of the memory written to
+    };
+    struct Upload {
+        std::span<const std::byte> source;
+        std::vector<std::byte> copy;
+        std::function<bool()> ready;
+        std::uint64_t sent_bytes = 0;
+        std::vector<std::uint64_t> waits_for;  // downloads into the same memory, begun before
+    };
+    struct Pull {
+        std::uint64_t transfer, offset, bytes;
+    };
+
+    void answer_pulls();
+    [[nodiscard]] bool may_read(const Upload& upload) const;
+    void sent(std::uint64_t transfer, std::uint64_t bytes);
+
+    mutable std::mutex mutex_;
+    std::condition_variable changed_;
+    std::uint64_t next_ = 1;
+    std::unordered_map<std::uint64_t, std::unique_ptr<Download>> downloads_;
+    std::unordered_map<std::uint64_t, std::unique_ptr<Upload>> uploads_;
+    std::deque<Pull> pulls_;
+    bool ended_ = false;
+    wire::Channel* channel_ = nullptr;
+};
+
+}  // namespace gpupool::client

@@ -1,0 +1,74 @@
+// The symbols of libcuda.so.1, all of them derived from the call table.
+//
+// An entry point of a call that is handled goes to the function of the same name in gpupool::client::entry; any other
+// is sent to the worker as its line says; a refused one says so. Nothing throws into the application.
+
+#include "client/calls/handlers.h"
+#include "client/core/remote.h"
+#include "common/log.h"
+
+namespace gpupool::client {
+namespace {
+
+template <class Call, class Body>
+CUresult enter(Body body) noexcept {
+    trace::Call traced(Call::kOpcode);
+    CUresult result = CUDA_SUCCESS;
+    if constexpr (!calls::has_rule(Call::kRules, calls::Rule::before_init)) {
+        if (session(result) == nullptr) {
+            traced.end(result);
+            return result;
+        }
+        if (this_thread().in_host_function && Call::kDelivery != calls::Delivery::local) {
+            traced.end(CUDA_ERROR_NOT_PERMITTED);
+            return CUDA_ERROR_NOT_PERMITTED;
+        }
+    }
+    try {
+        result = body();
+    } catch (const std::bad_alloc&) {
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    } catch (const std::exception& exception) {
+        log::error("{}: {}", Call::kName, exception.what());
+        result = CUDA_ERROR_UNKNOWN;
+    }
+    traced.end(result);
+    return result;
+}
+
+template <class Call, class Handled, class... Arguments>
+CUresult route(Handled handled, Arguments... arguments) noexcept {
+    return enter<Call>([&]() -> CUresult {
+        if constexpr (Call::kDelivery == calls::Delivery::refused) {
+            note_refused(Call::kOpcode);
+            return CUDA_ERROR_NOT_SUPPORTED;
+        } else if constexpr (calls::is_handled<Call>) {
+            return handled(arguments...);
+        } else {
+            return remote<Call>(arguments...);
+        }
+    });
+}
+
+}  // namespace
+}  // namespace gpupool::client
+
+#define GP_EXPORT extern "C" __attribute__((visibility("default")))
+#define GP_FORWARD(symbol, ...)                                                                   \
+    return ::gpupool::client::route<::gpupool::calls::symbol>([](auto... arguments) -> CUresult { \
+        return ::gpupool::client::entry::symbol(arguments...);                                    \
+    } __VA_OPT__(, ) __VA_ARGS__)
+
+#define GP_CALL(op, symbol, base, since, params, ...)     \
+    GP_EXPORT CUresult symbol(GP_TYPED(symbol, params)) { \
+        GP_FORWARD(symbol, GP_STRIP params);              \
+    }
+#define GP_PER_THREAD(symbol, suffix, since, params)                                 \
+    GP_EXPORT CUresult symbol##suffix(GP_TYPED(symbol##suffix, params)) {            \
+        static_assert(std::is_same_v<decltype(&symbol), decltype(&symbol##suffix)>); \
+        const ::gpupool::client::PerThreadDefault per_thread;                        \
+        GP_FORWARD(symbol, GP_STRIP params);                                         \
+    }
+#include "protocol/calls/table.def"
+#undef GP_CALL
+#undef GP_PER_THREAD

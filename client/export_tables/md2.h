@@ -1,0 +1,35 @@
+// MD2 (RFC 1319) and HMAC over it (RFC 2104): libcudart makes the driver prove itself with them. Not for anything that
+// needs to be secure.
+//
+// Ownership: values. Threads: any. Errors: none.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace gpupool::client::export_tables {
+
+constexpr std::size_t md2_block_bytes = 16;
+using Md2Digest = std::array<std::uint8_t, md2_block_bytes>;
+
+class Md2 {
+  public:
+    void add(std::span<const std::uint8_t> bytes) noexcept;
+    // Once, at the end.
+    Md2Digest finish() noexcept;
+
+  private:
+    void absorb(const std::uint8_t* block) noexcept;
+
+    std::array<std::uint8_t, 3 * md2_block_bytes> state_{};
+    std::array<std::uint8_t, md2_block_bytes> checksum_{};
+    std::array<std::uint8_t, md2_block_bytes> buffer_{};
+    std::size_t buffered_bytes_ = 0;
+};
+
+// Keys longer than a block are hashed first, as RFC 2104 says.
+Md2Digest hmac_md2(std::span<const std::uint8_t> key, std::span<const std::uint8_t> message) noexcept;
+
+}  // namespace gpupool::client::export_tables

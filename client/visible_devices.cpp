@@ -1,0 +1,77 @@
+#include "client/visible_devices.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+#include <string_view>
+
+namespace gpupool::client {
+namespace {
+
+constexpr std::string_view uuid_prefix = "GPU-";
+
+std::string_view trim(std::string_view text) {
+    const auto first = text.find_first_not_of(" \t");
+    if (first == std::string_view::npos) return {};
+    return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+// As strtoul reads it: "1gpu" is 1. Anything that is no number at all is invalid.
+std::optional<int> by_ordinal(std::string_view entry, std::size_t device_count) {
+    if (entry.starts_with('+')) entry.remove_prefix(1);
+    int ordinal = -1;
+    const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), ordinal);
+    if (error != std::errc() || ordinal < 0 || static_cast<std::size_t>(ordinal) >= device_count) return std::nullopt;
+    return ordinal;
+}
+
+std::optional<int> by_uuid(std::string_view entry, std::span<const DeviceUuid> devices) {
+    std::string wanted(entry.substr(uuid_prefix.size()));
+    std::transform(wanted.begin(), wanted.end(), wanted.begin(),
+                   [](char c) { return c >= 'A' && c <= 'F' ? static_cast<char>(c - 'A' + 'a') : c; });
+    std::optional<int> found;
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+        if (!std::string_view(uuid_text(devices[i])).substr(uuid_prefix.size()).starts_with(wanted)) continue;
+        if (found) return std::nullopt;  // ambiguous
+        found = static_cast<int>(i);
+    }
+    return found;
+}
+
+}  // namespace
+
+std::string uuid_text(const DeviceUuid& uuid) {
+    std::string text(uuid_prefix);
+    for (std::size_t i = 0; i < uuid.size(); ++i) {
+        if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+        text += fmt::format("{:02x}", uuid[i]);
+    }
+    return text;
+}
+
+std::vector<int> visible_devices(const std::optional<std::string>& value, std::span<const DeviceUuid> devices) {
+    std::vector<int> visible;
+    if (!value) {
+        visible.resize(devices.size());
+        std::iota(visible.begin(), visible.end(), 0);
+        return visible;
+    }
+    std::string_view rest = *value;
+    const bool uuids = trim(rest).starts_with(uuid_prefix);
+    for (bool more = true; more;) {
+        const auto comma = rest.find(',');
+        const std::string_view entry = trim(rest.substr(0, comma));
+        more = comma != std::string_view::npos;
+        if (more) rest.remove_prefix(comma + 1);
+        if (uuids != entry.starts_with(uuid_prefix)) break;
+        const auto device = uuids ? by_uuid(entry, devices) : by_ordinal(entry, devices.size());
+        if (!device) break;
+        if (std::find(visible.begin(), visible.end(), *device) != visible.end()) return {};
+        visible.push_back(*device);
+    }
+    return visible;
+}
+
+}  // namespace gpupool::client

@@ -1,0 +1,164 @@
+# CUDA's headers, and its compiler for the test programs: an installed toolkit, or NVIDIA's packages from PyPI, which
+# scripts/install-dependencies puts below .deps. gpupool itself links nothing of CUDA; it needs cuda.h of 13.0, since the
+# call table is checked against that very header.
+#
+#   gpupool_cuda_headers        interface library: #include <cuda.h>, <cudaProfiler.h>, <cudaTypedefs.h>
+#   gpupool_cuda_program(name SOURCES a.cu... [CUDART static|shared] [TOOLKIT 12|13] [OPTIONS ...] [DEPENDS ...])
+#       a program below ${CMAKE_BINARY_DIR}/cuda, compiled by nvcc at default flags: what users have. Never sanitized.
+#       Sources include what they share by its path in the source tree.
+#       Its path is the target's property GPUPOOL_PROGRAM.
+#
+# CUDA 12: NVIDIA publishes no nvcc 12 on PyPI, only its runtime and headers. Unless a toolkit 12 is installed, programs
+# for 12 are compiled by nvcc 13.0 against CUDA 12's own runtime headers and linked with CUDA 12's libcudart, static or
+# shared: the runtime, its start-up and its private driver tables are 12's, the device code and its container are 13.0's.
+
+set(GPUPOOL_CUDA13_ROOT "" CACHE PATH "A CUDA 13.0 toolkit (bin/nvcc, include/cuda.h); empty: look for one")
+set(GPUPOOL_CUDA12_ROOT "" CACHE PATH "A CUDA 12 toolkit, or only its include and lib; empty: look for one")
+
+# Sets `out` to the CUDA_VERSION that `root` holds, 0 where there is none.
+function(_gpupool_cuda_version root out)
+  set(version 0)
+  if(EXISTS "${root}/include/cuda.h")
+    file(STRINGS "${root}/include/cuda.h" lines REGEX "^#define CUDA_VERSION [0-9]+" LIMIT_COUNT 1)
+    string(REGEX MATCH "[0-9]+$" version "${lines}")
+  endif()
+  set(${out} "${version}" PARENT_SCOPE)
+endfunction()
+
+# The first of ARGN whose CUDA_VERSION lies in [least, most] and which has all the parts that are asked for.
+function(_gpupool_find_cuda out least most parts)
+  foreach(root IN LISTS ARGN)
+    _gpupool_cuda_version("${root}" version)
+    if(version LESS least OR version GREATER most)
+      continue()
+    endif()
+    set(complete TRUE)
+    foreach(part IN LISTS parts)
+      file(GLOB found "${root}/${part}")
+      if(NOT found)
+        set(complete FALSE)
+      endif()
+    endforeach()
+    if(complete)
+      set(${out} "${root}" PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+  set(${out} "" PARENT_SCOPE)
+endfunction()
+
+set(_installed "$ENV{CUDA_HOME}" "$ENV{CUDA_PATH}")
+find_program(_nvcc_in_path nvcc)
+if(_nvcc_in_path)
+  get_filename_component(_nvcc_real "${_nvcc_in_path}" REALPATH)
+  get_filename_component(_nvcc_bin "${_nvcc_real}" DIRECTORY)
+  get_filename_component(_nvcc_root "${_nvcc_bin}" DIRECTORY)
+  list(APPEND _installed "${_nvcc_root}")
+endif()
+unset(_nvcc_in_path CACHE)
+file(GLOB _cuda12_installed /usr/local/cuda-12*)
+
+_gpupool_find_cuda(_cuda13 13000 13009 "bin/nvcc;include/cudaProfiler.h;lib*/libcudart_static.a;lib*/libcudart.so*"
+                   ${GPUPOOL_CUDA13_ROOT} ${_installed} /usr/local/cuda-13.0 /usr/local/cuda /opt/cuda
+                   "${CMAKE_SOURCE_DIR}/.deps/cuda13/nvidia/cu13")
+_gpupool_find_cuda(_cuda12 12000 12999 "lib*/libcudart_static.a;lib*/libcudart.so*"
+                   ${GPUPOOL_CUDA12_ROOT} ${_installed} ${_cuda12_installed} /usr/local/cuda /opt/cuda
+                   "${CMAKE_SOURCE_DIR}/.deps/cuda12/nvidia/cuda_runtime")
+if(NOT _cuda13)
+  message(FATAL_ERROR "No CUDA 13.0 (nvcc, cuda.h, cudaProfiler.h, libcudart): run scripts/install-dependencies, "
+                      "which takes NVIDIA's packages from PyPI, or set GPUPOOL_CUDA13_ROOT")
+endif()
+message(STATUS "CUDA 13.0: ${_cuda13}")
+if(_cuda12)
+  message(STATUS "CUDA 12: ${_cuda12}")
+else()
+  message(STATUS "CUDA 12: none; run scripts/install-dependencies to test with its runtime")
+endif()
+
+set(GPUPOOL_CUDA13 "${_cuda13}")
+set(GPUPOOL_CUDA12 "${_cuda12}")  # empty: programs with TOOLKIT 12 cannot be built
+set(GPUPOOL_NVCC13 "${_cuda13}/bin/nvcc")
+set(GPUPOOL_NVCC12 "${GPUPOOL_NVCC13}")
+if(EXISTS "${_cuda12}/bin/nvcc")
+  set(GPUPOOL_NVCC12 "${_cuda12}/bin/nvcc")
+endif()
+
+add_library(gpupool_cuda_headers INTERFACE)
+target_include_directories(gpupool_cuda_headers SYSTEM INTERFACE "${_cuda13}/include")
+
+# nvcc drives g++ whatever compiles gpupool itself.
+set(GPUPOOL_CUDA_HOST_COMPILER "" CACHE FILEPATH "nvcc's host compiler; empty: g++")
+if(GPUPOOL_CUDA_HOST_COMPILER)
+  set(GPUPOOL_NVCC_HOST "${GPUPOOL_CUDA_HOST_COMPILER}")
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(GPUPOOL_NVCC_HOST "${CMAKE_CXX_COMPILER}")
+else()
+  find_program(GPUPOOL_GXX g++ REQUIRED)
+  set(GPUPOOL_NVCC_HOST "${GPUPOOL_GXX}")
+endif()
+
+set(CCACHE_PROGRAM)
+if(CCACHE)
+  set(CCACHE_PROGRAM "${CCACHE}")
+endif()
+
+function(gpupool_cuda_program name)
+  cmake_parse_arguments(ARG "" "CUDART;TOOLKIT" "SOURCES;OPTIONS;DEPENDS" ${ARGN})
+  if(NOT ARG_CUDART)
+    set(ARG_CUDART static)
+  endif()
+  if(NOT ARG_TOOLKIT)
+    set(ARG_TOOLKIT 13)
+  endif()
+  if(NOT ARG_TOOLKIT MATCHES "^1[23]$" OR NOT ARG_CUDART MATCHES "^(static|shared)$" OR NOT ARG_SOURCES)
+    message(FATAL_ERROR "gpupool_cuda_program(${name}): SOURCES, CUDART static|shared, TOOLKIT 12|13")
+  endif()
+  set(root "${GPUPOOL_CUDA${ARG_TOOLKIT}}")
+  if(NOT root)
+    message(FATAL_ERROR "gpupool_cuda_program(${name}): no CUDA ${ARG_TOOLKIT}: run scripts/install-dependencies")
+  endif()
+
+  # The library by its path: packages from PyPI have no libcudart.so link, and nvcc 13 must not choose its own for 12.
+  file(GLOB static_library "${root}/lib*/libcudart_static.a")
+  file(GLOB shared_library "${root}/lib*/libcudart.so.1[23]")
+  list(GET static_library 0 static_library)
+  list(GET shared_library 0 shared_library)
+  if(ARG_CUDART STREQUAL "static")
+    set(cudart -Xlinker "${static_library}" -ldl -lrt -lpthread)
+  else()
+    get_filename_component(folder "${shared_library}" DIRECTORY)
+    set(cudart -Xlinker "${shared_library}" -Xlinker -rpath -Xlinker "${folder}")
+  endif()
+  set(include)
+  if(ARG_TOOLKIT EQUAL 12 AND GPUPOOL_NVCC12 STREQUAL GPUPOOL_NVCC13)
+    set(include "-I${root}/include")
+  endif()
+
+  # Compiled and linked apart: the compiler cache then serves every preset, since programs are the same in all of them.
+  set(program "${CMAKE_BINARY_DIR}/cuda/${name}")
+  set(nvcc "${GPUPOOL_NVCC${ARG_TOOLKIT}}" -ccbin "${GPUPOOL_NVCC_HOST}")
+  set(objects)
+  foreach(source IN LISTS ARG_SOURCES)
+    get_filename_component(source "${source}" ABSOLUTE)
+    get_filename_component(stem "${source}" NAME_WE)
+    set(object "${CMAKE_BINARY_DIR}/cuda/objects/${name}/${stem}.o")
+    add_custom_command(
+      OUTPUT "${object}"
+      COMMAND ${CMAKE_COMMAND} -E make_directory "${CMAKE_BINARY_DIR}/cuda/objects/${name}"
+      COMMAND ${CCACHE_PROGRAM} ${nvcc} ${include} "-I${CMAKE_SOURCE_DIR}" ${ARG_OPTIONS} -c "${source}" -o "${object}"
+              -MD -MF "${object}.d" -MT "${object}"
+      DEPENDS "${source}" ${ARG_DEPENDS}
+      DEPFILE "${object}.d"
+      COMMENT "Compiling ${stem}.cu for CUDA ${ARG_TOOLKIT} (${name})"
+      VERBATIM)
+    list(APPEND objects "${object}")
+  endforeach()
+  add_custom_command(
+    OUTPUT "${program}"
+    COMMAND ${nvcc} ${ARG_OPTIONS} --cudart none ${objects} -o "${program}" ${cudart}
+    DEPENDS ${objects}
+    COMMENT "Linking the CUDA ${ARG_TOOLKIT} program ${name} (${ARG_CUDART} cudart)"
+    VERBATIM)
+  add_custom_target(${name} ALL DEPENDS "${program}")
+  set_target_properties(${name} PROPERTIES GPUPOOL_PROGRAM "${program}")
+endfunction()

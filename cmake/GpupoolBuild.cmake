@@ -1,0 +1,140 @@
+# Flags shared by everything that gpupool builds, and two helpers:
+#   gpupool_library(name SOURCES...)        a static library of ours, warnings as errors where asked for
+#   gpupool_test(name SOURCES ... LINKS ... [TIMEOUT seconds] [LABEL threads|long])
+#                                           a GoogleTest executable, each case known to ctest. "threads": also run under
+#                                           ThreadSanitizer; "long": only run by scripts/test --long
+
+option(GPUPOOL_BUILD_TESTS "Build the tests" ON)
+option(GPUPOOL_BUILD_BENCHMARKS "Build the benchmarks" ON)
+option(GPUPOOL_WERROR "Treat warnings as errors" ON)
+option(GPUPOOL_STATIC_RUNTIME "Link everything but glibc statically (portable bundles)" ON)
+set(GPUPOOL_SANITIZE "" CACHE STRING "Sanitizers, as for -fsanitize=")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+
+# The build tree is laid out like a bundle (scripts/bundle), so that programs find what belongs to them the same way in
+# both: bin/gpupoold, bin/gpupool, bin/gpupool-worker, lib/libgpupool-softgpu.so, lib/gpupool/libcuda.so.1.
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+find_package(Threads REQUIRED)
+
+if(GPUPOOL_SANITIZE)
+  add_compile_options(-fsanitize=${GPUPOOL_SANITIZE} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${GPUPOOL_SANITIZE})
+  if(GPUPOOL_SANITIZE MATCHES "undefined")
+    add_compile_options(-fno-sanitize-recover=undefined)
+  endif()
+  if(GPUPOOL_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # Asio's fences are only a second belt beside its mutexes, which ThreadSanitizer does follow.
+    add_compile_options(-Wno-tsan)
+  endif()
+endif()
+
+# A program that was not built with the sanitizer can load a library of ours that was when this runtime is preloaded:
+# LD_PRELOAD=${GPUPOOL_SANITIZER_RUNTIME}. Empty without a sanitizer.
+set(GPUPOOL_SANITIZER_RUNTIME "")
+if(GPUPOOL_SANITIZE MATCHES "address|thread")
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    string(REGEX REPLACE ".*(address|thread).*" "\\1" runtime "${GPUPOOL_SANITIZE}")
+    string(REPLACE "address" "libasan.so" runtime "${runtime}")
+    string(REPLACE "thread" "libtsan.so" runtime "${runtime}")
+    execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=${runtime}
+                    OUTPUT_VARIABLE GPUPOOL_SANITIZER_RUNTIME OUTPUT_STRIP_TRAILING_WHITESPACE)
+    get_filename_component(GPUPOOL_SANITIZER_RUNTIME "${GPUPOOL_SANITIZER_RUNTIME}" REALPATH)
+  endif()
+endif()
+
+add_library(gpupool_flags INTERFACE)
+target_include_directories(gpupool_flags INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
+target_compile_options(gpupool_flags INTERFACE -Wall -Wextra -Wno-missing-field-initializers)
+if(GPUPOOL_WERROR)
+  target_compile_options(gpupool_flags INTERFACE -Werror)
+endif()
+target_compile_definitions(gpupool_flags INTERFACE ASIO_STANDALONE=1 ASIO_NO_DEPRECATED=1
+                           GPUPOOL_VERSION="${PROJECT_VERSION}")
+target_link_libraries(gpupool_flags INTERFACE Threads::Threads)
+
+# {fmt}, compiled once where its version lets us, else in every file.
+if(NOT DEFINED GPUPOOL_FMT_COMPILES)
+  try_compile(GPUPOOL_FMT_COMPILES ${CMAKE_BINARY_DIR}/CMakeFiles/fmt_check
+              SOURCES ${CMAKE_SOURCE_DIR}/cmake/fmt.cpp ${CMAKE_SOURCE_DIR}/cmake/fmt_check.cpp
+              CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON)
+endif()
+if(GPUPOOL_FMT_COMPILES)
+  add_library(gpupool_fmt STATIC ${CMAKE_SOURCE_DIR}/cmake/fmt.cpp)
+  target_link_libraries(gpupool_flags INTERFACE gpupool_fmt)
+else()
+  message(STATUS "{fmt}: this version is used header-only, which takes longer to compile")
+  target_compile_definitions(gpupool_flags INTERFACE FMT_HEADER_ONLY=1)
+endif()
+
+# A sanitizer brings a runtime of its own, which must not be linked statically into our shared libraries.
+if(GPUPOOL_STATIC_RUNTIME AND NOT GPUPOOL_SANITIZE)
+  add_link_options(-static-libstdc++ -static-libgcc)
+  # On a newer distribution, define here what libstdc++.a and our own code would take from a glibc newer than 2.35. An
+  # object at the end of every link line, since an archive would give nothing to the libraries behind it.
+  set(_glibc_compat "${CMAKE_BINARY_DIR}/glibc_compat.o")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/glibc_compat.c)
+  execute_process(COMMAND ${CMAKE_C_COMPILER} -std=gnu17 -O2 -fPIC -ffunction-sections -fno-builtin -w -c
+                          ${CMAKE_SOURCE_DIR}/cmake/glibc_compat.c -o ${_glibc_compat} RESULT_VARIABLE _failed)
+  if(_failed)
+    message(FATAL_ERROR "cmake/glibc_compat.c does not compile")
+  endif()
+  string(APPEND CMAKE_CXX_STANDARD_LIBRARIES " ${_glibc_compat}")
+  # Since glibc 2.36 relocations can be packed, which an older one cannot read.
+  include(CheckLinkerFlag)
+  check_linker_flag(CXX "LINKER:-z,nopack-relative-relocs" GPUPOOL_LINKER_CAN_PACK)
+  if(GPUPOOL_LINKER_CAN_PACK)
+    add_link_options("LINKER:-z,nopack-relative-relocs")
+  endif()
+endif()
+
+function(gpupool_library name)
+  add_library(${name} STATIC ${ARGN})
+  target_link_libraries(${name} PUBLIC gpupool_flags)
+endfunction()
+
+# What the tests labelled "threads" need, so that the ThreadSanitizer build need not be a whole one. A test that is added
+# by other means than gpupool_test makes this target depend on what it runs.
+add_custom_target(thread_tests)
+
+function(gpupool_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "SOURCES;LINKS" ${ARGN})
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LINKS} gpupool_flags GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  set(properties TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_LABEL)
+    list(APPEND properties LABELS ${ARG_LABEL})
+  endif()
+  if(ARG_LABEL STREQUAL "threads")
+    add_dependencies(thread_tests ${name})
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
+endfunction()
+
+# Adds those of the named folders that are there.
+function(gpupool_subdirectories)
+  foreach(folder IN LISTS ARGN)
+    if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/CMakeLists.txt")
+      add_subdirectory(${folder})
+    endif()
+  endforeach()
+endfunction()

@@ -1,0 +1,124 @@
+#include "common/log.h"
+
+// The distribution's fmt, and no thread-local caches: they would be wrong in a forked child.
+#ifndef SPDLOG_FMT_EXTERNAL
+#define SPDLOG_FMT_EXTERNAL
+#endif
+#define SPDLOG_NO_TLS
+#include <fcntl.h>
+#include <pthread.h>
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <mutex>
+
+#include "common/unique_fd.h"
+
+namespace gpupool::log {
+namespace {
+
+struct State {
+    std::mutex mutex;
+    std::shared_ptr<spdlog::sinks::sink> sink;
+    Level level = Level::off;
+};
+
+void lock_for_fork();
+void unlock_after_fork();
+
+State& state() {
+    static State* const instance = [] {
+        pthread_atfork(lock_for_fork, unlock_after_fork, unlock_after_fork);
+        return new State;
+    }();
+    return *instance;
+}
+
+void lock_for_fork() {
+    state().mutex.lock();
+}
+void unlock_after_fork() {
+    state().mutex.unlock();
+}
+
+constexpr std::array<std::string_view, 6> level_names = {"trace", "debug", "info", "warn", "error", "off"};
+
+spdlog::level::level_enum spdlog_level(Level level) {
+    static constexpr std::array levels = {spdlog::level::trace, spdlog::level::debug, spdlog::level::info,
+                                          spdlog::level::warn,  spdlog::level::err,   spdlog::level::off};
+    return levels[static_cast<std::size_t>(level)];
+}
+
+void install(std::shared_ptr<spdlog::sinks::sink> sink, Level level) {
+    if (sink) {
+        // When, which process and thread, how bad, what.
+        sink->set_formatter(std::make_unique<spdlog::pattern_formatter>("%Y-%m-%d %H:%M:%S.%e %P:%t %-5l %v"));
+    }
+    State& current = state();
+    const std::lock_guard lock(current.mutex);
+    current.sink = std::move(sink);
+    current.level = level;
+    detail::threshold.store(current.sink ? level : Level::off, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+std::string_view to_string(Level level) noexcept {
+    return level_names[static_cast<std::size_t>(level)];
+}
+
+Result<Level> parse_level(std::string_view text) {
+    for (std::size_t i = 0; i < level_names.size(); ++i) {
+        if (level_names[i] == text) return static_cast<Level>(i);
+    }
+    return Error{ErrorCode::invalid_input,
+                 fmt::format("'{}' is not a log level: trace, debug, info, warn, error, off", text)};
+}
+
+Status to_file(const std::string& path, Level level) {
+    // Opened once ahead of spdlog: for errno's meaning, and because a log may hold what is nobody else's business.
+    const UniqueFd probe(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    if (!probe) return system_error("cannot write the log file " + path, errno);
+    try {
+        install(std::make_shared<spdlog::sinks::basic_file_sink_st>(path), level);
+    } catch (const std::exception& problem) {
+        return Error{ErrorCode::system, fmt::format("cannot write the log file {}: {}", path, problem.what())};
+    }
+    return {};
+}
+
+void to_stderr(Level level) {
+    install(std::make_shared<spdlog::sinks::stderr_sink_st>(), level);
+}
+
+void to_nothing() noexcept {
+    install(nullptr, Level::off);
+}
+
+void set_level(Level level) noexcept {
+    State& current = state();
+    const std::lock_guard lock(current.mutex);
+    current.level = level;
+    detail::threshold.store(current.sink ? level : Level::off, std::memory_order_relaxed);
+}
+
+void detail::write(Level level, fmt::string_view format, fmt::format_args arguments) noexcept {
+    try {
+        fmt::memory_buffer text;
+        fmt::vformat_to(fmt::appender(text), format, arguments);
+        const spdlog::details::log_msg message({}, spdlog_level(level), {text.data(), text.size()});
+        State& current = state();
+        const std::lock_guard lock(current.mutex);
+        if (!current.sink || level < current.level) return;
+        current.sink->log(message);
+        current.sink->flush();
+    } catch (...) {
+        // A full disk must not become the application's problem.
+    }
+}
+
+}  // namespace gpupool::log

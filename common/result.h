@@ -1,0 +1,91 @@
+// Our own failures, with their cause.
+//
+// `Result<T>` is what every function of gpupool returns that can fail for a reason of ours (a socket closed, a frame was
+// malformed, a file could not be read). The driver's verdicts are `CUresult` and never travel in here.
+//
+// Ownership: values. Threads: none. Errors: `Error::message` is written for a person: what happened and, where there
+// is one, what to do.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+namespace gpupool {
+
+enum class ErrorCode {
+    invalid_input,   // a peer or a user gave something malformed
+    limit_exceeded,  // well-formed, but larger than we accept
+    closed,          // the other side went away, or we closed
+    timed_out,
+    unavailable,  // nothing there to talk to
+    refused,      // the other side said no
+    unsupported,
+    system,  // the operating system failed us
+    internal,
+};
+
+std::string_view to_string(ErrorCode code) noexcept;
+
+struct Error {
+    ErrorCode code = ErrorCode::internal;
+    std::string message;
+
+    // The same error, told from further out: "context: message".
+    [[nodiscard]] Error within(std::string_view context) const;
+};
+
+// An Error of code `system` that names the operation and errno's meaning.
+Error system_error(std::string_view operation, int errno_value);
+
+template <class T>
+class [[nodiscard]] Result {
+  public:
+    Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+    Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
+
+    explicit operator bool() const noexcept { return ok(); }
+    bool ok() const noexcept { return state_.index() == 0; }
+
+    T& value() & { return std::get<0>(state_); }
+    const T& value() const& { return std::get<0>(state_); }
+    T&& value() && { return std::get<0>(std::move(state_)); }
+    T& operator*() & { return value(); }
+    const T& operator*() const& { return value(); }
+    T&& operator*() && { return std::move(*this).value(); }
+    T* operator->() { return &value(); }
+    const T* operator->() const { return &value(); }
+
+    const Error& error() const { return std::get<1>(state_); }
+
+  private:
+    std::variant<T, Error> state_;
+};
+
+template <>
+class [[nodiscard]] Result<void> {
+  public:
+    Result() = default;
+    Result(Error error) : error_(std::move(error)) {}
+
+    explicit operator bool() const noexcept { return ok(); }
+    bool ok() const noexcept { return !error_.has_value(); }
+    const Error& error() const { return *error_; }
+
+  private:
+    std::optional<Error> error_;
+};
+
+using Status = Result<void>;
+
+// Returns from the enclosing function when `expression` failed.
+#define GPUPOOL_TRY(expression)                                           \
+    do {                                                                  \
+        if (auto gpupool_status_ = (expression); !gpupool_status_) {      \
+            return gpupool_status_.error();                               \
+        }                                                                 \
+    } while (false)
+
+}  // namespace gpupool

@@ -1,0 +1,17 @@
+# A machine without a GPU whose CUDA programs run on a gpupool server. Build context: a bundle made by scripts/bundle.
+#   scripts/bundle /tmp/gpupool && docker build -f docker/client.Dockerfile -t gpupool-client /tmp/gpupool
+# Put programs on top with `FROM gpupool-client`, or mount them.
+FROM debian:bookworm-slim
+
+COPY bin/gpupool bin/gpupoold bin/gpupool-worker /opt/gpupool/bin/
+COPY lib/ /opt/gpupool/lib/
+COPY LICENSE /opt/gpupool/LICENSE
+# The folder, not only links to its programs: each finds the others by where it lies itself.
+ENV PATH=/opt/gpupool/bin:$PATH
+
+# Where the server is: override with `docker run -e GPUPOOL_SERVER=HOST:PORT`.
+ENV GPUPOOL_SERVER=host.docker.internal:9470
+
+# Whatever the container runs has the client in place.
+ENTRYPOINT ["gpupool", "run", "--"]
+CMD ["gpupool", "status"]

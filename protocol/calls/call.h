@@ -1,0 +1,54 @@
+// Every line of the call table as a type: `calls::cuMemAlloc_v2` and so on, with its opcode, names, delivery and rules.
+//
+// The types are empty; all members are compile-time constants. See `table.def` for what a line says.
+#pragma once
+
+#include "protocol/calls/cuda_api.h"
+#include "protocol/calls/internal.h"
+#include "protocol/calls/macros.h"
+#include "protocol/calls/rules.h"
+
+namespace gpupool::calls {
+
+using Opcode = std::uint16_t;
+
+// Opcodes below kFirstInternalOpcode belong to driver symbols, those from it on to gpupool's own calls (internal.h).
+inline constexpr Opcode kFirstInternalOpcode = 0xF000;
+
+#define GP_CALL(op, symbol, base, since, params, deliver, ...)                            \
+    struct symbol {                                                                       \
+        using Function = decltype(&::symbol);                                             \
+        enum Parameter : int { GP_STRIP params };                                         \
+        static constexpr Opcode kOpcode = op;                                             \
+        static constexpr std::string_view kName = #symbol;                                \
+        static constexpr std::string_view kBaseName = #base;                              \
+        static constexpr int kSince = since;                                              \
+        static constexpr Delivery kDelivery = Delivery::deliver;                          \
+        static constexpr auto kRules = rule_set(__VA_ARGS__);                             \
+        static constexpr int kArity = arity_of<Function>;                                 \
+        static_assert(kArity == GP_COUNT params, #symbol ": wrong number of parameters"); \
+    };
+// The per-thread form of a call is the same call with another default stream: it has no opcode of its own.
+#define GP_PER_THREAD(...)
+#include "protocol/calls/internal.def"
+#include "protocol/calls/table.def"
+#undef GP_CALL
+#undef GP_PER_THREAD
+
+template <class Call>
+inline constexpr bool is_handled = Call::kDelivery == Delivery::local || has_rule(Call::kRules, Rule::handled) ||
+                                   has_rule(Call::kRules, Rule::composed);
+template <class Call>
+inline constexpr bool is_served = has_rule(Call::kRules, Rule::served);
+// Does the call travel under its own opcode?
+template <class Call>
+inline constexpr bool is_remote = Call::kDelivery != Delivery::local&& Call::kDelivery != Delivery::refused &&
+                                  !has_rule(Call::kRules, Rule::composed);
+
+template <class Call, int Index>
+using ArgumentOf = Argument<typename Call::Function, Index>;
+
+template <class Call, int Index>
+inline constexpr RuleEntry rule_at = rule_of(Call::kRules, Index);
+
+}  // namespace gpupool::calls

@@ -1,0 +1,113 @@
+// gpupool's own calls: what client and worker say to each other besides the driver's calls.
+//
+// They are declared like driver calls so that the same table describes them and the same codec carries them. No
+// function of these names exists: the client sends them with `client::remote<calls::gpXxx>(...)`, the worker serves
+// them in `server/worker/calls/`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "protocol/calls/cuda_api.h"
+
+namespace gpupool {
+
+// 128 bits that name a code image by its content.
+struct ImageHash {
+    std::uint64_t low, high;
+    friend bool operator==(const ImageHash&, const ImageHash&) = default;
+};
+
+// Where one kernel parameter lies in the launch's parameter block.
+struct ParameterLayout {
+    std::uint32_t offset_bytes, size_bytes;
+};
+
+// In place of a parameter count: the driver could not say yet.
+inline constexpr unsigned kUnknownLayout = ~0u;
+
+// A launch, less its attributes and arguments. `function` is a handle of a function or of a kernel.
+struct LaunchShape {
+    CUfunction function;
+    std::uint32_t grid_x, grid_y, grid_z;
+    std::uint32_t block_x, block_y, block_z;
+    std::uint32_t shared_bytes;
+    std::uint32_t cooperative;  // cuLaunchCooperativeKernel
+    std::uint32_t extended;     // cuLaunchKernelEx: the attributes count
+};
+
+// A CUDA_MEMCPY3D whose host side is the transfer's data: rows of `WidthInBytes`, packed without gaps.
+using CopyShape = CUDA_MEMCPY3D;
+
+}  // namespace gpupool
+
+// Maps fresh exportable device memory of `bytes` at `address`, inside the session's window. Out of memory and over
+// quota are CUDA_ERROR_OUT_OF_MEMORY.
+CUresult gpSlabCreate(CUdevice device, CUdeviceptr address, std::size_t bytes);
+// Unmaps and releases it, once the work issued before has completed.
+CUresult gpSlabDestroy(CUdeviceptr address, std::size_t bytes);
+
+// Does the server hold the image? If not, its bytes follow in gpImageData, in order, and end with the last of `bytes`.
+CUresult gpImageOffer(const gpupool::ImageHash* hash, std::uint64_t bytes, unsigned* known);
+CUresult gpImageData(const gpupool::ImageHash* hash, std::uint64_t offset, const unsigned char* data,
+                     std::size_t data_bytes);
+
+// Options are CUjit_option with 64-bit values; the log is the driver's JIT log, info then error, each NUL-terminated.
+CUresult gpLibraryLoad(CUlibrary* library, const gpupool::ImageHash* hash, const int* options,
+                       const std::uint64_t* option_values, unsigned option_count, char* log, std::size_t log_bytes);
+CUresult gpModuleLoad(CUmodule* module, const gpupool::ImageHash* hash, const int* options,
+                      const std::uint64_t* option_values, unsigned option_count, char* log, std::size_t log_bytes);
+
+// The JIT linker. Inputs are images (gpImageOffer); the result is read in parts. Logs are those of the state so far.
+CUresult gpLinkCreate(CUlinkState* state, const int* options, const std::uint64_t* option_values, unsigned option_count,
+                      std::size_t log_bytes);
+CUresult gpLinkAdd(CUlinkState state, CUjitInputType type, const gpupool::ImageHash* hash, std::size_t bytes,
+                   const char* name, const int* options, const std::uint64_t* option_values, unsigned option_count,
+                   char* log, std::size_t log_bytes);
+CUresult gpLinkComplete(CUlinkState state, std::size_t* bytes, char* log, std::size_t log_bytes);
+CUresult gpLinkRead(CUlinkState state, std::size_t offset, unsigned char* data, std::size_t data_bytes);
+CUresult gpLinkDestroy(CUlinkState state);
+
+// A kernel or function by name, with its parameters' layout. `count` says how many there are; `layout` holds the first
+// `capacity` of them. kUnknownLayout when no context exists yet: ask again when one does.
+CUresult gpKernelResolve(CUkernel* kernel, CUlibrary library, const char* name, gpupool::ParameterLayout* layout,
+                         unsigned capacity, unsigned* count);
+CUresult gpFunctionResolve(CUfunction* function, CUmodule module, const char* name, gpupool::ParameterLayout* layout,
+                           unsigned capacity, unsigned* count);
+// The function of a kernel in the current context.
+CUresult gpKernelFunction(CUfunction* function, CUkernel kernel);
+CUresult gpLibraryModule(CUmodule* module, CUlibrary library);
+// All kernels' names, NUL-terminated, one after the other.
+CUresult gpLibraryNames(CUlibrary library, char* names, std::size_t names_bytes, std::size_t* needed_bytes);
+CUresult gpModuleNames(CUmodule module, char* names, std::size_t names_bytes, std::size_t* needed_bytes);
+
+CUresult gpLaunch(const gpupool::LaunchShape* launch, const CUlaunchAttribute* attributes, unsigned attribute_count,
+                  const unsigned char* arguments, std::size_t argument_bytes, CUstream stream);
+
+// cuOccupancyMaxPotentialClusterSize (potential 1) and cuOccupancyMaxActiveClusters (0).
+CUresult gpOccupancyClusters(int* result, unsigned potential, const gpupool::LaunchShape* launch,
+                             const CUlaunchAttribute* attributes, unsigned attribute_count);
+
+// Copies between host and device. Small data rides in the call; larger data (`data_bytes` 0, `transfer` not 0) is
+// pulled by the worker chunk by chunk when its turn in the stream has come (Notice::pull).
+CUresult gpCopyToDevice(CUdeviceptr destination, std::size_t bytes, std::uint64_t transfer, const unsigned char* data,
+                        std::size_t data_bytes, CUstream stream);
+// The data comes back as bulk frames of `transfer`, before any reply to a call that waits for the stream.
+CUresult gpCopyFromDevice(CUdeviceptr source, std::size_t bytes, std::uint64_t transfer, CUstream stream);
+CUresult gpCopyShapedToDevice(const gpupool::CopyShape* shape, std::uint64_t transfer, const unsigned char* data,
+                              std::size_t data_bytes, CUstream stream);
+CUresult gpCopyShapedFromDevice(const gpupool::CopyShape* shape, std::uint64_t transfer, CUstream stream);
+CUresult gpCopyShapedOnDevice(const gpupool::CopyShape* shape, CUstream stream);
+
+CUresult gpContextSynchronize(CUcontext context);
+
+// The stream waits until the application's function `ticket` has run in the client.
+CUresult gpHostFunction(std::uint64_t ticket, CUstream stream);
+// The application's function, announced by Notice::host_function, has returned.
+CUresult gpHostFunctionDone(std::uint64_t ticket);
+
+CUresult gpContextCreate(CUcontext* context, unsigned flags, CUdevice device, const CUexecAffinityParam* affinities,
+                         unsigned affinity_count);
+CUresult gpContextDestroy(CUcontext context);
+// The last reference to a primary context went away, or it was reset.
+CUresult gpPrimaryContextEnd(CUcontext context, CUdevice device, unsigned reset);

@@ -1,0 +1,138 @@
+// What cuda.h cannot say about a call: how it is delivered, and what each pointer parameter means.
+//
+// A line of the call table (`table.def`) names its rules; they are constant values, looked up at compile time by the
+// codec and by both ends. A pointer parameter without a rule does not compile.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace gpupool::calls {
+
+// How a call reaches the driver, and what its caller waits for.
+enum class Delivery : std::uint8_t {
+    local,     // answered by the client from the session's state; nothing travels for its sake alone
+    deferred,  // no outputs, or outputs that the client knows beforehand: sent, not waited for
+    sync,      // the caller waits for the reply; the server answers at once
+    blocking,  // the caller waits, and the driver may wait for the GPU or do long work: never on the dispatcher
+    callback,  // holds a function of the application, which runs in the client
+    refused,   // answered with CUDA_ERROR_NOT_SUPPORTED, by name
+};
+
+std::string_view to_string(Delivery delivery) noexcept;
+
+enum class Rule : std::uint8_t {
+    none,
+    in,         // one struct, read by the driver; may be null
+    out,        // one object, written by the driver; may be null
+    inout,      // read, then written
+    in_array,   // `count` objects
+    out_array,  // room for `count` objects
+    text,       // NUL-terminated string
+    out_text,   // room for `count` characters
+    creates,    // a new handle; the client mints it, the server binds it to the driver's
+    destroys,   // the handle ends with this call
+    local,      // never leaves the client (handled there)
+    address,    // a pointer that travels as the number it is
+    // Of the whole call:
+    handled,       // the client has a function of the same name in client/calls/, which may send the call
+    composed,      // as handled, but made of gpupool's own calls: it never travels under its own opcode
+    served,        // the server has a function of the same name in server/worker/calls/
+    stream_order,  // enqueues work on its stream parameter (or, without one, on the default stream)
+    synchronizes,  // reports what failed among the deferred calls before it
+    before_init,   // may be called before cuInit
+    because,       // why a call is refused
+};
+
+struct RuleEntry {
+    Rule rule = Rule::none;
+    int parameter = -1;
+    int count_parameter = -1;
+    std::size_t count = 0;
+    const char* note = nullptr;
+    int count_adjustment = 0;  // the array has this many more (fewer) elements than the count parameter says
+};
+
+constexpr RuleEntry in(int p) {
+    return {Rule::in, p};
+}
+constexpr RuleEntry out(int p) {
+    return {Rule::out, p};
+}
+constexpr RuleEntry inout(int p) {
+    return {Rule::inout, p};
+}
+constexpr RuleEntry in_array(int p, int count) {
+    return {Rule::in_array, p, count};
+}
+constexpr RuleEntry in_array_of(int p, std::size_t fixed) {
+    return {Rule::in_array, p, -1, fixed};
+}
+constexpr RuleEntry out_array(int p, int count) {
+    return {Rule::out_array, p, count};
+}
+constexpr RuleEntry out_array_of(int p, std::size_t fixed) {
+    return {Rule::out_array, p, -1, fixed};
+}
+constexpr RuleEntry text(int p) {
+    return {Rule::text, p};
+}
+constexpr RuleEntry out_text(int p, int count) {
+    return {Rule::out_text, p, count};
+}
+constexpr RuleEntry creates(int p) {
+    return {Rule::creates, p};
+}
+constexpr RuleEntry destroys(int p) {
+    return {Rule::destroys, p};
+}
+constexpr RuleEntry in_array_less_one(int p, int count) {
+    return {Rule::in_array, p, count, 0, nullptr, -1};
+}
+constexpr RuleEntry in_array_less_two(int p, int count) {
+    return {Rule::in_array, p, count, 0, nullptr, -2};
+}
+constexpr RuleEntry address(int p) {
+    return {Rule::address, p};
+}
+constexpr RuleEntry stays(int p) {
+    return {Rule::local, p};
+}
+constexpr RuleEntry handled{Rule::handled};
+constexpr RuleEntry composed{Rule::composed};
+constexpr RuleEntry served{Rule::served};
+constexpr RuleEntry before_init{Rule::before_init};
+constexpr RuleEntry stream_order{Rule::stream_order};
+constexpr RuleEntry synchronizes{Rule::synchronizes};
+constexpr RuleEntry because(const char* why) {
+    return {Rule::because, -1, -1, 0, why};
+}
+
+template <class... Entry>
+constexpr std::array<RuleEntry, sizeof...(Entry)> rule_set(Entry... entries) {
+    return {entries...};
+}
+
+template <std::size_t N>
+constexpr RuleEntry rule_of(const std::array<RuleEntry, N>& rules, int parameter) {
+    for (const RuleEntry& entry : rules) {
+        if (entry.parameter == parameter) {
+            return entry;
+        }
+    }
+    return {};
+}
+
+template <std::size_t N>
+constexpr bool has_rule(const std::array<RuleEntry, N>& rules, Rule rule) {
+    for (const RuleEntry& entry : rules) {
+        if (entry.rule == rule) {
+            return true;
+        }
+    }
+    return false;
+}
+
+}  // namespace gpupool::calls

@@ -1,0 +1,35 @@
+// The call table at run time: names, classes and states by opcode, for reports, traces and cuGetProcAddress.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "protocol/calls/rules.h"
+
+namespace gpupool::calls {
+
+struct CallInfo {
+    std::uint16_t opcode;
+    std::string_view name;       // the symbol
+    std::string_view base_name;  // what cuGetProcAddress is asked for; empty for gpupool's own calls
+    int since;                   // CUDA version, e.g. 12040
+    Delivery delivery;
+    const char* why_refused;        // or nullptr
+    const char* per_thread_suffix;  // "_ptsz", "_ptds", or nullptr
+    int per_thread_since;
+};
+
+// In opcode order.
+std::span<const CallInfo> all_calls() noexcept;
+
+// The call with this opcode, or nullptr.
+const CallInfo* find(std::uint16_t opcode) noexcept;
+
+// The name for logs; "unknown" where there is none.
+std::string_view name_of(std::uint16_t opcode) noexcept;
+
+// Covers opcodes, parameter layouts and record formats: two ends that differ in it cannot understand each other.
+std::uint64_t table_fingerprint() noexcept;
+
+}  // namespace gpupool::calls

@@ -1,0 +1,120 @@
+// One parameter of one call: what it is, by its type and its rule.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+#include "protocol/calls/call.h"
+#include "protocol/codec/struct_traits.h"
+
+namespace gpupool::codec {
+
+using calls::ArgumentOf;
+using calls::Rule;
+using calls::rule_at;
+using calls::RuleEntry;
+
+// `void` and `const void` data is bytes.
+template <class T>
+using PointeeOf = std::conditional_t<std::is_void_v<std::remove_pointer_t<T>>, std::byte,
+                                     std::remove_const_t<std::remove_pointer_t<T>>>;
+
+enum class Shape {
+    value,      // travels in the command as it is (or as a handle)
+    address,    // a pointer as a number
+    absent,     // stays in the client
+    in,         // one object there
+    out,        // one object back
+    inout,      // both
+    in_array,   // objects there
+    out_array,  // objects back
+    text,       // a string there
+    creates,    // the minted handle there
+};
+
+// Not every pointer is data: handles are pointers to incomplete types.
+template <class T>
+inline constexpr bool is_data_pointer = std::is_pointer_v<T> && !is_handle<T>;
+
+template <class Call, int Index>
+constexpr Shape shape_of() {
+    using T = ArgumentOf<Call, Index>;
+    constexpr Rule rule = rule_at<Call, Index>.rule;
+    if constexpr (rule == Rule::local) {
+        return Shape::absent;
+    } else if constexpr (rule == Rule::address) {
+        return Shape::address;
+    } else if constexpr (!is_data_pointer<T>) {
+        static_assert(rule == Rule::none || rule == Rule::destroys, "a value takes no rule but destroys()");
+        return Shape::value;
+    } else {
+        static_assert(rule != Rule::none, "a pointer parameter needs a rule");
+        switch (rule) {
+            case Rule::in: return Shape::in;
+            case Rule::out: return Shape::out;
+            case Rule::inout: return Shape::inout;
+            case Rule::in_array: return Shape::in_array;
+            case Rule::out_array:
+            case Rule::out_text: return Shape::out_array;
+            case Rule::text: return Shape::text;
+            case Rule::creates: return Shape::creates;
+            default: return Shape::absent;
+        }
+    }
+}
+
+template <class Call, int Index>
+inline constexpr Shape shape = shape_of<Call, Index>();
+
+template <class Call, int Index>
+inline constexpr bool has_output =
+    shape<Call, Index> == Shape::out || shape<Call, Index> == Shape::inout || shape<Call, Index> == Shape::out_array;
+
+namespace detail {
+template <class Call, int... Index>
+constexpr bool any_output(std::integer_sequence<int, Index...>) {
+    return (has_output<Call, Index> || ... || false);
+}
+template <class Call, int... Index>
+constexpr bool creates_something(std::integer_sequence<int, Index...>) {
+    return ((shape<Call, Index> == Shape::creates) || ... || false);
+}
+}  // namespace detail
+
+template <class Call>
+using Indices = std::make_integer_sequence<int, Call::kArity>;
+template <class Call>
+inline constexpr bool any_output = detail::any_output<Call>(Indices<Call>{});
+
+// Arguments are passed around as an array of their addresses.
+using Arguments = const void* const*;
+
+template <class Call, int Index>
+const ArgumentOf<Call, Index>& argument(Arguments arguments) {
+    return *static_cast<const ArgumentOf<Call, Index>*>(arguments[Index]);
+}
+
+// How many elements an array parameter has, by its rule and the count parameter's value. A count behind a null pointer
+// is 0.
+template <class Call, int Index>
+std::size_t element_count(Arguments arguments) {
+    constexpr RuleEntry entry = rule_at<Call, Index>;
+    if constexpr (entry.count_parameter < 0) {
+        return entry.count;
+    } else {
+        const auto& count = argument<Call, entry.count_parameter>(arguments);
+        std::size_t n = 0;
+        if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(count)>>) {
+            n = count == nullptr ? 0 : static_cast<std::size_t>(*count);
+        } else {
+            n = static_cast<std::size_t>(count);
+        }
+        constexpr int adjustment = entry.count_adjustment;
+        if (adjustment < 0 && n < static_cast<std::size_t>(-adjustment)) {
+            return 0;
+        }
+        return n + static_cast<std::size_t>(static_cast<std::ptrdiff_t>(adjustment));
+    }
+}
+
+}  // namespace gpupool::codec

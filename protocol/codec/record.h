@@ -1,0 +1,87 @@
+// Records: what `commands` and `replies` frames are made of.
+//
+// A record is a fixed header and a body, a multiple of 8 bytes together. Both ends have the same byte order and ABI
+// (x86-64 Linux); the table fingerprint in the handshake covers layouts.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+namespace gpupool::codec {
+
+inline constexpr std::size_t kAlignment = 8;
+constexpr std::size_t aligned(std::size_t bytes) {
+    return (bytes + kAlignment - 1) & ~(kAlignment - 1);
+}
+
+enum CommandFlags : std::uint16_t {
+    kReplyWanted = 1,
+    kPerThreadDefaultStream = 2,  // NULL streams mean the calling thread's
+};
+
+struct CommandHeader {
+    std::uint32_t bytes;  // of the record, header included
+    std::uint16_t opcode;
+    std::uint16_t flags;
+    std::uint64_t number;   // of the command in the session: 1, 2, 3, ...
+    std::uint64_t context;  // handle of the calling thread's current context, or 0
+    std::uint32_t thread;   // index of the calling thread, from 0
+    std::uint32_t reserved;
+};
+static_assert(sizeof(CommandHeader) == 32 && std::is_trivially_copyable_v<CommandHeader>);
+
+enum class ReplyKind : std::uint16_t {
+    result = 0,  // answers a command: `result`, then outputs
+    notice = 1,  // unasked: Notice
+};
+
+struct ReplyHeader {
+    std::uint32_t bytes;
+    std::uint16_t opcode;  // of the command; for a notice, the NoticeType
+    ReplyKind kind;
+    std::uint64_t number;   // of the command
+    std::int32_t result;    // CUresult
+    std::int32_t deferred;  // CUresult of an earlier deferred call that this call reports, or 0
+    std::uint32_t thread;   // of the command
+    std::uint32_t reserved;
+};
+static_assert(sizeof(ReplyHeader) == 32 && std::is_trivially_copyable_v<ReplyHeader>);
+
+// Notices: what a worker says without being asked.
+enum class NoticeType : std::uint16_t {
+    pull = 1,            // Pull: send this part of a transfer now
+    host_function = 2,   // HostFunction: run it, then say gpHostFunctionDone
+    deferred_error = 3,  // DeferredError: a deferred call failed
+    output = 5,          // what kernels printed: 8 bytes of length, then the text
+    hold = 4,            // StreamHold: a stream has too much outstanding, or has caught up
+    transfer_failed = 6  // TransferFailed: no more of it will be asked for or sent
+};
+
+struct PullNotice {
+    std::uint64_t transfer, offset, bytes;
+};
+struct TransferFailedNotice {
+    std::uint64_t transfer;
+};
+struct HostFunctionNotice {
+    std::uint64_t ticket;
+    std::int32_t status;  // CUresult for cuStreamAddCallback's function
+    std::uint32_t reserved;
+};
+struct DeferredErrorNotice {
+    std::uint64_t number, context;
+    std::int32_t result;
+    std::uint16_t opcode;
+    std::uint16_t sticky;  // 1: the context is lost
+};
+struct StreamHoldNotice {
+    std::uint64_t stream;
+    std::uint32_t held;  // 1: do not send more work for it, 0: go on
+    std::uint32_t reserved;
+};
+
+inline constexpr std::size_t kMaxRecordBytes = 256u << 10;
+inline constexpr std::size_t kMaxInlineBytes = 64u << 10;  // of copy data in a command
+inline constexpr std::size_t kMaxArrayElements = 1u << 20;
+
+}  // namespace gpupool::codec

@@ -1,0 +1,110 @@
+// Which structs may travel as their bytes, and which handles lie inside them.
+//
+// A struct that holds pointers or handles must not be sent as it is. Every struct that a rule sends is listed here: as
+// plain, or with the visitor that finds its handles. An unlisted struct does not compile.
+#pragma once
+
+#include <cstring>
+#include <type_traits>
+
+#include "protocol/calls/cuda_api.h"
+#include "protocol/calls/internal.h"
+#include "protocol/codec/handles.h"
+
+namespace gpupool::codec {
+
+// A field's number as a peer sent it: it may be none of its enumeration's, so it is not read as one.
+template <class Enum>
+int number_of(const Enum& field) {
+    static_assert(sizeof(Enum) == sizeof(int));
+    int number = 0;
+    std::memcpy(&number, static_cast<const void*>(&field), sizeof number);
+    return number;
+}
+
+template <class T>
+struct StructTraits {
+    static constexpr bool listed = std::is_arithmetic_v<T> || std::is_enum_v<T> || is_handle<T>;
+    static constexpr bool has_handles = is_handle<T>;
+    template <class Visit>
+    static void visit(T& value, Visit&& visit) {
+        if constexpr (is_handle<T>) {
+            visit(value);
+        }
+    }
+};
+
+#define GP_PLAIN(type)                             \
+    template <>                                    \
+    struct StructTraits<type> {                    \
+        static constexpr bool listed = true;       \
+        static constexpr bool has_handles = false; \
+        template <class Visit>                     \
+        static void visit(type&, Visit&&) {}       \
+    };
+
+// `visit_body` sees `value` and calls `visit(handle)` for each handle inside.
+#define GP_WITH_HANDLES(type, visit_body)                        \
+    template <>                                                  \
+    struct StructTraits<type> {                                  \
+        static constexpr bool listed = true;                     \
+        static constexpr bool has_handles = true;                \
+        template <class Visit>                                   \
+        static void visit(type& value, Visit&& visit) visit_body \
+    };
+
+GP_PLAIN(ImageHash)
+GP_PLAIN(ParameterLayout)
+GP_PLAIN(CUuuid)
+GP_PLAIN(CUmemAllocationProp)
+GP_PLAIN(CUmemAccessDesc)
+GP_PLAIN(CUmemLocation)
+GP_PLAIN(CUmemPoolPtrExportData)
+GP_PLAIN(CUexecAffinityParam)
+GP_PLAIN(CUtensorMap)
+GP_PLAIN(CUatomicOperation)
+GP_PLAIN(CUDA_ARRAY_DESCRIPTOR)
+GP_PLAIN(CUDA_ARRAY3D_DESCRIPTOR)
+GP_PLAIN(CUDA_ARRAY_SPARSE_PROPERTIES)
+GP_PLAIN(CUDA_ARRAY_MEMORY_REQUIREMENTS)
+GP_PLAIN(CUDA_TEXTURE_DESC)
+GP_PLAIN(CUDA_RESOURCE_VIEW_DESC)
+GP_PLAIN(CUmemPoolProps)  // win32SecurityAttributes is NULL on Linux
+GP_PLAIN(CUgraphEdgeData)
+
+GP_WITH_HANDLES(LaunchShape, { visit(value.function); })
+GP_WITH_HANDLES(CUDA_MEMCPY3D, {
+    if (number_of(value.srcMemoryType) == CU_MEMORYTYPE_ARRAY) {
+        visit(value.srcArray);
+    }
+    if (number_of(value.dstMemoryType) == CU_MEMORYTYPE_ARRAY) {
+        visit(value.dstArray);
+    }
+})
+GP_WITH_HANDLES(CUDA_RESOURCE_DESC, {
+    if (number_of(value.resType) == CU_RESOURCE_TYPE_ARRAY) {
+        visit(value.res.array.hArray);
+    } else if (number_of(value.resType) == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY) {
+        visit(value.res.mipmap.hMipmappedArray);
+    }
+})
+GP_WITH_HANDLES(CUlaunchAttribute, {
+    if (number_of(value.id) == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT) {
+        visit(value.value.programmaticEvent.event);
+    } else if (number_of(value.id) == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) {
+        visit(value.value.launchCompletionEvent.event);
+    }
+})
+GP_WITH_HANDLES(CUlaunchAttributeValue, {
+    (void)value;
+    (void)visit;
+})
+GP_WITH_HANDLES(CUstreamBatchMemOpParams, {
+    (void)value;
+    (void)visit;
+})
+
+#undef GP_PLAIN
+#undef GP_WITH_HANDLES
+
+}  // namespace gpupool::codec

@@ -1,0 +1,53 @@
+@0xd0b2a1c4e5f60718;
+# Control frames: what is said besides commands and their replies.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("gpupool::schema");
+
+struct Control {
+  union {
+    statusRequest @0 :Void;          # administration -> daemon
+    status @1 :ServerStatus;         # daemon -> administration
+    deferredError @2 :DeferredError; # worker -> client, as soon as it happens
+    message @3 :Text;                # for the other side's log
+  }
+}
+
+struct DeferredError {
+  result @0 :Int32;                  # CUresult
+  opcode @1 :UInt16;                 # the call that failed
+  command @2 :UInt64;                # its number in the session
+  context @3 :UInt64;
+}
+
+struct ServerStatus {
+  version @0 :Text;
+  listen @1 :Text;
+  driver @2 :Text;                   # the library's path
+  driverVersion @3 :Int32;
+  uptimeSeconds @4 :UInt64;
+  devices @5 :List(DeviceStatus);
+  sessions @6 :List(SessionStatus);
+}
+
+struct DeviceStatus {
+  index @0 :UInt32;
+  name @1 :Text;
+  uuid @2 :Text;
+  memoryUsed @3 :UInt64;
+  memoryTotal @4 :UInt64;
+}
+
+struct SessionStatus {
+  id @0 :Text;
+  device @1 :UInt32;
+  memoryUsed @2 :UInt64;
+  memoryQuota @3 :UInt64;            # 0: none
+  peer @4 :Text;
+  processName @5 :Text;
+  processId @6 :UInt32;
+  userName @7 :Text;
+  ageSeconds @8 :UInt64;
+  workerProcessId @9 :UInt32;
+  state @10 :Text;                   # starting, running, disconnected, ending
+}

@@ -1,0 +1,121 @@
+@0xb5a6b6d9a2f0c3e1;
+# The handshake: what client and server tell each other before the first command.
+#
+# Life of a session: the client sends Hello as its first frame. The daemon checks version, credentials and capacity and
+# answers Refused (and closes), or hands the connection to a worker, which initialises the driver and answers Welcome.
+# From then on both sides speak through a wire::Channel. `sessionId` names the session in status, logs and on resumption;
+# `sessionToken` is the secret that a resuming connection must show.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("gpupool::schema");
+
+const protocolVersion :UInt32 = 1;
+# Raised when the frame or record format changes. Calls are not versioned: an unknown opcode is refused by itself.
+
+struct Hello {
+  protocolVersion @0 :UInt32;
+  tableFingerprint @1 :UInt64;       # of opcodes and layouts the client was built with
+  purpose :union {
+    session @2 :SessionRequest;
+    administration @3 :Void;         # `gpupool status` and the like: Control frames follow
+    resume @4 :ResumeRequest;
+  }
+  token @5 :Text;                    # the credential; empty: none
+  client @6 :ClientInfo;
+}
+
+struct ClientInfo {
+  version @0 :Text;                  # gpupool's
+  hostname @1 :Text;
+  processName @2 :Text;
+  processId @3 :UInt32;
+  userName @4 :Text;
+}
+
+struct SessionRequest {
+  quota @0 :Quota;
+  addressWindows @1 :List(AddressWindow);   # ranges free in the client, most wanted first
+  environment @2 :List(EnvironmentEntry);   # the CUDA_* variables that the server's driver is to see
+}
+
+struct Quota {
+  # What the session asks for; 0: the server's default. The server has the last word.
+  memoryBytes @0 :UInt64;
+}
+
+struct AddressWindow {
+  base @0 :UInt64;
+  bytes @1 :UInt64;
+}
+
+struct EnvironmentEntry {
+  name @0 :Text;
+  value @1 :Text;
+}
+
+struct ResumeRequest {
+  sessionId @0 :Text;
+  sessionToken @1 :Data;
+  lastReceived @2 :UInt64;
+}
+
+struct Refused {
+  reason @0 :Reason;
+  message @1 :Text;                  # for a person: what happened and what to do
+
+  enum Reason {
+    protocol @0;
+    credentials @1;
+    capacity @2;
+    driver @3;
+    internal @4;
+    shuttingDown @5;
+  }
+}
+
+struct Welcome {
+  protocolVersion @0 :UInt32;
+  tableFingerprint @1 :UInt64;
+  sessionId @2 :Text;
+  sessionToken @3 :Data;
+  serverVersion @4 :Text;
+  driverVersion @5 :Int32;           # cuDriverGetVersion of the server's driver
+  driverKind @6 :Text;               # "nvidia" or "software"
+  window @7 :AddressWindow;          # the one of the client's that the worker reserved as well
+  devices @8 :List(Device);
+  peers @9 :List(PeerAttributes);
+  errors @10 :List(ErrorText);       # the driver's own names and descriptions
+  supportedOpcodes @11 :Data;        # bit n: the driver exports the call with opcode n
+  grantedQuota @12 :Quota;
+  moduleLoadingMode @13 :Int32;
+}
+
+struct Device {
+  name @0 :Text;
+  uuid @1 :Data;                     # cuDeviceGetUuid, 16 bytes
+  uuidV2 @2 :Data;                   # cuDeviceGetUuid_v2
+  totalMemory @3 :UInt64;
+  pciBusId @4 :Text;
+  attributes @5 :List(Attribute);
+  leastStreamPriority @6 :Int32;
+  greatestStreamPriority @7 :Int32;
+}
+
+struct Attribute {
+  id @0 :Int32;
+  value @1 :Int32;
+  status @2 :Int32;                  # the CUresult of the query; value counts only with 0
+}
+
+struct PeerAttributes {
+  source @0 :Int32;
+  destination @1 :Int32;
+  canAccess @2 :Bool;
+  attributes @3 :List(Attribute);    # cuDeviceGetP2PAttribute
+}
+
+struct ErrorText {
+  code @0 :Int32;
+  name @1 :Text;
+  description @2 :Text;
+}

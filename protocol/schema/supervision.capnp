@@ -1,0 +1,42 @@
+@0xe7c1d2b3a4958677;
+# Between gpupoold and its workers, over a local socket: one message at a time, each behind its length (UInt32, bytes).
+#
+# A worker is started with the descriptor of its supervision socket. It receives Assignment (with the client's connection
+# as an SCM_RIGHTS descriptor), sends Report whenever something changed and at least once a second, and ends when told to
+# Stop. When the daemon goes away the worker lives on, tries to reach the daemon's supervision path for its grace, and
+# introduces itself again with Report; after the grace it ends itself.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("gpupool::schema");
+using Session = import "session.capnp";
+
+struct ToWorker {
+  union {
+    assignment @0 :Assignment;
+    stop @1 :Text;                   # why
+  }
+}
+
+struct Assignment {
+  sessionId @0 :Text;
+  sessionToken @1 :Data;
+  hello @2 :Session.Hello;
+  peer @3 :Text;
+  driverPath @4 :Text;               # the driver library to load
+  visibleDevices @5 :Text;           # what CUDA_VISIBLE_DEVICES is to be, empty: all
+  supervisionPath @6 :Text;          # where to find a restarted daemon
+  daemonGraceMilliseconds @7 :UInt32;
+  memoryQuotaBytes @8 :UInt64;
+  logLevel @9 :Text;
+}
+
+struct Report {
+  sessionId @0 :Text;
+  workerProcessId @1 :UInt32;
+  state @2 :Text;                    # starting, running, disconnected, ending
+  memoryUsed @3 :List(UInt64);       # by device, bytes that this session holds
+  startedUnixMilliseconds @4 :Int64;
+  peer @5 :Text;
+  client @6 :Session.ClientInfo;
+  memoryQuotaBytes @7 :UInt64;
+}

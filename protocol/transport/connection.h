@@ -1,0 +1,70 @@
+// What carries bytes between a client and its worker.
+//
+// A `Connection` is one ordered, reliable, bidirectional byte stream. Everything above it (frames, sequence numbers,
+// retention, resumption) lives in `protocol/wire/`, so a transport is small and every transport passes the same
+// conformance suite (`tests/conformance/`).
+//
+// Threads: at most one thread sends and at most one other thread receives at a time; the two never wait for each other.
+//   `shutdown()` may be called by any thread, at any time, and makes both return promptly with `ErrorCode::closed`.
+// Ownership: the caller's buffers are used only during the call.
+// Errors: `closed` when the peer ended the stream or `shutdown()` was called, `timed_out` where a deadline was given,
+//   `system` for everything else. After an error other than `timed_out` the connection is of no further use.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "common/result.h"
+
+namespace gpupool::transport {
+
+using ConstBuffer = std::span<const std::byte>;
+using MutableBuffer = std::span<std::byte>;
+using Clock = std::chrono::steady_clock;
+inline constexpr Clock::time_point kNoDeadline = Clock::time_point::max();
+
+class Connection {
+  public:
+    virtual ~Connection() = default;
+
+    // Sends all of `buffers`, in order; waits while the peer does not take them.
+    virtual Status send(std::span<const ConstBuffer> buffers) = 0;
+
+    // Receives at least one byte into `buffer`, as much as has arrived; waits until there is one. Zero-sized buffers
+    // are a caller's bug. An orderly end by the peer is `ErrorCode::closed`.
+    virtual Result<std::size_t> receive(MutableBuffer buffer) = 0;
+
+    // From now on a receive() that has nothing by `deadline` fails with `timed_out`; `kNoDeadline` waits for ever, as
+    // at the start. An absolute time and not a duration per call, so that a peer that sends one byte now and then
+    // cannot hold its reader. The connection stays usable after such a failure. Called by the thread that receives.
+    virtual void set_receive_deadline(Clock::time_point deadline) noexcept = 0;
+
+    // Ends both directions, for the peer too. Destroying a connection only lets go of it: a descriptor that another
+    // process took over lives on there.
+    virtual void shutdown() noexcept = 0;
+
+    // Who is at the other end, for logs and status: "tcp 10.0.0.7:51234".
+    [[nodiscard]] virtual std::string peer() const = 0;
+
+    // The descriptor that another process may take over (a worker from its daemon), or -1 where there is none.
+    [[nodiscard]] virtual int native_handle() const noexcept { return -1; }
+};
+
+class Listener {
+  public:
+    virtual ~Listener() = default;
+    // Waits for the next connection; `closed` after shutdown(). `limit_exceeded` when this process or machine is out of
+    // descriptors or memory for the moment: the listener stays usable, the caller should wait a little.
+    virtual Result<std::unique_ptr<Connection>> accept() = 0;
+    virtual void shutdown() noexcept = 0;
+    // The address that clients connect to, with the real port: "127.0.0.1:9470".
+    [[nodiscard]] virtual std::string address() const = 0;
+};
+
+// Receives exactly `buffer.size()` bytes.
+Status receive_exactly(Connection& connection, MutableBuffer buffer);
+
+}  // namespace gpupool::transport

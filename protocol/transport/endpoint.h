@@ -1,0 +1,26 @@
+// Where a server listens, as users write it: "tcp://HOST:PORT", "HOST:PORT", "[IPV6]:PORT".
+//
+// Ownership: values. Threads: none. Errors: `invalid_input`, naming the text and what is expected.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/result.h"
+
+namespace gpupool::transport {
+
+struct Endpoint {
+    std::string host;  // a name, an IPv4 address, or an IPv6 address without brackets
+    std::uint16_t port = 0;
+
+    // Without `default_port` the text must name a port. Port 0 is allowed: a listener takes a free one.
+    static Result<Endpoint> parse(std::string_view text, std::optional<std::uint16_t> default_port = std::nullopt);
+
+    // "HOST:PORT", an IPv6 address in brackets.
+    [[nodiscard]] std::string to_string() const;
+};
+
+}  // namespace gpupool::transport

@@ -1,0 +1,120 @@
+#include "protocol/transport/faulty/connection.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "protocol/transport/faulty/delay_line.h"
+
+namespace gpupool::transport::faulty {
+namespace {
+
+constexpr std::chrono::milliseconds kShutdownGrace{250};  // beyond the line's own delay
+constexpr std::byte kFlippedBit{0x10};
+
+Error cut_error() {
+    return {ErrorCode::closed, "the connection was cut (injected fault)"};
+}
+
+std::size_t pick(std::minstd_rand& random, std::size_t most) {
+    return std::uniform_int_distribution<std::size_t>(1, most)(random);
+}
+
+}  // namespace
+
+FaultyConnection::FaultyConnection(std::unique_ptr<Connection> inner, const Faults& faults)
+    : faults_(faults),
+      inner_(std::move(inner)),
+      send_random_(static_cast<std::uint32_t>(faults.seed * 2 + 1)),
+      receive_random_(static_cast<std::uint32_t>(faults.seed * 2 + 2)) {
+    if (faults_.delay.count() > 0 || faults_.throttle_bytes_per_second > 0) {
+        line_ = std::make_unique<DelayLine>(*inner_, faults_.delay, faults_.throttle_bytes_per_second);
+    }
+}
+
+FaultyConnection::~FaultyConnection() {
+    if (line_ && !line_->finish(faults_.delay + kShutdownGrace)) inner_->shutdown();  // or its thread might never end
+    line_.reset();
+}
+
+Status FaultyConnection::deliver(std::span<const ConstBuffer> buffers) {
+    if (!line_) return inner_->send(buffers);
+    for (const auto& buffer : buffers) GPUPOOL_TRY(line_->push(buffer));
+    return {};
+}
+
+Status FaultyConnection::send_piece(ConstBuffer piece) {
+    while (!piece.empty()) {
+        std::size_t count =
+            faults_.split_bytes ? std::min(piece.size(), pick(send_random_, faults_.split_bytes)) : piece.size();
+        if (faults_.cut_after_sent) {
+            const std::uint64_t left = *faults_.cut_after_sent - std::min(*faults_.cut_after_sent, sent_bytes_);
+            if (left == 0) {
+                cut();
+                return cut_error();
+            }
+            count = static_cast<std::size_t>(std::min<std::uint64_t>(count, left));
+        }
+        const ConstBuffer part = piece.first(count);
+        const auto at = faults_.corrupt_sent_at;
+        if (at && *at >= sent_bytes_ && *at - sent_bytes_ < count) {
+            std::vector<std::byte> changed(part.begin(), part.end());
+            changed[static_cast<std::size_t>(*at - sent_bytes_)] ^= kFlippedBit;
+            const ConstBuffer buffers[] = {changed};
+            GPUPOOL_TRY(deliver(buffers));
+        } else {
+            const ConstBuffer buffers[] = {part};
+            GPUPOOL_TRY(deliver(buffers));
+        }
+        sent_bytes_ += count;
+        piece = piece.subspan(count);
+    }
+    return {};
+}
+
+Status FaultyConnection::send(std::span<const ConstBuffer> buffers) {
+    if (cut_) return cut_error();
+    if (shut_down_) return Error{ErrorCode::closed, "the connection was closed"};
+    const bool whole = faults_.split_bytes == 0 && !faults_.cut_after_sent && !faults_.corrupt_sent_at;
+    if (whole) return deliver(buffers);  // keeps the gather write in one piece
+    for (const auto& buffer : buffers) GPUPOOL_TRY(send_piece(buffer));
+    return {};
+}
+
+Result<std::size_t> FaultyConnection::receive(MutableBuffer buffer) {
+    if (cut_) return cut_error();
+    if (faults_.split_bytes) buffer = buffer.first(std::min(buffer.size(), pick(receive_random_, faults_.split_bytes)));
+    if (faults_.cut_after_received) {
+        const std::uint64_t left = *faults_.cut_after_received - std::min(*faults_.cut_after_received, received_bytes_);
+        if (left == 0) {
+            cut();
+            return cut_error();
+        }
+        buffer = buffer.first(static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), left)));
+    }
+    auto received = inner_->receive(buffer);
+    if (!received) return received;
+    const auto at = faults_.corrupt_received_at;
+    if (at && *at >= received_bytes_ && *at - received_bytes_ < *received) {
+        buffer[static_cast<std::size_t>(*at - received_bytes_)] ^= kFlippedBit;
+    }
+    received_bytes_ += *received;
+    return received;
+}
+
+void FaultyConnection::shutdown() noexcept {
+    shut_down_ = true;
+    if (line_) (void)line_->finish(faults_.delay + kShutdownGrace);
+    inner_->shutdown();
+}
+
+void FaultyConnection::cut() noexcept {
+    cut_ = true;
+    if (line_) line_->abandon();
+    inner_->shutdown();
+}
+
+std::unique_ptr<FaultyConnection> wrap(std::unique_ptr<Connection> inner, const Faults& faults) {
+    return std::make_unique<FaultyConnection>(std::move(inner), faults);
+}
+
+}  // namespace gpupool::transport::faulty

@@ -1,0 +1,63 @@
+// A line with latency and bounded speed: what is pushed comes out at the inner connection later, in order.
+//
+// Ownership: the inner connection outlives the line; pushed bytes are copied. Threads: one pushes, any may finish or
+//   abandon; a thread of its own delivers. Errors: those of the inner connection, reported by a later push.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "protocol/transport/connection.h"
+
+namespace gpupool::transport::faulty {
+
+class DelayLine {
+  public:
+    static constexpr std::size_t kMaxWaitingBytes = 8u << 20;
+
+    DelayLine(Connection& inner, std::chrono::microseconds delay, std::uint64_t bytes_per_second);
+    ~DelayLine();  // abandons what is left
+    DelayLine(const DelayLine&) = delete;
+    DelayLine& operator=(const DelayLine&) = delete;
+
+    // Waits while the line is full.
+    Status push(ConstBuffer data);
+
+    // Takes nothing more; true when everything was delivered within `patience`.
+    bool finish(std::chrono::microseconds patience) noexcept;
+
+    // Takes nothing more and drops what waits.
+    void abandon() noexcept;
+
+  private:
+    struct Parcel {
+        Clock::time_point due;
+        std::vector<std::byte> bytes;
+    };
+
+    void run();
+
+    Connection& inner_;
+    const std::chrono::microseconds delay_;
+    const std::uint64_t bytes_per_second_;
+
+    std::mutex mutex_;  // guards everything below
+    std::condition_variable arrived_;
+    std::condition_variable left_;
+    std::deque<Parcel> parcels_;
+    std::size_t waiting_bytes_ = 0;  // those being delivered included
+    Clock::time_point line_free_at_{};
+    bool finished_ = false;
+    bool abandoned_ = false;
+    std::optional<Error> error_;
+
+    std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace gpupool::transport::faulty

@@ -1,0 +1,19 @@
+// A Connection within one process: two bounded byte queues, for tests, benchmarks and a private server.
+//
+// Ownership: both ends share the queues; destroying an end shuts it down. Threads, errors: as Connection says.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "protocol/transport/connection.h"
+
+namespace gpupool::transport::inproc {
+
+inline constexpr std::size_t kDefaultBufferBytes = 256u << 10;
+
+// Two connected ends; each direction holds at most `buffer_bytes` on the way.
+std::pair<std::unique_ptr<Connection>, std::unique_ptr<Connection>> make_pair(
+    std::size_t buffer_bytes = kDefaultBufferBytes);
+
+}  // namespace gpupool::transport::inproc

@@ -1,0 +1,112 @@
+#include "protocol/transport/tcp/addresses.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <thread>
+
+namespace gpupool::transport::tcp {
+namespace {
+
+using AsioEndpoint = asio::ip::tcp::endpoint;
+
+Address from_asio(const AsioEndpoint& endpoint) {
+    Address address;
+    std::memcpy(&address.storage, endpoint.data(), endpoint.size());
+    address.bytes = static_cast<socklen_t>(endpoint.size());
+    return address;
+}
+
+struct Lookup {
+    std::mutex mutex;
+    std::condition_variable finished_changed;
+    bool finished = false;
+    std::vector<Address> addresses;
+    std::string failure;
+};
+
+void look_up(const Endpoint& endpoint, Lookup& lookup) {
+    std::vector<Address> addresses;
+    std::string failure;
+    try {
+        asio::io_context context;
+        asio::ip::tcp::resolver resolver(context);
+        asio::error_code error;
+        const auto found = resolver.resolve(endpoint.host, std::to_string(endpoint.port),
+                                            asio::ip::tcp::resolver::numeric_service, error);
+        for (const auto& entry : found) addresses.push_back(from_asio(entry.endpoint()));
+        if (error) failure = error.message();
+    } catch (const std::exception& exception) {  // out of descriptors or memory
+        failure = exception.what();
+    }
+    const std::lock_guard lock(lookup.mutex);
+    lookup.addresses = std::move(addresses);
+    lookup.failure = std::move(failure);
+    lookup.finished = true;
+    lookup.finished_changed.notify_all();
+}
+
+Result<Address> name_of(int descriptor, int (*query)(int, sockaddr*, socklen_t*), const char* operation) {
+    Address address;
+    address.bytes = sizeof(address.storage);
+    if (query(descriptor, address.get(), &address.bytes) != 0) return system_error(operation, errno);
+    return address;
+}
+
+}  // namespace
+
+std::string Address::to_string() const {
+    if (family() != AF_INET && family() != AF_INET6) return "local";
+    AsioEndpoint endpoint;
+    std::memcpy(endpoint.data(), &storage, std::min<std::size_t>(bytes, endpoint.capacity()));
+    const std::string host = endpoint.address().to_string();
+    return endpoint.address().is_v6() ? fmt::format("[{}]:{}", host, endpoint.port())
+                                      : fmt::format("{}:{}", host, endpoint.port());
+}
+
+Result<std::vector<Address>> resolve(const Endpoint& endpoint, Clock::time_point deadline) {
+    asio::error_code error;
+    const auto literal = asio::ip::make_address(endpoint.host, error);
+    if (!error) return std::vector{from_asio(AsioEndpoint(literal, endpoint.port))};
+
+    // The system's resolver cannot be interrupted and may take far longer than a caller can wait, so it runs in a
+    // thread that may outlive this call; all that it touches is its own share of `lookup`.
+    auto lookup = std::make_shared<Lookup>();
+    std::thread([endpoint, lookup] { look_up(endpoint, *lookup); }).detach();
+
+    std::unique_lock lock(lookup->mutex);
+    const auto finished = [&] { return lookup->finished; };
+    if (deadline == kNoDeadline) {
+        lookup->finished_changed.wait(lock, finished);
+    } else if (!lookup->finished_changed.wait_until(lock, deadline, finished)) {
+        return Error{ErrorCode::timed_out, fmt::format("looking up the host name \"{}\" took too long", endpoint.host)};
+    }
+    if (lookup->addresses.empty()) {
+        return Error{ErrorCode::unavailable, fmt::format("the host name \"{}\" cannot be resolved: {}", endpoint.host,
+                                                         lookup->failure.empty() ? "no addresses" : lookup->failure)};
+    }
+    return std::move(lookup->addresses);
+}
+
+Result<Address> local_address(int descriptor) {
+    return name_of(descriptor, &::getsockname, "getsockname");
+}
+
+Result<Address> peer_address(int descriptor) {
+    return name_of(descriptor, &::getpeername, "getpeername");
+}
+
+int poll_timeout_ms(Clock::time_point deadline) noexcept {
+    if (deadline == kNoDeadline) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    return static_cast<int>(std::clamp<std::int64_t>(left, 0, std::numeric_limits<int>::max()));
+}
+
+}  // namespace gpupool::transport::tcp

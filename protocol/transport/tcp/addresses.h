@@ -1,0 +1,42 @@
+// Names to addresses and back, for the connector and the listener.
+//
+// Asio resolves and represents addresses. The descriptors themselves are opened here and not by Asio: they must be
+// close-on-exec from birth (a daemon starts workers while other threads accept), and a connection's data path is two
+// system calls without an event loop, whose registration would make the kernel wake a poller nobody waits on.
+//
+// Threads: any. Errors: `unavailable` for a name that does not resolve, `timed_out`.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <string>
+#include <vector>
+
+#include "common/result.h"
+#include "protocol/transport/connection.h"
+#include "protocol/transport/endpoint.h"
+
+namespace gpupool::transport::tcp {
+
+struct Address {
+    sockaddr_storage storage{};
+    socklen_t bytes = 0;
+
+    [[nodiscard]] int family() const noexcept { return storage.ss_family; }
+    [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&storage); }
+    [[nodiscard]] sockaddr* get() noexcept { return reinterpret_cast<sockaddr*>(&storage); }
+
+    // "10.0.0.7:51234", "[::1]:9470"; "local" for anything that is not IP.
+    [[nodiscard]] std::string to_string() const;
+};
+
+// All addresses of `endpoint`, at least one, in the system's order of preference.
+Result<std::vector<Address>> resolve(const Endpoint& endpoint, Clock::time_point deadline);
+
+Result<Address> local_address(int descriptor);
+Result<Address> peer_address(int descriptor);
+
+// How long poll() may wait to be back by `deadline`: milliseconds rounded up, -1 for ever, 0 when it has passed.
+int poll_timeout_ms(Clock::time_point deadline) noexcept;
+
+}  // namespace gpupool::transport::tcp

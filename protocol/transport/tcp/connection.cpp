@@ -1,0 +1,145 @@
+#include "protocol/transport/tcp/connection.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "protocol/transport/tcp/addresses.h"
+
+namespace gpupool::transport::tcp {
+namespace {
+
+constexpr std::size_t kMaxPieces = 256;  // per system call; the kernel takes 1024
+
+// A host that vanished without a word is noticed after idle + interval * probes seconds.
+constexpr int kKeepaliveIdle_s = 15;
+constexpr int kKeepaliveInterval_s = 5;
+constexpr int kKeepaliveProbes = 3;
+
+void set_option(int descriptor, int level, int name, int value) {
+    // These only tune; a socket that does not know one (a local one) works without.
+    (void)::setsockopt(descriptor, level, name, &value, sizeof(value));
+}
+
+// The buffers' sizes stay the kernel's business: setting them would switch off its tuning, which goes further than an
+// unprivileged process may ask for.
+void tune(int descriptor, int family) {
+    if (family != AF_INET && family != AF_INET6) return;
+    set_option(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdle_s);
+    set_option(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveInterval_s);
+    set_option(descriptor, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveProbes);
+}
+
+// Sets the descriptor up and says what its peer is called.
+Result<std::string> prepare(int descriptor) {
+    int type = 0;
+    socklen_t type_bytes = sizeof(type);
+    if (::getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &type_bytes) != 0) {
+        return system_error("getsockopt", errno);
+    }
+    if (type != SOCK_STREAM) {
+        return Error{ErrorCode::invalid_input, fmt::format("descriptor {} is not a stream socket", descriptor)};
+    }
+    const int flags = ::fcntl(descriptor, F_GETFL);
+    if (flags < 0 || ::fcntl(descriptor, F_SETFL, flags & ~O_NONBLOCK) != 0 ||
+        ::fcntl(descriptor, F_SETFD, FD_CLOEXEC) != 0) {
+        return system_error("fcntl", errno);
+    }
+    auto peer = peer_address(descriptor);
+    if (!peer) return peer.error();
+    tune(descriptor, peer->family());
+    const bool ip = peer->family() == AF_INET || peer->family() == AF_INET6;
+    return ip ? "tcp " + peer->to_string() : std::string("local socket");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Connection>> adopt(int descriptor) {
+    auto name = prepare(descriptor);
+    if (!name) {
+        if (descriptor >= 0) ::close(descriptor);
+        return name.error();
+    }
+    return std::unique_ptr<Connection>(std::make_unique<TcpConnection>(descriptor, std::move(*name)));
+}
+
+TcpConnection::~TcpConnection() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Error TcpConnection::failure(const char* operation, int errno_value) const {
+    if (shut_down_.load(std::memory_order_acquire)) return {ErrorCode::closed, "the connection was closed"};
+    if (errno_value == EPIPE || errno_value == ECONNRESET) {
+        return {ErrorCode::closed, fmt::format("the connection to {} was broken by the other side", peer_)};
+    }
+    return system_error(fmt::format("{} ({})", operation, peer_), errno_value);
+}
+
+Status TcpConnection::send(std::span<const ConstBuffer> buffers) {
+    std::array<iovec, kMaxPieces> pieces;
+    std::size_t done_bytes = 0;  // of buffers.front()
+    while (!buffers.empty()) {
+        std::size_t count = 0;
+        for (std::size_t i = 0; i < buffers.size() && count < kMaxPieces; ++i) {
+            const auto buffer = i == 0 ? buffers[i].subspan(done_bytes) : buffers[i];
+            if (!buffer.empty()) pieces[count++] = {const_cast<std::byte*>(buffer.data()), buffer.size()};
+        }
+        if (count == 0) {  // kMaxPieces is never reached by empty buffers, so nothing is left
+            return {};
+        }
+        msghdr message{};
+        message.msg_iov = pieces.data();
+        message.msg_iovlen = count;
+        const ssize_t sent = ::sendmsg(descriptor_, &message, MSG_NOSIGNAL);
+        if (sent < 0) {
+            if (errno == EINTR) continue;
+            return failure("send", errno);
+        }
+        done_bytes += static_cast<std::size_t>(sent);
+        while (!buffers.empty() && done_bytes >= buffers.front().size()) {
+            done_bytes -= buffers.front().size();
+            buffers = buffers.subspan(1);
+        }
+    }
+    return {};
+}
+
+Status TcpConnection::wait_readable() {
+    for (;;) {
+        pollfd entry{descriptor_, POLLIN, 0};
+        const int ready = ::poll(&entry, 1, poll_timeout_ms(deadline_));
+        if (ready > 0) return {};
+        if (ready == 0) return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
+        if (errno != EINTR) return failure("poll", errno);
+    }
+}
+
+Result<std::size_t> TcpConnection::receive(MutableBuffer buffer) {
+    if (deadline_ != kNoDeadline) GPUPOOL_TRY(wait_readable());
+    for (;;) {
+        const ssize_t received = ::recv(descriptor_, buffer.data(), buffer.size(), 0);
+        // What had arrived before our own shutdown is still readable, but its reader has been told to stop.
+        if (shut_down_.load(std::memory_order_acquire)) return failure("receive", 0);
+        if (received > 0) return static_cast<std::size_t>(received);
+        if (received == 0) return Error{ErrorCode::closed, fmt::format("{} closed the connection", peer_)};
+        if (errno != EINTR) return failure("receive", errno);
+    }
+}
+
+void TcpConnection::shutdown() noexcept {
+    shut_down_.store(true, std::memory_order_release);
+    (void)::shutdown(descriptor_, SHUT_RDWR);
+}
+
+}  // namespace gpupool::transport::tcp

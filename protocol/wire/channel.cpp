@@ -1,0 +1,176 @@
+#include "protocol/wire/channel.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+
+#include "protocol/wire/channel_state.h"
+
+namespace gpupool::wire {
+namespace {
+
+constexpr std::size_t kMostBetweenAcks_bytes = 1u << 20;
+constexpr std::size_t kLeastBulkFrame_bytes = 4u << 10;
+constexpr std::size_t kMostBulkFrame_bytes = 1u << 20;  // so that other records can go between
+
+Error closed_here() {
+    return {ErrorCode::closed, "the channel was closed"};
+}
+
+// A thread that never runs the application's signal handlers.
+template <class Body>
+std::thread quiet_thread(const char* name, Body body) {
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    std::thread thread(std::move(body));
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    pthread_setname_np(thread.native_handle(), name);
+    return thread;
+}
+
+}  // namespace
+
+// The peer's limit is not known, but is the same in practice: acknowledging well within it keeps it sending.
+Channel::State::State(std::unique_ptr<transport::Connection> first, Receiver& to, const Limits& given)
+    : receiver(to),
+      limits(given),
+      acknowledge_every_bytes(std::min(kMostBetweenAcks_bytes, given.retained_bytes / 4)),
+      bulk_frame_bytes(std::clamp(given.retained_bytes / 4, kLeastBulkFrame_bytes, kMostBulkFrame_bytes)),
+      connection(std::move(first)),
+      outbox(std::clamp<std::size_t>(given.frame_bytes, 1u << 10, kMaxPayloadBytes)) {}
+
+void Channel::State::wake_everybody() {
+    pump_asleep = false;
+    pump_wake.notify_all();
+    reader_wake.notify_all();
+    room.notify_all();
+    progress.notify_all();
+}
+
+// Breaks or ends the channel and makes both threads leave the connection. The first cause stays.
+void Channel::State::fail(Lock& lock, Error cause, bool resumable) {
+    if (phase == Phase::ended) return;
+    if (resumable && limits.resume && !closing && !peer_goodbye) {
+        if (phase == Phase::broken) return;
+        phase = Phase::broken;
+        break_cause = std::move(cause);
+    } else {
+        phase = Phase::ended;
+        error = closing ? closed_here() : std::move(cause);
+    }
+    Graveyard graveyard;
+    if (phase == Phase::ended && !sending) outbox.clear(graveyard);  // else whoever sends does it when it is back
+    const auto broken = connection;
+    wake_everybody();
+    lock.unlock();
+    broken->shutdown();
+    graveyard.clear();
+    lock.lock();
+}
+
+Channel::Channel(std::unique_ptr<transport::Connection> connection, Receiver& receiver, Limits limits)
+    : state_(std::make_unique<State>(std::move(connection), receiver, limits)) {}
+
+Channel::~Channel() {
+    close(std::chrono::milliseconds(0));
+}
+
+void Channel::start() {
+    State& state = *state_;
+    const State::Lock lock(state.mutex);
+    if (state.started || state.closing) return;
+    state.started = true;
+    state.reader = quiet_thread("gpupool-read", [&state] { state.run_reader(); });
+    state.pump = quiet_thread("gpupool-pump", [&state] { state.run_pump(); });
+}
+
+void Channel::close(std::chrono::milliseconds patience) {
+    State& state = *state_;
+    const std::lock_guard one_at_a_time(state.closing_call);
+    State::Lock lock(state.mutex);
+    const bool first = !state.closing;
+    state.closing = true;
+    state.room.notify_all();
+    if (first && state.phase == State::Phase::open && state.started) {
+        OutFrame frame;
+        frame.type = FrameType::goodbye;
+        const auto goodbye = state.outbox.add_frame(std::move(frame));
+        state.pump_asleep = false;
+        state.pump_wake.notify_one();
+        state.progress.wait_for(lock, patience, [&] {
+            return state.phase != State::Phase::open || state.outbox.acknowledged() >= goodbye;
+        });
+    }
+    state.fail(lock, closed_here(), false);
+    state.stopping = true;
+    state.wake_everybody();
+    state.progress.wait(lock, [&] { return !state.sending; });
+    lock.unlock();
+    if (state.pump.joinable()) state.pump.join();
+    if (state.reader.joinable()) state.reader.join();
+}
+
+Status Channel::attach(std::unique_ptr<transport::Connection> connection, std::uint64_t peer_received) {
+    State& state = *state_;
+    const std::lock_guard one_at_a_time(state.attaching);
+    State::Lock lock(state.mutex);
+    using Phase = State::Phase;
+    using Reading = State::Reading;
+    if (state.phase == Phase::ended) return *state.error;
+    if (!state.limits.resume || !state.started) {
+        return Error{ErrorCode::unsupported, "this channel cannot be resumed: it was not set up for it"};
+    }
+    const bool reporting = state.on_reader();
+    if (reporting && state.reading != Reading::reporting) {
+        return Error{ErrorCode::internal, "a channel cannot be resumed by a Receiver while it is being read"};
+    }
+    if (peer_received > state.outbox.attempted()) {
+        return Error{ErrorCode::invalid_input,
+                     fmt::format("cannot resume: the other side claims to have frame {}, but only {} were sent",
+                                 peer_received, state.outbox.attempted())};
+    }
+    state.fail(lock, {ErrorCode::closed, "the connection was replaced by a new one"}, true);
+    const auto reader_done = [&] {
+        return reporting || (state.reading == Reading::idle && state.reader_generation == state.generation);
+    };
+    state.progress.wait(lock, [&] { return state.phase == Phase::ended || (!state.sending && reader_done()); });
+    if (state.phase == Phase::ended) return *state.error;
+
+    // Acknowledgements may go beyond `peer_received`, when the old connection still delivered after the peer looked:
+    // then they say what it has.
+    Graveyard graveyard;
+    (void)state.outbox.acknowledge(peer_received, graveyard);
+    state.outbox.rewind();
+    state.connection = std::move(connection);
+    ++state.generation;
+    state.phase = Phase::open;
+    state.acknowledged_to_peer = 0;
+    state.ack_urgent = true;
+    state.wake_everybody();
+    lock.unlock();
+    graveyard.clear();
+    return {};
+}
+
+std::uint64_t Channel::last_received() const noexcept {
+    const State::Lock lock(state_->mutex);
+    return state_->received;
+}
+
+Counters Channel::counters() const noexcept {
+    const State::Lock lock(state_->mutex);
+    return {state_->frames_sent, state_->frames_received.load(std::memory_order_relaxed), state_->bytes_sent,
+            state_->bytes_received.load(std::memory_order_relaxed), state_->writes};
+}
+
+Status Channel::error() const {
+    const State::Lock lock(state_->mutex);
+    if (state_->error) return *state_->error;
+    return {};
+}
+
+}  // namespace gpupool::wire

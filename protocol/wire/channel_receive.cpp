@@ -1,0 +1,181 @@
+// The receiving half: the reader's thread.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "protocol/wire/channel_state.h"
+#include "protocol/wire/frame_reader.h"
+
+namespace gpupool::wire {
+namespace {
+
+// How long the end waits for the acknowledgement of the peer's goodbye to leave.
+constexpr std::chrono::milliseconds kFarewellPatience{200};
+
+Stop violation(std::string message) {
+    return {{ErrorCode::invalid_input, std::move(message)}, false};
+}
+
+Stop damaged(std::uint64_t sequence) {
+    return {
+        {ErrorCode::invalid_input, fmt::format("frame {} arrived damaged: its payload's CRC does not match", sequence)},
+        true};
+}
+
+Stop lost(const Error& cause) {
+    return {cause, true};
+}
+
+std::optional<Stop> check_kind(const FrameHeader& header) {
+    switch (header.type) {
+        case FrameType::ack:
+            if (header.sequence == 0 && header.payload_bytes == 0) return std::nullopt;
+            return violation("an acknowledgement came with a sequence or a payload");
+        case FrameType::hello:
+        case FrameType::welcome:
+        case FrameType::refused:
+            return violation(fmt::format("a handshake frame (type {}) came in a running session",
+                                         static_cast<unsigned>(header.type)));
+        case FrameType::goodbye:
+            if (header.payload_bytes != 0) return violation("a goodbye came with a payload");
+            break;
+        case FrameType::bulk:
+            if (header.payload_bytes <= sizeof(BulkHeader)) return violation("a bulk frame came without data");
+            break;
+        case FrameType::commands:
+        case FrameType::replies:
+        case FrameType::control: break;
+    }
+    if (header.sequence == 0) return violation("a session's frame came without a sequence number");
+    return std::nullopt;
+}
+
+}  // namespace
+
+void Channel::State::run_reader() {
+    Lock lock(mutex);
+    reader_id = std::this_thread::get_id();
+    for (;;) {
+        // A connection that broke before it was read from is taken up all the same, so that each is reported once.
+        reader_wake.wait(lock, [&] { return phase == Phase::ended || generation != reader_generation; });
+        if (generation == reader_generation) break;
+        reader_generation = generation;
+        const auto from = connection;
+        reading = Reading::reading;
+        lock.unlock();
+        Stop stop = read_frames(*from);
+        lock.lock();
+        fail(lock, std::move(stop.cause), stop.resumable);
+        reading = Reading::reporting;
+        const Error cause = phase == Phase::ended ? *error : *break_cause;
+        lock.unlock();
+        receiver.on_closed(cause);
+        lock.lock();
+        reading = Reading::idle;
+        progress.notify_all();
+    }
+}
+
+Stop Channel::State::read_frames(transport::Connection& from) {
+    FrameReader reader(from);
+    std::uint64_t applied = 0;
+    for (;;) {
+        if (auto stop = read_one(reader, applied)) return std::move(*stop);
+    }
+}
+
+// `applied`: the last acknowledgement taken from this connection, which spares the lock for repeated ones.
+std::optional<Stop> Channel::State::read_one(FrameReader& reader, std::uint64_t& applied) {
+    std::array<std::byte, kHeaderBytes> bytes;
+    if (auto status = reader.read(bytes); !status) return lost(status.error());
+    const auto header = decode(bytes);
+    if (!header) return Stop{header.error(), header.error().code == ErrorCode::invalid_input};
+    if (auto stop = check_kind(*header)) return stop;
+    frames_received.fetch_add(1, std::memory_order_relaxed);
+    bytes_received.fetch_add(kHeaderBytes + header->payload_bytes, std::memory_order_relaxed);
+    if (header->acknowledged > applied) {
+        applied = header->acknowledged;
+        if (auto stop = apply_acknowledged(applied)) return stop;
+    }
+    if (header->type == FrameType::ack) return std::nullopt;
+
+    const std::uint64_t last = received;  // only this thread writes it
+    if (header->sequence <= last) {       // sent again after a break, but it had arrived
+        if (auto status = reader.skip(header->payload_bytes); !status) return lost(status.error());
+        return std::nullopt;
+    }
+    if (header->sequence != last + 1) {
+        return violation(fmt::format("frame {} came after frame {}: frames are missing", header->sequence, last));
+    }
+    switch (header->type) {
+        case FrameType::bulk: return take_bulk(reader, *header);
+        case FrameType::goodbye: return take_goodbye(*header);
+        default: return take_frame(reader, *header);
+    }
+}
+
+std::optional<Stop> Channel::State::take_bulk(FrameReader& reader, const FrameHeader& header) {
+    std::array<std::byte, sizeof(BulkHeader)> prefix;
+    if (auto status = reader.read(prefix); !status) return lost(status.error());
+    BulkHeader bulk;
+    std::memcpy(&bulk, prefix.data(), sizeof(bulk));
+    const std::size_t bytes = header.payload_bytes - sizeof(bulk);
+    const auto destination = receiver.bulk_destination(bulk.transfer, bulk.offset, bytes);
+    if (destination.size() < bytes) {
+        return violation(fmt::format("bulk data that nobody announced: transfer {}, offset {}, {} bytes", bulk.transfer,
+                                     bulk.offset, bytes));
+    }
+    const auto data = destination.first(bytes);
+    if (auto status = reader.read(data); !status) return lost(status.error());
+    if (crc32c(data, crc32c(prefix)) != header.payload_crc) return damaged(header.sequence);
+    // The sender may be waiting to use that memory again, so the acknowledgement leaves as soon as the burst is over.
+    mark_received(header, reader.buffered_bytes() < kHeaderBytes);
+    receiver.on_bulk(bulk.transfer, bulk.offset, bytes);
+    return std::nullopt;
+}
+
+std::optional<Stop> Channel::State::take_frame(FrameReader& reader, const FrameHeader& header) {
+    auto payload = std::make_unique_for_overwrite<std::byte[]>(header.payload_bytes);
+    const std::span<std::byte> bytes(payload.get(), header.payload_bytes);
+    if (auto status = reader.read(bytes); !status) return lost(status.error());
+    if (crc32c(bytes) != header.payload_crc) return damaged(header.sequence);
+    mark_received(header, false);
+    receiver.on_frame(header.type, std::move(payload), bytes.size());
+    return std::nullopt;
+}
+
+// Waits, for once, for the sending side: after this nothing more is read that it could hold up.
+Stop Channel::State::take_goodbye(const FrameHeader& header) {
+    mark_received(header, true);
+    Lock lock(mutex);
+    peer_goodbye = true;
+    progress.wait_for(lock, kFarewellPatience,
+                      [&] { return phase != Phase::open || acknowledged_to_peer >= header.sequence; });
+    return {{ErrorCode::closed, "the other side ended the session"}, false};
+}
+
+std::optional<Stop> Channel::State::apply_acknowledged(std::uint64_t sequence) {
+    Graveyard graveyard;  // declared before the lock, so emptied after it
+    const Lock lock(mutex);
+    const auto attempted = outbox.attempted();
+    if (!outbox.acknowledge(sequence, graveyard)) {
+        return violation(fmt::format("frame {} was acknowledged, but only {} were sent", sequence, attempted));
+    }
+    room.notify_all();
+    progress.notify_all();
+    return std::nullopt;
+}
+
+void Channel::State::mark_received(const FrameHeader& header, bool prompt) {
+    Lock lock(mutex);
+    received = header.sequence;
+    received_since_ack_bytes += kHeaderBytes + header.payload_bytes;
+    if (prompt || received_since_ack_bytes >= acknowledge_every_bytes) ack_urgent = true;
+    const bool wake = ack_urgent ? pump_asleep : pump_deeply_asleep;
+    if (!wake) return;
+    pump_asleep = false;
+    lock.unlock();
+    pump_wake.notify_one();
+}
+
+}  // namespace gpupool::wire

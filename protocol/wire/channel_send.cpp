@@ -1,0 +1,241 @@
+// The sending half: appends, back-pressure and the pump.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "protocol/wire/channel_state.h"
+
+namespace gpupool::wire {
+namespace {
+
+// How long an acknowledgement waits for a frame to travel with.
+constexpr std::chrono::milliseconds kAckPatience{2};
+
+bool carries_records(FrameType type) {
+    return type == FrameType::commands || type == FrameType::replies;
+}
+
+}  // namespace
+
+void Batch::build(std::uint64_t acknowledged) {
+    buffers.clear();
+    total_bytes = 0;
+    const auto add = [&](transport::ConstBuffer buffer) {
+        buffers.push_back(buffer);
+        total_bytes += buffer.size();
+    };
+    if (frames.empty()) {
+        encode(FrameHeader{.acknowledged = acknowledged, .type = FrameType::ack}, headers[0]);
+        add(headers[0]);
+    }
+    for (std::size_t i = 0; i < frames.size(); ++i) {
+        const OutFrame& frame = frames[i];
+        const transport::ConstBuffer data(frame.data, frame.bytes);
+        FrameHeader header;
+        header.payload_bytes = static_cast<std::uint32_t>(frame.payload_bytes());
+        header.sequence = frame.sequence;
+        header.acknowledged = acknowledged;
+        header.type = frame.type;
+        const bool bulk = frame.type == FrameType::bulk;
+        if (bulk) {
+            std::memcpy(bulk_headers[i].data(), &frame.bulk, sizeof(frame.bulk));
+            header.payload_crc = crc32c(bulk_headers[i]);
+        }
+        header.payload_crc = crc32c(data, header.payload_crc);
+        encode(header, headers[i]);
+        add(headers[i]);
+        if (bulk) add(bulk_headers[i]);
+        if (!data.empty()) add(data);
+    }
+}
+
+// Waits until `bytes` more may be retained, behind those that already wait.
+Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes) {
+    const auto over = [&] { return phase == Phase::ended || closing; };
+    const auto verdict = [&]() -> Status {
+        if (phase == Phase::ended) return *error;
+        if (closing) return Error{ErrorCode::closed, "the channel was closed"};
+        return {};
+    };
+    if (over()) return verdict();
+    if (next_ticket == serving_ticket && outbox.fits(bytes, limits.retained_bytes)) return {};
+    if (on_reader()) {
+        if (outbox.fits(bytes, 2 * limits.retained_bytes)) return {};
+        return Error{ErrorCode::limit_exceeded, "too much unacknowledged data for an answer from a receiving thread"};
+    }
+    const auto ticket = next_ticket++;
+    room.wait(lock, [&] { return ticket == serving_ticket && (over() || outbox.fits(bytes, limits.retained_bytes)); });
+    ++serving_ticket;
+    if (next_ticket != serving_ticket) room.notify_all();
+    return verdict();
+}
+
+// Wakes the pump when it sleeps; while it works it finds what was appended by itself, without a system call here.
+void Channel::State::unlock_and_wake(Lock& lock) {
+    const bool wake = pump_asleep;
+    pump_asleep = false;
+    lock.unlock();
+    if (wake) pump_wake.notify_one();
+}
+
+Status Channel::append_erased(FrameType type, std::size_t bytes, Fill fill, void* context) {
+    if (!carries_records(type) || bytes == 0) {
+        return Error{ErrorCode::internal, "only commands and replies carry records, and none is empty"};
+    }
+    const std::size_t padded = (bytes + 7) & ~std::size_t{7};
+    if (bytes > kMaxPayloadBytes || padded > kMaxPayloadBytes) {
+        return Error{ErrorCode::limit_exceeded,
+                     fmt::format("a record of {} bytes is larger than {}", bytes, kMaxPayloadBytes)};
+    }
+    State& state = *state_;
+    State::Lock lock(state.mutex);
+    GPUPOOL_TRY(state.wait_for_room(lock, padded));
+    std::byte* place = state.outbox.add_record(type, padded);
+    std::memset(place + padded - 8, 0, 8);
+    fill(context, place);
+    state.unlock_and_wake(lock);
+    return {};
+}
+
+Status Channel::State::append_own_frame(OutFrame frame) {
+    Lock lock(mutex);
+    GPUPOOL_TRY(wait_for_room(lock, frame.payload_bytes()));
+    outbox.add_frame(std::move(frame));
+    unlock_and_wake(lock);
+    return {};
+}
+
+Status Channel::append_frame(FrameType type, std::span<const std::byte> payload) {
+    if (!carries_records(type) && type != FrameType::control) {
+        return Error{ErrorCode::internal, "only commands, replies and control frames can be appended"};
+    }
+    if (payload.size() > kMaxPayloadBytes) {
+        return Error{ErrorCode::limit_exceeded,
+                     fmt::format("a frame of {} bytes is larger than {}", payload.size(), kMaxPayloadBytes)};
+    }
+    OutFrame frame;
+    frame.type = type;
+    frame.bytes = payload.size();
+    if (!payload.empty()) {
+        frame.chunk = std::make_shared<Chunk>(payload.size());
+        std::memcpy(frame.chunk->data.get(), payload.data(), payload.size());
+        frame.data = frame.chunk->data.get();
+    }
+    return state_->append_own_frame(std::move(frame));
+}
+
+Status Channel::append_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
+                            std::function<void()> done) {
+    // Every frame holds a share, and so does this call: `done` runs once, when the last one has gone, however it went.
+    std::shared_ptr<Transfer> shared;
+    if (done) shared = std::make_shared<Transfer>(std::move(done));
+    while (!data.empty()) {
+        const auto part = data.first(std::min(data.size(), state_->bulk_frame_bytes));
+        OutFrame frame;
+        frame.type = FrameType::bulk;
+        frame.bulk = {transfer, offset};
+        frame.bytes = part.size();
+        frame.transfer = shared;
+        if (shared) {
+            frame.data = part.data();
+        } else {
+            frame.chunk = std::make_shared<Chunk>(part.size());
+            std::memcpy(frame.chunk->data.get(), part.data(), part.size());
+            frame.data = frame.chunk->data.get();
+        }
+        GPUPOOL_TRY(state_->append_own_frame(std::move(frame)));
+        offset += part.size();
+        data = data.subspan(part.size());
+    }
+    return {};
+}
+
+bool Channel::State::can_send() const {
+    return phase == Phase::open && !sending && (outbox.has_unsent() || ack_urgent);
+}
+
+// Takes the sending role, sends what has accumulated (at least an acknowledgement), gives the role back.
+void Channel::State::send_batch(Lock& lock) {
+    sending = true;
+    outbox.collect(batch.frames, Batch::kMaxFrames, Batch::kMaxBytes);
+    const std::uint64_t acknowledging = received;
+    const auto to = connection;
+    lock.unlock();
+
+    batch.build(acknowledging);
+    auto status = to->send(batch.buffers);
+
+    Graveyard graveyard;
+    lock.lock();
+    sending = false;
+    outbox.batch_done(status.ok(), !limits.resume, graveyard);
+    if (status) {
+        ++writes;
+        frames_sent += std::max<std::size_t>(batch.frames.size(), 1);
+        bytes_sent += batch.total_bytes;
+        acknowledged_to_peer = acknowledging;
+        if (received == acknowledging) {
+            ack_urgent = false;
+            received_since_ack_bytes = 0;
+        }
+    } else {
+        fail(lock, status.error(), true);
+    }
+    if (phase == Phase::ended && !sending) outbox.clear(graveyard);
+    progress.notify_all();
+    room.notify_all();
+    if (!graveyard.empty()) {
+        lock.unlock();
+        graveyard.clear();
+        lock.lock();
+    }
+}
+
+Status Channel::flush() {
+    State& state = *state_;
+    State::Lock lock(state.mutex);
+    if (state.on_reader()) return Error{ErrorCode::internal, "a Receiver must not wait for its channel to send"};
+    const auto target = state.outbox.last_sequence();
+    // Sending from here saves the way through the pump's thread.
+    while (state.phase != State::Phase::ended && state.outbox.sent() < target) {
+        if (state.can_send()) {
+            state.send_batch(lock);
+        } else {
+            state.progress.wait(lock);
+        }
+    }
+    if (state.phase == State::Phase::ended) return *state.error;
+    if (state.can_send()) state.unlock_and_wake(lock);  // what came while this call was sending
+    return {};
+}
+
+void Channel::State::run_pump() {
+    Lock lock(mutex);
+    bool lingered = false;
+    while (!stopping) {
+        if (can_send()) {
+            send_batch(lock);
+            lingered = false;
+            continue;
+        }
+        // After activity the pump sleeps lightly for a moment, which makes it the timer of acknowledgements that find
+        // no frame to travel with; in a steady exchange nobody has to wake it for them.
+        const bool owes_ack = phase == Phase::open && received > acknowledged_to_peer;
+        const auto woken = [&] { return !pump_asleep || stopping; };
+        pump_asleep = true;
+        if (phase == Phase::open && (owes_ack || !lingered)) {
+            if (!pump_wake.wait_for(lock, kAckPatience, woken)) {
+                lingered = true;
+                if (received > acknowledged_to_peer) ack_urgent = true;
+            }
+        } else {
+            pump_deeply_asleep = true;
+            pump_wake.wait(lock, woken);
+            pump_deeply_asleep = false;
+        }
+        pump_asleep = false;
+    }
+}
+
+}  // namespace gpupool::wire

@@ -1,0 +1,131 @@
+// What a Channel is made of; only channel*.cpp include this.
+//
+//   channel.cpp          the public face: life, attach, close
+//   channel_send.cpp     appending, back-pressure, the pump
+//   channel_receive.cpp  the reader
+//
+// Threads: `mutex` guards every member that is neither const nor said to be otherwise. It is never held across a call
+// of
+//   the connection, of the Receiver or of a `done`. Two roles pass between threads: whoever set `sending` may use the
+//   batch and send on `connection`; the reader alone receives.
+// Life: open -> (broken -> open by attach())* -> ended. `broken` exists only with Limits::resume.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "protocol/wire/channel.h"
+#include "protocol/wire/outbox.h"
+
+namespace gpupool::wire {
+
+class FrameReader;
+
+// Why reading stopped. A violation will be repeated by a peer that means it, so a new connection would not help.
+struct Stop {
+    Error cause;
+    bool resumable = false;
+};
+
+// One gather write: headers are made here, payloads stay where they are.
+struct Batch {
+    static constexpr std::size_t kMaxFrames = 64;
+    static constexpr std::size_t kMaxBytes = 1u << 20;
+
+    // Makes `buffers` from `frames`, or from a bare acknowledgement where there are none.
+    void build(std::uint64_t acknowledged);
+
+    std::vector<OutFrame> frames;
+    std::array<std::array<std::byte, kHeaderBytes>, kMaxFrames> headers;
+    std::array<std::array<std::byte, sizeof(BulkHeader)>, kMaxFrames> bulk_headers;
+    std::vector<transport::ConstBuffer> buffers;
+    std::size_t total_bytes = 0;
+};
+
+struct Channel::State {
+    using Lock = std::unique_lock<std::mutex>;
+    enum class Phase { open, broken, ended };
+    enum class Reading { idle, reading, reporting };
+
+    State(std::unique_ptr<transport::Connection> first, Receiver& to, const Limits& given);
+
+    // channel.cpp
+    void fail(Lock& lock, Error cause, bool resumable);
+    void wake_everybody();
+    [[nodiscard]] bool on_reader() const { return std::this_thread::get_id() == reader_id; }
+
+    // channel_send.cpp
+    Status wait_for_room(Lock& lock, std::size_t bytes);
+    Status append_own_frame(OutFrame frame);
+    void unlock_and_wake(Lock& lock);
+    [[nodiscard]] bool can_send() const;
+    void send_batch(Lock& lock);
+    void run_pump();
+
+    // channel_receive.cpp
+    void run_reader();
+    Stop read_frames(transport::Connection& from);
+    std::optional<Stop> read_one(FrameReader& reader, std::uint64_t& applied);
+    std::optional<Stop> take_bulk(FrameReader& reader, const FrameHeader& header);
+    std::optional<Stop> take_frame(FrameReader& reader, const FrameHeader& header);
+    std::optional<Stop> apply_acknowledged(std::uint64_t sequence);
+    void mark_received(const FrameHeader& header, bool prompt);
+    Stop take_goodbye(const FrameHeader& header);
+
+    Receiver& receiver;
+    const Limits limits;
+    const std::size_t acknowledge_every_bytes;
+    const std::size_t bulk_frame_bytes;  // data of one bulk frame
+
+    std::mutex attaching;     // one attach() at a time; taken before `mutex`
+    std::mutex closing_call;  // one close() at a time; taken before `mutex`
+    std::mutex mutex;
+
+    std::shared_ptr<transport::Connection> connection;
+    std::uint64_t generation = 1;  // of `connection`
+    Phase phase = Phase::open;
+    std::optional<Error> error;        // why it ended
+    std::optional<Error> break_cause;  // why it is broken
+    bool started = false;
+    bool closing = false;   // close() was called
+    bool stopping = false;  // the threads are to return
+    bool peer_goodbye = false;
+
+    Outbox outbox;
+    bool sending = false;
+    Batch batch;                    // whoever set `sending`
+    std::uint64_t next_ticket = 0;  // appends that wait for room go on in the order they came
+    std::uint64_t serving_ticket = 0;
+    bool pump_asleep = false;
+    bool pump_deeply_asleep = false;  // without a time-out
+
+    std::uint64_t received = 0;  // the last sequence that arrived whole
+    std::uint64_t acknowledged_to_peer = 0;
+    std::size_t received_since_ack_bytes = 0;
+    bool ack_urgent = false;
+
+    Reading reading = Reading::idle;
+    std::uint64_t reader_generation = 0;
+    std::thread::id reader_id;
+
+    std::uint64_t frames_sent = 0;
+    std::uint64_t bytes_sent = 0;
+    std::uint64_t writes = 0;
+    std::atomic<std::uint64_t> frames_received{0};  // the reader's
+    std::atomic<std::uint64_t> bytes_received{0};
+
+    std::condition_variable pump_wake;
+    std::condition_variable reader_wake;
+    std::condition_variable room;      // retained bytes went
+    std::condition_variable progress;  // a batch was sent, an acknowledgement came, a phase or role changed
+
+    std::thread pump;
+    std::thread reader;
+};
+
+}  // namespace gpupool::wire

@@ -1,0 +1,118 @@
+#include "protocol/wire/outbox.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace gpupool::wire {
+
+bool Outbox::fits(std::size_t bytes, std::size_t limit_bytes) const noexcept {
+    return retained_bytes_ == 0 || retained_bytes_ + bytes + kFrameOverheadBytes <= limit_bytes;
+}
+
+std::shared_ptr<Chunk> Outbox::take_chunk(std::size_t bytes) {
+    const std::size_t wanted = std::max(bytes, frame_bytes_);
+    if (spare_ && spare_->capacity >= wanted) {
+        spare_->used = 0;
+        return std::move(spare_);
+    }
+    return std::make_shared<Chunk>(wanted);
+}
+
+std::byte* Outbox::add_record(FrameType type, std::size_t bytes) {
+    assert(bytes % 8 == 0);
+    const bool room = current_ && current_->capacity - current_->used >= bytes;
+    const bool joins = open_ && room && frames_.back().type == type && frames_.back().bytes + bytes <= frame_bytes_;
+    if (!joins) {
+        if (!room) current_ = take_chunk(bytes);
+        OutFrame frame;
+        frame.type = type;
+        frame.data = current_->data.get() + current_->used;
+        frame.chunk = current_;
+        add_frame(std::move(frame));
+        open_ = true;
+    }
+    std::byte* place = current_->data.get() + current_->used;
+    current_->used += bytes;
+    frames_.back().bytes += bytes;
+    retained_bytes_ += bytes;
+    return place;
+}
+
+std::uint64_t Outbox::add_frame(OutFrame frame) {
+    open_ = false;
+    frame.sequence = first_ + frames_.size();
+    retained_bytes_ += frame.payload_bytes() + kFrameOverheadBytes;
+    frames_.push_back(std::move(frame));
+    return frames_.back().sequence;
+}
+
+void Outbox::collect(std::vector<OutFrame>& batch, std::size_t max_frames, std::size_t max_bytes) {
+    assert(!in_flight_);
+    batch.clear();
+    std::size_t bytes = 0;
+    std::uint64_t next = sent_ + 1;
+    for (; next <= last_sequence() && batch.size() < max_frames; ++next) {
+        const OutFrame& frame = frames_[static_cast<std::size_t>(next - first_)];
+        if (!batch.empty() && bytes + frame.payload_bytes() > max_bytes) break;
+        bytes += frame.payload_bytes();
+        batch.push_back({frame.sequence, frame.type, frame.bulk, frame.data, frame.bytes, nullptr, nullptr});
+    }
+    in_flight_ = true;
+    in_flight_end_ = next - 1;
+    attempted_ = std::max(attempted_, in_flight_end_);
+    if (in_flight_end_ == last_sequence()) open_ = false;
+}
+
+void Outbox::batch_done(bool delivered, bool drop_transfers, Graveyard& graveyard) {
+    assert(in_flight_);
+    in_flight_ = false;
+    if (delivered) {
+        for (std::uint64_t sequence = sent_ + 1; drop_transfers && sequence <= in_flight_end_; ++sequence) {
+            OutFrame& frame = frames_[static_cast<std::size_t>(sequence - first_)];
+            if (!frame.transfer) continue;
+            frame.data = nullptr;  // never sent again: without resumption there is nobody to send it to
+            OutFrame gone;
+            gone.transfer = std::move(frame.transfer);
+            graveyard.push_back(std::move(gone));
+        }
+        sent_ = in_flight_end_;
+    }
+    release(graveyard);
+}
+
+bool Outbox::acknowledge(std::uint64_t sequence, Graveyard& graveyard) {
+    if (sequence > attempted_) return false;
+    acknowledged_ = std::max(acknowledged_, sequence);
+    release(graveyard);
+    return true;
+}
+
+// Frames of a batch that is being sent stay although the peer may have acknowledged them: their memory is in use.
+void Outbox::release(Graveyard& graveyard) {
+    const std::uint64_t through = in_flight_ ? std::min(acknowledged_, sent_) : acknowledged_;
+    while (first_ <= through) {
+        bury(std::move(frames_.front()), graveyard);
+        frames_.pop_front();
+        ++first_;
+    }
+    sent_ = std::max(sent_, first_ - 1);
+}
+
+void Outbox::bury(OutFrame&& frame, Graveyard& graveyard) {
+    retained_bytes_ -= frame.payload_bytes() + kFrameOverheadBytes;
+    if (frame.chunk && frame.chunk != current_ && frame.chunk.use_count() == 1 &&
+        frame.chunk->capacity == frame_bytes_) {
+        spare_ = std::move(frame.chunk);
+    }
+    if (frame.chunk || frame.transfer) graveyard.push_back(std::move(frame));
+}
+
+void Outbox::clear(Graveyard& graveyard) {
+    assert(!in_flight_);
+    acknowledged_ = last_sequence();
+    attempted_ = std::max(attempted_, acknowledged_);
+    open_ = false;
+    release(graveyard);
+}
+
+}  // namespace gpupool::wire

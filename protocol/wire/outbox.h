@@ -1,0 +1,117 @@
+// What a channel has to send and may have to send again: frames in the order of their sequence.
+//
+//   released | sent, not acknowledged | being sent | appended, not sent | the open frame
+//            ^ acknowledged()         ^ sent()     ^ attempted()                       ^ last_sequence()
+//
+// Records and copied data lie in chunks of memory that consecutive frames share, so that appending a record is a bump
+// of a pointer. Frames that leave go into a Graveyard, which the caller empties without holding its lock: the last
+// frame of a transfer runs that transfer's `done`.
+//
+// Ownership: the outbox owns frames and chunks; data by reference belongs to whoever appended it. Threads: none of its
+//   own; the channel's mutex guards every call. What collect() returned stays valid, unguarded, until batch_done().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "protocol/wire/frame.h"
+
+namespace gpupool::wire {
+
+struct Chunk {
+    explicit Chunk(std::size_t bytes) : data(std::make_unique_for_overwrite<std::byte[]>(bytes)), capacity(bytes) {}
+    const std::unique_ptr<std::byte[]> data;
+    const std::size_t capacity;
+    std::size_t used = 0;
+};
+
+// Data sent from where it lies. Its frames share this; the last one to go runs `done`.
+class Transfer {
+  public:
+    explicit Transfer(std::function<void()> done) : done_(std::move(done)) {}
+    ~Transfer() { done_(); }
+    Transfer(const Transfer&) = delete;
+    Transfer& operator=(const Transfer&) = delete;
+
+  private:
+    std::function<void()> done_;
+};
+
+struct OutFrame {
+    std::uint64_t sequence = 0;
+    FrameType type = FrameType::control;
+    BulkHeader bulk;                  // of a bulk frame
+    const std::byte* data = nullptr;  // in `chunk`, or by reference
+    std::size_t bytes = 0;
+    std::shared_ptr<Chunk> chunk;        // keeps copied data
+    std::shared_ptr<Transfer> transfer;  // of data by reference
+
+    [[nodiscard]] std::size_t payload_bytes() const noexcept {
+        return bytes + (type == FrameType::bulk ? sizeof(BulkHeader) : 0);
+    }
+};
+
+using Graveyard = std::vector<OutFrame>;
+
+class Outbox {
+  public:
+    explicit Outbox(std::size_t frame_bytes) : frame_bytes_(frame_bytes) {}
+
+    // Whether `bytes` more may be retained. Something larger than the limit may go alone.
+    [[nodiscard]] bool fits(std::size_t bytes, std::size_t limit_bytes) const noexcept;
+
+    // Place for one record of `bytes`, a multiple of 8, at the end of the open frame or in a new one.
+    std::byte* add_record(FrameType type, std::size_t bytes);
+
+    // A frame of its own. `frame.sequence` is set here.
+    std::uint64_t add_frame(OutFrame frame);
+
+    [[nodiscard]] bool has_unsent() const noexcept { return sent_ < last_sequence(); }
+    [[nodiscard]] std::uint64_t last_sequence() const noexcept { return first_ + frames_.size() - 1; }
+    [[nodiscard]] std::uint64_t sent() const noexcept { return sent_; }
+    [[nodiscard]] std::uint64_t attempted() const noexcept { return attempted_; }
+    [[nodiscard]] std::uint64_t acknowledged() const noexcept { return acknowledged_; }
+
+    // The next frames to send, as copies that hold no references (sequence, type, bulk, data, bytes): at least one
+    // where there is one, then up to the limits. The open frame is closed when it is among them.
+    void collect(std::vector<OutFrame>& batch, std::size_t max_frames, std::size_t max_bytes);
+
+    // The batch that was collected is no longer being sent. When it was `delivered`, it counts as sent, and with
+    // `drop_transfers` data by reference is let go of.
+    void batch_done(bool delivered, bool drop_transfers, Graveyard& graveyard);
+
+    // The peer has everything up to `sequence`. False when it cannot have.
+    [[nodiscard]] bool acknowledge(std::uint64_t sequence, Graveyard& graveyard);
+
+    // Sending continues after what the peer has. Only when no batch is being sent.
+    void rewind() noexcept { sent_ = acknowledged_; }
+
+    // Everything goes. Only when no batch is being sent.
+    void clear(Graveyard& graveyard);
+
+  private:
+    static constexpr std::size_t kFrameOverheadBytes = 128;  // header and bookkeeping, so that tiny frames count too
+
+    void release(Graveyard& graveyard);
+    void bury(OutFrame&& frame, Graveyard& graveyard);
+    std::shared_ptr<Chunk> take_chunk(std::size_t bytes);
+
+    const std::size_t frame_bytes_;
+    std::deque<OutFrame> frames_;
+    std::uint64_t first_ = 1;  // sequence of frames_.front()
+    std::uint64_t sent_ = 0;
+    std::uint64_t attempted_ = 0;
+    std::uint64_t acknowledged_ = 0;
+    bool open_ = false;       // frames_.back() takes further records
+    bool in_flight_ = false;  // frames in (sent_, in_flight_end_] are being sent
+    std::uint64_t in_flight_end_ = 0;
+    std::size_t retained_bytes_ = 0;
+    std::shared_ptr<Chunk> current_;  // where records go
+    std::shared_ptr<Chunk> spare_;    // the last one that became free
+};
+
+}  // namespace gpupool::wire

@@ -1,0 +1,177 @@
+#include "server/daemon/admission.h"
+
+#include <capnp/serialize.h>
+#include <fmt/format.h>
+#include <kj/exception.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "server/supervision/message_socket.h"
+
+namespace gpupool::daemon {
+
+namespace {
+
+// An Assignment has to fit into a socket's buffer before anybody reads it (at least 200 KiB on Linux).
+constexpr std::size_t kMaxCopyBytes = 128u << 10;
+constexpr unsigned kMaxEnvironmentEntries = 64;
+constexpr std::size_t kMaxEnvironmentValueBytes = 4096;
+
+// Others of the driver's variables make it load a library (CUDA_INJECTION64_PATH) or write files (CUDA_COREDUMP_FILE,
+// CUDA_CACHE_PATH, CUDA_MPS_PIPE_DIRECTORY): a tenant must not set them on the server.
+constexpr std::array<std::string_view, 12> kAllowedEnvironment{
+    "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_MAX_COPY_CONNECTIONS",
+    "CUDA_DEVICE_ORDER",           "CUDA_DISABLE_JIT",
+    "CUDA_DISABLE_PTX_JIT",        "CUDA_FORCE_JIT",
+    "CUDA_FORCE_PTX_JIT",          "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_DATA_LOADING",    "CUDA_MODULE_LOADING",
+    "CUDA_SCALE_LAUNCH_QUEUES",    "CUDA_VISIBLE_DEVICES",
+};
+
+std::string_view view(capnp::Text::Reader text) {
+    return {text.cStr(), text.size()};
+}
+
+Refusal refusal(schema::Refused::Reason reason, std::string message) {
+    return Refusal{reason, std::move(message)};
+}
+
+std::variant<Guest, Refusal> check(const schema::Hello::Reader& hello, const AdmissionRules& rules) {
+    Guest guest;
+    if (hello.getProtocolVersion() != schema::PROTOCOL_VERSION) {
+        return refusal(schema::Refused::Reason::PROTOCOL,
+                       fmt::format("this server speaks gpupool protocol {}, the client speaks {}: install the same "
+                                   "version of gpupool on both machines (the server has {})",
+                                   static_cast<std::uint32_t>(schema::PROTOCOL_VERSION), hello.getProtocolVersion(),
+                                   GPUPOOL_VERSION));
+    }
+    if (!rules.tokens.empty() && !token_matches(view(hello.getToken()), rules.tokens)) {
+        return refusal(schema::Refused::Reason::CREDENTIALS,
+                       hello.getToken().size() == 0
+                           ? "this server asks for a token: set GPUPOOL_TOKEN, or token in the client's configuration"
+                           : "the token is not one of this server's: check GPUPOOL_TOKEN, or token in the client's "
+                             "configuration");
+    }
+    const auto client = hello.getClient();
+    guest.client.version = printable(view(client.getVersion()), 32);
+    guest.client.hostname = printable(view(client.getHostname()));
+    guest.client.process_name = printable(view(client.getProcessName()));
+    guest.client.process_id = client.getProcessId();
+    guest.client.user_name = printable(view(client.getUserName()), 64);
+    if (hello.getPurpose().isAdministration()) {
+        guest.purpose = Purpose::administration;
+        return guest;
+    }
+    if (hello.getPurpose().isResume()) {
+        return refusal(schema::Refused::Reason::CAPACITY,
+                       "this server keeps no broken sessions: start the program again");
+    }
+    if (!hello.getPurpose().isSession()) {
+        return refusal(
+            schema::Refused::Reason::PROTOCOL,
+            "the client asks for something this server does not know: install the same version of gpupool on "
+            "both machines");
+    }
+    if (rules.table_fingerprint != 0 && hello.getTableFingerprint() != rules.table_fingerprint) {
+        return refusal(
+            schema::Refused::Reason::PROTOCOL,
+            fmt::format("client and server were built with different call tables ({:016x} and {:016x}): "
+                        "install the same version of gpupool on both machines (the server has {}, the client "
+                        "{})",
+                        hello.getTableFingerprint(), rules.table_fingerprint, GPUPOOL_VERSION, guest.client.version));
+    }
+    guest.memory_bytes = hello.getPurpose().getSession().getQuota().getMemoryBytes();
+    return guest;
+}
+
+}  // namespace
+
+std::string printable(std::string_view text, std::size_t max_bytes) {
+    std::string out(text.substr(0, max_bytes));
+    std::replace_if(
+        out.begin(), out.end(), [](unsigned char c) { return c < 0x20 || c >= 0x7f; }, '?');
+    return out;
+}
+
+bool token_matches(std::string_view given, const std::vector<std::string>& tokens) {
+    unsigned matches = 0;
+    for (const auto& token : tokens) {
+        // Every byte of the given token is looked at, whatever the first ones were.
+        unsigned difference = static_cast<unsigned>(given.size() != token.size());
+        for (std::size_t i = 0; i < given.size(); ++i) {
+            difference |= static_cast<unsigned char>(given[i]) ^
+                          static_cast<unsigned char>(token[token.empty() ? 0 : i % token.size()]);
+        }
+        matches |= static_cast<unsigned>(difference == 0);
+    }
+    return matches != 0;
+}
+
+bool environment_allowed(std::string_view name) {
+    return std::find(kAllowedEnvironment.begin(), kAllowedEnvironment.end(), name) != kAllowedEnvironment.end();
+}
+
+std::variant<Guest, Refusal> examine_hello(std::span<const std::byte> payload, const AdmissionRules& rules) {
+    const auto malformed = [](std::string_view why) {
+        return refusal(schema::Refused::Reason::PROTOCOL, fmt::format("the Hello cannot be read: {}", why));
+    };
+    if (payload.empty() || payload.size() % sizeof(capnp::word) != 0) {
+        return malformed("its size is not that of a message");
+    }
+    // Copied because a message must lie on a word boundary, and since the Assignment needs it later.
+    auto words = kj::heapArray<capnp::word>(payload.size() / sizeof(capnp::word));
+    std::memcpy(words.begin(), payload.data(), payload.size());
+    try {
+        capnp::FlatArrayMessageReader reader(words, supervision::bounded_reader(payload.size()));
+        auto verdict = check(reader.getRoot<schema::Hello>(), rules);
+        if (auto* guest = std::get_if<Guest>(&verdict)) {
+            guest->hello = kj::mv(words);
+            // What the worker gets is a copy: made here once, so that what cannot be copied is refused here.
+            capnp::MallocMessageBuilder trial;
+            copy_hello(*guest, trial.initRoot<schema::Hello>());
+            if (trial.sizeInWords() * sizeof(capnp::word) > kMaxCopyBytes) {
+                return malformed("it holds too much");
+            }
+        }
+        return verdict;
+    } catch (const kj::Exception& exception) {
+        return malformed(exception.getDescription().cStr());
+    }
+}
+
+void copy_hello(const Guest& guest, schema::Hello::Builder out) {
+    capnp::FlatArrayMessageReader reader(guest.hello,
+                                         supervision::bounded_reader(guest.hello.size() * sizeof(capnp::word)));
+    const auto hello = reader.getRoot<schema::Hello>();
+    out.setProtocolVersion(hello.getProtocolVersion());
+    out.setTableFingerprint(hello.getTableFingerprint());
+    auto client = out.initClient();
+    client.setVersion(guest.client.version.c_str());
+    client.setHostname(guest.client.hostname.c_str());
+    client.setProcessName(guest.client.process_name.c_str());
+    client.setProcessId(guest.client.process_id);
+    client.setUserName(guest.client.user_name.c_str());
+    if (!hello.getPurpose().isSession()) {
+        out.getPurpose().setAdministration();
+        return;
+    }
+    const auto asked = hello.getPurpose().getSession();
+    auto session = out.getPurpose().initSession();
+    session.setQuota(asked.getQuota());
+    session.setAddressWindows(asked.getAddressWindows());
+    std::vector<schema::EnvironmentEntry::Reader> kept;
+    for (const auto entry : asked.getEnvironment()) {
+        if (kept.size() < kMaxEnvironmentEntries && environment_allowed(view(entry.getName())) &&
+            entry.getValue().size() <= kMaxEnvironmentValueBytes) {
+            kept.push_back(entry);
+        }
+    }
+    auto environment = session.initEnvironment(static_cast<unsigned>(kept.size()));
+    for (unsigned i = 0; i < kept.size(); ++i) {
+        environment.setWithCaveats(i, kept[i]);
+    }
+}
+
+}  // namespace gpupool::daemon

@@ -1,0 +1,67 @@
+// Who may come in: reads a Hello and decides, without side effects.
+//
+// Ownership: values. Threads: const methods from any thread. Errors: a `Refusal` carries the message for the person at
+//   the other end; nothing in it tells a stranger more than that the credential was wrong.
+#pragma once
+
+#include <capnp/common.h>
+#include <kj/array.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "protocol/schema/session.capnp.h"
+#include "protocol/schema/supervision.capnp.h"
+
+namespace gpupool::daemon {
+
+struct Refusal {
+    schema::Refused::Reason reason;
+    std::string message;
+};
+
+enum class Purpose { session, administration };
+
+struct ClientFacts {
+    std::string version;
+    std::string hostname;
+    std::string process_name;
+    std::uint32_t process_id = 0;
+    std::string user_name;
+};
+
+struct Guest {
+    Purpose purpose = Purpose::session;
+    ClientFacts client;
+    std::uint64_t memory_bytes = 0;  // asked for; 0: nothing said
+    kj::Array<capnp::word> hello;    // the message as it came, for the Assignment
+};
+
+struct AdmissionRules {
+    std::vector<std::string> tokens;      // none: everybody may connect
+    std::uint64_t table_fingerprint = 0;  // 0: unknown, then the worker decides
+};
+
+// Reads and checks the payload of a hello frame.
+std::variant<Guest, Refusal> examine_hello(std::span<const std::byte> payload, const AdmissionRules& rules);
+
+// Whether `given` is one of `tokens`; takes as long for a wrong token as for a right one.
+bool token_matches(std::string_view given, const std::vector<std::string>& tokens);
+
+// A peer's text made fit for logs and tables: control characters replaced, cut to `max_bytes`.
+std::string printable(std::string_view text, std::size_t max_bytes = 128);
+
+// The Hello that the worker is to see: without the credential, with printable texts, and with only those CUDA_*
+// variables that cannot make the server's driver load or write files. Throws kj::Exception when `hello` cannot be read.
+void copy_hello(const Guest& guest, schema::Hello::Builder out);
+
+// Whether the client may set this variable for the server's driver.
+bool environment_allowed(std::string_view name);
+
+}  // namespace gpupool::daemon

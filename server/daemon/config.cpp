@@ -1,0 +1,222 @@
+#include "server/daemon/config.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <toml++/toml.h>
+
+#include <cctype>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <sstream>
+
+#include "common/log.h"
+#include "common/units.h"
+
+namespace gpupool::daemon {
+
+namespace {
+
+using Setter = std::function<Status(const toml::node&)>;
+using Keys = std::map<std::string, Setter, std::less<>>;
+
+constexpr std::size_t kMaxTokens = 10000;
+constexpr std::size_t kMinTokenBytes = 8;
+constexpr std::size_t kMaxTokenBytes = 4096;
+
+Error expected(std::string_view what) {
+    return Error{ErrorCode::invalid_input, fmt::format("must be {}", what)};
+}
+
+Setter text(std::string& target) {
+    return [&target](const toml::node& node) -> Status {
+        const auto value = node.value_exact<std::string>();
+        if (!value) {
+            return expected("a string");
+        }
+        target = *value;
+        return {};
+    };
+}
+
+Setter number(std::size_t& target, std::int64_t least, std::int64_t most) {
+    return [=, &target](const toml::node& node) -> Status {
+        const auto value = node.value_exact<std::int64_t>();
+        if (!value || *value < least || *value > most) {
+            return expected(fmt::format("a whole number from {} to {}", least, most));
+        }
+        target = static_cast<std::size_t>(*value);
+        return {};
+    };
+}
+
+Setter duration(milliseconds& target, std::int64_t least_ms) {
+    constexpr std::int64_t kMostMs = 24 * 3600 * 1000;
+    return [=, &target](const toml::node& node) -> Status {
+        const auto value = node.value_exact<std::int64_t>();
+        if (!value || *value < least_ms || *value > kMostMs) {
+            return expected(fmt::format("milliseconds, a whole number from {} to {}", least_ms, kMostMs));
+        }
+        target = milliseconds(*value);
+        return {};
+    };
+}
+
+Setter bytes(std::uint64_t& target) {
+    return [&target](const toml::node& node) -> Status {
+        if (const auto value = node.value_exact<std::int64_t>(); value && *value >= 0) {
+            target = static_cast<std::uint64_t>(*value);
+            return {};
+        }
+        if (const auto value = node.value_exact<std::string>()) {
+            const auto parsed = parse_bytes(*value);
+            if (!parsed) {
+                return parsed.error();
+            }
+            target = *parsed;
+            return {};
+        }
+        return expected("a number of bytes, or a string like \"8GiB\"");
+    };
+}
+
+Status check_token(const std::string& token) {
+    if (token.size() < kMinTokenBytes || token.size() > kMaxTokenBytes) {
+        return Error{ErrorCode::invalid_input,
+                     fmt::format("a token must have {} to {} characters", kMinTokenBytes, kMaxTokenBytes)};
+    }
+    return {};
+}
+
+Setter token_list(std::vector<std::string>& target) {
+    return [&target](const toml::node& node) -> Status {
+        const auto* list = node.as_array();
+        if (list == nullptr || list->size() > kMaxTokens) {
+            return expected("a list of strings");
+        }
+        for (const auto& entry : *list) {
+            const auto value = entry.value_exact<std::string>();
+            if (!value) {
+                return expected("a list of strings");
+            }
+            GPUPOOL_TRY(check_token(*value));
+            target.push_back(*value);
+        }
+        return {};
+    };
+}
+
+std::string place(const std::string& path, const toml::source_region& where) {
+    return fmt::format("{}:{}", path, where.begin.line);
+}
+
+// Applies `keys` to `table`; keys of the form "section.key" are those of the sub-tables.
+Status apply(const std::string& path, const toml::table& table, const std::string& prefix, const Keys& keys) {
+    for (const auto& [key, node] : table) {
+        const std::string name = prefix + std::string(key.str());
+        const auto setter = keys.find(name);
+        if (setter != keys.end()) {
+            if (const auto set = setter->second(node); !set) {
+                return set.error().within(fmt::format("{}: {}", place(path, node.source()), name));
+            }
+        } else if (node.is_table() && prefix.empty() && keys.lower_bound(name + ".") != keys.end() &&
+                   keys.lower_bound(name + ".")->first.starts_with(name + ".")) {
+            GPUPOOL_TRY(apply(path, *node.as_table(), name + ".", keys));
+        } else {
+            return Error{ErrorCode::invalid_input,
+                         fmt::format("{}: there is no setting {}", place(path, key.source()), name)};
+        }
+    }
+    return {};
+}
+
+Keys keys_of(Config& config) {
+    return Keys{
+        {"listen", text(config.listen)},
+        {"driver", text(config.driver)},
+        {"log_level", text(config.log_level)},
+        {"log_file", text(config.log_file)},
+        {"runtime_directory", text(config.runtime_directory)},
+        {"worker", text(config.worker)},
+        {"auth.tokens", token_list(config.tokens)},
+        {"auth.token_file", text(config.token_file)},
+        {"limits.sessions", number(config.max_sessions, 1, 100000)},
+        {"limits.handshakes", number(config.max_handshakes, 1, 4096)},
+        {"limits.handshake_timeout_ms", duration(config.handshake_timeout, 10)},
+        {"limits.hello_bytes", number(config.max_hello_bytes, 1024, 128 << 10)},
+        {"limits.session_memory", bytes(config.session_memory_bytes)},
+        {"workers.daemon_grace_ms", duration(config.daemon_grace, 0)},
+        {"workers.stop_timeout_ms", duration(config.stop_timeout, 0)},
+        {"workers.start_timeout_ms", duration(config.worker_start_timeout, 100)},
+        {"workers.silence_timeout_ms", duration(config.worker_silence_timeout, 2000)},
+        {"workers.ending_timeout_ms", duration(config.worker_ending_timeout, 10)},
+        {"workers.probe_timeout_ms", duration(config.probe_timeout, 100)},
+    };
+}
+
+}  // namespace
+
+Status read_config_file(const std::string& path, Config& config) {
+    std::ifstream file(path);
+    if (!file) {
+        return system_error(fmt::format("cannot read the configuration file {}", path), errno);
+    }
+    try {
+        const toml::table table = toml::parse(file, path);
+        return apply(path, table, "", keys_of(config));
+    } catch (const toml::parse_error& error) {
+        return Error{ErrorCode::invalid_input, fmt::format("{}: {}", place(path, error.source()), error.description())};
+    }
+}
+
+Status set_up_log(const Config& config) {
+    const auto level = log::parse_level(config.log_level);
+    if (!level) {
+        return level.error().within("log_level");
+    }
+    if (!config.log_file.empty()) {
+        return log::to_file(config.log_file, *level);
+    }
+    log::to_stderr(*level);
+    return {};
+}
+
+Status read_token_file(Config& config) {
+    if (config.token_file.empty()) {
+        return {};
+    }
+    std::ifstream file(config.token_file);
+    if (!file) {
+        return system_error(fmt::format("cannot read the token file {}", config.token_file), errno);
+    }
+    struct stat facts {};
+    if (::stat(config.token_file.c_str(), &facts) == 0 && S_ISREG(facts.st_mode) && (facts.st_mode & 0044) != 0) {
+        log::warn("the token file {} can be read by others: chmod 600 it", config.token_file);
+    }
+    std::string line;
+    for (std::size_t number = 1; std::getline(file, line); ++number) {
+        while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back())) != 0) {
+            line.pop_back();
+        }
+        if (line.empty() || line.front() == '#') {
+            continue;
+        }
+        if (const auto good = check_token(line); !good) {
+            return good.error().within(fmt::format("{}:{}", config.token_file, number));
+        }
+        if (config.tokens.size() >= kMaxTokens) {
+            return Error{ErrorCode::limit_exceeded,
+                         fmt::format("{}: at most {} tokens are allowed", config.token_file, kMaxTokens)};
+        }
+        config.tokens.push_back(line);
+    }
+    if (config.tokens.empty()) {
+        return Error{ErrorCode::invalid_input,
+                     fmt::format("{} holds no token: write one a line, or take token_file out to let everybody in",
+                                 config.token_file)};
+    }
+    return {};
+}
+
+}  // namespace gpupool::daemon

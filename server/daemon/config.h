@@ -1,0 +1,53 @@
+// What gpupoold is told by its configuration file and its command line (docs/configuration.md, "The server").
+//
+// Ownership: values, immutable once the daemon runs, so every thread may read them. Errors: name the file, the line and
+// the key, and say what is expected.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/result.h"
+
+namespace gpupool::daemon {
+
+using std::chrono::milliseconds;
+
+struct Config {
+    std::string listen = "127.0.0.1:9470";
+    std::string driver = "auto";  // auto, software, or the path of a driver library
+    std::string log_level = "info";
+    std::string log_file;           // empty: stderr
+    std::string runtime_directory;  // empty: supervision::default_runtime_root()
+    std::string worker;             // path of gpupool-worker, empty: found beside the daemon
+
+    std::vector<std::string> tokens;  // none: everybody may connect
+    std::string token_file;           // more of them, one a line
+
+    std::size_t max_sessions = 64;
+    std::size_t max_handshakes = 64;  // connections that have not said who they are
+    std::size_t max_hello_bytes = 64u << 10;
+    std::uint64_t session_memory_bytes = 0;  // the most that one session may hold; 0: all there is
+    milliseconds handshake_timeout{10000};
+
+    milliseconds daemon_grace{60000};  // how long workers outlive a daemon that is gone
+    milliseconds stop_timeout{3000};   // for workers to end in order when the daemon stops
+    milliseconds worker_start_timeout{30000};
+    milliseconds worker_silence_timeout{30000};
+    milliseconds worker_ending_timeout{900};
+    milliseconds probe_timeout{60000};
+};
+
+// Reads a TOML file over `config`. Unknown keys and values of the wrong kind are refused.
+Status read_config_file(const std::string& path, Config& config);
+
+// Reads `config.token_file`, if any, into `config.tokens`.
+Status read_token_file(Config& config);
+
+// Sends the log where `config` says.
+Status set_up_log(const Config& config);
+
+}  // namespace gpupool::daemon

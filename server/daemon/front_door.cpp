@@ -1,0 +1,255 @@
+#include "server/daemon/front_door.h"
+
+#include <capnp/serialize.h>
+#include <fmt/format.h>
+#include <kj/exception.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "common/log.h"
+#include "protocol/schema/control.capnp.h"
+#include "protocol/wire/handshake_io.h"
+#include "server/supervision/message_socket.h"
+
+namespace gpupool::daemon {
+
+namespace {
+
+using transport::Clock;
+using transport::Connection;
+
+constexpr std::chrono::milliseconds kFarewell{1000};         // for a refused peer to read why
+constexpr std::chrono::milliseconds kAdministration{10000};  // between an administrator's requests
+constexpr std::size_t kMaxControlBytes = 64u << 10;
+
+// A peer that does not read must not hold a thread for ever.
+void bound_sending(Connection& connection) {
+    if (connection.native_handle() < 0) {
+        return;
+    }
+    const timeval limit{5, 0};
+    ::setsockopt(connection.native_handle(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+}
+
+// Closing a socket that holds unread bytes resets the connection and takes the last word with it: so whatever still
+// comes is read, for a short while.
+void linger(Connection& connection) {
+    connection.set_receive_deadline(Clock::now() + kFarewell);
+    std::byte unread[4096];
+    for (std::size_t bytes = 0; bytes < (1u << 20);) {
+        const auto count = connection.receive(unread);
+        if (!count) {
+            return;
+        }
+        bytes += *count;
+    }
+}
+
+bool is_status_request(const wire::ReceivedFrame& frame) {
+    if (frame.payload.empty() || frame.payload.size() % sizeof(capnp::word) != 0) {
+        return false;
+    }
+    auto words = kj::heapArray<capnp::word>(frame.payload.size() / sizeof(capnp::word));
+    std::memcpy(words.begin(), frame.payload.data(), frame.payload.size());
+    try {
+        capnp::FlatArrayMessageReader reader(words, supervision::bounded_reader(frame.payload.size()));
+        return reader.getRoot<schema::Control>().isStatusRequest();
+    } catch (const kj::Exception&) {
+        return false;
+    }
+}
+
+}  // namespace
+
+void send_refused(Connection& connection, const Refusal& refusal) {
+    bound_sending(connection);
+    capnp::MallocMessageBuilder message;
+    auto refused = message.initRoot<schema::Refused>();
+    refused.setReason(refusal.reason);
+    refused.setMessage(refusal.message.c_str());
+    const auto words = capnp::messageToFlatArray(message);
+    const auto bytes = words.asBytes();
+    // The peer may be gone; it is on its way out in any case.
+    (void)wire::write_frame(connection, wire::FrameType::refused,
+                            std::as_bytes(std::span(bytes.begin(), bytes.size())));
+}
+
+FrontDoor::FrontDoor(std::unique_ptr<transport::Listener> listener, const Config& config, AdmissionRules rules,
+                     House& house)
+    : listener_(std::move(listener)), config_(config), rules_(std::move(rules)), house_(house) {}
+
+FrontDoor::~FrontDoor() {
+    close();
+}
+
+void FrontDoor::open() {
+    acceptor_ = std::thread([this] { accept_loop(); });
+}
+
+void FrontDoor::close() {
+    std::list<Visitor> leaving;
+    {
+        const std::lock_guard lock(mutex_);
+        closing_ = true;
+    }
+    listener_->shutdown();
+    if (acceptor_.joinable()) {
+        acceptor_.join();
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        for (auto& visitor : visitors_) {
+            if (visitor.connection) {
+                visitor.connection->shutdown();
+            }
+        }
+        leaving.swap(visitors_);  // list nodes stay where they are, so the threads' references hold
+    }
+    for (auto& visitor : leaving) {
+        visitor.thread.join();
+    }
+}
+
+bool FrontDoor::closing() {
+    const std::lock_guard lock(mutex_);
+    return closing_;
+}
+
+void FrontDoor::accept_loop() {
+    while (true) {
+        auto connection = listener_->accept();
+        if (connection) {
+            welcome(std::move(connection).value());
+            continue;
+        }
+        if (closing() || connection.error().code == ErrorCode::closed) {
+            return;
+        }
+        log::warn("cannot accept a connection: {}", connection.error().message);
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+}
+
+void FrontDoor::forget_done_visitors() {
+    std::list<Visitor> done;
+    {
+        const std::lock_guard lock(mutex_);
+        for (auto visitor = visitors_.begin(); visitor != visitors_.end();) {
+            const auto next = std::next(visitor);
+            if (visitor->done) {
+                done.splice(done.end(), visitors_, visitor);
+            }
+            visitor = next;
+        }
+    }
+    for (auto& visitor : done) {
+        visitor.thread.join();
+    }
+}
+
+void FrontDoor::welcome(std::unique_ptr<Connection> connection) {
+    forget_done_visitors();
+    const std::lock_guard lock(mutex_);
+    if (closing_) {
+        return;
+    }
+    if (visitors_.size() >= config_.max_handshakes) {
+        log::warn("{}: refused, {} connections are already being asked who they are", connection->peer(),
+                  visitors_.size());
+        send_refused(*connection, {schema::Refused::Reason::CAPACITY,
+                                   "too many connections at once are waiting to be admitted: try again in a moment"});
+        return;
+    }
+    auto& visitor = visitors_.emplace_back();
+    visitor.connection = std::move(connection);
+    try {
+        visitor.thread = std::thread([this, &visitor] {
+            ask(visitor);
+            const std::lock_guard done_lock(mutex_);
+            visitor.connection.reset();
+            visitor.done = true;
+        });
+    } catch (const std::system_error& error) {
+        log::error("{}: refused, no thread for it: {}", visitor.connection->peer(), error.what());
+        visitors_.pop_back();
+    }
+}
+
+void FrontDoor::ask(Visitor& visitor) {
+    Connection& connection = *visitor.connection;  // this thread alone resets the pointer
+    const std::string peer = connection.peer();
+    const auto refuse = [&](const Refusal& refusal) {
+        log::info("{}: refused: {}", peer, refusal.message);
+        send_refused(connection, refusal);
+        linger(connection);
+    };
+    auto frame = wire::read_frame(connection, config_.max_hello_bytes, config_.handshake_timeout);
+    if (!frame) {
+        const Error& error = frame.error();
+        if (error.code == ErrorCode::closed || error.code == ErrorCode::system) {
+            log::debug("{}: went away before its Hello: {}", peer, error.message);
+        } else if (error.code == ErrorCode::timed_out) {
+            refuse({schema::Refused::Reason::PROTOCOL, fmt::format("no Hello within {} ms: is this a gpupool client?",
+                                                                   config_.handshake_timeout.count())});
+        } else {
+            refuse({schema::Refused::Reason::PROTOCOL, error.message});
+        }
+        return;
+    }
+    if (frame->type != wire::FrameType::hello) {
+        refuse({schema::Refused::Reason::PROTOCOL, "the first frame must be a Hello"});
+        return;
+    }
+    auto verdict = examine_hello(frame->payload, rules_);
+    if (const auto* refusal = std::get_if<Refusal>(&verdict)) {
+        refuse(*refusal);
+        return;
+    }
+    auto& guest = std::get<Guest>(verdict);
+    if (guest.purpose == Purpose::administration) {
+        serve_administration(connection);
+        return;
+    }
+    if (const auto refusal = house_.reserve_place()) {
+        refuse(*refusal);
+        return;
+    }
+    std::unique_ptr<Connection> moved;
+    {
+        const std::lock_guard lock(mutex_);
+        moved = std::move(visitor.connection);
+    }
+    house_.arrive(std::move(moved), std::move(guest));
+}
+
+void FrontDoor::serve_administration(Connection& connection) {
+    bound_sending(connection);
+    while (true) {
+        const auto frame = wire::read_frame(connection, kMaxControlBytes, kAdministration);
+        if (!frame || frame->type == wire::FrameType::goodbye) {
+            return;
+        }
+        if (frame->type != wire::FrameType::control || !is_status_request(*frame)) {
+            send_refused(connection, {schema::Refused::Reason::PROTOCOL,
+                                      "this server does not know the request: install the same version of gpupool on "
+                                      "both machines"});
+            linger(connection);
+            return;
+        }
+        const auto status = house_.status();
+        if (!status) {
+            send_refused(connection, {schema::Refused::Reason::SHUTTING_DOWN, status.error().message});
+            linger(connection);
+            return;
+        }
+        if (!wire::write_frame(connection, wire::FrameType::control, *status)) {
+            return;
+        }
+    }
+}
+
+}  // namespace gpupool::daemon

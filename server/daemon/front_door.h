@@ -1,0 +1,82 @@
+// Takes connections in: reads the Hello under a deadline, checks it, and shows the way.
+//
+// One thread accepts; each connection gets a thread of its own until it is known who it is (at most
+// `Config::max_handshakes` at a time; the next one is refused). A stranger thus costs a thread for at most the
+// handshake's time-out, a frame's header and a bounded payload. Who may have a session is handed to the `House`, who
+// asks for status is answered here, everybody else gets Refused with a message.
+//
+// Ownership: a connection is the front door's until `House::arrive`. Threads: open() and close() by one thread; `House`
+//   is called from the front door's threads. Errors: nothing that a peer does is an error here; it is logged.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/result.h"
+#include "protocol/transport/connection.h"
+#include "server/daemon/admission.h"
+#include "server/daemon/config.h"
+
+namespace gpupool::daemon {
+
+// What the front door asks the daemon behind it. Called from many threads.
+class House {
+  public:
+    virtual ~House() = default;
+
+    // Keeps a place for a session, or says why there is none. A place kept is used by arrive() or given back.
+    virtual std::optional<Refusal> reserve_place() = 0;
+
+    virtual void arrive(std::unique_ptr<transport::Connection> connection, Guest guest) = 0;
+
+    // The payload of a Control frame with the server's status.
+    virtual Result<std::vector<std::byte>> status() = 0;
+};
+
+class FrontDoor {
+  public:
+    FrontDoor(std::unique_ptr<transport::Listener> listener, const Config& config, AdmissionRules rules, House& house);
+    ~FrontDoor();
+    FrontDoor(const FrontDoor&) = delete;
+    FrontDoor& operator=(const FrontDoor&) = delete;
+
+    void open();
+
+    // Stops accepting, hangs up on everybody still being asked, and returns when no thread is left.
+    void close();
+
+  private:
+    // A connection that is being asked, and the thread that asks.
+    struct Visitor {
+        std::unique_ptr<transport::Connection> connection;
+        std::thread thread;
+        bool done = false;
+    };
+
+    void accept_loop();
+    void welcome(std::unique_ptr<transport::Connection> connection);
+    void forget_done_visitors();
+    void ask(Visitor& visitor);
+    void serve_administration(transport::Connection& connection);
+    bool closing();
+
+    const std::unique_ptr<transport::Listener> listener_;
+    const Config& config_;
+    const AdmissionRules rules_;
+    House& house_;
+    std::thread acceptor_;
+
+    std::mutex mutex_;
+    std::list<Visitor> visitors_;  // guarded by mutex_, their `connection` pointers too
+    bool closing_ = false;         // guarded by mutex_
+};
+
+// Sends Refused, as a last word. Never waits for long; what cannot be sent is dropped.
+void send_refused(transport::Connection& connection, const Refusal& refusal);
+
+}  // namespace gpupool::daemon

@@ -1,0 +1,76 @@
+#include "server/daemon/inbox.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace gpupool::daemon {
+
+namespace {
+
+Error ending() {
+    return Error{ErrorCode::closed, "the server is stopping"};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Inbox>> Inbox::make() {
+    UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (wake.get() < 0) {
+        return system_error("eventfd", errno);
+    }
+    return std::unique_ptr<Inbox>(new Inbox(std::move(wake)));
+}
+
+void Inbox::wake() {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof(one));
+}
+
+std::optional<Arrival> Inbox::post(Arrival arrival) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (closed_) {
+            return arrival;
+        }
+        arrivals_.push_back(std::move(arrival));
+    }
+    wake();
+    return std::nullopt;
+}
+
+Result<StatusBytes> Inbox::ask_status() {
+    std::future<Result<StatusBytes>> answer;
+    {
+        const std::lock_guard lock(mutex_);
+        if (closed_) {
+            return ending();
+        }
+        answer = questions_.emplace_back().get_future();
+    }
+    wake();
+    return answer.get();
+}
+
+void Inbox::take(std::vector<Arrival>& arrivals, std::vector<StatusAnswer>& questions) {
+    std::uint64_t count = 0;
+    [[maybe_unused]] const auto taken = ::read(wake_.get(), &count, sizeof(count));
+    const std::lock_guard lock(mutex_);
+    arrivals.swap(arrivals_);
+    questions.swap(questions_);
+}
+
+void Inbox::close() {
+    std::vector<StatusAnswer> unanswered;
+    {
+        const std::lock_guard lock(mutex_);
+        closed_ = true;
+        unanswered.swap(questions_);
+    }
+    for (auto& question : unanswered) {
+        question.set_value(ending());
+    }
+}
+
+}  // namespace gpupool::daemon

@@ -1,0 +1,299 @@
+// gpupoold: the command line, and the order in which a daemon comes up and goes down.
+//
+// Exit codes: 0 after an orderly end, 1 when it cannot serve (the message says why), 2 for a wrong command line.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+
+#include "common/log.h"
+#include "protocol/transport/endpoint.h"
+#include "protocol/transport/tcp/listener.h"
+#include "server/daemon/config.h"
+#include "server/daemon/front_door.h"
+#include "server/daemon/supervisor.h"
+#include "server/daemon/worker_process.h"
+#include "server/supervision/runtime_directory.h"
+
+namespace gpupool::daemon {
+namespace {
+
+struct Options {
+    std::string config_file;
+    std::string listen;
+    std::string driver;
+    std::string log_level;
+    std::string token_file;
+    std::string runtime_directory;
+    std::string worker;
+    int ready_descriptor = -1;
+    int lifeline_descriptor = -1;
+    bool check = false;
+};
+
+void declare(CLI::App& app, Options& options) {
+    app.description("gpupoold serves this machine's GPUs (or a software GPU) to gpupool clients.");
+    app.set_version_flag("--version", GPUPOOL_VERSION);
+    app.add_option("--config", options.config_file, "Configuration file (TOML), see docs/configuration.md");
+    app.add_option("--listen", options.listen, "HOST:PORT to listen at, default 127.0.0.1:9470; port 0: a free one");
+    app.add_option("--driver", options.driver, "auto (default), software, or the path of a driver library");
+    app.add_option("--log-level", options.log_level, "trace, debug, info (default), warn, error or off");
+    app.add_option("--token-file", options.token_file, "File of the tokens that clients must show, one a line");
+    app.add_option("--runtime-directory", options.runtime_directory, "Where a restarted gpupoold finds its workers");
+    app.add_option("--worker", options.worker, "Path of gpupool-worker");
+    app.add_option("--ready-fd", options.ready_descriptor,
+                   "Descriptor to which the address is written, with a newline, once clients may connect");
+    app.add_option("--lifeline-fd", options.lifeline_descriptor,
+                   "Descriptor of a pipe: gpupoold stops when its other end is closed, and workers do not outlive it");
+    app.add_flag("--check", options.check, "Check the configuration and the driver, say what they are, and end");
+}
+
+Result<Config> make_config(const Options& options) {
+    Config config;
+    if (!options.config_file.empty()) {
+        GPUPOOL_TRY(read_config_file(options.config_file, config));
+    }
+    const auto override_with = [](std::string& setting, const std::string& option) {
+        if (!option.empty()) {
+            setting = option;
+        }
+    };
+    override_with(config.listen, options.listen);
+    override_with(config.driver, options.driver);
+    override_with(config.log_level, options.log_level);
+    override_with(config.token_file, options.token_file);
+    override_with(config.runtime_directory, options.runtime_directory);
+    override_with(config.worker, options.worker);
+    if (config.runtime_directory.empty()) {
+        config.runtime_directory = supervision::default_runtime_root();
+    }
+    if (options.lifeline_descriptor >= 0) {
+        config.daemon_grace = milliseconds(0);
+    }
+    return config;
+}
+
+// Every signal the daemon knows arrives in its loop. Blocked before the first thread starts, so in every thread.
+// The end of a child is not reported yet: while the driver is being probed, a signal means that we are to stop.
+Result<UniqueFd> block_signals() {
+    sigset_t signals;
+    ::sigemptyset(&signals);
+    for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+        ::sigaddset(&signals, signal);
+    }
+    UniqueFd descriptor(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!descriptor) {
+        return system_error("signalfd", errno);
+    }
+    ::sigaddset(&signals, SIGCHLD);
+    ::sigprocmask(SIG_BLOCK, &signals, nullptr);
+    ::signal(SIGPIPE, SIG_IGN);
+    ::signal(SIGHUP, SIG_IGN);  // a daemon started from a terminal outlives it
+    return descriptor;
+}
+
+Status report_children(int descriptor) {
+    sigset_t signals;
+    ::sigemptyset(&signals);
+    for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGCHLD}) {
+        ::sigaddset(&signals, signal);
+    }
+    if (::signalfd(descriptor, &signals, SFD_CLOEXEC | SFD_NONBLOCK) < 0) {
+        return system_error("signalfd", errno);
+    }
+    return {};
+}
+
+// Descriptors 0 to 2 are given to workers by number: they must exist, or one of ours would get such a number.
+void fill_standard_descriptors() {
+    int descriptor = ::open("/dev/null", O_RDWR);
+    while (descriptor >= 0 && descriptor <= 2) {
+        descriptor = ::dup(descriptor);
+    }
+    if (descriptor >= 0) {
+        ::close(descriptor);
+    }
+}
+
+bool is_loopback(const std::string& address) {
+    return address.starts_with("127.") || address.starts_with("[::1]") || address.starts_with("localhost:");
+}
+
+Result<DriverFacts> know_driver(const Config& config, const std::string& worker, int cancel_descriptor) {
+    std::string driver = config.driver;
+    if (driver == "software") {
+        auto path = find_software_driver();
+        if (!path) {
+            return path.error();
+        }
+        driver = std::move(path).value();
+    } else if (driver != "auto" && ::access(driver.c_str(), R_OK) != 0) {
+        return system_error(
+            fmt::format("cannot read the driver library {} (driver is auto, software, or a path)", driver), errno);
+    }
+    auto facts = probe_driver(worker, driver, config.probe_timeout, cancel_descriptor);
+    if (!facts) {
+        return facts.error().within(fmt::format("no usable driver ({})", config.driver));
+    }
+    return facts;
+}
+
+void say_driver(const DriverFacts& facts) {
+    log::info("driver {} (version {}.{}{}{})", facts.path, facts.version / 1000, facts.version % 1000 / 10,
+              facts.reason.empty() ? "" : "; ", facts.reason);
+    for (const auto& device : facts.devices) {
+        log::info("  {} {}, {} MiB", device.name, device.uuid, device.memory_total_bytes >> 20);
+    }
+    if (facts.devices.empty()) {
+        log::warn("the driver has no device: programs will find none");
+    }
+}
+
+void say_ready(int descriptor, const std::string& address) {
+    if (descriptor < 0) {
+        return;
+    }
+    const std::string line = address + "\n";
+    [[maybe_unused]] const auto written = ::write(descriptor, line.data(), line.size());
+    ::close(descriptor);
+}
+
+// What has been claimed before a daemon serves, in this order.
+struct Place {
+    std::string worker;
+    std::unique_ptr<transport::Listener> listener;
+    supervision::RuntimeDirectory directory;
+};
+
+Result<Place> claim_place(const Config& config, std::string worker) {
+    const auto endpoint = transport::Endpoint::parse(config.listen, 9470);
+    if (!endpoint) {
+        return endpoint.error().within("listen");
+    }
+    auto listener = transport::tcp::listen(*endpoint);
+    if (!listener) {
+        return listener.error();
+    }
+    const auto bound = transport::Endpoint::parse((*listener)->address());
+    if (!bound) {
+        return bound.error();
+    }
+    auto directory = supervision::RuntimeDirectory::claim(config.runtime_directory, bound->port);
+    if (!directory) {
+        return directory.error();
+    }
+    return Place{std::move(worker), std::move(listener).value(), std::move(directory).value()};
+}
+
+Result<Departure> serve_at(Place& place, const Config& config, const Options& options, UniqueFd lifeline, int signals) {
+    // Workers of an earlier daemon may come from now on; they are heard once the driver is known.
+    auto supervision_listener = place.directory.listen();
+    if (!supervision_listener) {
+        return supervision_listener.error();
+    }
+    auto driver = know_driver(config, place.worker, signals);
+    if (!driver) {
+        return driver.error();
+    }
+    GPUPOOL_TRY(report_children(signals));
+    say_driver(*driver);
+    auto inbox = Inbox::make();
+    if (!inbox) {
+        return inbox.error();
+    }
+    const std::string address = place.listener->address();
+    if (config.tokens.empty() && !is_loopback(address)) {
+        log::warn("anybody who reaches {} may use the GPUs: list tokens in the configuration", address);
+    }
+    AdmissionRules rules{config.tokens, driver->table_fingerprint};
+    SupervisorParts parts{place.worker,
+                          address,
+                          std::move(driver).value(),
+                          std::move(inbox).value(),
+                          std::move(supervision_listener).value(),
+                          place.directory.supervision_path(),
+                          signals,
+                          std::move(lifeline)};
+    Supervisor supervisor(config, std::move(parts));
+    FrontDoor door(std::move(place.listener), config, std::move(rules), supervisor);
+    door.open();
+    log::info("listening at {}", address);
+    say_ready(options.ready_descriptor, address);
+    return supervisor.run(door);
+}
+
+Status serve(Config& config, const Options& options, int signals) {
+    UniqueFd lifeline(options.lifeline_descriptor);
+    for (const int inherited : {options.lifeline_descriptor, options.ready_descriptor}) {
+        if (inherited >= 0 && ::fcntl(inherited, F_SETFD, FD_CLOEXEC) != 0) {
+            return system_error(fmt::format("descriptor {} is not open", inherited), errno);
+        }
+    }
+    GPUPOOL_TRY(read_token_file(config));
+    auto worker = find_worker(config.worker);
+    if (!worker) {
+        return worker.error();
+    }
+    if (options.check) {
+        const auto driver = know_driver(config, *worker, signals);
+        if (!driver) {
+            return driver.error();
+        }
+        say_driver(*driver);
+        return {};
+    }
+    auto place = claim_place(config, std::move(worker).value());
+    if (!place) {
+        return place.error();
+    }
+    const auto served = serve_at(*place, config, options, std::move(lifeline), signals);
+    if (!served || *served == Departure::all_ended) {
+        // Workers of an earlier daemon, if any, keep looking at the same path, where the next daemon will be.
+        place->directory.remove();
+    }
+    if (!served) {
+        return served.error();
+    }
+    log::info("{}", *served == Departure::all_ended ? "stopped" : "stopped; sessions go on");
+    return {};
+}
+
+int run(int argc, char** argv) {
+    CLI::App app;
+    Options options;
+    declare(app, options);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? 0 : 2;
+    }
+    fill_standard_descriptors();
+    auto signals = block_signals();
+    auto config = make_config(options);
+    if (!config) {
+        std::fprintf(stderr, "gpupoold: %s\n", config.error().message.c_str());
+        return 2;
+    }
+    if (const auto logging = set_up_log(*config); !logging) {
+        std::fprintf(stderr, "gpupoold: %s\n", logging.error().message.c_str());
+        return 2;
+    }
+    const auto served = signals ? serve(*config, options, signals->get()) : Status(signals.error());
+    if (!served) {
+        std::fprintf(stderr, "gpupoold: %s\n", served.error().message.c_str());
+        return 1;
+    }
+    return 0;
+}
+
+}  // namespace
+}  // namespace gpupool::daemon
+
+int main(int argc, char** argv) {
+    return gpupool::daemon::run(argc, argv);
+}

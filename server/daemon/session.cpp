@@ -1,0 +1,108 @@
+#include "server/daemon/session.h"
+
+#include <fmt/format.h>
+#include <kj/exception.h>
+#include <signal.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "common/log.h"
+#include "protocol/schema/supervision.capnp.h"
+
+namespace gpupool::daemon {
+
+namespace {
+
+constexpr unsigned kMaxReportedDevices = 1024;
+
+std::string text(capnp::Text::Reader reader, std::size_t max_bytes = 128) {
+    return printable({reader.cStr(), reader.size()}, max_bytes);
+}
+
+Status fill_random(void* out, std::size_t bytes) {
+    // Requests of up to 256 bytes are never cut short once the kernel's pool is ready.
+    if (::getrandom(out, bytes, 0) != static_cast<ssize_t>(bytes)) {
+        return system_error("getrandom", errno);
+    }
+    return {};
+}
+
+}  // namespace
+
+Result<WorkerReport> read_report(const supervision::Message& message) {
+    try {
+        capnp::FlatArrayMessageReader reader(message.words, supervision::bounded_reader(message.bytes()));
+        const auto in = reader.getRoot<schema::Report>();
+        WorkerReport report;
+        report.session_id = text(in.getSessionId());
+        report.state = text(in.getState(), 16);
+        report.peer = text(in.getPeer());
+        report.client.version = text(in.getClient().getVersion(), 32);
+        report.client.hostname = text(in.getClient().getHostname());
+        report.client.process_name = text(in.getClient().getProcessName());
+        report.client.process_id = in.getClient().getProcessId();
+        report.client.user_name = text(in.getClient().getUserName(), 64);
+        report.memory_quota_bytes = in.getMemoryQuotaBytes();
+        report.started_unix_ms = in.getStartedUnixMilliseconds();
+        if (report.session_id.empty() || in.getMemoryUsed().size() > kMaxReportedDevices) {
+            return Error{ErrorCode::invalid_input, "a worker's report makes no sense"};
+        }
+        for (const auto bytes : in.getMemoryUsed()) {
+            report.memory_used_bytes.push_back(bytes);
+        }
+        return report;
+    } catch (const kj::Exception& exception) {
+        return Error{ErrorCode::invalid_input,
+                     fmt::format("a worker's report cannot be read: {}", exception.getDescription().cStr())};
+    }
+}
+
+void Session::kill_by(Clock::time_point when, std::string reason) {
+    if (when < kill_at) {
+        kill_at = when;
+        kill_reason = std::move(reason);
+    }
+}
+
+void Session::kill_now() const {
+    if (child) {
+        // Not reaped yet, so neither the process nor its group can be somebody else's.
+        ::kill(-process, SIGKILL);
+        ::kill(process, SIGKILL);
+    } else if (pidfd.get() >= 0) {
+        ::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);
+    }
+}
+
+void Session::send_stop(const std::string& reason) {
+    if (stopping || !link.open()) {
+        return;
+    }
+    stopping = true;
+    capnp::MallocMessageBuilder message;
+    message.initRoot<schema::ToWorker>().setStop(reason.c_str());
+    if (const auto sent = link.send(message); !sent) {
+        log::warn("session {}: cannot tell its worker to stop: {}", report.session_id, sent.error().message);
+    }
+}
+
+UniqueFd open_process(pid_t process) {
+    return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+}
+
+Result<std::string> make_session_id() {
+    std::uint64_t value = 0;
+    GPUPOOL_TRY(fill_random(&value, sizeof(value)));
+    return fmt::format("{:016x}", value);
+}
+
+Result<std::vector<unsigned char>> make_session_token() {
+    std::vector<unsigned char> token(32);
+    GPUPOOL_TRY(fill_random(token.data(), token.size()));
+    return token;
+}
+
+}  // namespace gpupool::daemon

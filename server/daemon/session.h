@@ -1,0 +1,74 @@
+// One session as the daemon knows it: its worker process, the socket to it, and what it last reported.
+//
+// A session is `started` by this daemon (its worker is our child, to be reaped) or `adopted` from an earlier one (then
+// only a pidfd tells when it is gone). Either way it lives until its process does; the daemon's part in its end is
+// a deadline after which the process is killed.
+//
+// Ownership: owns the socket, the pidfd, and until the worker's first report a copy of the client's connection: a
+// worker
+//   that dies before it took the session over cannot tell the client, so the daemon does.
+// Threads: the daemon's one. Errors: what a worker sends is checked as a peer's input is.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/result.h"
+#include "common/unique_fd.h"
+#include "protocol/transport/connection.h"
+#include "server/daemon/admission.h"
+#include "server/supervision/message_socket.h"
+
+namespace gpupool::daemon {
+
+using Clock = std::chrono::steady_clock;
+
+struct WorkerReport {
+    std::string session_id;
+    std::string state;
+    std::string peer;
+    ClientFacts client;
+    std::vector<std::uint64_t> memory_used_bytes;  // by device
+    std::uint64_t memory_quota_bytes = 0;
+    std::int64_t started_unix_ms = 0;
+};
+
+// Reads and checks a Report.
+Result<WorkerReport> read_report(const supervision::Message& message);
+
+struct Session {
+    WorkerReport report;
+    pid_t process = -1;
+    bool child = false;
+    UniqueFd pidfd;
+    supervision::MessageSocket link;
+    std::unique_ptr<transport::Connection> connection;
+
+    bool reported = false;
+    bool stopping = false;
+    Clock::time_point last_heard = Clock::now();
+    Clock::time_point kill_at = Clock::time_point::max();
+    std::string kill_reason;
+
+    // The process has to be gone by `when`; the earliest such order counts.
+    void kill_by(Clock::time_point when, std::string reason);
+
+    // Kills the worker and, as far as they are surely its own, the processes of its group.
+    void kill_now() const;
+
+    // Tells the worker why it has to end.
+    void send_stop(const std::string& reason);
+};
+
+// A pidfd of `process`, empty when the kernel has none to give.
+UniqueFd open_process(pid_t process);
+
+// 8 random bytes as hexadecimal text, for a session's name; 32 random bytes for its secret.
+Result<std::string> make_session_id();
+Result<std::vector<unsigned char>> make_session_token();
+
+}  // namespace gpupool::daemon

@@ -1,0 +1,95 @@
+#include "server/daemon/status_message.h"
+
+#include <capnp/serialize.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "protocol/schema/control.capnp.h"
+#include "protocol/wire/frame.h"
+
+namespace gpupool::daemon {
+
+namespace {
+
+// A session's texts are bounded (printable()), so this many fit into a frame's payload.
+constexpr std::size_t kMostSessionBytes = 1024;
+constexpr std::size_t kMaxListedSessions = wire::kMaxPayloadBytes / kMostSessionBytes - 256;
+
+std::uint64_t seconds(Clock::duration duration) {
+    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(duration).count());
+}
+
+std::uint64_t age_seconds(std::int64_t started_unix_ms) {
+    const auto now =
+        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(0, now.count() - started_unix_ms) / 1000);
+}
+
+std::uint64_t used_on(const Session& session, std::size_t device) {
+    const auto& used = session.report.memory_used_bytes;
+    return device < used.size() ? used[device] : 0;
+}
+
+void describe_session(const Session& session, schema::SessionStatus::Builder out) {
+    const auto& report = session.report;
+    const auto& used = report.memory_used_bytes;
+    std::uint64_t total = 0;
+    for (const auto bytes : used) {
+        total += bytes;
+    }
+    // Where the session holds most is where it runs.
+    const auto device = used.empty() ? 0 : std::max_element(used.begin(), used.end()) - used.begin();
+    out.setId(report.session_id.c_str());
+    out.setDevice(static_cast<std::uint32_t>(device));
+    out.setMemoryUsed(total);
+    out.setMemoryQuota(report.memory_quota_bytes);
+    out.setPeer(report.peer.c_str());
+    out.setProcessName(report.client.process_name.c_str());
+    out.setProcessId(report.client.process_id);
+    out.setUserName(report.client.user_name.c_str());
+    out.setAgeSeconds(age_seconds(report.started_unix_ms));
+    out.setWorkerProcessId(static_cast<std::uint32_t>(session.process));
+    out.setState(session.stopping ? "ending" : report.state.c_str());
+}
+
+}  // namespace
+
+std::vector<std::byte> make_status_message(const ServerFacts& server,
+                                           const std::map<std::string, std::unique_ptr<Session>>& sessions) {
+    capnp::MallocMessageBuilder message;
+    auto status = message.initRoot<schema::Control>().initStatus();
+    status.setVersion(GPUPOOL_VERSION);
+    status.setListen(server.address.c_str());
+    status.setDriver(server.driver.path.c_str());
+    status.setDriverVersion(server.driver.version);
+    status.setUptimeSeconds(seconds(server.uptime));
+    auto devices = status.initDevices(static_cast<unsigned>(server.driver.devices.size()));
+    for (unsigned i = 0; i < server.driver.devices.size(); ++i) {
+        const auto& device = server.driver.devices[i];
+        std::uint64_t used = 0;
+        for (const auto& [id, session] : sessions) {
+            used += used_on(*session, i);
+        }
+        devices[i].setIndex(i);
+        devices[i].setName(printable(device.name).c_str());
+        devices[i].setUuid(printable(device.uuid).c_str());
+        devices[i].setMemoryUsed(used);
+        devices[i].setMemoryTotal(device.memory_total_bytes);
+    }
+    auto list = status.initSessions(static_cast<unsigned>(std::min(sessions.size(), kMaxListedSessions)));
+    unsigned next = 0;
+    for (const auto& [id, session] : sessions) {
+        if (next == list.size()) {
+            break;
+        }
+        describe_session(*session, list[next++]);
+    }
+    const auto words = capnp::messageToFlatArray(message);
+    const auto bytes = words.asBytes();
+    std::vector<std::byte> out(bytes.size());
+    std::memcpy(out.data(), bytes.begin(), bytes.size());
+    return out;
+}
+
+}  // namespace gpupool::daemon

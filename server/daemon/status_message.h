@@ -1,0 +1,26 @@
+// The server's status as the payload of a Control frame.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/daemon/session.h"
+#include "server/daemon/worker_process.h"
+
+namespace gpupool::daemon {
+
+struct ServerFacts {
+    const std::string& address;
+    const DriverFacts& driver;
+    Clock::duration uptime;
+};
+
+// At most as many sessions as fit into one frame are listed.
+std::vector<std::byte> make_status_message(const ServerFacts& server,
+                                           const std::map<std::string, std::unique_ptr<Session>>& sessions);
+
+}  // namespace gpupool::daemon

@@ -1,0 +1,237 @@
+#include "server/daemon/supervisor.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "common/log.h"
+#include "server/daemon/status_message.h"
+
+namespace gpupool::daemon {
+
+Supervisor::Supervisor(const Config& config, SupervisorParts parts) : config_(config), parts_(std::move(parts)) {}
+
+std::optional<Refusal> Supervisor::reserve_place() {
+    std::size_t taken = places_taken_.load();
+    do {
+        if (taken >= config_.max_sessions) {
+            return Refusal{schema::Refused::Reason::CAPACITY,
+                           fmt::format("all {} sessions of this server are in use: wait for one to end, or raise "
+                                       "limits.sessions in the server's configuration",
+                                       config_.max_sessions)};
+        }
+    } while (!places_taken_.compare_exchange_weak(taken, taken + 1));
+    return std::nullopt;
+}
+
+void Supervisor::arrive(std::unique_ptr<transport::Connection> connection, Guest guest) {
+    auto back = parts_.inbox->post(Arrival{std::move(connection), std::move(guest)});
+    if (back) {
+        send_off(*back, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
+    }
+}
+
+Result<std::vector<std::byte>> Supervisor::status() {
+    return parts_.inbox->ask_status();
+}
+
+Departure Supervisor::run(FrontDoor& door) {
+    door_ = &door;
+    while (!handing_on_ && !(stopping_ && sessions_.empty() && introductions_.empty())) {
+        wait_for_events();
+    }
+    if (handing_on_) {
+        parts_.inbox->close();
+        door.close();
+        handle_inbox();  // guests that arrived in the last moment become sessions like the others
+        return Departure::handed_on;
+    }
+    return Departure::all_ended;
+}
+
+void Supervisor::wait_for_events() {
+    std::vector<pollfd> wanted{{parts_.signals, POLLIN, 0},
+                               {parts_.inbox->descriptor(), POLLIN, 0},
+                               {parts_.lifeline.get(), POLLIN, 0},
+                               {parts_.supervision_listener.get(), POLLIN, 0}};
+    const std::size_t first_link = wanted.size();
+    // Handlers add and remove sessions, so what was asked about is looked up again by name.
+    std::vector<std::string> ids;
+    for (const auto& [id, session] : sessions_) {
+        ids.push_back(id);
+        wanted.push_back({session->link.descriptor(), POLLIN, 0});
+        wanted.push_back({session->pidfd.get(), POLLIN, 0});
+    }
+    const std::size_t first_introduction = wanted.size();
+    std::vector<Introduction*> introductions;
+    for (auto& introduction : introductions_) {
+        introductions.push_back(&introduction);
+        wanted.push_back({introduction.link.descriptor(), POLLIN, 0});
+    }
+    if (::poll(wanted.data(), wanted.size(), poll_timeout_ms()) > 0) {
+        for (std::size_t i = 0; i < ids.size(); ++i) {
+            if (wanted[first_link + 2 * i].revents != 0) {
+                handle_link(*sessions_.find(ids[i])->second);
+            }
+            const auto still_there = sessions_.find(ids[i]);
+            if (wanted[first_link + 2 * i + 1].revents != 0 && still_there != sessions_.end()) {
+                handle_exit(*still_there->second);
+            }
+        }
+        for (std::size_t i = 0; i < introductions.size(); ++i) {
+            if (wanted[first_introduction + i].revents != 0) {
+                handle_introduction(*introductions[i]);
+            }
+        }
+        introductions_.remove_if([](const Introduction& introduction) { return !introduction.link.open(); });
+        if (wanted[3].revents != 0) {
+            accept_introductions();
+        }
+        if (wanted[1].revents != 0) {
+            handle_inbox();
+        }
+        if (wanted[0].revents != 0) {
+            handle_signals();
+        }
+        if (wanted[2].revents != 0) {
+            parts_.lifeline.reset();
+            begin_stop("the program that the server was started for has ended");
+        }
+    }
+    enforce_deadlines();
+}
+
+void Supervisor::handle_signals() {
+    signalfd_siginfo signal{};
+    while (::read(parts_.signals, &signal, sizeof(signal)) == sizeof(signal)) {
+        if (signal.ssi_signo == SIGCHLD) {
+            reap_children();
+        } else if (signal.ssi_signo == SIGUSR1) {
+            log::info("handing {} sessions on to the next daemon", sessions_.size());
+            handing_on_ = true;
+        } else if (stopping_) {
+            log::warn("told to stop again: killing {} workers", sessions_.size());
+            for (const auto& [id, session] : sessions_) {
+                session->kill_now();
+            }
+        } else {
+            begin_stop("the server is stopping");
+        }
+    }
+}
+
+void Supervisor::begin_stop(const std::string& reason) {
+    if (stopping_) {
+        return;
+    }
+    stopping_ = true;
+    stop_reason_ = reason;
+    log::info("stopping: {}; {} sessions", reason, sessions_.size());
+    // First, so that nobody behind the door waits for an answer of ours while we wait for them.
+    parts_.inbox->close();
+    door_->close();
+    parts_.supervision_listener.reset();
+    ::unlink(parts_.supervision_path.c_str());
+    handle_inbox();
+    for (auto& introduction : introductions_) {
+        introduction.deadline = std::min(introduction.deadline, Clock::now() + std::chrono::seconds(1));
+    }
+    for (const auto& [id, session] : sessions_) {
+        session->send_stop(reason);
+        session->kill_by(Clock::now() + config_.stop_timeout, "it did not end when the server stopped");
+    }
+}
+
+void Supervisor::handle_inbox() {
+    std::vector<Arrival> arrivals;
+    std::vector<StatusAnswer> questions;
+    parts_.inbox->take(arrivals, questions);
+    for (auto& arrival : arrivals) {
+        if (stopping_) {
+            send_off(arrival, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
+        } else if (const auto started = start_session(arrival); !started) {
+            log::error("{}: no session: {}", arrival.connection->peer(), started.error().message);
+            send_off(arrival, {schema::Refused::Reason::INTERNAL,
+                               fmt::format("the server cannot start a session: {}", started.error().message)});
+        }
+    }
+    for (auto& question : questions) {
+        question.set_value(status_message());
+    }
+}
+
+void Supervisor::send_off(Arrival& arrival, const Refusal& refusal) {
+    send_refused(*arrival.connection, refusal);
+    arrival.connection->shutdown();
+    --places_taken_;
+}
+
+Status Supervisor::start_session(Arrival& arrival) {
+    auto id = make_session_id();
+    if (!id) {
+        return id.error();
+    }
+    UniqueFd ours;
+    UniqueFd theirs;
+    GPUPOOL_TRY(supervision::make_socket_pair(ours, theirs));
+    auto session = std::make_unique<Session>();
+    session->link = supervision::MessageSocket(std::move(ours));
+    session->report.session_id = *id;
+    session->report.state = "starting";
+    session->report.peer = arrival.connection->peer();
+    session->report.client = arrival.guest.client;
+    session->report.memory_quota_bytes = arrival.guest.memory_bytes;
+    if (const auto most = config_.session_memory_bytes; most != 0) {
+        auto& quota = session->report.memory_quota_bytes;
+        quota = quota == 0 ? most : std::min(quota, most);
+    }
+    session->report.started_unix_ms =
+        std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+
+    // The Assignment lies in the socket before the worker exists: whenever the daemon dies, a worker that comes to life
+    // finds either all of it or the end of the stream.
+    if (const auto assigned = assign(*session, arrival); !assigned) {
+        return assigned.error();
+    }
+    const auto process = spawn_worker(parts_.worker, theirs.get());
+    if (!process) {
+        return process.error();
+    }
+    session->process = *process;
+    session->child = true;
+    session->pidfd = open_process(*process);
+    session->connection = std::move(arrival.connection);
+    log::info("session {}: {} ({} on {}), worker {}", *id, session->report.peer, session->report.client.process_name,
+              session->report.client.hostname, *process);
+    sessions_.emplace(*id, std::move(session));
+    return {};
+}
+
+Status Supervisor::assign(Session& session, const Arrival& arrival) {
+    const auto token = make_session_token();
+    if (!token) {
+        return token.error();
+    }
+    capnp::MallocMessageBuilder message;
+    auto assignment = message.initRoot<schema::ToWorker>().initAssignment();
+    assignment.setSessionId(session.report.session_id.c_str());
+    assignment.setSessionToken(capnp::Data::Reader(token->data(), token->size()));
+    copy_hello(arrival.guest, assignment.initHello());  // was copied once at the door, so it can be read
+    assignment.setPeer(session.report.peer.c_str());
+    assignment.setDriverPath(parts_.driver.path.c_str());
+    assignment.setSupervisionPath(parts_.supervision_path.c_str());
+    assignment.setDaemonGraceMilliseconds(static_cast<std::uint32_t>(config_.daemon_grace.count()));
+    assignment.setMemoryQuotaBytes(session.report.memory_quota_bytes);
+    assignment.setLogLevel(config_.log_level.c_str());
+    return session.link.send(message, arrival.connection->native_handle());
+}
+
+std::vector<std::byte> Supervisor::status_message() const {
+    return make_status_message({parts_.address, parts_.driver, Clock::now() - started_}, sessions_);
+}
+
+}  // namespace gpupool::daemon

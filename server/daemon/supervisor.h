@@ -1,0 +1,106 @@
+// The daemon's one thread: starts workers for guests, listens to their reports, takes over those of an earlier daemon,
+// and sees to it that every worker ends.
+//
+// What ends a worker, by name (DESIGN, lifetime):
+//   its client left, or it failed     it ends itself; the record goes when its process does
+//   it says `ending` and does not     killed after Config::worker_ending_timeout
+//   it is silent                      killed after Config::worker_silence_timeout (start_timeout before its first word)
+//   its socket is closed              killed shortly after: nobody could tell it anything any more
+//   the daemon stops                  told to, killed after Config::stop_timeout
+//   the daemon is gone                it waits for the next daemon for Config::daemon_grace, then ends itself
+//
+// Ownership: owns sessions and the runtime directory's socket. Threads: run() by one; the House methods by any.
+#pragma once
+
+#include <atomic>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/result.h"
+#include "common/unique_fd.h"
+#include "server/daemon/config.h"
+#include "server/daemon/front_door.h"
+#include "server/daemon/inbox.h"
+#include "server/daemon/session.h"
+#include "server/daemon/worker_process.h"
+#include "server/supervision/runtime_directory.h"
+
+namespace gpupool::daemon {
+
+struct SupervisorParts {
+    std::string worker;   // path of the executable
+    std::string address;  // where clients connect
+    DriverFacts driver;
+    std::unique_ptr<Inbox> inbox;
+    UniqueFd supervision_listener;
+    std::string supervision_path;
+    int signals = -1;   // signalfd of SIGTERM, SIGINT, SIGUSR1, SIGCHLD
+    UniqueFd lifeline;  // the daemon stops when its other end is closed; empty: none
+};
+
+// How a run ended.
+enum class Departure {
+    all_ended,  // no worker is left
+    handed_on,  // workers live on and wait for the next daemon
+};
+
+class Supervisor final : public House {
+  public:
+    Supervisor(const Config& config, SupervisorParts parts);
+
+    // Until SIGTERM, SIGINT (orderly stop), SIGUSR1 (hand on), or the end of the lifeline. `door` is closed on the way.
+    Departure run(FrontDoor& door);
+
+    std::optional<Refusal> reserve_place() override;
+    void arrive(std::unique_ptr<transport::Connection> connection, Guest guest) override;
+    Result<std::vector<std::byte>> status() override;
+
+  private:
+    // A worker that connected and has not said which session it has.
+    struct Introduction {
+        supervision::MessageSocket link;
+        pid_t process = -1;
+        Clock::time_point deadline;
+    };
+
+    void wait_for_events();
+    void handle_signals();
+    void begin_stop(const std::string& reason);
+    void handle_inbox();
+
+    Status start_session(Arrival& arrival);
+    void send_off(Arrival& arrival, const Refusal& refusal);
+    Status assign(Session& session, const Arrival& arrival);
+
+    void accept_introductions();
+    void handle_introduction(Introduction& introduction);
+    void adopt(Introduction& introduction, WorkerReport report);
+
+    void handle_link(Session& session);
+    void take_report(Session& session, WorkerReport report);
+    void lose_link(Session& session, const std::string& why);
+    void reap_children();
+    void end_session(const std::string& id, const std::string& how);
+    void handle_exit(Session& session);
+    void enforce_deadlines();
+    Clock::time_point deadline_of(const Session& session) const;
+    int poll_timeout_ms() const;
+    std::vector<std::byte> status_message() const;
+
+    const Config& config_;
+    SupervisorParts parts_;
+    const Clock::time_point started_ = Clock::now();
+    std::map<std::string, std::unique_ptr<Session>> sessions_;
+    std::list<Introduction> introductions_;
+    FrontDoor* door_ = nullptr;
+    bool stopping_ = false;
+    bool handing_on_ = false;
+    std::string stop_reason_;
+
+    std::atomic<std::size_t> places_taken_{0};  // sessions, and guests on their way to become one
+};
+
+}  // namespace gpupool::daemon

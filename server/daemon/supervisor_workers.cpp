@@ -1,0 +1,220 @@
+// The Supervisor's dealings with workers that exist: reports, take-over, deadlines, ends.
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "common/log.h"
+#include "server/daemon/supervisor.h"
+
+namespace gpupool::daemon {
+
+namespace {
+
+constexpr std::chrono::milliseconds kIntroductionPatience{5000};
+constexpr std::chrono::milliseconds kLostLinkPatience{500};
+constexpr std::size_t kMaxIntroductions = 4096;
+constexpr int kMaxPoll_ms = 60000;
+
+std::string describe_end(int status) {
+    if (WIFSIGNALED(status)) {
+        return fmt::format("signal {}", WTERMSIG(status));
+    }
+    return fmt::format("exit code {}", WEXITSTATUS(status));
+}
+
+}  // namespace
+
+void Supervisor::accept_introductions() {
+    while (true) {
+        UniqueFd socket(::accept4(parts_.supervision_listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        if (socket.get() < 0) {
+            if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR && errno != ECONNABORTED) {
+                log::warn("cannot take a worker's connection: {}", system_error("accept", errno).message);
+            }
+            return;
+        }
+        ucred peer{};
+        socklen_t bytes = sizeof(peer);
+        if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.uid != ::geteuid() ||
+            introductions_.size() >= kMaxIntroductions) {
+            log::warn("hung up on process {} of user {}, which is no worker of ours", peer.pid, peer.uid);
+            continue;
+        }
+        introductions_.push_back(
+            {supervision::MessageSocket(std::move(socket)), peer.pid, Clock::now() + kIntroductionPatience});
+    }
+}
+
+void Supervisor::handle_introduction(Introduction& introduction) {
+    auto messages = introduction.link.receive();
+    if (!messages) {
+        introduction.link.close();
+        return;
+    }
+    if (messages->empty()) {
+        return;
+    }
+    auto report = read_report(messages->back());
+    if (!report) {
+        log::warn("hung up on process {}: {}", introduction.process, report.error().message);
+        introduction.link.close();
+        return;
+    }
+    adopt(introduction, std::move(report).value());
+}
+
+void Supervisor::adopt(Introduction& introduction, WorkerReport report) {
+    const std::string id = report.session_id;
+    if (const auto known = sessions_.find(id); known != sessions_.end()) {
+        // A worker whose socket broke while the daemon lived; anybody else must not take its name.
+        if (known->second->process != introduction.process) {
+            log::warn("hung up on process {}: session {} is another's", introduction.process, id);
+            introduction.link.close();
+            return;
+        }
+        known->second->link = std::move(introduction.link);
+        if (!stopping_) {
+            known->second->kill_at = Clock::time_point::max();
+        }
+        take_report(*known->second, std::move(report));
+        return;
+    }
+    auto session = std::make_unique<Session>();
+    session->report.session_id = id;
+    session->process = introduction.process;
+    session->pidfd = open_process(introduction.process);
+    session->link = std::move(introduction.link);
+    log::info("session {}: taken over from an earlier daemon, worker {}", id, introduction.process);
+    ++places_taken_;
+    auto& adopted = *session;
+    sessions_.emplace(id, std::move(session));
+    take_report(adopted, std::move(report));
+    if (stopping_) {
+        adopted.send_stop(stop_reason_);
+        adopted.kill_by(Clock::now() + config_.stop_timeout, "it did not end when the server stopped");
+    }
+}
+
+void Supervisor::handle_link(Session& session) {
+    auto messages = session.link.receive();
+    if (!messages) {
+        lose_link(session, messages.error().message);
+        return;
+    }
+    for (const auto& message : *messages) {
+        auto report = read_report(message);
+        if (!report || report->session_id != session.report.session_id) {
+            lose_link(session, report ? "it reports for another session" : report.error().message);
+            return;
+        }
+        take_report(session, std::move(report).value());
+    }
+}
+
+void Supervisor::take_report(Session& session, WorkerReport report) {
+    session.last_heard = Clock::now();
+    if (!session.reported) {
+        session.reported = true;
+        session.connection.reset();  // the worker's alone from here on
+    }
+    if (report.state == "ending") {
+        session.kill_by(Clock::now() + config_.worker_ending_timeout, "it said that it ends and did not");
+    }
+    session.report = std::move(report);
+}
+
+void Supervisor::lose_link(Session& session, const std::string& why) {
+    log::debug("session {}: supervision socket closed: {}", session.report.session_id, why);
+    session.link.close();
+    if (session.pidfd.get() < 0 && !session.child) {
+        // No way to see its end, so the socket's stands for it.
+        end_session(session.report.session_id, "its socket was closed");
+        return;
+    }
+    session.kill_by(Clock::now() + kLostLinkPatience, "it closed its supervision socket");
+}
+
+void Supervisor::reap_children() {
+    while (true) {
+        siginfo_t child{};
+        if (::waitid(P_ALL, 0, &child, WEXITED | WNOHANG | WNOWAIT) != 0 || child.si_pid == 0) {
+            return;
+        }
+        const auto owner = std::find_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+            return entry.second->child && entry.second->process == child.si_pid;
+        });
+        if (owner == sessions_.end()) {
+            ::waitpid(child.si_pid, nullptr, WNOHANG);
+        } else {
+            handle_exit(*owner->second);
+        }
+    }
+}
+
+void Supervisor::handle_exit(Session& session) {
+    std::string how = "ended";
+    if (session.child) {
+        ::kill(-session.process, SIGKILL);  // whatever its group still holds, while the number is surely its own
+        int status = 0;
+        ::waitpid(session.process, &status, WNOHANG);
+        how = describe_end(status);
+    }
+    end_session(session.report.session_id, how);
+}
+
+void Supervisor::end_session(const std::string& id, const std::string& how) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) {
+        return;
+    }
+    Session& session = *found->second;
+    log::info("session {}: worker {} is gone ({})", id, session.process, how);
+    if (session.connection) {
+        send_refused(*session.connection,
+                     {schema::Refused::Reason::INTERNAL,
+                      fmt::format("the worker ended ({}) before it took the session: see the server's log", how)});
+        session.connection->shutdown();
+    }
+    sessions_.erase(found);
+    --places_taken_;
+}
+
+Clock::time_point Supervisor::deadline_of(const Session& session) const {
+    const auto silence = session.reported ? config_.worker_silence_timeout : config_.worker_start_timeout;
+    return std::min(session.kill_at, session.last_heard + silence);
+}
+
+void Supervisor::enforce_deadlines() {
+    const auto now = Clock::now();
+    for (const auto& [id, session] : sessions_) {
+        if (now < deadline_of(*session)) {
+            continue;
+        }
+        log::warn("session {}: killing worker {}: {}", id, session->process,
+                  session->kill_at <= now ? session->kill_reason : "it has been silent for too long");
+        session->kill_now();
+        // Its end comes as an event. Should it hang in the kernel, it is tried again later.
+        session->kill_at = now + std::chrono::seconds(1);
+        session->last_heard = now;
+    }
+    introductions_.remove_if([now](const Introduction& introduction) { return now >= introduction.deadline; });
+}
+
+int Supervisor::poll_timeout_ms() const {
+    auto next = Clock::now() + milliseconds(kMaxPoll_ms);
+    for (const auto& [id, session] : sessions_) {
+        next = std::min(next, deadline_of(*session));
+    }
+    for (const auto& introduction : introductions_) {
+        next = std::min(next, introduction.deadline);
+    }
+    const auto left = std::chrono::ceil<milliseconds>(next - Clock::now()).count();
+    return static_cast<int>(std::clamp<std::int64_t>(left, 0, kMaxPoll_ms));
+}
+
+}  // namespace gpupool::daemon

@@ -1,0 +1,324 @@
+// Contexts: primary and created ones, and each thread's stack of current contexts.
+#include "server/softgpu/api/objects.h"
+#include "server/softgpu/exec/device_heap.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+CUcontext handle_of(const ContextPtr& context) {
+    return reinterpret_cast<CUcontext>(context.get());
+}
+
+// A destroyed context's object stays: streams of other threads may still refer to it.
+void bury(ContextPtr context) {
+    static std::vector<ContextPtr>& buried = *new std::vector<ContextPtr>;
+    static std::mutex& mutex = *new std::mutex;
+    const std::lock_guard lock(mutex);
+    buried.push_back(std::move(context));
+}
+
+CUresult create(CUcontext* result, unsigned flags, CUdevice device) {
+    Device* found;
+    if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) return error;
+    if (result == nullptr || (flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0) return CUDA_ERROR_INVALID_VALUE;
+    auto context = std::make_shared<Context>();
+    context->device = found;
+    context->flags = flags;
+    context->api_version = 3020;
+    context->open();
+    state().contexts.add(context);
+    context_stack().push_back(handle_of(context));
+    *result = handle_of(context);
+    return CUDA_SUCCESS;
+}
+
+// A handle that may be NULL for the current context.
+CUresult context_or_current(CUcontext handle, ContextPtr& result) {
+    if (handle == nullptr) return current_context(result);
+    if (const CUresult error = ready(); error != CUDA_SUCCESS) return error;
+    result = state().contexts.find(handle);
+    if (result == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    return result->active.load() ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+void close_primary(Context& context) {
+    context.references = 0;
+    if (context.active.load()) context.close();
+}
+
+}  // namespace
+}  // namespace gpupool::softgpu
+
+using namespace gpupool::softgpu;
+
+#define SOFTGPU_DEVICE(device, name) \
+    Device* name;                    \
+    if (const CUresult found_ = find_device(device, name); found_ != CUDA_SUCCESS) return found_
+
+extern "C" {
+
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
+    SOFTGPU_DEVICE(device, found);
+    SOFTGPU_NOT_NULL(result);
+    const std::lock_guard lock(state().mutex);
+    Context& context = *found->primary;
+    if (context.references++ == 0) context.open();
+    *result = handle_of(found->primary);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    SOFTGPU_DEVICE(device, found);
+    const std::lock_guard lock(state().mutex);
+    Context& context = *found->primary;
+    if (context.references == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (--context.references == 0) close_primary(context);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
+    return cuDevicePrimaryCtxRelease_v2(device);
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device) {
+    SOFTGPU_DEVICE(device, found);
+    const std::lock_guard lock(state().mutex);
+    close_primary(*found->primary);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device) {
+    return cuDevicePrimaryCtxReset_v2(device);
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) {
+    SOFTGPU_DEVICE(device, found);
+    if ((flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0) return CUDA_ERROR_INVALID_VALUE;
+    found->primary->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) {
+    return cuDevicePrimaryCtxSetFlags_v2(device, flags);
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
+    SOFTGPU_DEVICE(device, found);
+    if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *flags = found->primary->flags;
+    *active = found->primary->active.load() ? 1 : 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxCreate_v2(CUcontext* result, unsigned flags, CUdevice device) {
+    return create(result, flags, device);
+}
+
+CUresult CUDAAPI cuCtxCreate_v3(CUcontext* result, CUexecAffinityParam*, int count, unsigned flags, CUdevice device) {
+    // Exec affinity is reported as unsupported.
+    return count != 0 ? CUDA_ERROR_NOT_SUPPORTED : create(result, flags, device);
+}
+
+CUresult CUDAAPI cuCtxCreate_v4(CUcontext* result, CUctxCreateParams* params, unsigned flags, CUdevice device) {
+    if (params != nullptr && (params->numExecAffinityParams != 0 || params->cigParams != nullptr)) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    return create(result, flags, device);
+}
+
+CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
+    SOFTGPU_READY();
+    auto context = state().contexts.find(handle);
+    if (context == nullptr || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+    if (state().contexts.remove(handle) == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    auto& stack = context_stack();
+    if (!stack.empty() && stack.back() == handle) stack.pop_back();
+    context->close();
+    bury(std::move(context));
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext handle) {
+    SOFTGPU_READY();
+    if (state().contexts.find(handle) == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    context_stack().push_back(handle);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext* handle) {
+    SOFTGPU_READY();
+    auto& stack = context_stack();
+    if (stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (handle != nullptr) *handle = stack.back();
+    stack.pop_back();
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
+    SOFTGPU_READY();
+    auto& stack = context_stack();
+    if (handle == nullptr) {
+        if (!stack.empty()) stack.pop_back();
+        return CUDA_SUCCESS;
+    }
+    if (state().contexts.find(handle) == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (stack.empty())
+        stack.push_back(handle);
+    else
+        stack.back() = handle;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetCurrent(CUcontext* handle) {
+    SOFTGPU_READY();
+    SOFTGPU_NOT_NULL(handle);
+    *handle = context_stack().empty() ? nullptr : context_stack().back();
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
+    SOFTGPU_READY();
+    SOFTGPU_NOT_NULL(device);
+    if (context_stack().empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    const auto context = state().contexts.find(context_stack().back());
+    if (context == nullptr) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    *device = context->device->ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
+    if (handle == nullptr) return cuCtxGetDevice(device);
+    SOFTGPU_READY();
+    SOFTGPU_NOT_NULL(device);
+    const auto context = state().contexts.find(handle);
+    if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    *device = context->device->ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetFlags(unsigned* flags) {
+    SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_NULL(flags);
+    *flags = context->flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSetFlags(unsigned flags) {
+    SOFTGPU_CONTEXT(context);
+    if ((flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0) return CUDA_ERROR_INVALID_VALUE;
+    context->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetId(CUcontext handle, unsigned long long* id) {
+    SOFTGPU_NOT_NULL(id);
+    ContextPtr context;
+    if (const CUresult error = context_or_current(handle, context); error != CUDA_SUCCESS) return error;
+    *id = context->id;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
+    SOFTGPU_NOT_NULL(version);
+    ContextPtr context;
+    const CUresult error = context_or_current(handle, context);
+    if (error == CUDA_ERROR_CONTEXT_IS_DESTROYED && handle != nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (error != CUDA_SUCCESS) return error;
+    *version = context->api_version;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSynchronize(void) {
+    SOFTGPU_CONTEXT(context);
+    context->synchronize();
+    return context->status();
+}
+
+CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle) {
+    ContextPtr context;
+    if (const CUresult error = context_or_current(handle, context); error != CUDA_SUCCESS) return error;
+    context->synchronize();
+    return context->status();
+}
+
+CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
+    SOFTGPU_CONTEXT(context);
+    if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
+    const std::lock_guard lock(context->order_mutex);
+    const auto found = context->limits.find(limit);
+    if (found == context->limits.end()) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    if (limit == CU_LIMIT_STACK_SIZE && value > (512U << 10)) return CUDA_ERROR_INVALID_VALUE;
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) set_device_heap_limit(value);
+    found->second = value;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetLimit(size_t* value, CUlimit limit) {
+    SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_NULL(value);
+    if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
+    const std::lock_guard lock(context->order_mutex);
+    const auto found = context->limits.find(limit);
+    if (found == context->limits.end()) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    *value = found->second;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetCacheConfig(CUfunc_cache* config) {
+    SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_NULL(config);
+    *config = context->cache_config;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSetCacheConfig(CUfunc_cache config) {
+    SOFTGPU_CONTEXT(context);
+    context->cache_config = config;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetSharedMemConfig(CUsharedconfig* config) {
+    SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_NULL(config);
+    *config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSetSharedMemConfig(CUsharedconfig) {
+    SOFTGPU_CONTEXT(context);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+    SOFTGPU_CONTEXT(context);
+    if (least != nullptr) *least = 0;
+    if (greatest != nullptr) *greatest = -5;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxResetPersistingL2Cache(void) {
+    SOFTGPU_CONTEXT(context);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
+    SOFTGPU_CONTEXT(context);
+    const auto peer = state().contexts.find(handle);
+    if (peer == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (peer->device == context->device) return CUDA_ERROR_INVALID_DEVICE;
+    const std::lock_guard lock(context->order_mutex);
+    // Memory is the host's: every device reaches all of it anyway.
+    return context->peers.emplace(peer->device->ordinal, true).second ? CUDA_SUCCESS
+                                                                      : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+}
+
+CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext handle) {
+    SOFTGPU_CONTEXT(context);
+    const auto peer = state().contexts.find(handle);
+    if (peer == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    const std::lock_guard lock(context->order_mutex);
+    return context->peers.erase(peer->device->ordinal) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+}
+
+}  // extern "C"

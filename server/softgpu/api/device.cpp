@@ -1,0 +1,279 @@
+// Devices: how many, how large, and what they say about themselves.
+#include <cstdlib>
+#include <cstring>
+
+#include "server/softgpu/api/objects.h"
+#include "server/softgpu/exec/grid.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+constexpr std::uint64_t default_memory_bytes = std::uint64_t{4} << 30;
+constexpr int max_devices = 64;
+constexpr const char* device_name = "gpupool software GPU";
+
+// "512MiB", "4G", "1073741824"; 0 when it is none of these.
+std::uint64_t parse_bytes(const char* text) {
+    char* end = nullptr;
+    const unsigned long long value = std::strtoull(text, &end, 10);
+    if (end == text) return 0;
+    int shift = 0;
+    switch (*end) {
+        case 'k':
+        case 'K': shift = 10; break;
+        case 'm':
+        case 'M': shift = 20; break;
+        case 'g':
+        case 'G': shift = 30; break;
+        case 't':
+        case 'T': shift = 40; break;
+        case '\0': break;
+        default: return 0;
+    }
+    return value > (~0ULL >> shift) >> 1 ? 0 : value << shift;
+}
+
+void create_devices() {
+    int count = 1;
+    if (const char* text = std::getenv("GPUPOOL_SOFTGPU_DEVICES")) count = std::atoi(text);
+    count = std::min(std::max(count, 0), max_devices);
+    std::uint64_t bytes = default_memory_bytes;
+    if (const char* text = std::getenv("GPUPOOL_SOFTGPU_MEMORY")) {
+        if (const std::uint64_t given = parse_bytes(text); given != 0) bytes = given;
+    }
+    for (int ordinal = 0; ordinal < count; ++ordinal) {
+        auto device = std::make_unique<Device>();
+        device->ordinal = ordinal;
+        device->total_bytes = bytes;
+        device->default_pool = std::make_shared<MemoryPool>();
+        device->default_pool->device = ordinal;
+        device->default_pool->is_default = true;
+        device->current_pool = device->default_pool;
+        state().pools.add(device->default_pool);
+        device->primary = std::make_shared<Context>();
+        device->primary->device = device.get();
+        device->primary->primary = true;
+        device->primary->api_version = 3020;
+        state().contexts.add(device->primary);
+        state().devices.push_back(std::move(device));
+    }
+}
+
+// Attributes by id; every id that is not here answers 0, as for a feature that the device does not have.
+int attribute_value(int attribute) {
+    switch (attribute) {
+        case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+        case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
+        case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y: return 1024;
+        case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z: return 64;
+        case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X: return 2147483647;
+        case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
+        case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: return 65535;
+        case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: return 49152;
+        case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: return 232448;
+        case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: return 233472;
+        case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK: return 1024;
+        case CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY: return 65536;
+        case CU_DEVICE_ATTRIBUTE_WARP_SIZE: return 32;
+        case CU_DEVICE_ATTRIBUTE_MAX_PITCH: return 2147483647;
+        case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
+        case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR: return 65536;
+        case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return 1000000;
+        case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
+        case CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT: return 512;
+        case CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT: return 32;
+        case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
+        case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
+        case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
+        case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+        case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:
+        case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
+        case CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:
+        case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
+        case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: return 1;
+        case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: return 2;
+        // One multiprocessor per thread that runs blocks.
+        case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return static_cast<int>(HelperPool::instance().size() + 1);
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE: return CU_COMPUTEMODE_DEFAULT;
+        case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: return 1000000;
+        case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: return 128;
+        case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: return 4 << 20;
+        case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: return 2048;
+        case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: return 32;
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return 9;
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return 0;
+        case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO: return 2;
+        default: return 0;
+    }
+}
+
+// Stable, and different for each device: the name's bytes and the ordinal.
+CUuuid uuid_of(int ordinal) {
+    CUuuid result;
+    std::memcpy(result.bytes, "gpupool-softgpu", 15);
+    result.bytes[15] = static_cast<char>(ordinal);
+    return result;
+}
+
+}  // namespace
+}  // namespace gpupool::softgpu
+
+using namespace gpupool::softgpu;
+
+extern "C" {
+
+CUresult CUDAAPI cuInit(unsigned int flags) {
+    if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    const std::lock_guard lock(state().mutex);
+    if (!state().initialised.load()) {
+        if (state().devices.empty()) create_devices();
+        if (state().devices.empty()) return CUDA_ERROR_NO_DEVICE;
+        state().initialised.store(true, std::memory_order_release);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDriverGetVersion(int* version) {
+    SOFTGPU_NOT_NULL(version);
+    *version = 13000;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetCount(int* count) {
+    SOFTGPU_READY();
+    SOFTGPU_NOT_NULL(count);
+    *count = static_cast<int>(state().devices.size());
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
+    SOFTGPU_NOT_NULL(device);
+    Device* found;
+    if (const CUresult error = find_device(ordinal, found); error != CUDA_SUCCESS) return error;
+    *device = ordinal;
+    return CUDA_SUCCESS;
+}
+
+#define SOFTGPU_DEVICE(device, name) \
+    Device* name;                    \
+    if (const CUresult found_ = find_device(device, name); found_ != CUDA_SUCCESS) return found_
+
+CUresult CUDAAPI cuDeviceGetName(char* name, int length, CUdevice device) {
+    SOFTGPU_DEVICE(device, found);
+    if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+    std::strncpy(name, device_name, static_cast<std::size_t>(length));
+    name[length - 1] = '\0';
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+    SOFTGPU_DEVICE(device, found);
+    SOFTGPU_NOT_NULL(uuid);
+    *uuid = uuid_of(device);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
+    return cuDeviceGetUuid(uuid, device);
+}
+
+CUresult CUDAAPI cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
+    SOFTGPU_DEVICE(device, found);
+    SOFTGPU_NOT_NULL(bytes);
+    *bytes = found->total_bytes;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+    SOFTGPU_DEVICE(device, found);
+    SOFTGPU_NOT_NULL(value);
+    if (attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
+    // Each device has a bus of its own.
+    *value = attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? device + 1 : attribute_value(attribute);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
+    SOFTGPU_DEVICE(device, found);
+    if (major == nullptr || minor == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *major = 9;
+    *minor = 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetProperties(CUdevprop* properties, CUdevice device) {
+    SOFTGPU_DEVICE(device, found);
+    SOFTGPU_NOT_NULL(properties);
+    *properties = {1024, {1024, 1024, 64}, {2147483647, 65535, 65535}, 49152, 65536, 32, 2147483647, 65536, 1000000,
+                   512};
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
+    SOFTGPU_DEVICE(device, found);
+    if (text == nullptr || length < 13) return CUDA_ERROR_INVALID_VALUE;
+    std::snprintf(text, static_cast<std::size_t>(length), "0000:%02X:00.0", static_cast<unsigned>(device + 1) & 0xFF);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
+    SOFTGPU_READY();
+    if (device == nullptr || text == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    unsigned domain = 0, bus = 0, slot = 0;
+    if (std::sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3 && std::sscanf(text, "%x:%x", &bus, &slot) != 2) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (domain != 0 || slot != 0 || bus == 0 || bus > state().devices.size()) return CUDA_ERROR_INVALID_DEVICE;
+    *device = static_cast<CUdevice>(bus - 1);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
+    SOFTGPU_DEVICE(device, first);
+    SOFTGPU_DEVICE(peer, second);
+    SOFTGPU_NOT_NULL(can);
+    *can = first != second ? 1 : 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice from, CUdevice to) {
+    SOFTGPU_DEVICE(from, first);
+    SOFTGPU_DEVICE(to, second);
+    SOFTGPU_NOT_NULL(value);
+    if (first == second) return CUDA_ERROR_INVALID_DEVICE;
+    switch (attribute) {
+        case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK: *value = 0; break;
+        case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
+        case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED: *value = 1; break;
+        case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
+        case CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED: *value = 0; break;
+        default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t* elements, CUarray_format, unsigned channels,
+                                                    CUdevice device) {
+    SOFTGPU_DEVICE(device, found);
+    if (elements == nullptr || channels == 0) return CUDA_ERROR_INVALID_VALUE;
+    *elements = std::size_t{1} << 28;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType, CUdevice device) {
+    SOFTGPU_DEVICE(device, found);
+    SOFTGPU_NOT_NULL(supported);
+    *supported = 0;
+    return CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,98 @@
+#include "server/softgpu/api/image.h"
+
+#include <cstdio>
+#include <cstring>
+
+#include "common/fatbin/image.h"
+#include "common/fatbin/select.h"
+#include "common/fatbin/unpack.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+constexpr fatbin::ComputeCapability capability{9, 0};
+
+std::string machine_code_message(std::uint32_t arch) {
+    const std::string name = arch == 0 ? "a GPU" : "sm_" + std::to_string(arch);
+    return "the image holds only machine code for " + name +
+           "; the software GPU runs PTX (compile with -gencode arch=compute_XX,code=compute_XX)";
+}
+
+}  // namespace
+
+JitOptions read_jit_options(unsigned count, CUjit_option* options, void** values) {
+    JitOptions result;
+    if (options == nullptr || values == nullptr) return result;
+    for (unsigned i = 0; i < count; ++i) {
+        if (options[i] == CU_JIT_ERROR_LOG_BUFFER) result.error_log = static_cast<char*>(values[i]);
+        if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) {
+            result.error_log_bytes = static_cast<std::size_t>(reinterpret_cast<std::uintptr_t>(values[i]) & 0xFFFFFFFF);
+            result.error_log_size_slot = &values[i];
+        }
+    }
+    return result;
+}
+
+void write_jit_log(const JitOptions& options, const std::string& text) {
+    if (!text.empty()) std::fprintf(stderr, "gpupool software GPU: %s\n", text.c_str());
+    std::size_t written = 0;
+    if (options.error_log != nullptr && options.error_log_bytes > 0) {
+        written = std::min(text.size(), options.error_log_bytes - 1);
+        std::memcpy(options.error_log, text.data(), written);
+        options.error_log[written] = '\0';
+    }
+    // The driver answers in the option's own slot how much it wrote.
+    if (options.error_log_size_slot != nullptr) {
+        *options.error_log_size_slot =
+            reinterpret_cast<void*>(static_cast<std::uintptr_t>(text.empty() ? 0 : written + 1));
+    }
+}
+
+CUresult ptx_of_image(const void* image, std::string& text, std::string& message) {
+    auto inspected = fatbin::inspect_trusted(image);
+    if (!inspected) {
+        message = inspected.error().message;
+        return CUDA_ERROR_INVALID_IMAGE;
+    }
+    if (inspected->form == fatbin::Form::ptx) {
+        text.assign(static_cast<const char*>(image), strlen(static_cast<const char*>(image)));
+        return CUDA_SUCCESS;
+    }
+    if (inspected->form == fatbin::Form::cubin) {
+        // sm_XX is in the ELF header's flags: bits 8 to 15 since CUDA 13, bits 0 to 7 before.
+        const auto* header = static_cast<const unsigned char*>(image);
+        message = machine_code_message(header[0x31] >= 50 ? header[0x31] : header[0x30]);
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    }
+    auto entries = fatbin::image_entries(*inspected);
+    if (!entries) {
+        message = entries.error().message;
+        return CUDA_ERROR_INVALID_IMAGE;
+    }
+    const auto chosen = fatbin::select(*entries, capability, fatbin::Preference::ptx_only);
+    if (chosen.empty()) {
+        std::uint32_t arch = 0;
+        for (const auto& entry : *entries) arch = std::max(arch, entry.arch);
+        message = machine_code_message(arch);
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    }
+    auto unpacked = fatbin::unpack(chosen.front());
+    if (!unpacked) {
+        message = unpacked.error().message;
+        return CUDA_ERROR_INVALID_IMAGE;
+    }
+    text = std::string(unpacked->text());
+    return CUDA_SUCCESS;
+}
+
+CUresult compile_text(const std::string& text, std::shared_ptr<CompiledModule>& code, std::string& message) {
+    auto compiled = compile(text);
+    if (!compiled) {
+        message = "PTX " + compiled.error().message;
+        return CUDA_ERROR_INVALID_PTX;
+    }
+    code = std::move(*compiled);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,300 @@
+// Launches and occupancy.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "server/softgpu/api/functions.h"
+#include "server/softgpu/exec/grid.h"
+
+namespace gpupool::softgpu {
+
+int dynamic_shared_limit(const CompiledFunction& code, const std::map<int, int>& set) {
+    int limit = 0;
+    function_attribute(code, set, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, limit);
+    return std::max(limit, max_static_shared_bytes - static_cast<int>(code.shared_bytes));
+}
+
+int resident_blocks(const CompiledFunction& code, int threads, std::size_t dynamic_shared_bytes) {
+    if (threads <= 0 || threads > static_cast<int>(code.max_threads)) return 0;
+    const std::size_t shared = code.shared_bytes + dynamic_shared_bytes + 1024;
+    const int by_threads = 2048 / ((threads + 31) / 32 * 32);
+    const int by_shared = static_cast<int>(233472 / shared);
+    return std::min({by_threads, by_shared, 32});
+}
+
+namespace {
+
+struct Request {
+    CUfunction function = nullptr;
+    unsigned grid[3] = {1, 1, 1};
+    unsigned block[3] = {1, 1, 1};
+    unsigned shared_bytes = 0;
+    CUstream stream = nullptr;
+    void** params = nullptr;
+    void** extra = nullptr;
+    bool cooperative = false;
+};
+
+CUresult code_of(FaultKind kind) {
+    switch (kind) {
+        case FaultKind::none:
+        case FaultKind::stopped: return CUDA_SUCCESS;
+        case FaultKind::illegal_address: return CUDA_ERROR_ILLEGAL_ADDRESS;
+        case FaultKind::misaligned_address: return CUDA_ERROR_MISALIGNED_ADDRESS;
+        case FaultKind::illegal_instruction: return CUDA_ERROR_ILLEGAL_INSTRUCTION;
+        case FaultKind::stack_overflow: return CUDA_ERROR_HARDWARE_STACK_ERROR;
+        case FaultKind::assertion: return CUDA_ERROR_ASSERT;
+        case FaultKind::out_of_memory: return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+        case FaultKind::trap:
+        case FaultKind::deadlock: return CUDA_ERROR_LAUNCH_FAILED;
+    }
+    return CUDA_ERROR_LAUNCH_FAILED;
+}
+
+const char* name_of(FaultKind kind) {
+    switch (kind) {
+        case FaultKind::illegal_address: return "illegal address";
+        case FaultKind::misaligned_address: return "misaligned address";
+        case FaultKind::illegal_instruction: return "illegal instruction";
+        case FaultKind::stack_overflow: return "stack overflow";
+        case FaultKind::assertion: return "assertion";
+        case FaultKind::out_of_memory: return "out of host memory";
+        case FaultKind::trap: return "trap";
+        case FaultKind::deadlock: return "deadlock";
+        case FaultKind::none:
+        case FaultKind::stopped: break;
+    }
+    return "";
+}
+
+CUresult check(const Request& request, const Function& function, const Context& context,
+               const std::map<int, int>& attributes) {
+    const CompiledFunction& code = *function.code;
+    constexpr std::uint64_t limits[6] = {2147483647, 65535, 65535, 1024, 1024, 64};
+    for (int i = 0; i < 3; ++i) {
+        if (request.grid[i] == 0 || request.grid[i] > limits[i]) return CUDA_ERROR_INVALID_VALUE;
+        if (request.block[i] == 0 || request.block[i] > limits[3 + i]) return CUDA_ERROR_INVALID_VALUE;
+        if (code.required_threads[0] != 0 && request.block[i] != code.required_threads[i])
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    const std::uint64_t threads = std::uint64_t{request.block[0]} * request.block[1] * request.block[2];
+    if (threads > 1024) return CUDA_ERROR_INVALID_VALUE;
+    if (threads > code.max_threads) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+    if (request.shared_bytes > static_cast<unsigned>(dynamic_shared_limit(code, attributes)))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (request.cooperative) {
+        const std::uint64_t blocks = std::uint64_t{request.grid[0]} * request.grid[1] * request.grid[2];
+        const int per_sm = resident_blocks(code, static_cast<int>(threads), request.shared_bytes);
+        if (blocks > std::uint64_t{HelperPool::instance().size() + 1} * static_cast<unsigned>(per_sm)) {
+            return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+        }
+    }
+    return context.status();
+}
+
+// The parameters as the kernel sees them, from either form of a launch.
+CUresult gather_params(const Request& request, const CompiledFunction& code, std::vector<std::uint8_t>& buffer) {
+    buffer.assign(code.param_bytes, 0);
+    if (request.extra != nullptr) {
+        if (request.params != nullptr) return CUDA_ERROR_INVALID_VALUE;
+        const void* from = nullptr;
+        std::size_t bytes = 0;
+        for (void** at = request.extra; *at != CU_LAUNCH_PARAM_END; at += 2) {
+            if (*at == CU_LAUNCH_PARAM_BUFFER_POINTER)
+                from = at[1];
+            else if (*at == CU_LAUNCH_PARAM_BUFFER_SIZE)
+                bytes = *static_cast<std::size_t*>(at[1]);
+            else
+                return CUDA_ERROR_INVALID_VALUE;
+        }
+        if (bytes < code.param_bytes || (bytes != 0 && from == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+        if (!buffer.empty()) std::memcpy(buffer.data(), from, buffer.size());
+        return CUDA_SUCCESS;
+    }
+    if (code.params.empty()) return CUDA_SUCCESS;
+    SOFTGPU_NOT_NULL(request.params);
+    for (std::size_t i = 0; i < code.params.size(); ++i) {
+        SOFTGPU_NOT_NULL(request.params[i]);
+        std::memcpy(buffer.data() + code.params[i].offset_bytes, request.params[i], code.params[i].size_bytes);
+    }
+    return CUDA_SUCCESS;
+}
+
+// A launch on its way: keeps what the kernel needs until it has ended.
+struct Launch {
+    std::shared_ptr<CompiledModule> code;
+    std::vector<std::uint64_t> params;  // 8-byte aligned
+    std::vector<std::uint64_t> workspace;
+    LaunchState state;
+    bool cooperative = false;
+
+    CUresult run(Context& context) {
+        if (cooperative) AddressSpace::instance().add(state.grid_workspace, workspace.size() * 8);
+        const Fault fault = Grid::run(state, cooperative, context.stop);
+        if (cooperative) AddressSpace::instance().remove(state.grid_workspace, workspace.size() * 8);
+        std::fflush(stdout);  // device printf
+        if (fault.kind != FaultKind::none && fault.kind != FaultKind::stopped) {
+            std::fprintf(stderr, "gpupool software GPU: kernel '%s': %s at PTX line %u, address 0x%llx: %s\n",
+                         state.entry->name.c_str(), name_of(fault.kind), fault.line,
+                         static_cast<unsigned long long>(fault.address), fault.detail);
+        }
+        return code_of(fault.kind);
+    }
+};
+
+CUresult launch(const Request& request) {
+    SOFTGPU_READY();
+    std::shared_ptr<Function> function;
+    if (const CUresult error = find_function(request.function, function); error != CUDA_SUCCESS) return error;
+    SOFTGPU_STREAM(request.stream, stream);
+    Context& context = stream->context;
+    if (function->module->context.get() != &context) return CUDA_ERROR_INVALID_HANDLE;
+    std::map<int, int> attributes;
+    {
+        const std::lock_guard lock(function->mutex);
+        attributes = function->attributes;
+    }
+    if (const CUresult error = check(request, *function, context, attributes); error != CUDA_SUCCESS) return error;
+    std::vector<std::uint8_t> params;
+    if (const CUresult error = gather_params(request, *function->code, params); error != CUDA_SUCCESS) return error;
+    auto work = std::make_shared<Launch>();
+    work->code = function->module->code;
+    work->params.assign((params.size() + 7) / 8 + 1, 0);
+    if (!params.empty()) std::memcpy(work->params.data(), params.data(), params.size());
+    work->cooperative = request.cooperative;
+    LaunchState& launched = work->state;
+    launched.entry = function->code;
+    launched.functions = &work->code->functions;
+    launched.params = reinterpret_cast<const std::uint8_t*>(work->params.data());
+    std::copy(request.grid, request.grid + 3, launched.grid);
+    std::copy(request.block, request.block + 3, launched.block);
+    launched.dynamic_shared_bytes = request.shared_bytes;
+    std::size_t stack_limit = 0;
+    {
+        const std::lock_guard lock(context.order_mutex);
+        stack_limit = context.limits[CU_LIMIT_STACK_SIZE];
+    }
+    const std::size_t stack = function->code->may_recurse
+                                  ? std::max<std::size_t>(stack_limit, function->code->stack_bytes)
+                                  : function->code->stack_bytes;
+    launched.local_bytes_per_lane = static_cast<std::uint32_t>((stack + 15) / 16 * 16);
+    launched.grid_id = state().next_id.fetch_add(1);
+    launched.sm_count = HelperPool::instance().size() + 1;
+    if (request.cooperative) {
+        work->workspace.assign(64, 0);
+        launched.grid_workspace = reinterpret_cast<std::uint64_t>(work->workspace.data());
+    }
+    submit_ordered(stream, [work, &context] { return work->run(context); });
+    return CUDA_SUCCESS;
+}
+
+CUresult max_active(int* blocks, CUfunction handle, int threads, std::size_t shared_bytes) {
+    SOFTGPU_READY();
+    SOFTGPU_NOT_NULL(blocks);
+    std::shared_ptr<Function> function;
+    if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) return error;
+    if (threads <= 0) return CUDA_ERROR_INVALID_VALUE;
+    *blocks = resident_blocks(*function->code, threads, shared_bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult potential_block(int* grid, int* block, CUfunction handle, CUoccupancyB2DSize shared_of,
+                         std::size_t shared_bytes, int limit) {
+    SOFTGPU_READY();
+    if (grid == nullptr || block == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    std::shared_ptr<Function> function;
+    if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) return error;
+    const int most = limit > 0 ? std::min<int>(limit, static_cast<int>(function->code->max_threads))
+                               : static_cast<int>(function->code->max_threads);
+    int best = 0, best_threads = 0;
+    for (int threads = most / 32 * 32 == 0 ? most : most / 32 * 32; threads > 0; threads -= 32) {
+        const std::size_t shared = shared_of != nullptr ? shared_of(threads) : shared_bytes;
+        const int blocks = resident_blocks(*function->code, threads, shared);
+        if (blocks * threads > best_threads) best_threads = blocks * threads, best = threads;
+    }
+    if (best == 0) return CUDA_ERROR_INVALID_VALUE;
+    const std::size_t shared = shared_of != nullptr ? shared_of(best) : shared_bytes;
+    *block = best;
+    *grid = resident_blocks(*function->code, best, shared) * static_cast<int>(HelperPool::instance().size() + 1);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+}  // namespace gpupool::softgpu
+
+using namespace gpupool::softgpu;
+
+extern "C" {
+
+CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                unsigned bz, unsigned shared_bytes, CUstream stream, void** params, void** extra) {
+    return launch({function, {gx, gy, gz}, {bx, by, bz}, shared_bytes, stream, params, extra, false});
+}
+
+CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                                           unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream,
+                                           void** params) {
+    return launch({function, {gx, gy, gz}, {bx, by, bz}, shared_bytes, stream, params, nullptr, true});
+}
+
+CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params, void** extra) {
+    SOFTGPU_READY();
+    SOFTGPU_NOT_NULL(config);
+    Request request{function,
+                    {config->gridDimX, config->gridDimY, config->gridDimZ},
+                    {config->blockDimX, config->blockDimY, config->blockDimZ},
+                    config->sharedMemBytes,
+                    config->hStream,
+                    params,
+                    extra,
+                    false};
+    if (config->numAttrs != 0 && config->attrs == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < config->numAttrs; ++i) {
+        const CUlaunchAttribute& attribute = config->attrs[i];
+        if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) request.cooperative = attribute.value.cooperative != 0;
+        if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+            const auto& cluster = attribute.value.clusterDim;
+            if (cluster.x > 1 || cluster.y > 1 || cluster.z > 1) return CUDA_ERROR_NOT_SUPPORTED;
+        }
+        if (attribute.id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT ||
+            attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT) {
+            return CUDA_ERROR_NOT_SUPPORTED;
+        }
+    }
+    return launch(request);
+}
+
+CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads,
+                                                             size_t shared_bytes) {
+    return max_active(blocks, function, threads, shared_bytes);
+}
+
+CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function, int threads,
+                                                                      size_t shared_bytes, unsigned) {
+    return max_active(blocks, function, threads, shared_bytes);
+}
+
+CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(int* grid, int* block, CUfunction function,
+                                                  CUoccupancyB2DSize shared_of, size_t shared_bytes, int limit) {
+    return potential_block(grid, block, function, shared_of, shared_bytes, limit);
+}
+
+CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* block, CUfunction function,
+                                                           CUoccupancyB2DSize shared_of, size_t shared_bytes, int limit,
+                                                           unsigned) {
+    return potential_block(grid, block, function, shared_of, shared_bytes, limit);
+}
+
+CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction handle, int blocks, int threads) {
+    SOFTGPU_READY();
+    if (bytes == nullptr || blocks <= 0 || threads <= 0) return CUDA_ERROR_INVALID_VALUE;
+    std::shared_ptr<Function> function;
+    if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) return error;
+    const std::size_t taken = function->code->shared_bytes + 1024;
+    const std::size_t share = 233472U / static_cast<unsigned>(blocks);
+    *bytes = share > taken ? std::min<std::size_t>(share - taken, max_shared_bytes) : 0;
+    return CUDA_SUCCESS;
+}
+
+}  // extern "C"

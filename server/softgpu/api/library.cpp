@@ -1,0 +1,236 @@
+// Libraries: images loaded without a context, with a module in each context that uses them.
+#include <fstream>
+#include <iterator>
+
+#include "server/softgpu/api/functions.h"
+#include "server/softgpu/api/image.h"
+
+namespace gpupool::softgpu {
+
+CUresult Library::module(const ContextPtr& context, std::shared_ptr<Module>& result) {
+    const std::lock_guard lock(mutex);
+    auto& found = modules[context.get()];
+    // A primary context that was reset lost its modules.
+    if (found != nullptr && state().modules.find(found.get()) != nullptr) {
+        result = found;
+        return CUDA_SUCCESS;
+    }
+    found = std::make_shared<Module>();
+    found->context = context;
+    found->library = this;
+    if (!code_taken) {
+        found->code = code;  // its variables become this context's
+        code_taken = true;
+    } else {
+        std::string message;
+        if (const CUresult error = compile_text(text, found->code, message); error != CUDA_SUCCESS) return error;
+    }
+    state().modules.add(found);
+    result = found;
+    return CUDA_SUCCESS;
+}
+
+std::shared_ptr<Kernel> Library::kernel(const CompiledFunction& from) {
+    const std::lock_guard lock(mutex);
+    auto& found = kernels[&from];
+    if (found == nullptr) {
+        found = std::make_shared<Kernel>();
+        found->library = this;
+        found->code = &from;
+        state().kernels.add(found);
+    }
+    return found;
+}
+
+}  // namespace gpupool::softgpu
+
+using namespace gpupool::softgpu;
+
+namespace {
+
+CUresult load(CUlibrary* result, const void* image, const JitOptions& options) {
+    SOFTGPU_READY();
+    if (result == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    auto library = std::make_shared<Library>();
+    std::string message;
+    CUresult error = ptx_of_image(image, library->text, message);
+    if (error == CUDA_SUCCESS) error = compile_text(library->text, library->code, message);
+    write_jit_log(options, message);
+    if (error != CUDA_SUCCESS) return error;
+    state().libraries.add(library);
+    *result = reinterpret_cast<CUlibrary>(library.get());
+    return CUDA_SUCCESS;
+}
+
+std::vector<const CompiledFunction*> entries_of(const CompiledModule& code) {
+    std::vector<const CompiledFunction*> result;
+    for (const auto& function : code.functions) {
+        if (function.entry && function.defined) result.push_back(&function);
+    }
+    return result;
+}
+
+#define SOFTGPU_LIBRARY(handle, name)                 \
+    SOFTGPU_READY();                                  \
+    const auto name = state().libraries.find(handle); \
+    if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
+#define SOFTGPU_KERNEL(handle, name)                \
+    SOFTGPU_READY();                                \
+    const auto name = state().kernels.find(handle); \
+    if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
+
+CUresult variable(const std::shared_ptr<Library>& library, bool managed, const char* name, CUdeviceptr* pointer,
+                  size_t* bytes) {
+    SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_NULL(name);
+    std::shared_ptr<Module> module;
+    if (const CUresult error = library->module(context, module); error != CUDA_SUCCESS) return error;
+    const auto* found = module->code->find_variable(name);
+    if (found == nullptr || found->managed != managed) return CUDA_ERROR_NOT_FOUND;
+    if (pointer != nullptr) *pointer = found->address;
+    if (bytes != nullptr) *bytes = found->size_bytes;
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* options, void** values,
+                                   unsigned count, CUlibraryOption*, void**, unsigned) {
+    // The image is taken at once, so that whether it is preserved does not matter.
+    return load(library, code, read_jit_options(count, options, values));
+}
+
+CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option* options, void** values,
+                                       unsigned count, CUlibraryOption*, void**, unsigned) {
+    SOFTGPU_READY();
+    SOFTGPU_NOT_NULL(path);
+    std::ifstream file(path, std::ios::binary);
+    if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
+    std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    bytes.append(4096, '\0');
+    return load(library, bytes.data(), read_jit_options(count, options, values));
+}
+
+CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
+    SOFTGPU_LIBRARY(handle, library);
+    if (state().libraries.remove(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    const Library* gone = library.get();
+    state().kernels.remove_if([=](const Kernel& k) { return k.library == gone; });
+    state().functions.remove_if([=](const Function& f) { return f.module->library == gone; });
+    state().modules.remove_if([=](const Module& m) { return m.library == gone; });
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLibraryGetKernel(CUkernel* kernel, CUlibrary handle, const char* name) {
+    SOFTGPU_LIBRARY(handle, library);
+    if (kernel == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    for (const auto* entry : entries_of(*library->code)) {
+        if (entry->name != name) continue;
+        *kernel = reinterpret_cast<CUkernel>(library->kernel(*entry).get());
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult CUDAAPI cuLibraryGetKernelCount(unsigned* count, CUlibrary handle) {
+    SOFTGPU_LIBRARY(handle, library);
+    SOFTGPU_NOT_NULL(count);
+    *count = static_cast<unsigned>(entries_of(*library->code).size());
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel* kernels, unsigned count, CUlibrary handle) {
+    SOFTGPU_LIBRARY(handle, library);
+    if (kernels == nullptr && count != 0) return CUDA_ERROR_INVALID_VALUE;
+    const auto entries = entries_of(*library->code);
+    for (unsigned i = 0; i < count && i < entries.size(); ++i) {
+        kernels[i] = reinterpret_cast<CUkernel>(library->kernel(*entries[i]).get());
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLibraryGetModule(CUmodule* result, CUlibrary handle) {
+    SOFTGPU_LIBRARY(handle, library);
+    SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_NULL(result);
+    std::shared_ptr<Module> module;
+    const CUresult error = library->module(context, module);
+    if (error == CUDA_SUCCESS) *result = reinterpret_cast<CUmodule>(module.get());
+    return error;
+}
+
+CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr* pointer, size_t* bytes, CUlibrary handle, const char* name) {
+    SOFTGPU_LIBRARY(handle, library);
+    return variable(library, false, name, pointer, bytes);
+}
+
+CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* pointer, size_t* bytes, CUlibrary handle, const char* name) {
+    SOFTGPU_LIBRARY(handle, library);
+    return variable(library, true, name, pointer, bytes);
+}
+
+CUresult CUDAAPI cuKernelGetFunction(CUfunction* result, CUkernel handle) {
+    SOFTGPU_KERNEL(handle, kernel);
+    SOFTGPU_NOT_NULL(result);
+    std::shared_ptr<Function> function;
+    const CUresult error = find_function(reinterpret_cast<CUfunction>(handle), function);
+    if (error == CUDA_SUCCESS) *result = reinterpret_cast<CUfunction>(function.get());
+    return error;
+}
+
+CUresult CUDAAPI cuKernelGetLibrary(CUlibrary* library, CUkernel handle) {
+    SOFTGPU_KERNEL(handle, kernel);
+    SOFTGPU_NOT_NULL(library);
+    *library = reinterpret_cast<CUlibrary>(kernel->library);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel handle) {
+    SOFTGPU_KERNEL(handle, kernel);
+    SOFTGPU_NOT_NULL(name);
+    *name = kernel->code->name.c_str();
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuKernelGetParamInfo(CUkernel handle, size_t index, size_t* offset, size_t* size) {
+    SOFTGPU_KERNEL(handle, kernel);
+    return param_info(*kernel->code, index, offset, size);
+}
+
+CUresult CUDAAPI cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel handle, CUdevice device) {
+    SOFTGPU_KERNEL(handle, kernel);
+    SOFTGPU_NOT_NULL(value);
+    Device* found;
+    if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) return error;
+    const std::lock_guard lock(kernel->mutex);
+    return function_attribute(*kernel->code, kernel->attributes, attribute, *value);
+}
+
+CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel handle, CUdevice device) {
+    SOFTGPU_KERNEL(handle, kernel);
+    Device* found;
+    if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) return error;
+    const std::lock_guard lock(kernel->mutex);
+    if (const CUresult error = set_function_attribute(*kernel->code, kernel->attributes, attribute, value);
+        error != CUDA_SUCCESS) {
+        return error;
+    }
+    // Functions that exist already follow.
+    const std::lock_guard library_lock(kernel->library->mutex);
+    for (const auto& [context, module] : kernel->library->modules) {
+        if (context->device != found) continue;
+        const auto function = module->function(std::string_view(kernel->code->name));
+        const std::lock_guard function_lock(function->mutex);
+        function->attributes[attribute] = value;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel handle, CUfunc_cache, CUdevice) {
+    SOFTGPU_KERNEL(handle, kernel);
+    return CUDA_SUCCESS;
+}
+
+}  // extern "C"

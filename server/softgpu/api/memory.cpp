@@ -1,0 +1,267 @@
+// Allocation of device, host and managed memory, and questions about pointers.
+#include "server/softgpu/api/memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "server/softgpu/exec/address_space.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+constexpr std::uint64_t max_host_bytes = std::uint64_t{1} << 46;
+
+void* map_memory(std::uint64_t bytes) {
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? nullptr : memory;
+}
+
+}  // namespace
+
+CUresult allocate(const AllocationRequest& request, std::uint64_t& address) {
+    if (request.size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (request.size_bytes > max_host_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+    const bool counted = request.kind == MemoryKind::device || request.kind == MemoryKind::managed;
+    // As the hardware hands out memory, so that "used" is what a program can take.
+    const std::uint64_t counted_bytes = counted ? (request.size_bytes + 511) / 512 * 512 : 0;
+    Device& device = *request.context->device;
+    if (counted && !device.take(counted_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    void* memory = map_memory(request.size_bytes);
+    if (memory == nullptr) {
+        if (counted) device.give(counted_bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    address = reinterpret_cast<std::uint64_t>(memory);
+    if (request.pool != nullptr) {
+        const std::uint64_t used = request.pool->used_bytes.fetch_add(counted_bytes) + counted_bytes;
+        std::uint64_t high = request.pool->used_high_bytes.load();
+        while (high < used && !request.pool->used_high_bytes.compare_exchange_weak(high, used)) {
+        }
+    }
+    state().allocations.add({address, request.size_bytes, request.kind, request.context, device.ordinal, request.flags,
+                             state().next_id.fetch_add(1), counted_bytes, request.pool});
+    return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::softgpu
+
+using namespace gpupool::softgpu;
+
+namespace {
+
+CUresult free_of_kind(std::uint64_t address, bool host) {
+    Allocation found;
+    if (!state().allocations.find(address, found) || found.begin != address) return CUDA_ERROR_INVALID_VALUE;
+    const bool fits =
+        host ? found.kind == MemoryKind::host : found.kind == MemoryKind::device || found.kind == MemoryKind::managed;
+    if (!fits) return CUDA_ERROR_INVALID_VALUE;
+    // Natively a free waits for the context's work.
+    found.context->synchronize();
+    if (!state().allocations.remove(address, found)) return CUDA_ERROR_INVALID_VALUE;
+    release_memory(found);
+    return CUDA_SUCCESS;
+}
+
+CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
+    Allocation found;
+    const bool known = state().allocations.find(pointer, found);
+    const auto put = [&](auto value) {
+        std::memcpy(data, &value, sizeof value);
+        return CUDA_SUCCESS;
+    };
+    if (!known) {
+        // A module's variable is device memory too, without an allocation of its own.
+        AddressRange range;
+        if (!AddressSpace::instance().find(pointer, range)) return CUDA_ERROR_INVALID_VALUE;
+        found = {range.begin, range.end - range.begin, MemoryKind::device, nullptr, 0, 0, 0, 0, nullptr};
+    }
+    const bool host = found.kind == MemoryKind::host || found.kind == MemoryKind::registered;
+    switch (attribute) {
+        case CU_POINTER_ATTRIBUTE_CONTEXT: return put(reinterpret_cast<CUcontext>(found.context));
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+            return put(static_cast<unsigned>(host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE));
+        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return put(pointer);
+        case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+            if (!host && found.kind != MemoryKind::managed) return CUDA_ERROR_INVALID_VALUE;
+            return put(reinterpret_cast<void*>(pointer));
+        case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return put(0U);
+        case CU_POINTER_ATTRIBUTE_BUFFER_ID: return put(found.id);
+        case CU_POINTER_ATTRIBUTE_IS_MANAGED: return put(found.kind == MemoryKind::managed ? 1U : 0U);
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return put(found.device);
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return put(found.begin);
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put(static_cast<size_t>(found.size_bytes));
+        case CU_POINTER_ATTRIBUTE_MAPPED: return put(1U);
+        case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+            return put(static_cast<unsigned long long>(
+                found.kind == MemoryKind::mapped ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0));
+        case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return put(3U);
+        case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return put(reinterpret_cast<CUmemoryPool>(found.pool.get()));
+        default: return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
+    SOFTGPU_CONTEXT(context);
+    if (free_bytes == nullptr || total_bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *total_bytes = context->device->total_bytes;
+    *free_bytes = *total_bytes - std::min<std::uint64_t>(*total_bytes, context->device->used_bytes.load());
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
+    SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_NULL(pointer);
+    std::uint64_t address = 0;
+    const CUresult result = allocate({context.get(), bytes, MemoryKind::device, 0, nullptr}, address);
+    if (result == CUDA_SUCCESS) *pointer = address;
+    return result;
+}
+
+CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width, size_t height,
+                                    unsigned element) {
+    SOFTGPU_CONTEXT(context);
+    if (pointer == nullptr || pitch == nullptr || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (element != 4 && element != 8 && element != 16) return CUDA_ERROR_INVALID_VALUE;
+    if (width > (std::size_t{1} << 40) || height > (std::size_t{1} << 31)) return CUDA_ERROR_OUT_OF_MEMORY;
+    const size_t row = (width + 511) / 512 * 512;
+    std::uint64_t bytes = 0, address = 0;
+    if (__builtin_mul_overflow(row, height, &bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result = allocate({context.get(), bytes, MemoryKind::device, 0, nullptr}, address);
+    if (result == CUDA_SUCCESS) *pointer = address, *pitch = row;
+    return result;
+}
+
+CUresult CUDAAPI cuMemFree_v2(CUdeviceptr pointer) {
+    SOFTGPU_CONTEXT(context);
+    return pointer == 0 ? CUDA_SUCCESS : free_of_kind(pointer, false);
+}
+
+CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
+    SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_NULL(pointer);
+    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) return CUDA_ERROR_INVALID_VALUE;
+    std::uint64_t address = 0;
+    const CUresult result = allocate({context.get(), bytes, MemoryKind::managed, flags, nullptr}, address);
+    if (result == CUDA_SUCCESS) *pointer = address;
+    return result;
+}
+
+CUresult CUDAAPI cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
+    SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_NULL(pointer);
+    if ((flags & ~7U) != 0) return CUDA_ERROR_INVALID_VALUE;
+    std::uint64_t address = 0;
+    const CUresult result = allocate({context.get(), bytes, MemoryKind::host, flags, nullptr}, address);
+    if (result == CUDA_SUCCESS) *pointer = reinterpret_cast<void*>(address);
+    return result;
+}
+
+CUresult CUDAAPI cuMemAllocHost_v2(void** pointer, size_t bytes) {
+    return cuMemHostAlloc(pointer, bytes, 0);
+}
+
+CUresult CUDAAPI cuMemFreeHost(void* pointer) {
+    SOFTGPU_CONTEXT(context);
+    return pointer == nullptr ? CUDA_SUCCESS : free_of_kind(reinterpret_cast<std::uint64_t>(pointer), true);
+}
+
+CUresult CUDAAPI cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flags) {
+    SOFTGPU_CONTEXT(context);
+    if (pointer == nullptr || bytes == 0 || (flags & ~15U) != 0) return CUDA_ERROR_INVALID_VALUE;
+    const auto begin = reinterpret_cast<std::uint64_t>(pointer);
+    if (AddressSpace::instance().touches(begin, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    state().allocations.add({begin, bytes, MemoryKind::registered, context.get(), context->device->ordinal, flags,
+                             state().next_id.fetch_add(1), 0, nullptr});
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemHostUnregister(void* pointer) {
+    SOFTGPU_CONTEXT(context);
+    Allocation found;
+    const auto begin = reinterpret_cast<std::uint64_t>(pointer);
+    if (!state().allocations.find(begin, found) || found.begin != begin || found.kind != MemoryKind::registered) {
+        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    }
+    found.context->synchronize();
+    return state().allocations.remove(begin, found) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+}
+
+CUresult CUDAAPI cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* pointer, unsigned flags) {
+    SOFTGPU_CONTEXT(context);
+    if (device == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    Allocation found;
+    const auto address = reinterpret_cast<std::uint64_t>(pointer);
+    if (!state().allocations.find(address, found)) return CUDA_ERROR_INVALID_VALUE;
+    *device = address;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemHostGetFlags(unsigned* flags, void* pointer) {
+    SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_NULL(flags);
+    Allocation found;
+    if (!state().allocations.find(reinterpret_cast<std::uint64_t>(pointer), found) || found.kind != MemoryKind::host) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    // Every pinned block is mapped: addresses are unified.
+    *flags = found.flags | CU_MEMHOSTALLOC_DEVICEMAP;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr pointer) {
+    SOFTGPU_CONTEXT(context);
+    Allocation found;
+    if (!state().allocations.find(pointer, found)) return CUDA_ERROR_NOT_FOUND;
+    if (base != nullptr) *base = found.begin;
+    if (size != nullptr) *size = found.size_bytes;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
+    SOFTGPU_READY();
+    SOFTGPU_NOT_NULL(data);
+    return pointer_attribute(data, attribute, pointer);
+}
+
+CUresult CUDAAPI cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data,
+                                        CUdeviceptr pointer) {
+    SOFTGPU_READY();
+    if (count == 0 || attributes == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count; ++i) {
+        if (data[i] == nullptr) return CUDA_ERROR_INVALID_VALUE;
+        // An unknown pointer is not an error here: its values are zero.
+        if (pointer_attribute(data[i], attributes[i], pointer) == CUDA_SUCCESS) continue;
+        const bool four =
+            attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE || attributes[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED ||
+            attributes[i] == CU_POINTER_ATTRIBUTE_MAPPED || attributes[i] == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+        if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
+            const int none = -2;
+            std::memcpy(data[i], &none, sizeof none);
+        } else {
+            std::memset(data[i], 0, four ? 4 : 8);
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, CUmem_advise, CUmemLocation) {
+    SOFTGPU_CONTEXT(context);
+    Allocation found;
+    if (bytes == 0 || !state().allocations.find(pointer, found)) return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;  // memory is in one place
+}
+
+CUresult CUDAAPI cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation, unsigned, CUstream handle) {
+    SOFTGPU_STREAM(handle, stream);
+    Allocation found;
+    if (bytes == 0 || !state().allocations.find(pointer, found)) return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+}  // extern "C"

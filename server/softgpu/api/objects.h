@@ -1,0 +1,286 @@
+// What the driver's handles stand for, and the registries that tell a good handle from a bad one.
+//
+// Ownership: registries share objects with the work that still uses them, so destroying a handle never pulls anything
+// from under a running kernel. Nothing process-wide is ever destroyed: a kernel that never ends must not hang exit.
+// Threads: any; each object guards itself. Errors: CUresult, as the driver gives them.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "server/softgpu/api/cuda_api.h"
+#include "server/softgpu/exec/compile.h"
+#include "server/softgpu/exec/warp.h"
+
+namespace gpupool::softgpu {
+
+struct Context;
+struct Stream;
+using ContextPtr = std::shared_ptr<Context>;
+using StreamPtr = std::shared_ptr<Stream>;
+
+// A handle is its object's address; only addresses that are registered are ever followed.
+template <class T>
+class Registry {
+  public:
+    void add(const std::shared_ptr<T>& object) {
+        const std::unique_lock lock(mutex_);
+        objects_[object.get()] = object;
+    }
+    std::shared_ptr<T> find(const void* handle) const {
+        const std::shared_lock lock(mutex_);
+        const auto found = objects_.find(handle);
+        return found == objects_.end() ? nullptr : found->second;
+    }
+    std::shared_ptr<T> remove(const void* handle) {
+        const std::unique_lock lock(mutex_);
+        const auto found = objects_.find(handle);
+        if (found == objects_.end()) return nullptr;
+        auto object = found->second;
+        objects_.erase(found);
+        return object;
+    }
+    template <class F>
+    void remove_if(F which) {
+        std::vector<std::shared_ptr<T>> removed;  // destroyed outside of the lock
+        const std::unique_lock lock(mutex_);
+        for (auto at = objects_.begin(); at != objects_.end();) {
+            if (which(*at->second)) {
+                removed.push_back(at->second);
+                at = objects_.erase(at);
+            } else {
+                ++at;
+            }
+        }
+    }
+
+  private:
+    mutable std::shared_mutex mutex_;
+    std::unordered_map<const void*, std::shared_ptr<T>> objects_;
+};
+
+// One recording of an event, or any other moment that work can be waited for.
+struct Moment {
+    std::mutex mutex;
+    std::condition_variable reached_changed;
+    bool reached = false;
+    std::chrono::steady_clock::time_point at;
+
+    void reach();
+    bool is_reached();
+    void wait(const std::atomic<bool>& stop);
+};
+
+// In-order work, done by a thread of its own while there is some.
+struct Stream : std::enable_shared_from_this<Stream> {
+    using Work = std::function<CUresult()>;
+
+    Stream(Context& owner, unsigned stream_flags, int stream_priority);
+
+    Context& context;
+    const unsigned flags;
+    const int priority;
+    const unsigned long long id;
+
+    // Takes its place behind everything submitted so far; waits while the stream is full.
+    std::uint64_t submit(Work work);
+    void wait_for_space();
+    void wait(std::uint64_t sequence);
+    bool is_done(std::uint64_t sequence);
+    std::uint64_t submitted();
+
+  private:
+    void run();
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<Work> queue_;
+    std::uint64_t submitted_ = 0;
+    std::uint64_t completed_ = 0;
+    bool running_ = false;
+};
+
+struct MemoryPool {
+    int device = 0;
+    bool is_default = false;
+    std::uint64_t release_threshold_bytes = 0;
+    std::atomic<std::uint64_t> used_bytes{0};
+    std::atomic<std::uint64_t> used_high_bytes{0};
+    std::map<int, int> flags;  // the reuse policies, by attribute
+    std::mutex mutex;
+};
+
+struct Device {
+    int ordinal = 0;
+    std::uint64_t total_bytes = 0;
+    std::atomic<std::uint64_t> used_bytes{0};
+    ContextPtr primary;
+    std::shared_ptr<MemoryPool> default_pool;
+    std::shared_ptr<MemoryPool> current_pool;
+
+    // Counts memory; false when there is not enough.
+    bool take(std::uint64_t bytes);
+    void give(std::uint64_t bytes) { used_bytes.fetch_sub(bytes); }
+};
+
+struct Context : std::enable_shared_from_this<Context> {
+    Device* device = nullptr;
+    unsigned flags = 0;
+    unsigned api_version = 0;
+    bool primary = false;
+    unsigned long long id = 0;
+    std::atomic<bool> active{false};
+    std::atomic<bool> stop{false};  // everything that runs here is to end
+    std::atomic<int> error{CUDA_SUCCESS};
+    int references = 0;  // of a primary context; under the state's mutex
+    std::map<int, size_t> limits;
+    CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
+    std::map<int, bool> peers;
+
+    std::mutex order_mutex;  // the order between the legacy stream and the blocking ones
+    StreamPtr legacy;
+    std::vector<std::weak_ptr<Stream>> streams;
+    std::mutex host_function_mutex;  // host functions of a context run one at a time
+
+    void open();
+    void close();
+    void poison(CUresult code);
+    CUresult status() const { return static_cast<CUresult>(error.load()); }
+    std::vector<StreamPtr> all_streams();
+    void synchronize();
+};
+
+struct Event {
+    Context* context = nullptr;
+    ContextPtr keeps;
+    unsigned flags = 0;
+    std::mutex mutex;
+    std::shared_ptr<Moment> moment;  // null: never recorded
+};
+
+struct Module;
+struct Function {
+    Module* module = nullptr;
+    std::shared_ptr<Module> keeps;
+    const CompiledFunction* code = nullptr;
+    std::mutex mutex;
+    int max_dynamic_shared_bytes = -1;
+    int carveout = -1;
+    std::map<int, int> attributes;
+};
+
+struct Library;
+struct Module : std::enable_shared_from_this<Module> {
+    ContextPtr context;
+    std::shared_ptr<CompiledModule> code;
+    Library* library = nullptr;
+    std::mutex mutex;
+    std::unordered_map<const CompiledFunction*, std::shared_ptr<Function>> functions;
+
+    std::shared_ptr<Function> function(const CompiledFunction& from);
+    std::shared_ptr<Function> function(std::string_view name);
+};
+
+struct Kernel {
+    Library* library = nullptr;
+    std::shared_ptr<Library> keeps;
+    const CompiledFunction* code = nullptr;
+    std::mutex mutex;
+    std::map<int, int> attributes;
+};
+
+struct Library : std::enable_shared_from_this<Library> {
+    std::string text;
+    std::shared_ptr<CompiledModule> code;  // for what is asked without a context; the first context runs it
+    bool code_taken = false;
+    std::mutex mutex;
+    std::unordered_map<Context*, std::shared_ptr<Module>> modules;
+    std::unordered_map<const CompiledFunction*, std::shared_ptr<Kernel>> kernels;
+
+    CUresult module(const ContextPtr& context, std::shared_ptr<Module>& result);
+    std::shared_ptr<Kernel> kernel(const CompiledFunction& from);
+};
+
+enum class MemoryKind : std::uint8_t { device, host, registered, managed, mapped };
+
+struct Allocation {
+    std::uint64_t begin = 0;
+    std::uint64_t size_bytes = 0;
+    MemoryKind kind = MemoryKind::device;
+    Context* context = nullptr;
+    int device = 0;
+    unsigned flags = 0;
+    unsigned long long id = 0;
+    std::uint64_t counted_bytes = 0;
+    std::shared_ptr<MemoryPool> pool;
+};
+
+// Every allocation that has an address.
+class Allocations {
+  public:
+    void add(const Allocation& allocation);
+    bool find(std::uint64_t address, Allocation& found) const;
+    bool remove(std::uint64_t begin, Allocation& removed);
+    std::vector<Allocation> remove_of(const Context* context);
+
+  private:
+    mutable std::shared_mutex mutex_;
+    std::map<std::uint64_t, Allocation> by_begin_;
+};
+
+struct State {
+    std::atomic<bool> initialised{false};
+    std::mutex mutex;
+    std::vector<std::unique_ptr<Device>> devices;
+    Registry<Context> contexts;
+    Registry<Stream> streams;
+    Registry<Event> events;
+    Registry<Module> modules;
+    Registry<Function> functions;
+    Registry<Library> libraries;
+    Registry<Kernel> kernels;
+    Registry<MemoryPool> pools;
+    Allocations allocations;
+    std::atomic<unsigned long long> next_id{1};
+};
+State& state();
+
+// --- What nearly every entry point begins with; each returns CUDA_SUCCESS or what the entry point is to return.
+CUresult ready();
+CUresult current_context(ContextPtr& result);
+CUresult find_device(CUdevice device, Device*& result);
+// NULL, the legacy handle, the per-thread handle, or a stream of the current context.
+CUresult find_stream(CUstream handle, StreamPtr& result);
+std::vector<CUcontext>& context_stack();
+bool& in_host_function();
+
+// Submits under the legacy stream's rules.
+std::uint64_t submit_ordered(const StreamPtr& stream, Stream::Work work);
+bool is_legacy(const Stream& stream);
+
+// Frees what remove() or remove_of() gave back.
+void release_memory(const Allocation& allocation);
+
+}  // namespace gpupool::softgpu
+
+// An entry point's first line.
+#define SOFTGPU_READY() \
+    if (const CUresult ready_ = ::gpupool::softgpu::ready(); ready_ != CUDA_SUCCESS) return ready_
+#define SOFTGPU_CONTEXT(name)            \
+    ::gpupool::softgpu::ContextPtr name; \
+    if (const CUresult ready_ = ::gpupool::softgpu::current_context(name); ready_ != CUDA_SUCCESS) return ready_
+#define SOFTGPU_STREAM(handle, name)    \
+    ::gpupool::softgpu::StreamPtr name; \
+    if (const CUresult ready_ = ::gpupool::softgpu::find_stream(handle, name); ready_ != CUDA_SUCCESS) return ready_
+#define SOFTGPU_NOT_NULL(pointer) \
+    if ((pointer) == nullptr) return CUDA_ERROR_INVALID_VALUE

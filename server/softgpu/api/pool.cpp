@@ -1,0 +1,167 @@
+// Stream-ordered allocation and memory pools.
+#include "server/softgpu/api/memory.h"
+
+using namespace gpupool::softgpu;
+
+namespace {
+
+// The memory is there at once, which is no later than the stream's order promises.
+CUresult allocate_async(CUdeviceptr* pointer, size_t bytes, const std::shared_ptr<MemoryPool>& pool,
+                        const StreamPtr& stream) {
+    SOFTGPU_NOT_NULL(pointer);
+    std::uint64_t address = 0;
+    const CUresult result = allocate({&stream->context, bytes, MemoryKind::device, 0, pool}, address);
+    if (result == CUDA_SUCCESS) *pointer = address;
+    return result;
+}
+
+#define SOFTGPU_POOL(handle, name)                \
+    SOFTGPU_READY();                              \
+    const auto name = state().pools.find(handle); \
+    if (name == nullptr) return CUDA_ERROR_INVALID_VALUE
+
+CUresult device_pool(CUmemoryPool* pool, CUdevice device, bool current) {
+    Device* found;
+    if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) return error;
+    SOFTGPU_NOT_NULL(pool);
+    const std::lock_guard lock(state().mutex);
+    *pool = reinterpret_cast<CUmemoryPool>((current ? found->current_pool : found->default_pool).get());
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* pointer, size_t bytes, CUstream handle) {
+    SOFTGPU_STREAM(handle, stream);
+    std::shared_ptr<MemoryPool> pool;
+    {
+        const std::lock_guard lock(state().mutex);
+        pool = stream->context.device->current_pool;
+    }
+    return allocate_async(pointer, bytes, pool, stream);
+}
+
+CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool_handle,
+                                         CUstream handle) {
+    SOFTGPU_POOL(pool_handle, pool);
+    SOFTGPU_STREAM(handle, stream);
+    return allocate_async(pointer, bytes, pool, stream);
+}
+
+CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
+    SOFTGPU_STREAM(handle, stream);
+    Allocation found;
+    if (!state().allocations.find(pointer, found) || found.begin != pointer || found.kind != MemoryKind::device)
+        return CUDA_ERROR_INVALID_VALUE;
+    submit_ordered(stream, [pointer]() -> CUresult {
+        Allocation removed;
+        if (state().allocations.remove(pointer, removed)) release_memory(removed);
+        return CUDA_SUCCESS;
+    });
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
+    return device_pool(pool, device, false);
+}
+CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
+    return device_pool(pool, device, true);
+}
+
+CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
+    SOFTGPU_POOL(handle, pool);
+    Device* found;
+    if (const CUresult error = find_device(device, found); error != CUDA_SUCCESS) return error;
+    if (pool->device != device) return CUDA_ERROR_INVALID_VALUE;
+    const std::lock_guard lock(state().mutex);
+    found->current_pool = pool;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* properties) {
+    SOFTGPU_READY();
+    if (handle == nullptr || properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+    Device* device;
+    if (const CUresult error = find_device(properties->location.id, device); error != CUDA_SUCCESS) return error;
+    auto pool = std::make_shared<MemoryPool>();
+    pool->device = device->ordinal;
+    state().pools.add(pool);
+    *handle = reinterpret_cast<CUmemoryPool>(pool.get());
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle) {
+    SOFTGPU_POOL(handle, pool);
+    if (pool->is_default) return CUDA_ERROR_INVALID_VALUE;
+    state().pools.remove(handle);
+    const std::lock_guard lock(state().mutex);
+    Device& device = *state().devices[static_cast<std::size_t>(pool->device)];
+    if (device.current_pool == pool) device.current_pool = device.default_pool;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool handle, size_t) {
+    SOFTGPU_POOL(handle, pool);
+    return CUDA_SUCCESS;  // nothing is kept
+}
+
+CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
+    SOFTGPU_POOL(handle, pool);
+    SOFTGPU_NOT_NULL(value);
+    const std::lock_guard lock(pool->mutex);
+    switch (attribute) {
+        case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+        case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+        case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+            pool->flags[attribute] = *static_cast<int*>(value);
+            break;
+        case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool->release_threshold_bytes = *static_cast<cuuint64_t*>(value); break;
+        case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+            if (*static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
+            pool->used_high_bytes = pool->used_bytes.load();
+            break;
+        default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
+    SOFTGPU_POOL(handle, pool);
+    SOFTGPU_NOT_NULL(value);
+    const std::lock_guard lock(pool->mutex);
+    const auto flag = [&] {
+        const auto found = pool->flags.find(attribute);
+        return found == pool->flags.end() ? 1 : found->second;
+    };
+    switch (attribute) {
+        case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+        case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+        case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: *static_cast<int*>(value) = flag(); break;
+        case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *static_cast<cuuint64_t*>(value) = pool->release_threshold_bytes; break;
+        case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+        case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *static_cast<cuuint64_t*>(value) = pool->used_bytes.load(); break;
+        case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *static_cast<cuuint64_t*>(value) = pool->used_high_bytes.load(); break;
+        default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* access, size_t count) {
+    SOFTGPU_POOL(handle, pool);
+    return access == nullptr && count != 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation* location) {
+    SOFTGPU_POOL(handle, pool);
+    if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return CUDA_SUCCESS;
+}
+
+}  // extern "C"

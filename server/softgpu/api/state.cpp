@@ -1,0 +1,197 @@
+// The process-wide state: devices, contexts, current contexts, allocations.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "server/softgpu/api/objects.h"
+#include "server/softgpu/exec/address_space.h"
+
+namespace gpupool::softgpu {
+
+State& state() {
+    static State& instance = *new State;
+    return instance;
+}
+
+std::vector<CUcontext>& context_stack() {
+    thread_local std::vector<CUcontext> stack;
+    return stack;
+}
+
+bool& in_host_function() {
+    thread_local bool inside = false;
+    return inside;
+}
+
+CUresult ready() {
+    if (!state().initialised.load(std::memory_order_acquire)) return CUDA_ERROR_NOT_INITIALIZED;
+    return in_host_function() ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
+}
+
+CUresult current_context(ContextPtr& result) {
+    if (const CUresult error = ready(); error != CUDA_SUCCESS) return error;
+    if (context_stack().empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    result = state().contexts.find(context_stack().back());
+    if (result == nullptr) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (!result->active.load()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return result->status();
+}
+
+CUresult find_device(CUdevice device, Device*& result) {
+    if (const CUresult error = ready(); error != CUDA_SUCCESS) return error;
+    if (device < 0 || static_cast<std::size_t>(device) >= state().devices.size()) return CUDA_ERROR_INVALID_DEVICE;
+    result = state().devices[static_cast<std::size_t>(device)].get();
+    return CUDA_SUCCESS;
+}
+
+CUresult find_stream(CUstream handle, StreamPtr& result) {
+    if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
+        ContextPtr context;
+        if (const CUresult error = current_context(context); error != CUDA_SUCCESS) return error;
+        if (handle != CU_STREAM_PER_THREAD) {
+            result = context->legacy;
+            return CUDA_SUCCESS;
+        }
+        // A thread's own default stream: a blocking stream that lives as long as the thread.
+        thread_local std::map<unsigned long long, StreamPtr> own;
+        StreamPtr& mine = own[context->id];
+        if (mine == nullptr) {
+            mine = std::make_shared<Stream>(*context, CU_STREAM_DEFAULT, 0);
+            const std::lock_guard lock(context->order_mutex);
+            context->streams.push_back(mine);
+        }
+        result = mine;
+        return CUDA_SUCCESS;
+    }
+    if (const CUresult error = ready(); error != CUDA_SUCCESS) return error;
+    result = state().streams.find(handle);
+    if (result == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    return result->context.status();
+}
+
+bool Device::take(std::uint64_t bytes) {
+    std::uint64_t used = used_bytes.load();
+    while (used <= total_bytes && total_bytes - used >= bytes) {
+        if (used_bytes.compare_exchange_weak(used, used + bytes)) return true;
+    }
+    return false;
+}
+
+void Context::open() {
+    const std::lock_guard lock(order_mutex);
+    id = state().next_id.fetch_add(1);
+    error = CUDA_SUCCESS;
+    stop = false;
+    streams.clear();
+    legacy = std::make_shared<Stream>(*this, CU_STREAM_DEFAULT, 0);
+    streams.push_back(legacy);
+    limits = {{CU_LIMIT_STACK_SIZE, 1024},
+              {CU_LIMIT_PRINTF_FIFO_SIZE, 1 << 20},
+              {CU_LIMIT_MALLOC_HEAP_SIZE, 8 << 20},
+              {CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH, 2},
+              {CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, 2048},
+              {CU_LIMIT_MAX_L2_FETCH_GRANULARITY, 64},
+              {CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0}};
+    active = true;
+}
+
+void Context::close() {
+    active = false;
+    stop = true;
+    synchronize();
+    const Context* self = this;
+    state().streams.remove_if([=](const Stream& s) { return &s.context == self; });
+    state().events.remove_if([=](const Event& e) { return e.context == self; });
+    state().functions.remove_if([=](const Function& f) { return f.module->context.get() == self; });
+    state().modules.remove_if([=](const Module& m) { return m.context.get() == self; });
+    for (const auto& allocation : state().allocations.remove_of(this)) release_memory(allocation);
+}
+
+void Context::poison(CUresult code) {
+    int none = CUDA_SUCCESS;
+    error.compare_exchange_strong(none, code);
+}
+
+// The caller holds order_mutex.
+std::vector<StreamPtr> Context::all_streams() {
+    std::vector<StreamPtr> result;
+    for (auto at = streams.begin(); at != streams.end();) {
+        if (auto stream = at->lock()) {
+            result.push_back(std::move(stream));
+            ++at;
+        } else {
+            at = streams.erase(at);
+        }
+    }
+    return result;
+}
+
+void Context::synchronize() {
+    std::vector<std::pair<StreamPtr, std::uint64_t>> last;
+    {
+        const std::lock_guard lock(order_mutex);
+        for (const auto& stream : all_streams()) last.emplace_back(stream, stream->submitted());
+    }
+    for (const auto& [stream, sequence] : last) stream->wait(sequence);
+}
+
+void Allocations::add(const Allocation& allocation) {
+    {
+        const std::unique_lock lock(mutex_);
+        by_begin_[allocation.begin] = allocation;
+    }
+    AddressSpace::instance().add(allocation.begin, allocation.size_bytes);
+}
+
+bool Allocations::find(std::uint64_t address, Allocation& found) const {
+    const std::shared_lock lock(mutex_);
+    auto at = by_begin_.upper_bound(address);
+    if (at == by_begin_.begin()) return false;
+    --at;
+    if (address - at->second.begin >= at->second.size_bytes) return false;
+    found = at->second;
+    return true;
+}
+
+bool Allocations::remove(std::uint64_t begin, Allocation& removed) {
+    {
+        const std::unique_lock lock(mutex_);
+        const auto found = by_begin_.find(begin);
+        if (found == by_begin_.end()) return false;
+        removed = found->second;
+        by_begin_.erase(found);
+    }
+    AddressSpace::instance().remove(removed.begin, removed.size_bytes);
+    return true;
+}
+
+std::vector<Allocation> Allocations::remove_of(const Context* context) {
+    std::vector<Allocation> result;
+    {
+        const std::unique_lock lock(mutex_);
+        for (auto at = by_begin_.begin(); at != by_begin_.end();) {
+            // Mappings belong to the process, and live until they are unmapped.
+            if (at->second.context == context && at->second.kind != MemoryKind::mapped) {
+                result.push_back(at->second);
+                at = by_begin_.erase(at);
+            } else {
+                ++at;
+            }
+        }
+    }
+    for (const auto& allocation : result) AddressSpace::instance().remove(allocation.begin, allocation.size_bytes);
+    return result;
+}
+
+void release_memory(const Allocation& allocation) {
+    if (allocation.kind == MemoryKind::registered || allocation.kind == MemoryKind::mapped) return;
+    munmap(reinterpret_cast<void*>(allocation.begin), allocation.size_bytes);
+    if (allocation.counted_bytes != 0) {
+        state().devices[static_cast<std::size_t>(allocation.device)]->give(allocation.counted_bytes);
+    }
+    if (allocation.pool != nullptr) allocation.pool->used_bytes.fetch_sub(allocation.counted_bytes);
+}
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,124 @@
+// Streams: in-order queues with a thread each, and the rules between the legacy stream and the blocking ones.
+#include <thread>
+
+#include "server/softgpu/api/objects.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+// As measured on a GPU: a launch waits once about this many are queued on its stream.
+constexpr std::size_t max_queued = 1020;
+// An idle stream's thread ends after this long; the next work starts another.
+constexpr auto idle_time = std::chrono::milliseconds(200);
+
+}  // namespace
+
+void Moment::reach() {
+    const std::lock_guard lock(mutex);
+    at = std::chrono::steady_clock::now();
+    reached = true;
+    reached_changed.notify_all();
+}
+
+bool Moment::is_reached() {
+    const std::lock_guard lock(mutex);
+    return reached;
+}
+
+void Moment::wait(const std::atomic<bool>& stop) {
+    std::unique_lock lock(mutex);
+    while (!reached && !stop.load()) {
+        // A moment of another context may never come after that context was destroyed; its stop flag is not ours.
+        reached_changed.wait_until(lock, std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+    }
+}
+
+Stream::Stream(Context& owner, unsigned stream_flags, int stream_priority)
+    : context(owner), flags(stream_flags), priority(stream_priority), id(state().next_id.fetch_add(1)) {}
+
+void Stream::wait_for_space() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return queue_.size() < max_queued; });
+}
+
+std::uint64_t Stream::submit(Work work) {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(work));
+    if (!running_) {
+        running_ = true;
+        std::thread([self = shared_from_this()] { self->run(); }).detach();
+    } else if (queue_.size() == 1) {
+        changed_.notify_all();
+    }
+    return ++submitted_;
+}
+
+void Stream::run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        if (queue_.empty()) {
+            const auto until = std::chrono::system_clock::now() + idle_time;
+            if (!changed_.wait_until(lock, until, [&] { return !queue_.empty(); })) {
+                running_ = false;
+                return;
+            }
+        }
+        Work work = std::move(queue_.front());
+        lock.unlock();
+        // After a fault nothing of the context runs any more, but everything comes to its end.
+        CUresult result = CUDA_SUCCESS;
+        if (context.status() == CUDA_SUCCESS && !context.stop.load()) result = work();
+        if (result != CUDA_SUCCESS) context.poison(result);
+        work = nullptr;  // lets go of what it holds before anybody can see it done
+        lock.lock();
+        queue_.pop_front();
+        ++completed_;
+        changed_.notify_all();
+    }
+}
+
+void Stream::wait(std::uint64_t sequence) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return completed_ >= sequence; });
+}
+
+bool Stream::is_done(std::uint64_t sequence) {
+    const std::lock_guard lock(mutex_);
+    return completed_ >= sequence;
+}
+
+std::uint64_t Stream::submitted() {
+    const std::lock_guard lock(mutex_);
+    return submitted_;
+}
+
+bool is_legacy(const Stream& stream) {
+    return stream.context.legacy.get() == &stream;
+}
+
+std::uint64_t submit_ordered(const StreamPtr& stream, Stream::Work work) {
+    Context& context = stream->context;
+    stream->wait_for_space();
+    if ((stream->flags & CU_STREAM_NON_BLOCKING) != 0) return stream->submit(std::move(work));
+    // Work of the legacy stream waits for all blocking streams, and theirs for it. Both only look back, so nobody can
+    // wait in a circle; the lock makes "back" one order for all threads.
+    const std::lock_guard lock(context.order_mutex);
+    std::vector<std::pair<StreamPtr, std::uint64_t>> earlier;
+    if (is_legacy(*stream)) {
+        for (const auto& other : context.all_streams()) {
+            if (other == stream || (other->flags & CU_STREAM_NON_BLOCKING) != 0) continue;
+            const std::uint64_t last = other->submitted();
+            if (!other->is_done(last)) earlier.emplace_back(other, last);
+        }
+    } else {
+        const std::uint64_t last = context.legacy->submitted();
+        if (!context.legacy->is_done(last)) earlier.emplace_back(context.legacy, last);
+    }
+    if (earlier.empty()) return stream->submit(std::move(work));
+    return stream->submit([earlier = std::move(earlier), work = std::move(work), &context]() -> CUresult {
+        for (const auto& [other, last] : earlier) other->wait(last);
+        return context.status() == CUDA_SUCCESS ? work() : CUDA_SUCCESS;
+    });
+}
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,296 @@
+// Streams, events, host functions and stream memory operations.
+#include <sched.h>
+
+#include <thread>
+
+#include "server/softgpu/api/objects.h"
+#include "server/softgpu/exec/address_space.h"
+
+using namespace gpupool::softgpu;
+
+namespace {
+
+constexpr int greatest_priority = -5;
+
+CUresult create_stream(CUstream* result, unsigned flags, int priority) {
+    SOFTGPU_CONTEXT(context);
+    if (result == nullptr || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+    priority = std::min(0, std::max(priority, greatest_priority));
+    auto stream = std::make_shared<Stream>(*context, flags, priority);
+    {
+        const std::lock_guard lock(context->order_mutex);
+        context->streams.push_back(stream);
+    }
+    state().streams.add(stream);
+    *result = reinterpret_cast<CUstream>(stream.get());
+    return CUDA_SUCCESS;
+}
+
+#define SOFTGPU_EVENT(handle, name)                \
+    SOFTGPU_READY();                               \
+    const auto name = state().events.find(handle); \
+    if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
+
+CUresult record(CUevent handle, CUstream stream_handle) {
+    SOFTGPU_EVENT(handle, event);
+    SOFTGPU_STREAM(stream_handle, stream);
+    if (event->context != &stream->context) return CUDA_ERROR_INVALID_HANDLE;
+    auto moment = std::make_shared<Moment>();
+    {
+        const std::lock_guard lock(event->mutex);
+        event->moment = moment;
+    }
+    // Reached also when a fault skipped the work before it: whoever waits must not wait for ever.
+    submit_ordered(stream, [done = std::shared_ptr<Moment>(moment.get(), [moment](Moment* m) {
+                                m->reach();
+                            })]() -> CUresult { return CUDA_SUCCESS; });
+    return CUDA_SUCCESS;
+}
+
+std::shared_ptr<Moment> moment_of(Event& event) {
+    const std::lock_guard lock(event.mutex);
+    return event.moment;
+}
+
+CUresult elapsed(float* milliseconds, CUevent from, CUevent to) {
+    SOFTGPU_EVENT(from, first);
+    SOFTGPU_EVENT(to, second);
+    SOFTGPU_NOT_NULL(milliseconds);
+    if (((first->flags | second->flags) & CU_EVENT_DISABLE_TIMING) != 0) return CUDA_ERROR_INVALID_HANDLE;
+    const auto a = moment_of(*first), b = moment_of(*second);
+    if (a == nullptr || b == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (!a->is_reached() || !b->is_reached()) return CUDA_ERROR_NOT_READY;
+    *milliseconds = std::chrono::duration<float, std::milli>(b->at - a->at).count();
+    return CUDA_SUCCESS;
+}
+
+bool satisfied(std::uint64_t have, std::uint64_t want, unsigned flags, bool wide) {
+    switch (flags & 3) {
+        case CU_STREAM_WAIT_VALUE_GEQ:
+            return wide ? static_cast<std::int64_t>(have - want) >= 0
+                        : static_cast<std::int32_t>(static_cast<std::uint32_t>(have - want)) >= 0;
+        case CU_STREAM_WAIT_VALUE_EQ: return have == want;
+        case CU_STREAM_WAIT_VALUE_AND: return (have & want) != 0;
+        default: return (wide ? ~(have | want) : ~(have | want) & 0xFFFFFFFF) != 0;
+    }
+}
+
+template <class T>
+CUresult wait_value(CUstream handle, CUdeviceptr address, T value, unsigned flags) {
+    SOFTGPU_STREAM(handle, stream);
+    if (address % sizeof(T) != 0 || !AddressSpace::instance().covers(address, sizeof(T)))
+        return CUDA_ERROR_INVALID_VALUE;
+    Context* context = &stream->context;
+    submit_ordered(stream, [=]() -> CUresult {
+        for (int round = 0; !context->stop.load(); ++round) {
+            if (!AddressSpace::instance().covers(address, sizeof(T))) return CUDA_ERROR_ILLEGAL_ADDRESS;
+            if (satisfied(__atomic_load_n(reinterpret_cast<const T*>(address), __ATOMIC_ACQUIRE), value, flags,
+                          sizeof(T) == 8))
+                break;
+            if (round < 100)
+                sched_yield();
+            else
+                std::this_thread::sleep_for(std::chrono::microseconds(50));
+        }
+        return CUDA_SUCCESS;
+    });
+    return CUDA_SUCCESS;
+}
+
+template <class T>
+CUresult write_value(CUstream handle, CUdeviceptr address, T value) {
+    SOFTGPU_STREAM(handle, stream);
+    if (address % sizeof(T) != 0 || !AddressSpace::instance().covers(address, sizeof(T)))
+        return CUDA_ERROR_INVALID_VALUE;
+    submit_ordered(stream, [=]() -> CUresult {
+        if (!AddressSpace::instance().covers(address, sizeof(T))) return CUDA_ERROR_ILLEGAL_ADDRESS;
+        __atomic_store_n(reinterpret_cast<T*>(address), value, __ATOMIC_SEQ_CST);
+        return CUDA_SUCCESS;
+    });
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuStreamCreate(CUstream* stream, unsigned flags) {
+    return create_stream(stream, flags, 0);
+}
+CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
+    return create_stream(stream, flags, priority);
+}
+
+CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) {
+    SOFTGPU_READY();
+    // Work that is under way goes on; the stream's thread keeps the stream until then.
+    auto stream = state().streams.remove(handle);
+    if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (!stream->is_done(stream->submitted())) {
+        stream->submit([stream]() -> CUresult { return CUDA_SUCCESS; });
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
+    SOFTGPU_STREAM(handle, stream);
+    if (is_legacy(*stream)) {
+        // What was submitted to the legacy stream depends on the blocking streams; an empty piece of work shows that.
+        stream->wait(submit_ordered(stream, []() -> CUresult { return CUDA_SUCCESS; }));
+    } else {
+        stream->wait(stream->submitted());
+    }
+    return stream->context.status();
+}
+
+CUresult CUDAAPI cuStreamQuery(CUstream handle) {
+    SOFTGPU_STREAM(handle, stream);
+    bool done = stream->is_done(stream->submitted());
+    if (is_legacy(*stream)) {
+        const std::lock_guard lock(stream->context.order_mutex);
+        for (const auto& other : stream->context.all_streams()) {
+            if ((other->flags & CU_STREAM_NON_BLOCKING) == 0) done &= other->is_done(other->submitted());
+        }
+    }
+    if (const CUresult status = stream->context.status(); status != CUDA_SUCCESS) return status;
+    return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult CUDAAPI cuStreamGetFlags(CUstream handle, unsigned* flags) {
+    SOFTGPU_STREAM(handle, stream);
+    SOFTGPU_NOT_NULL(flags);
+    *flags = stream->flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamGetPriority(CUstream handle, int* priority) {
+    SOFTGPU_STREAM(handle, stream);
+    SOFTGPU_NOT_NULL(priority);
+    *priority = stream->priority;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamGetId(CUstream handle, unsigned long long* id) {
+    SOFTGPU_STREAM(handle, stream);
+    SOFTGPU_NOT_NULL(id);
+    *id = stream->id;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamGetDevice(CUstream handle, CUdevice* device) {
+    SOFTGPU_STREAM(handle, stream);
+    SOFTGPU_NOT_NULL(device);
+    *device = stream->context.device->ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext* context) {
+    SOFTGPU_STREAM(handle, stream);
+    SOFTGPU_NOT_NULL(context);
+    *context = reinterpret_cast<CUcontext>(&stream->context);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned flags) {
+    SOFTGPU_EVENT(handle, event);
+    SOFTGPU_STREAM(stream_handle, stream);
+    if (flags > CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+    const auto moment = moment_of(*event);
+    if (moment == nullptr || moment->is_reached()) return CUDA_SUCCESS;
+    Context* context = &stream->context;
+    submit_ordered(stream, [moment, context]() -> CUresult {
+        moment->wait(context->stop);
+        return CUDA_SUCCESS;
+    });
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
+    SOFTGPU_STREAM(handle, stream);
+    SOFTGPU_NOT_NULL(function);
+    Context* context = &stream->context;
+    submit_ordered(stream, [=]() -> CUresult {
+        const std::lock_guard lock(context->host_function_mutex);
+        in_host_function() = true;
+        function(data);
+        in_host_function() = false;
+        return CUDA_SUCCESS;
+    });
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamAddCallback(CUstream handle, CUstreamCallback function, void* data, unsigned flags) {
+    SOFTGPU_STREAM(handle, stream);
+    if (function == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    Context* context = &stream->context;
+    submit_ordered(stream, [=]() -> CUresult {
+        const std::lock_guard lock(context->host_function_mutex);
+        in_host_function() = true;
+        function(handle, context->status(), data);
+        in_host_function() = false;
+        return CUDA_SUCCESS;
+    });
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+    return wait_value<std::uint32_t>(stream, address, value, flags);
+}
+CUresult CUDAAPI cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
+    return wait_value<std::uint64_t>(stream, address, value, flags);
+}
+CUresult CUDAAPI cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
+    return write_value<std::uint32_t>(stream, address, value);
+}
+CUresult CUDAAPI cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned) {
+    return write_value<std::uint64_t>(stream, address, value);
+}
+
+CUresult CUDAAPI cuEventCreate(CUevent* result, unsigned flags) {
+    SOFTGPU_CONTEXT(context);
+    if (result == nullptr || (flags & ~7U) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if ((flags & CU_EVENT_INTERPROCESS) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+    auto event = std::make_shared<Event>();
+    event->context = context.get();
+    event->keeps = context;
+    event->flags = flags;
+    state().events.add(event);
+    *result = reinterpret_cast<CUevent>(event.get());
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuEventDestroy_v2(CUevent handle) {
+    SOFTGPU_READY();
+    return state().events.remove(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
+    return record(event, stream);
+}
+
+CUresult CUDAAPI cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
+    return flags > CU_EVENT_RECORD_EXTERNAL ? CUDA_ERROR_INVALID_VALUE : record(event, stream);
+}
+
+CUresult CUDAAPI cuEventQuery(CUevent handle) {
+    SOFTGPU_EVENT(handle, event);
+    const auto moment = moment_of(*event);
+    const bool done = moment == nullptr || moment->is_reached();
+    if (const CUresult status = event->context->status(); status != CUDA_SUCCESS) return status;
+    return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
+    SOFTGPU_EVENT(handle, event);
+    if (const auto moment = moment_of(*event); moment != nullptr) moment->wait(event->context->stop);
+    return event->context->status();
+}
+
+CUresult CUDAAPI cuEventElapsedTime(float* milliseconds, CUevent from, CUevent to) {
+    return elapsed(milliseconds, from, to);
+}
+CUresult CUDAAPI cuEventElapsedTime_v2(float* milliseconds, CUevent from, CUevent to) {
+    return elapsed(milliseconds, from, to);
+}
+
+}  // extern "C"

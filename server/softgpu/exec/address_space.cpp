@@ -1,0 +1,84 @@
+#include "server/softgpu/exec/address_space.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <mutex>
+
+namespace gpupool::softgpu {
+
+AddressSpace& AddressSpace::instance() {
+    // Never destroyed: kernels may still be running when the process exits.
+    static AddressSpace& space = *new AddressSpace;
+    return space;
+}
+
+void AddressSpace::add(std::uint64_t begin, std::uint64_t size_bytes, bool writable) {
+    if (size_bytes == 0) return;
+    const std::unique_lock lock(mutex_);
+    ranges_[begin] = {begin, begin + size_bytes, writable};
+    generation_.fetch_add(1, std::memory_order_release);
+}
+
+void AddressSpace::remove(std::uint64_t begin, std::uint64_t size_bytes) {
+    const std::uint64_t end = begin + size_bytes;
+    const std::unique_lock lock(mutex_);
+    auto at = ranges_.upper_bound(begin);
+    if (at != ranges_.begin()) --at;
+    while (at != ranges_.end() && at->second.begin < end) {
+        const AddressRange range = at->second;
+        if (range.end <= begin) {
+            ++at;
+            continue;
+        }
+        at = ranges_.erase(at);
+        if (range.begin < begin) ranges_[range.begin] = {range.begin, begin, range.writable};
+        if (range.end > end) ranges_[end] = {end, range.end, range.writable};
+    }
+    generation_.fetch_add(1, std::memory_order_release);
+}
+
+bool AddressSpace::find(std::uint64_t address, AddressRange& found) const {
+    const std::shared_lock lock(mutex_);
+    auto at = ranges_.upper_bound(address);
+    if (at == ranges_.begin()) return false;
+    --at;
+    if (address >= at->second.end) return false;
+    found = at->second;
+    return true;
+}
+
+bool AddressSpace::covers(std::uint64_t begin, std::uint64_t size_bytes) const {
+    const std::uint64_t end = begin + size_bytes;
+    if (end < begin) return false;
+    while (begin < end) {
+        AddressRange range;
+        if (!find(begin, range)) return false;
+        begin = range.end;
+    }
+    return true;
+}
+
+bool AddressSpace::touches(std::uint64_t begin, std::uint64_t size_bytes) const {
+    if (size_bytes == 0) return false;
+    const std::shared_lock lock(mutex_);
+    auto at = ranges_.upper_bound(begin + size_bytes - 1);
+    if (at == ranges_.begin()) return false;
+    --at;
+    return at->second.end > begin;
+}
+
+const Windows& windows() {
+    static const Windows instance = [] {
+        Windows result;
+        void* base =
+            mmap(nullptr, 2 * Windows::size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (base == MAP_FAILED) std::abort();  // 32 MiB of address space that no memory backs
+        result.shared_base = reinterpret_cast<std::uint64_t>(base);
+        result.local_base = result.shared_base + Windows::size_bytes;
+        return result;
+    }();
+    return instance;
+}
+
+}  // namespace gpupool::softgpu

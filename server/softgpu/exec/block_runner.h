@@ -1,0 +1,91 @@
+// Runs the warps of one block, a slice at a time, so that blocks that wait for each other can share a thread.
+//
+// Ownership: owns the block's warps, frames, shared and local memory; all of it is reused from block to block.
+// Threads: one at a time. Errors: the first fault of any warp ends the block; `fault()` has it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "server/softgpu/exec/warp.h"
+
+namespace gpupool::softgpu {
+
+enum class Progress : std::uint8_t { finished, unfinished, faulted };
+
+class BlockRunner {
+  public:
+    BlockRunner(const LaunchState& launch, std::uint32_t executor);
+    ~BlockRunner();
+    BlockRunner(const BlockRunner&) = delete;
+    BlockRunner& operator=(const BlockRunner&) = delete;
+
+    // Sets out on a block: index in the grid, x fastest.
+    void begin(std::uint64_t block);
+    // Every warp that can run gets about `steps` loop rounds. `paused`: one of them slept.
+    Progress run(std::uint32_t steps, bool& paused);
+    const Fault& fault() const noexcept { return fault_; }
+
+  private:
+    struct Barrier {
+        std::uint32_t arrived = 0;
+        std::uint32_t expected = 0;  // 0: all threads that have not exited
+        std::uint32_t counted = 0;   // of bar.red
+        bool all = true;
+        bool any = false;
+    };
+    struct FreeFunction {
+        void operator()(void* memory) const noexcept;
+    };
+    using Memory = std::unique_ptr<std::uint8_t, FreeFunction>;
+
+    enum class WarpEnd : std::uint8_t { slice_over, blocked, finished, faulted };
+
+    // --- block_runner.cpp
+    Frame* new_frame(const CompiledFunction& function, Frame* parent);
+    void free_frame(Frame* frame);
+    void arrive(Warp& w, const Inst& i);
+    void release_if_full(std::uint32_t id);
+    void release(std::uint32_t id);
+    std::uint32_t alive_threads() const noexcept;
+
+    // --- warp_loop.cpp
+    WarpEnd run_warp(Warp& w, std::uint32_t steps);
+    bool next_group(Warp& w);
+    void reconsider(Warp& w);
+    void absorb(Warp& w);
+    void take(Warp& w, std::size_t index);
+    void branch(Warp& w, const Inst& i, std::uint32_t taken);
+    void branch_table(Warp& w, const Inst& i);
+    bool gather(Warp& w, const Inst& i);
+    void leave_lanes(Warp& w, std::uint32_t lanes);
+    void back_edge(Warp& w, const Inst& i);
+
+    // --- warp_calls.cpp
+    bool call(Warp& w, const Inst& i, std::uint32_t lanes);
+    bool call_indirect(Warp& w, const Inst& i, const CallSite& site, std::uint32_t lanes);
+    bool enter(Warp& w, const Inst& i, const CallSite& site, const CompiledFunction& callee, std::uint32_t lanes);
+    bool builtin(Warp& w, const Inst& i, const CallSite& site, std::uint32_t lanes);
+    bool builtin_lane(Warp& w, const Inst& i, const CallSite& site, std::uint32_t lane);
+    void print(Warp& w, const Inst& i, std::uint32_t lane, std::uint64_t format, std::uint64_t arguments);
+    void ret(Warp& w, std::uint32_t lanes);
+
+    const LaunchState& launch_;
+    std::uint32_t executor_;
+    std::uint32_t thread_count_;
+    std::vector<Warp> warps_;
+    std::unordered_map<const CompiledFunction*, std::vector<Frame*>> free_frames_;
+    std::vector<std::unique_ptr<Frame>> frames_;
+    std::vector<Memory> frame_memory_;
+    Memory shared_;
+    Memory local_;
+    std::uint32_t shared_bytes_ = 0;
+    Barrier barriers_[16];
+    Fault fault_;
+    bool paused_ = false;
+};
+
+}  // namespace gpupool::softgpu

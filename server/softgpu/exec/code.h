@@ -1,0 +1,119 @@
+// The form that PTX is turned into before it runs: pre-decoded instructions over register slots.
+//
+// A register slot holds one value per lane, 32 lanes side by side, so that an instruction is one loop over two or three
+// arrays. Slots are byte offsets into a frame; immediates are slots too, filled once when a frame is made. A predicate
+// is a 32-bit mask.
+//
+// Ownership: a CompiledModule owns all of its code; it is immutable once built and outlives the launches that use it.
+// Threads: shared freely, read only. Errors: none.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gpupool::softgpu {
+
+struct Warp;
+struct Inst;
+
+constexpr std::uint32_t lane_count = 32;
+constexpr std::uint32_t all_lanes = 0xFFFFFFFFU;
+constexpr std::uint32_t no_slot = 0xFFFFFFFFU;
+
+using OpFn = void (*)(Warp&, const Inst&);
+
+// What the interpreter does around `fn`.
+enum class Flow : std::uint8_t {
+    plain,         // run fn, go on
+    checked,       // run fn, stop when it raised a fault
+    warp_sync,     // wait for the lanes named in slot `e`, then run fn
+    join,          // a block ends and falls into the next
+    jump,          // unconditional
+    branch,        // by the guard
+    branch_table,  // brx.idx: slot a, table `extra`
+    call,          // call site `extra`
+    ret,
+    exit,
+    barrier,  // bar.sync / bar.arrive / bar.red
+    pause,    // nanosleep: let others run
+    trap,
+};
+
+struct Inst {
+    OpFn fn = nullptr;
+    std::uint64_t imm = 0;
+    std::uint32_t d = no_slot, a = no_slot, b = no_slot, c = no_slot;
+    std::uint32_t e = no_slot;      // a second destination, or a fourth source
+    std::uint32_t guard = no_slot;  // predicate slot
+    std::uint32_t target = 0;       // index of an instruction
+    std::uint32_t extra = 0;        // family specific
+    std::uint32_t line = 0;         // in the PTX text
+    Flow flow = Flow::plain;
+    bool guard_negated = false;
+    bool back_edge = false;  // a loop's latch: others may be let run here
+    std::uint8_t mode = 0;   // family specific
+};
+
+// The bytes of a parameter as the caller and the callee lay them out in their frames' parameter areas.
+struct ParamCopy {
+    std::uint32_t caller_offset_bytes = 0;
+    std::uint32_t callee_offset_bytes = 0;
+    std::uint32_t size_bytes = 0;
+};
+
+enum class Builtin : std::uint8_t { none, vprintf, assertfail, malloc, free };
+
+struct CallSite {
+    std::int32_t callee = -1;  // index into CompiledModule::functions; -1: indirect through slot `pointer`
+    Builtin builtin = Builtin::none;
+    std::uint32_t pointer = no_slot;
+    std::vector<std::uint32_t> arguments_bytes;  // offsets in the caller's area
+    std::vector<std::uint32_t> argument_sizes_bytes;
+    std::vector<std::uint32_t> results_bytes;
+    std::vector<std::uint32_t> result_sizes_bytes;
+};
+
+struct ParamInfo {
+    std::uint32_t offset_bytes = 0;
+    std::uint32_t size_bytes = 0;
+};
+
+struct CompiledFunction {
+    std::string name;
+    bool entry = false;
+    bool defined = false;
+    std::uint32_t index = 0;
+    std::vector<Inst> code;
+    std::vector<std::uint32_t> aux;                  // slots of vector operands
+    std::vector<std::vector<std::uint32_t>> tables;  // branch tables: instruction indices
+    std::vector<CallSite> calls;
+
+    std::vector<std::uint8_t> constants;  // the first bytes of a frame
+    std::uint32_t register_bytes = 0;     // constants included
+    std::uint32_t area_stride_bytes = 0;  // per lane: parameter areas, behind the registers
+    std::uint32_t local_bytes = 0;        // per lane: .local variables
+
+    std::vector<ParamInfo> params;   // of an entry: in the launch buffer; of a function: in its area
+    std::vector<ParamInfo> returns;  // in its area
+    std::uint32_t param_bytes = 0;
+    std::uint32_t shared_bytes = 0;  // static shared memory, that of callees included
+    std::uint32_t max_threads = 1024;
+    std::uint32_t required_threads[3] = {0, 0, 0};
+    std::uint32_t register_count = 0;  // as ptxas would report it: a plausible figure only
+    std::uint32_t stack_bytes = 0;     // local memory per lane that a launch needs at least
+    bool may_recurse = false;
+    bool uses_reserved_shared = false;  // reads %reserved_smem_offset_*: scratch behind its shared memory
+
+    std::uint32_t frame_bytes() const noexcept { return register_bytes + area_stride_bytes * lane_count; }
+};
+
+// Cooperative groups keep their own data in shared memory that the driver reserves.
+constexpr std::uint32_t reserved_shared_bytes = 1024;
+
+// `extern __shared__` arrays begin behind an entry's static shared memory.
+[[gnu::always_inline]] inline std::uint32_t dynamic_shared_offset_bytes(const CompiledFunction& entry) noexcept {
+    return (entry.shared_bytes + 15) & ~15U;
+}
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,154 @@
+#include "server/softgpu/exec/device_heap.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+
+#include "server/softgpu/exec/address_space.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+struct Heap {
+    std::mutex mutex;
+    std::unordered_map<std::uint64_t, std::uint64_t> blocks;  // address -> bytes
+    std::uint64_t used_bytes = 0;
+    std::uint64_t limit_bytes = std::uint64_t{8} << 20;
+};
+
+Heap& heap() {
+    static Heap& instance = *new Heap;
+    return instance;
+}
+
+}  // namespace
+
+std::uint64_t device_malloc(std::uint64_t size_bytes) {
+    if (size_bytes == 0) size_bytes = 1;
+    const std::lock_guard lock(heap().mutex);
+    if (size_bytes > heap().limit_bytes || heap().limit_bytes - heap().used_bytes < size_bytes) return 0;
+    void* memory = std::malloc(size_bytes);
+    if (memory == nullptr) return 0;
+    const auto address = reinterpret_cast<std::uint64_t>(memory);
+    heap().blocks[address] = size_bytes;
+    heap().used_bytes += size_bytes;
+    AddressSpace::instance().add(address, size_bytes);
+    return address;
+}
+
+bool device_free(std::uint64_t address) {
+    if (address == 0) return true;
+    const std::lock_guard lock(heap().mutex);
+    const auto found = heap().blocks.find(address);
+    if (found == heap().blocks.end()) return false;
+    AddressSpace::instance().remove(address, found->second);
+    heap().used_bytes -= found->second;
+    heap().blocks.erase(found);
+    std::free(reinterpret_cast<void*>(address));
+    return true;
+}
+
+void set_device_heap_limit(std::uint64_t limit_bytes) {
+    const std::lock_guard lock(heap().mutex);
+    heap().limit_bytes = limit_bytes;
+}
+
+std::uint64_t device_heap_limit() {
+    const std::lock_guard lock(heap().mutex);
+    return heap().limit_bytes;
+}
+
+std::string device_string(std::uint64_t address) {
+    AddressRange range;
+    if (!AddressSpace::instance().find(address, range)) return {};
+    const std::size_t limit = std::min<std::uint64_t>(range.end - address, 65536);
+    const auto* text = reinterpret_cast<const char*>(address);
+    return {text, strnlen(text, limit)};
+}
+
+std::string format_device_printf(const std::string& format, const std::uint8_t* arguments,
+                                 std::size_t arguments_bytes) {
+    std::string result;
+    std::size_t used = 0;
+    const auto take = [&](std::size_t bytes) {
+        used = (used + bytes - 1) / bytes * bytes;
+        std::uint64_t value = 0;
+        if (used + bytes <= arguments_bytes) std::memcpy(&value, arguments + used, bytes);
+        used += bytes;
+        return value;
+    };
+    for (std::size_t at = 0; at < format.size() && result.size() < 65536;) {
+        if (format[at] != '%') {
+            result += format[at++];
+            continue;
+        }
+        std::string piece = "%";
+        std::size_t end = at + 1;
+        int wide = 0;
+        const auto number_or_star = [&] {
+            if (end < format.size() && format[end] == '*') {
+                piece += std::to_string(static_cast<std::int32_t>(take(4)));
+                ++end;
+            } else {
+                while (end < format.size() && format[end] >= '0' && format[end] <= '9' && piece.size() < 16)
+                    piece += format[end++];
+            }
+        };
+        while (end < format.size() && std::strchr("-+ #0", format[end]) != nullptr && piece.size() < 8)
+            piece += format[end++];
+        number_or_star();
+        if (end < format.size() && format[end] == '.') {
+            piece += format[end++];
+            number_or_star();
+        }
+        while (end < format.size() && std::strchr("hljztL", format[end]) != nullptr) {
+            wide += format[end] == 'l' || format[end] == 'z' || format[end] == 'j' || format[end] == 't' ? 1 : 0;
+            ++end;
+        }
+        const char conversion = end < format.size() ? format[end] : '\0';
+        char buffer[512];
+        if (conversion != '\0' && std::strchr("di", conversion) != nullptr) {
+            const std::uint64_t raw = take(wide > 0 ? 8 : 4);
+            const long long value = wide > 0 ? static_cast<long long>(raw) : static_cast<std::int32_t>(raw);
+            piece += "lld";
+            std::snprintf(buffer, sizeof buffer, piece.c_str(), value);
+        } else if (conversion != '\0' && std::strchr("uxXoc", conversion) != nullptr) {
+            const unsigned long long value = take(wide > 0 ? 8 : 4);
+            if (conversion == 'c') {
+                piece += 'c';
+                std::snprintf(buffer, sizeof buffer, piece.c_str(), static_cast<int>(value));
+            } else {
+                piece += "ll";
+                piece += conversion;
+                std::snprintf(buffer, sizeof buffer, piece.c_str(), value);
+            }
+        } else if (conversion != '\0' && std::strchr("fFeEgGaA", conversion) != nullptr) {
+            const std::uint64_t bits = take(8);
+            double value;
+            std::memcpy(&value, &bits, sizeof value);
+            piece += conversion;
+            std::snprintf(buffer, sizeof buffer, piece.c_str(), value);
+        } else if (conversion == 's') {
+            piece += 's';
+            const std::uint64_t pointer = take(8);
+            const std::string text = pointer == 0 ? "(null)" : device_string(pointer);
+            std::snprintf(buffer, sizeof buffer, piece.c_str(), text.c_str());
+            if (piece == "%s") {
+                result += text;
+                buffer[0] = '\0';
+            }
+        } else if (conversion == 'p') {
+            std::snprintf(buffer, sizeof buffer, "0x%llx", static_cast<unsigned long long>(take(8)));
+        } else {
+            std::snprintf(buffer, sizeof buffer, "%s", conversion == '%' ? "%" : piece.c_str());
+        }
+        result += buffer;
+        at = conversion == '\0' ? format.size() : end + 1;
+    }
+    return result;
+}
+
+}  // namespace gpupool::softgpu

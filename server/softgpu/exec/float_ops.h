@@ -1,0 +1,140 @@
+// The arithmetic that f32 and f64 share, over rounding modes, flushing and saturation: included by ops_float32.cpp and
+// ops_float64.cpp only.
+//
+// Threads, ownership: none.
+#pragma once
+
+#include "server/softgpu/exec/rounding.h"
+
+namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
+namespace {
+
+struct Add {
+    template <class T>
+    T operator()(T a, T b) const {
+        return a + b;
+    }
+};
+struct Subtract {
+    template <class T>
+    T operator()(T a, T b) const {
+        return a - b;
+    }
+};
+struct Multiply {
+    template <class T>
+    T operator()(T a, T b) const {
+        return a * b;
+    }
+};
+struct Divide {
+    template <class T>
+    T operator()(T a, T b) const {
+        return a / b;
+    }
+};
+
+template <class T, class F, Round R, bool Ftz, bool Sat>
+void run_float_binary(Warp& w, const Inst& i) {
+    T* d = w.reg<T>(i.d);
+    const T* a = w.reg<T>(i.a);
+    const T* b = w.reg<T>(i.b);
+    if constexpr (R == Round::nearest) {
+        each_lane(w.exec,
+                  [=](std::uint32_t l) { d[l] = output<T, Ftz, Sat>(F{}(input<T, Ftz>(a[l]), input<T, Ftz>(b[l]))); });
+    } else {
+        const ScopedRounding rounding(R);
+        for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
+            const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
+            const T x = opaque(input<T, Ftz>(a[l]));
+            const T y = opaque(input<T, Ftz>(b[l]));
+            d[l] = output<T, Ftz, Sat>(opaque(F{}(x, y)));
+        }
+    }
+}
+
+[[gnu::always_inline]] inline float fused(float a, float b, float c) {
+    return __builtin_fmaf(a, b, c);
+}
+[[gnu::always_inline]] inline double fused(double a, double b, double c) {
+    return __builtin_fma(a, b, c);
+}
+
+template <class T, Round R, bool Ftz, bool Sat>
+void run_fma(Warp& w, const Inst& i) {
+    T* d = w.reg<T>(i.d);
+    const T* a = w.reg<T>(i.a);
+    const T* b = w.reg<T>(i.b);
+    const T* c = w.reg<T>(i.c);
+    if constexpr (R == Round::nearest) {
+        each_lane(w.exec, [=](std::uint32_t l) {
+            d[l] = output<T, Ftz, Sat>(fused(input<T, Ftz>(a[l]), input<T, Ftz>(b[l]), input<T, Ftz>(c[l])));
+        });
+    } else {
+        const ScopedRounding rounding(R);
+        for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
+            const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
+            const T x = opaque(input<T, Ftz>(a[l]));
+            const T y = opaque(input<T, Ftz>(b[l]));
+            const T z = opaque(input<T, Ftz>(c[l]));
+            d[l] = output<T, Ftz, Sat>(opaque(fused(x, y, z)));
+        }
+    }
+}
+
+template <class T, Round R, bool Ftz>
+void run_sqrt(Warp& w, const Inst& i) {
+    T* d = w.reg<T>(i.d);
+    const T* a = w.reg<T>(i.a);
+    const ScopedRounding rounding(R);
+    for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
+        const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
+        d[l] = output<T, Ftz, false>(opaque(std::sqrt(opaque(input<T, Ftz>(a[l])))));
+    }
+}
+
+template <class T, Round R, bool Ftz>
+void run_rcp(Warp& w, const Inst& i) {
+    T* d = w.reg<T>(i.d);
+    const T* a = w.reg<T>(i.a);
+    const ScopedRounding rounding(R);
+    for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
+        const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
+        d[l] = output<T, Ftz, false>(opaque(T{1} / opaque(input<T, Ftz>(a[l]))));
+    }
+}
+
+template <class T>
+Op op1(OpFn fn) {
+    return {fn, slot_of<T>(), {slot_of<T>()}};
+}
+template <class T>
+Op op2(OpFn fn) {
+    return {fn, slot_of<T>(), {slot_of<T>(), slot_of<T>()}};
+}
+template <class T>
+Op op3(OpFn fn) {
+    return {fn, slot_of<T>(), {slot_of<T>(), slot_of<T>(), slot_of<T>()}};
+}
+
+// The other operand when one is NaN (or NaN, with .NaN); -0 is less than +0.
+template <bool Max, bool PropagateNan, class T>
+T choose(T a, T b) {
+    if (a != a || b != b) {
+        if (PropagateNan) return canonical(std::numeric_limits<T>::quiet_NaN());
+        return a != a ? (b != b ? canonical(b) : b) : a;
+    }
+    if (a == b) return std::signbit(a) == Max ? b : a;
+    return (a < b) != Max ? a : b;
+}
+
+// ".xorsign.abs": the smaller (larger) magnitude with the product's sign.
+template <bool Max, bool PropagateNan, class T>
+T choose_xorsign(T a, T b) {
+    const bool negative = std::signbit(a) != std::signbit(b);
+    const T magnitude = choose<Max, PropagateNan>(std::fabs(a), std::fabs(b));
+    return magnitude != magnitude ? magnitude : (negative ? -magnitude : magnitude);
+}
+
+}  // namespace
+}  // namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA

@@ -1,0 +1,79 @@
+// Runs a grid: blocks are handed out in order to the stream's own thread and to helpers, each running one block at a
+// time; a block that does not come to its end gets company, since it may be waiting for a later one.
+//
+// Ownership: a Grid is shared by the threads that work on it; it refers to the LaunchState of its owner, who waits for
+// all of them. Threads: work() from several, the rest from one. Errors: the first fault ends the grid.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+
+#include "server/softgpu/exec/block_runner.h"
+
+namespace gpupool::softgpu {
+
+class Grid {
+  public:
+    Grid(const LaunchState& launch, bool cooperative, const std::atomic<bool>& stop);
+
+    // Runs to the end, with help if there is any, and returns the first fault.
+    static Fault run(const LaunchState& launch, bool cooperative, const std::atomic<bool>& stop);
+
+    void work();
+    std::uint64_t block_count() const noexcept { return block_count_; }
+
+  private:
+    friend class HelperPool;
+    struct Resident {
+        std::unique_ptr<BlockRunner> runner;
+        std::uint32_t slices = 0;
+        bool active = false;
+    };
+
+    bool start_block(std::vector<Resident>& residents, std::uint32_t executor);
+    void work_as(std::uint32_t executor);
+    void record(const Fault& fault);
+    bool over() const noexcept {
+        return faulted_.load(std::memory_order_relaxed) || stop_.load(std::memory_order_relaxed);
+    }
+
+    const LaunchState& launch_;
+    const bool cooperative_;
+    const std::atomic<bool>& stop_;
+    std::uint64_t block_count_;
+    std::atomic<std::uint64_t> next_block_{0};
+    std::atomic<std::uint32_t> next_executor_{0};
+    std::atomic<bool> faulted_{false};
+    std::mutex mutex_;
+    Fault fault_;
+};
+
+// Threads that help with grids; one per processor but one. They never end: a kernel may never end either.
+class HelperPool {
+  public:
+    static HelperPool& instance();
+    // Returns when nobody works on the grid any more; `grid` has been worked on by the caller.
+    void help(Grid& grid, std::uint32_t helpers);
+    void finish(Grid& grid);
+    std::uint32_t size() const noexcept { return size_; }
+
+  private:
+    HelperPool();
+    void loop();
+
+    std::mutex mutex_;
+    std::condition_variable offered_;
+    std::condition_variable left_;
+    struct Offer {
+        Grid* grid;
+        std::uint32_t wanted;
+        std::uint32_t working;
+    };
+    std::deque<Offer> offers_;
+    std::uint32_t size_ = 0;
+};
+
+}  // namespace gpupool::softgpu

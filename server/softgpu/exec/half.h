@@ -1,0 +1,82 @@
+// f16 and bf16 to and from f32, by their bits, in any rounding mode.
+//
+// Included by the ops_*.cpp files only. Threads, ownership: none.
+#pragma once
+
+#include "server/softgpu/exec/rounding.h"
+
+namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
+namespace {
+
+struct Half {
+    std::uint16_t bits;
+};
+struct Bfloat {
+    std::uint16_t bits;
+};
+
+inline double to_double(Half h) {
+    const std::uint32_t exponent = h.bits >> 10 & 0x1F;
+    const std::uint32_t fraction = h.bits & 0x3FF;
+    double value;
+    if (exponent == 31) {
+        value = fraction == 0 ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
+    } else if (exponent == 0) {
+        value = std::ldexp(static_cast<double>(fraction), -24);
+    } else {
+        value = std::ldexp(static_cast<double>(fraction | 0x400), static_cast<int>(exponent) - 25);
+    }
+    return (h.bits & 0x8000) != 0 ? -value : value;
+}
+
+inline double to_double(Bfloat b) {
+    return std::bit_cast<float>(std::uint32_t{b.bits} << 16);
+}
+inline double to_double(float f) {
+    return f;
+}
+inline double to_double(double f) {
+    return f;
+}
+
+// A double to a format of `fraction_bits` and exponents from `lowest` to `highest`, rounded once.
+inline std::uint32_t encode(double value, Round round, int fraction_bits, int lowest, int highest, std::uint32_t nan) {
+    const bool negative = std::signbit(value);
+    const std::uint32_t sign = negative ? 1U << 15 : 0;
+    const std::uint32_t infinity = static_cast<std::uint32_t>(highest - lowest + 2) << fraction_bits;
+    if (value != value) return nan;
+    double magnitude = std::fabs(value);
+    if (std::isinf(magnitude)) return sign | infinity;
+    if (magnitude == 0) return sign;
+    int exponent = std::ilogb(magnitude);
+    if (exponent < lowest) exponent = lowest;
+    const double scaled = std::ldexp(magnitude, fraction_bits - exponent);  // exact: doubles have room to spare
+    double whole = std::floor(scaled);
+    const double rest = scaled - whole;
+    const bool up = round == Round::nearest ? rest > 0.5 || (rest == 0.5 && std::fmod(whole, 2) != 0)
+                    : round == Round::zero  ? false
+                    : round == Round::down  ? negative && rest > 0
+                                            : !negative && rest > 0;
+    if (up) whole += 1;
+    // A carry out of the fraction moves into the exponent by itself.
+    const auto units = static_cast<std::uint64_t>(whole);
+    const std::uint64_t hidden = std::uint64_t{1} << fraction_bits;
+    std::uint64_t bits =
+        units < hidden ? units : units + (static_cast<std::uint64_t>(exponent - lowest) << fraction_bits);
+    if (bits >= infinity) {
+        const bool stays_finite =
+            round == Round::zero || (round == Round::down && !negative) || (round == Round::up && negative);
+        bits = stays_finite ? infinity - 1 : infinity;
+    }
+    return sign | static_cast<std::uint32_t>(bits);
+}
+
+inline Half to_half(double value, Round round = Round::nearest) {
+    return {static_cast<std::uint16_t>(encode(value, round, 10, -14, 15, 0x7FFF))};
+}
+inline Bfloat to_bfloat(double value, Round round = Round::nearest) {
+    return {static_cast<std::uint16_t>(encode(value, round, 7, -126, 127, 0x7FFF))};
+}
+
+}  // namespace
+}  // namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA

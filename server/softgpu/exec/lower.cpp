@@ -1,0 +1,401 @@
+#include "server/softgpu/exec/lower.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstring>
+
+namespace gpupool::softgpu {
+namespace {
+
+// Constants are numbered from here while a function is lowered: how many bytes they take is known only at its end.
+constexpr std::uint32_t constant_flag = 0x80000000U;
+constexpr std::uint32_t max_register_bytes = std::uint32_t{64} << 20;
+
+std::uint32_t align_up(std::uint64_t value, std::uint64_t alignment) {
+    return static_cast<std::uint32_t>((value + alignment - 1) / alignment * alignment);
+}
+
+bool is_wide(Slot kind) {
+    return kind == Slot::bits64 || kind == Slot::float64;
+}
+
+}  // namespace
+
+std::vector<std::string_view> split_opcode(std::string_view opcode) {
+    std::vector<std::string_view> parts;
+    for (std::size_t from = 0; from <= opcode.size();) {
+        auto dot = opcode.find('.', from);
+        if (dot == std::string_view::npos) dot = opcode.size();
+        parts.push_back(opcode.substr(from, dot - from));
+        from = dot + 1;
+    }
+    return parts;
+}
+
+Lowering::Lowering(const ModuleSymbols& symbols, const ptx::Function& source, CompiledFunction& target,
+                   std::uint32_t shared_base_bytes)
+    : symbols_(symbols), source_(source), target_(target), shared_base_bytes_(shared_base_bytes) {}
+
+void Lowering::fail(std::string message) const {
+    throw LoweringError{current_ != nullptr ? current_->line : source_.line, std::move(message)};
+}
+
+void Lowering::unsupported() const {
+    fail(fmt::format("the software GPU does not support the instruction '{}' (in '{}')", current_->opcode,
+                     source_.name));
+}
+
+void Lowering::lay_out_variables() {
+    std::uint64_t local_bytes = 0;
+    std::uint64_t shared_bytes = shared_base_bytes_;
+    std::uint64_t area_bytes = 0;
+    const std::size_t formals = source_.params.size() + source_.returns.size();
+    for (std::size_t i = 0; i < source_.variables.size(); ++i) {
+        const ptx::Variable& variable = source_.variables[i];
+        Placed placed{variable.space, 0, static_cast<std::uint32_t>(variable.size_bytes), variable.unsized_array};
+        const std::uint32_t align = std::max<std::uint32_t>(variable.align_bytes, 1);
+        if (i < formals) {
+            const auto& info =
+                i < source_.params.size() ? target_.params[i] : target_.returns[i - source_.params.size()];
+            placed.offset_bytes = info.offset_bytes;
+            if (!source_.entry) area_bytes = std::max<std::uint64_t>(area_bytes, info.offset_bytes + info.size_bytes);
+        } else if (variable.space == ptx::Space::local) {
+            placed.offset_bytes = align_up(local_bytes, align);
+            local_bytes = placed.offset_bytes + variable.size_bytes;
+        } else if (variable.space == ptx::Space::shared) {
+            placed.offset_bytes = align_up(shared_bytes, align);
+            if (!variable.unsized_array) shared_bytes = placed.offset_bytes + variable.size_bytes;
+        } else {
+            placed.offset_bytes = align_up(area_bytes, std::max<std::uint32_t>(align, 8));
+            area_bytes = placed.offset_bytes + variable.size_bytes;
+        }
+        if (local_bytes > (1U << 24) || shared_bytes > (1U << 24) || area_bytes > (1U << 24)) {
+            fail(fmt::format("'{}' declares more than 16 MiB of variables", source_.name));
+        }
+        variables_.push_back(placed);
+    }
+    target_.local_bytes = align_up(local_bytes, 16);
+    target_.shared_bytes = static_cast<std::uint32_t>(shared_bytes);
+    target_.area_stride_bytes = align_up(area_bytes, 16);
+}
+
+void Lowering::run() {
+    register_slots_.assign(source_.registers.size(), no_slot);
+    lay_out_variables();
+    starts_.reserve(source_.body.size() + 1);
+    for (const auto& from : source_.body) {
+        starts_.push_back(static_cast<std::uint32_t>(target_.code.size()));
+        instruction(from);
+    }
+    starts_.push_back(static_cast<std::uint32_t>(target_.code.size()));
+    current_ = nullptr;
+    emit(source_.entry ? Flow::exit : Flow::ret).line = source_.line;  // a body may end without one
+    // Labels were kept as PTX indices; constants go to the front of the frame.
+    const std::uint32_t constant_bytes = align_up(next_constant_, 64);
+    target_.constants.assign(constant_bytes, 0);
+    std::vector<std::uint32_t> offsets;
+    std::uint32_t at = 0;
+    for (const auto& [bytes, bits] : constants_) {
+        offsets.push_back(at);
+        if (bytes == 4 * lane_count || bytes == 8 * lane_count || bytes == 2 * lane_count) {
+            const std::uint32_t element = bytes / lane_count;
+            for (std::uint32_t lane = 0; lane < lane_count; ++lane) {
+                std::memcpy(target_.constants.data() + at + lane * element, &bits, element);
+            }
+        } else {
+            std::memcpy(target_.constants.data() + at, &bits, 4);
+        }
+        at += align_up(bytes, 64);
+    }
+    const auto fix = [&](std::uint32_t& slot) {
+        if (slot == no_slot) return;
+        slot = (slot & constant_flag) != 0 ? offsets[slot & ~constant_flag] : slot + constant_bytes;
+    };
+    for (Inst& i : target_.code) {
+        const bool aux_at_d = i.flow == Flow::checked && i.extra > 0 && i.b == no_slot;
+        const bool aux_at_b = i.flow == Flow::checked && i.extra > 0 && i.b != no_slot;
+        if (!aux_at_d) fix(i.d);
+        if (!aux_at_b) fix(i.b);
+        fix(i.a), fix(i.c), fix(i.e), fix(i.guard);
+        if (i.flow == Flow::warp_sync) fix(i.extra);
+        if (i.flow == Flow::jump || i.flow == Flow::branch) i.target = starts_[i.target];
+    }
+    for (auto& slot : target_.aux) fix(slot);
+    for (auto& site : target_.calls) fix(site.pointer);
+    for (auto& table : target_.tables) {
+        for (auto& target : table) target = starts_[target];
+    }
+    target_.register_bytes = align_up(constant_bytes + next_slot_, 64);
+    target_.register_count = std::min<std::uint32_t>(255, 16 + next_slot_ / (4 * lane_count) / 4);
+    lay_out_blocks(target_);
+}
+
+void Lowering::instruction(const ptx::Instruction& from) {
+    static const std::unordered_map<std::string_view, Handler> handlers = {
+        {"mov", &Lowering::lower_mov},
+        {"cvt", &Lowering::lower_cvt},
+        {"cvta", &Lowering::lower_cvta},
+        {"isspacep", &Lowering::lower_isspacep},
+        {"setp", &Lowering::lower_setp},
+        {"set", &Lowering::lower_set},
+        {"ld", &Lowering::lower_ld},
+        {"ldu", &Lowering::lower_ld},
+        {"st", &Lowering::lower_st},
+        {"atom", &Lowering::lower_atom},
+        {"red", &Lowering::lower_atom},
+        {"membar", &Lowering::lower_fence},
+        {"fence", &Lowering::lower_fence},
+        {"bra", &Lowering::lower_bra},
+        {"brx", &Lowering::lower_brx},
+        {"call", &Lowering::lower_call},
+        {"ret", &Lowering::lower_ret},
+        {"exit", &Lowering::lower_exit},
+        {"trap", &Lowering::lower_trap},
+        {"brkpt", &Lowering::lower_trap},
+        {"bar", &Lowering::lower_barrier},
+        {"barrier", &Lowering::lower_barrier},
+        {"nanosleep", &Lowering::lower_nanosleep},
+        {"shfl", &Lowering::lower_warp},
+        {"vote", &Lowering::lower_warp},
+        {"match", &Lowering::lower_warp},
+        {"redux", &Lowering::lower_warp},
+        {"elect", &Lowering::lower_warp},
+        {"prefetch", &Lowering::lower_nothing},
+        {"prefetchu", &Lowering::lower_nothing},
+        {"pmevent", &Lowering::lower_nothing},
+        {"griddepcontrol", &Lowering::lower_nothing},
+        {"applypriority", &Lowering::lower_nothing},
+        {"discard", &Lowering::lower_nothing},
+    };
+    current_ = &from;
+    const auto base = from.opcode.substr(0, from.opcode.find('.'));
+    const std::size_t first = target_.code.size();
+    if (const auto found = handlers.find(base); found != handlers.end()) {
+        // bar.warp.sync is a warp's business, not the block's.
+        if (from.opcode == "bar.warp.sync") {
+            lower_warp(from);
+        } else {
+            (this->*found->second)(from);
+        }
+    } else if (const Op* found_op = op_table().find(from.opcode)) {
+        from_table(from, *found_op);
+    } else {
+        unsupported();
+    }
+    const std::uint32_t guard = from.guard < 0 ? no_slot : slot_of_register(from.guard);
+    for (std::size_t i = first; i < target_.code.size(); ++i) {
+        target_.code[i].line = from.line;
+        target_.code[i].guard = guard;
+        target_.code[i].guard_negated = from.guard_negated;
+    }
+}
+
+void Lowering::from_table(const ptx::Instruction& from, const Op& op) {
+    std::uint32_t sources[4] = {no_slot, no_slot, no_slot, no_slot};
+    std::size_t next = op.d == Slot::none ? 0 : 1;
+    for (std::size_t i = 0; i < 4 && op.sources[i] != Slot::none; ++i)
+        sources[i] = source(operand(from, next++), op.sources[i]);
+    if (from.operands.size() != next)
+        fail(fmt::format("'{}' takes {} operands, not {}", from.opcode, next, from.operands.size()));
+    const std::uint32_t d = op.d == Slot::none ? no_slot : destination(from.operands[0], op.d);
+    Inst& i = emit(op);
+    i.d = d;
+    i.a = sources[0], i.b = sources[1], i.c = sources[2], i.e = sources[3];
+}
+
+const ptx::Operand& Lowering::operand(const ptx::Instruction& from, std::size_t index) const {
+    if (index >= from.operands.size()) fail(fmt::format("'{}' lacks an operand", from.opcode));
+    return from.operands[index];
+}
+
+Slot Lowering::kind_of_register(std::int32_t index) const {
+    switch (source_.registers[static_cast<std::size_t>(index)]) {
+        case ptx::Type::pred: return Slot::pred;
+        case ptx::Type::f32: return Slot::float32;
+        case ptx::Type::f64: return Slot::float64;
+        default: break;
+    }
+    switch (ptx::width_bytes(source_.registers[static_cast<std::size_t>(index)])) {
+        case 1:
+        case 2: return Slot::bits16;
+        case 4: return Slot::bits32;
+        case 8: return Slot::bits64;
+        default: fail("128-bit registers are not supported by the software GPU");
+    }
+}
+
+std::uint32_t Lowering::slot_of_register(std::int32_t index) {
+    std::uint32_t& slot = register_slots_[static_cast<std::size_t>(index)];
+    if (slot == no_slot) slot = temporary(kind_of_register(index));
+    return slot;
+}
+
+std::uint32_t Lowering::temporary(Slot kind) {
+    const std::uint32_t bytes = slot_bytes(kind);
+    // Values start on cache lines; predicates are packed.
+    const std::uint32_t at = align_up(next_slot_, bytes >= 64 ? 64 : 4);
+    next_slot_ = at + bytes;
+    if (next_slot_ > max_register_bytes) fail(fmt::format("'{}' needs too many registers", source_.name));
+    return at;
+}
+
+std::uint32_t Lowering::constant(Slot kind, std::uint64_t bits) {
+    const std::uint32_t bytes = slot_bytes(kind);
+    if (kind == Slot::pred) bits = bits != 0 ? all_lanes : 0;
+    if (bytes == 4 * lane_count) bits &= 0xFFFFFFFF;
+    if (bytes == 2 * lane_count) bits &= 0xFFFF;
+    const auto [at, fresh] = constant_slots_.try_emplace({bytes, bits}, static_cast<std::uint32_t>(constants_.size()));
+    if (fresh) {
+        constants_.emplace_back(bytes, bits);
+        next_constant_ += align_up(bytes, 64);
+        if (next_constant_ > max_register_bytes) fail(fmt::format("'{}' has too many constants", source_.name));
+    }
+    return at->second | constant_flag;
+}
+
+std::uint64_t Lowering::immediate_bits(const ptx::Operand& operand, Slot kind) const {
+    const auto bits = static_cast<std::uint64_t>(operand.value);
+    const bool is32 = kind == Slot::float32 || kind == Slot::bits32;
+    if (operand.kind == ptx::OperandKind::real64 && is32) {
+        return std::bit_cast<std::uint32_t>(static_cast<float>(std::bit_cast<double>(bits)));
+    }
+    if (operand.kind == ptx::OperandKind::real32 && is_wide(kind)) {
+        return std::bit_cast<std::uint64_t>(
+            static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(bits))));
+    }
+    if (operand.kind == ptx::OperandKind::integer && kind == Slot::float32) {
+        return std::bit_cast<std::uint32_t>(static_cast<float>(operand.value));
+    }
+    if (operand.kind == ptx::OperandKind::integer && kind == Slot::float64) {
+        return std::bit_cast<std::uint64_t>(static_cast<double>(operand.value));
+    }
+    return bits;
+}
+
+std::uint32_t Lowering::source(const ptx::Operand& operand, Slot kind) {
+    switch (operand.kind) {
+        case ptx::OperandKind::reg: {
+            if (kind == Slot::pred) return predicate_source(operand);
+            const Slot has = kind_of_register(operand.index);
+            if (slot_bytes(has) != slot_bytes(kind)) {
+                fail(fmt::format("'{}' has the wrong size for '{}'", operand.name, current_->opcode));
+            }
+            return slot_of_register(operand.index);
+        }
+        case ptx::OperandKind::integer:
+        case ptx::OperandKind::real32:
+        case ptx::OperandKind::real64: return constant(kind, immediate_bits(operand, kind));
+        case ptx::OperandKind::special: return special_register(operand.name, kind);
+        case ptx::OperandKind::symbol: return resized(symbol_address(operand), Slot::bits64, kind, false);
+        default: fail(fmt::format("an operand of '{}' has the wrong form", current_->opcode));
+    }
+}
+
+std::uint32_t Lowering::predicate_source(const ptx::Operand& operand) {
+    if (kind_of_register(operand.index) != Slot::pred) fail(fmt::format("'{}' is not a predicate", operand.name));
+    const std::uint32_t slot = slot_of_register(operand.index);
+    if (!operand.negated) return slot;
+    Inst& i = emit("not.pred");
+    i.a = slot;
+    const std::uint32_t result = temporary(Slot::pred);
+    target_.code.back().d = result;
+    return result;
+}
+
+std::uint32_t Lowering::destination(const ptx::Operand& operand, Slot kind) {
+    if (operand.kind == ptx::OperandKind::sink) return temporary(kind);
+    if (operand.kind != ptx::OperandKind::reg || operand.negated) {
+        fail(fmt::format("the destination of '{}' is not a register", current_->opcode));
+    }
+    const Slot has = kind_of_register(operand.index);
+    if (slot_bytes(has) != slot_bytes(kind)) {
+        fail(fmt::format("'{}' has the wrong size for '{}'", operand.name, current_->opcode));
+    }
+    return slot_of_register(operand.index);
+}
+
+std::uint32_t Lowering::special_register(std::string_view name, Slot kind) {
+    if (name == "WARP_SZ") return constant(kind, lane_count);
+    const Op* found = op_table().find(fmt::format("sreg.{}", name));
+    if (found == nullptr) fail(fmt::format("the software GPU does not support the special register '{}'", name));
+    if (name.substr(0, 14) == "%reserved_smem") target_.uses_reserved_shared = true;
+    const std::uint32_t result = temporary(found->d);
+    emit(*found).d = result;
+    return resized(result, found->d, kind, false);
+}
+
+std::uint32_t Lowering::symbol_address(const ptx::Operand& operand) {
+    const auto addend = static_cast<std::uint64_t>(operand.value);
+    if (operand.variable >= 0) {
+        const Placed& placed = variables_[static_cast<std::size_t>(operand.variable)];
+        if (placed.dynamic_shared) {
+            const std::uint32_t result = temporary(Slot::bits64);
+            Inst& i = emit("dynamic_shared_address");
+            i.d = result;
+            i.imm = addend;
+            return result;
+        }
+        if (placed.space == ptx::Space::local) {
+            const std::uint32_t result = temporary(Slot::bits64);
+            Inst& i = emit("local_address");
+            i.d = result;
+            i.imm = placed.offset_bytes + addend;
+            return result;
+        }
+        return constant(Slot::bits64, placed.offset_bytes + addend);
+    }
+    if (operand.name == "WARP_SZ") return constant(Slot::bits64, lane_count);
+    const auto found = symbols_.names.find(operand.name);
+    if (found == symbols_.names.end()) fail(fmt::format("'{}' is not declared", operand.name));
+    const Symbol& symbol = found->second;
+    if (symbol.kind == Symbol::dynamic_shared) {
+        const std::uint32_t result = temporary(Slot::bits64);
+        Inst& i = emit("dynamic_shared_address");
+        i.d = result;
+        i.imm = addend;
+        return result;
+    }
+    if (symbol.kind == Symbol::function) {
+        return constant(Slot::bits64, reinterpret_cast<std::uint64_t>(symbols_.functions + symbol.value));
+    }
+    return constant(Slot::bits64, symbol.value + addend);
+}
+
+std::uint32_t Lowering::resized(std::uint32_t slot, Slot from, Slot to, bool sign) {
+    const auto bits = [](Slot kind) { return slot_bytes(kind) / lane_count * 8; };
+    if (bits(from) == bits(to)) return slot;
+    const std::uint32_t result = temporary(to);
+    Inst& i = bits(from) < bits(to) ? emit(op(fmt::format("widen.{}{}.u{}", sign ? 's' : 'u', bits(from), bits(to))))
+                                    : emit(op(fmt::format("narrow.u{}.u{}", bits(from), bits(to))));
+    i.a = slot;
+    i.d = result;
+    return result;
+}
+
+Inst& Lowering::emit(const char* op_name) {
+    return emit(op(op_name));
+}
+
+Inst& Lowering::emit(const Op& op) {
+    Inst i;
+    i.fn = op.fn;
+    i.flow = op.flow;
+    i.line = current_ != nullptr ? current_->line : 0;
+    target_.code.push_back(i);
+    return target_.code.back();
+}
+
+Inst& Lowering::emit(Flow flow) {
+    Op op;
+    op.flow = flow;
+    return emit(op);
+}
+
+const Op& Lowering::op(std::string_view name) const {
+    const Op* found = op_table().find(name);
+    if (found == nullptr) unsupported();
+    return *found;
+}
+
+}  // namespace gpupool::softgpu

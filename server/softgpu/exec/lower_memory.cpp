@@ -1,0 +1,224 @@
+// Lowering of loads, stores, atomics and fences.
+#include <fmt/format.h>
+
+#include "server/softgpu/exec/lower.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+bool starts_with(std::string_view text, std::string_view prefix) {
+    return text.substr(0, prefix.size()) == prefix;
+}
+
+// What does not change the result here: cache hints, scopes, and orders that every access has on x86.
+bool is_hint(std::string_view part) {
+    static constexpr std::string_view hints[] = {"weak", "mmio", "cta",     "cluster", "gpu",    "sys",
+                                                 "ca",   "cg",   "cs",      "lu",      "cv",     "wb",
+                                                 "wt",   "nc",   "unified", "release", "acq_rel"};
+    for (const auto hint : hints) {
+        if (part == hint) return true;
+    }
+    return starts_with(part, "L1::") || starts_with(part, "L2::") || starts_with(part, "level::");
+}
+
+}  // namespace
+
+Lowering::MemoryForm Lowering::memory_form(std::string_view opcode, bool atomic) const {
+    MemoryForm form;
+    const auto parts = split_opcode(opcode);
+    form.polls = atomic;
+    for (std::size_t i = 1; i < parts.size(); ++i) {
+        const auto part = parts[i];
+        const auto space = part.substr(0, part.find("::"));
+        if (part == "volatile" || part == "acquire" || part == "relaxed" || part == "seq_cst")
+            form.polls = true;
+        else if (is_hint(part))
+            continue;
+        else if (space == "global" || space == "const")
+            form.space = MemorySpace::global;
+        else if (space == "shared")
+            form.space = MemorySpace::shared;
+        else if (space == "local")
+            form.space = MemorySpace::local;
+        else if (space == "param")
+            form.param = true;
+        else if (part == "v2" || part == "v4" || part == "v8")
+            form.elements = static_cast<std::uint32_t>(part[1] - '0');
+        else if (const auto type = ptx::type_from_name(part); type != ptx::Type::none)
+            form.type = type;
+        else if (atomic)
+            form.operation += form.operation.empty() ? std::string(part) : fmt::format(".{}", part);
+        else
+            unsupported();
+    }
+    if (form.type == ptx::Type::none || form.type == ptx::Type::pred || form.type == ptx::Type::b128) unsupported();
+    return form;
+}
+
+void Lowering::address(const ptx::Operand& from, MemoryForm& form, std::uint32_t& base, std::uint64_t& offset,
+                       std::uint8_t& mode) {
+    if (from.kind != ptx::OperandKind::address || from.items.size() != 1) unsupported();
+    const ptx::Operand& at = from.items[0];
+    base = no_slot;
+    offset = static_cast<std::uint64_t>(from.value);
+    if (form.param) form.space = source_.entry ? MemorySpace::entry_param : MemorySpace::area;
+    switch (at.kind) {
+        case ptx::OperandKind::integer: break;
+        case ptx::OperandKind::reg: {
+            const Slot kind = kind_of_register(at.index);
+            if (slot_bytes(kind) != 4 * lane_count && slot_bytes(kind) != 8 * lane_count) {
+                fail(fmt::format("'{}' cannot hold an address", at.name));
+            }
+            const bool narrow = slot_bytes(kind) == 4 * lane_count;
+            const bool flat = form.space == MemorySpace::generic || form.space == MemorySpace::global;
+            base = slot_of_register(at.index);
+            if (narrow && flat) {
+                base = resized(base, kind, Slot::bits64, false);
+            } else if (narrow) {
+                mode |= address_is_32_bits;
+            }
+            break;
+        }
+        case ptx::OperandKind::symbol: {
+            if (at.variable >= 0) {
+                const Placed& placed = variables_[static_cast<std::size_t>(at.variable)];
+                if (form.param) {
+                    // A formal parameter of an entry lies in the launch buffer; what calls pass lies in the frame.
+                    const bool formal = static_cast<std::size_t>(at.variable) < source_.params.size();
+                    if (!(source_.entry && formal)) form.space = MemorySpace::area;
+                    offset += placed.offset_bytes;
+                    break;
+                }
+                if (placed.space == ptx::Space::shared && !placed.dynamic_shared) {
+                    form.space = MemorySpace::shared;
+                    offset += placed.offset_bytes;
+                    break;
+                }
+                if (placed.space == ptx::Space::local) form.space = MemorySpace::local;
+                if (placed.space == ptx::Space::shared) form.space = MemorySpace::shared;
+            }
+            base = symbol_address(at);
+            break;
+        }
+        default: unsupported();
+    }
+    mode |= static_cast<std::uint8_t>(form.space);
+    if (form.polls) mode |= may_poll;
+}
+
+std::uint32_t Lowering::vector_slots(const ptx::Operand& operand, ptx::Type type, bool store, Slot& kind) {
+    // All elements use one slot size: that of the first register.
+    kind = Slot::none;
+    for (const auto& item : operand.items) {
+        if (item.kind == ptx::OperandKind::reg && kind == Slot::none) kind = kind_of_register(item.index);
+    }
+    if (kind == Slot::none) {
+        const std::uint32_t bytes = ptx::width_bytes(type);
+        kind = bytes <= 2 ? Slot::bits16 : bytes == 4 ? Slot::bits32 : Slot::bits64;
+    }
+    std::vector<std::uint32_t> slots;
+    for (const auto& item : operand.items) {
+        if (store)
+            slots.push_back(source(item, type == ptx::Type::f32   ? Slot::float32
+                                         : type == ptx::Type::f64 ? Slot::float64
+                                                                  : kind));
+        else
+            slots.push_back(item.kind == ptx::OperandKind::sink ? no_slot : destination(item, kind));
+    }
+    const auto first = static_cast<std::uint32_t>(target_.aux.size());
+    target_.aux.insert(target_.aux.end(), slots.begin(), slots.end());
+    return first;
+}
+
+void Lowering::lower_ld(const ptx::Instruction& from) {
+    MemoryForm form = memory_form(from.opcode, false);
+    const auto& to = operand(from, 0);
+    const bool vector = form.elements > 1 || to.kind == ptx::OperandKind::vector;
+    if (vector && to.items.size() != form.elements) fail("a vector of the wrong length");
+    std::uint32_t base = no_slot;
+    std::uint64_t offset = 0;
+    std::uint8_t mode = 0;
+    address(operand(from, 1), form, base, offset, mode);
+    Slot kind = Slot::none;
+    std::uint32_t d;
+    if (vector) {
+        d = vector_slots(to, form.type, false, kind);
+    } else {
+        if (to.kind != ptx::OperandKind::reg) fail("a load into something that is not a register");
+        kind = kind_of_register(to.index);
+        if (kind == Slot::pred) fail("a load into a predicate");
+        d = slot_of_register(to.index);
+    }
+    const std::uint32_t bytes = ptx::width_bytes(form.type);
+    const std::uint32_t slot_bits = slot_bytes(kind) / lane_count * 8;
+    if (slot_bits < bytes * 8) fail("a load into a register that is too small");
+    const bool uniform = form.space == MemorySpace::entry_param && base == no_slot && !vector;
+    if (uniform && (offset > target_.param_bytes || target_.param_bytes - offset < bytes)) {
+        fail("a load beyond the kernel's parameters");
+    }
+    Inst& i = emit(op(fmt::format("{}.{}{}.{}", uniform ? "ldu" : "ld", ptx::is_signed(form.type) ? 's' : 'u',
+                                  bytes * 8, slot_bits)));
+    i.a = base, i.imm = offset, i.d = d, i.mode = mode;
+    i.extra = vector ? form.elements : 0;
+}
+
+void Lowering::lower_st(const ptx::Instruction& from) {
+    MemoryForm form = memory_form(from.opcode, false);
+    const auto& value = operand(from, 1);
+    const bool vector = form.elements > 1 || value.kind == ptx::OperandKind::vector;
+    if (vector && value.items.size() != form.elements) fail("a vector of the wrong length");
+    std::uint32_t base = no_slot;
+    std::uint64_t offset = 0;
+    std::uint8_t mode = 0;
+    address(operand(from, 0), form, base, offset, mode);
+    if (form.space == MemorySpace::entry_param) fail("a store to a kernel's parameter");
+    const std::uint32_t bytes = ptx::width_bytes(form.type);
+    Slot kind = Slot::none;
+    std::uint32_t b;
+    if (vector) {
+        b = vector_slots(value, form.type, true, kind);
+    } else {
+        kind = form.type == ptx::Type::f32   ? Slot::float32
+               : form.type == ptx::Type::f64 ? Slot::float64
+               : bytes <= 2                  ? Slot::bits16
+               : bytes == 4                  ? Slot::bits32
+                                             : Slot::bits64;
+        if (value.kind == ptx::OperandKind::reg) kind = kind_of_register(value.index);
+        if (kind == Slot::pred) fail("a store of a predicate");
+        b = source(value, kind);
+    }
+    const std::uint32_t slot_bits = slot_bytes(kind) / lane_count * 8;
+    if (slot_bits < bytes * 8) fail("a store from a register that is too small");
+    Inst& i = emit(op(fmt::format("st.{}.{}", bytes * 8, slot_bits)));
+    i.a = base, i.imm = offset, i.b = b, i.mode = mode;
+    i.extra = vector ? form.elements : 0;
+}
+
+void Lowering::lower_atom(const ptx::Instruction& from) {
+    MemoryForm form = memory_form(from.opcode, true);
+    if (form.elements != 1) unsupported();
+    const std::size_t last = from.opcode.rfind('.');
+    const Op& found = op(fmt::format("atom.{}.{}", form.operation, from.opcode.substr(last + 1)));
+    const bool returns = starts_with(from.opcode, "atom");
+    const std::size_t at = returns ? 1 : 0;
+    std::uint32_t base = no_slot;
+    std::uint64_t offset = 0;
+    std::uint8_t mode = 0;
+    address(operand(from, at), form, base, offset, mode);
+    const std::uint32_t b = source(operand(from, at + 1), found.sources[0]);
+    const std::uint32_t c = found.sources[1] == Slot::none ? no_slot : source(operand(from, at + 2), found.sources[1]);
+    const bool wanted = returns && operand(from, 0).kind != ptx::OperandKind::sink;
+    const std::uint32_t d = wanted ? destination(operand(from, 0), found.d) : no_slot;
+    Inst& i = emit(found);
+    i.a = base, i.imm = offset, i.b = b, i.c = c, i.d = d, i.mode = mode;
+}
+
+void Lowering::lower_fence(const ptx::Instruction& from) {
+    const auto parts = split_opcode(from.opcode);
+    for (std::size_t i = 1; i < parts.size(); ++i) {
+        if (starts_with(parts[i], "proxy") || parts[i] == "mbarrier_init") unsupported();
+    }
+    emit("fence");
+}
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,261 @@
+// Lowering of moves, conversions, address conversions and comparisons.
+#include <fmt/format.h>
+
+#include "server/softgpu/exec/address_space.h"
+#include "server/softgpu/exec/convert_mode.h"
+#include "server/softgpu/exec/lower.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+Slot slot_for_bytes(std::uint32_t bytes) {
+    return bytes <= 2 ? Slot::bits16 : bytes == 4 ? Slot::bits32 : Slot::bits64;
+}
+
+}  // namespace
+
+void Lowering::lower_nothing(const ptx::Instruction&) {}
+
+void Lowering::lower_mov(const ptx::Instruction& from) {
+    const auto& to = operand(from, 0);
+    const auto& value = operand(from, 1);
+    const auto type = ptx::type_from_name(from.opcode.substr(from.opcode.rfind('.') + 1));
+    if (type == ptx::Type::none) unsupported();
+    if (to.kind == ptx::OperandKind::vector) return unpack(to, value);
+    if (value.kind == ptx::OperandKind::vector) return pack(to, value);
+    if (type == ptx::Type::pred) return from_table(from, op("mov.pred"));
+    const Slot kind = slot_for_bytes(ptx::width_bytes(type));
+    const bool real = type == ptx::Type::f32 || type == ptx::Type::f64;
+    const Slot immediate_kind = !real ? kind : type == ptx::Type::f32 ? Slot::float32 : Slot::float64;
+    const std::uint32_t a = source(value, immediate_kind);
+    const std::uint32_t d = destination(to, kind);
+    Inst& i = emit(kind == Slot::bits16 ? "mov.b16" : kind == Slot::bits32 ? "mov.b32" : "mov.b64");
+    i.d = d;
+    i.a = a;
+}
+
+void Lowering::unpack(const ptx::Operand& vector, const ptx::Operand& value) {
+    const std::size_t count = vector.items.size();
+    if (value.kind != ptx::OperandKind::reg) unsupported();
+    const Slot whole = kind_of_register(value.index);
+    const bool wide = slot_bytes(whole) == 8 * lane_count;
+    if (slot_bytes(whole) < 4 * lane_count || (count != 2 && !(count == 4 && wide))) unsupported();
+    // Parts are taken from a copy: one of them may be the register itself.
+    std::vector<std::uint32_t> parts{slot_of_register(value.index)};
+    Slot kind = whole;
+    while (parts.size() < count) {
+        const bool from_wide = slot_bytes(kind) == 8 * lane_count;
+        const Slot half = from_wide ? Slot::bits32 : Slot::bits16;
+        std::vector<std::uint32_t> next;
+        for (const auto part : parts) {
+            const std::uint32_t low = temporary(half), high = temporary(half);
+            Inst& first = emit(from_wide ? "narrow.u64.u32" : "narrow.u32.u16");
+            first.a = part, first.d = low;
+            Inst& second = emit(from_wide ? "high.u64.u32" : "high.u32.u16");
+            second.a = part, second.d = high;
+            next.push_back(low), next.push_back(high);
+        }
+        parts = std::move(next);
+        kind = half;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+        if (vector.items[i].kind == ptx::OperandKind::sink) continue;
+        const std::uint32_t d = destination(vector.items[i], kind);
+        Inst& move = emit(kind == Slot::bits16 ? "mov.b16" : "mov.b32");
+        move.a = parts[i], move.d = d;
+    }
+}
+
+void Lowering::pack(const ptx::Operand& value, const ptx::Operand& vector) {
+    if (value.kind != ptx::OperandKind::reg) unsupported();
+    const Slot whole = kind_of_register(value.index);
+    const std::size_t count = vector.items.size();
+    const bool wide = slot_bytes(whole) == 8 * lane_count;
+    if (slot_bytes(whole) < 4 * lane_count || (count != 2 && !(count == 4 && wide))) unsupported();
+    Slot kind = slot_for_bytes(slot_bytes(whole) / lane_count / static_cast<std::uint32_t>(count));
+    std::vector<std::uint32_t> parts;
+    for (const auto& item : vector.items) parts.push_back(source(item, kind));
+    const std::uint32_t d = destination(value, whole);
+    while (parts.size() > 1) {
+        const bool to_wide = kind == Slot::bits32;
+        const Slot twice = to_wide ? Slot::bits64 : Slot::bits32;
+        std::vector<std::uint32_t> next;
+        for (std::size_t i = 0; i < parts.size(); i += 2) {
+            const std::uint32_t result = parts.size() == 2 ? d : temporary(twice);
+            Inst& joined = emit(to_wide ? "pack.u32.u64" : "pack.u16.u32");
+            joined.a = parts[i], joined.b = parts[i + 1], joined.d = result;
+            next.push_back(result);
+        }
+        parts = std::move(next);
+        kind = twice;
+    }
+}
+
+void Lowering::lower_cvt(const ptx::Instruction& from) {
+    std::uint8_t mode = convert_mode::nearest;
+    std::vector<std::string_view> types;
+    const auto parts = split_opcode(from.opcode);
+    for (std::size_t i = 1; i < parts.size(); ++i) {
+        const auto part = parts[i];
+        if (part == "rn" || part == "rna")
+            mode |= convert_mode::nearest;
+        else if (part == "rz")
+            mode |= convert_mode::zero;
+        else if (part == "rm")
+            mode |= convert_mode::down;
+        else if (part == "rp")
+            mode |= convert_mode::up;
+        else if (part == "rni")
+            mode |= convert_mode::nearest | convert_mode::integral;
+        else if (part == "rzi")
+            mode |= convert_mode::zero | convert_mode::integral;
+        else if (part == "rmi")
+            mode |= convert_mode::down | convert_mode::integral;
+        else if (part == "rpi")
+            mode |= convert_mode::up | convert_mode::integral;
+        else if (part == "ftz")
+            mode |= convert_mode::flush;
+        else if (part == "sat")
+            mode |= convert_mode::saturate;
+        else if (part == "relu")
+            mode |= convert_mode::relu;
+        else
+            types.push_back(part);
+    }
+    if (types.size() != 2) unsupported();
+    const Op* found = op_table().find(fmt::format("cvt.{}.{}", types[0], types[1]));
+    if (found == nullptr) unsupported();
+    if (found->sources[1] != Slot::none) {  // f16x2 and bf16x2 from two f32
+        from_table(from, *found);
+        target_.code.back().mode = mode;
+        return;
+    }
+    const auto to = ptx::type_from_name(types[0]);
+    const auto& value = operand(from, 1);
+    const auto& result = operand(from, 0);
+    // Registers may be wider than the types: narrow the source, widen the result.
+    std::uint32_t a;
+    if (value.kind == ptx::OperandKind::reg) {
+        a = resized(slot_of_register(value.index), kind_of_register(value.index), found->sources[0], false);
+    } else {
+        a = source(value, found->sources[0]);
+    }
+    if (result.kind != ptx::OperandKind::reg) unsupported();
+    const Slot has = kind_of_register(result.index);
+    const bool same = slot_bytes(has) == slot_bytes(found->d);
+    const std::uint32_t d = same ? slot_of_register(result.index) : temporary(found->d);
+    Inst& i = emit(*found);
+    i.a = a, i.d = d, i.mode = mode;
+    if (same) return;
+    const std::uint32_t widened = resized(d, found->d, has, ptx::is_signed(to));
+    const std::uint32_t final_slot = slot_of_register(result.index);
+    if (widened == d) unsupported();
+    target_.code.back().d = final_slot;
+}
+
+void Lowering::lower_cvta(const ptx::Instruction& from) {
+    // To a space: subtract its window; from a space: add it. Global and const addresses are generic already.
+    const auto parts = split_opcode(from.opcode);
+    const bool to_space = parts.size() > 1 && parts[1] == "to";
+    const std::size_t at = to_space ? 2 : 1;
+    if (parts.size() != at + 2) unsupported();
+    if (parts[at + 1] != "u64") fail("only 64-bit addresses are supported");
+    const auto space = parts[at].substr(0, parts[at].find("::"));
+    const std::uint32_t a = source(operand(from, 1), Slot::bits64);
+    const std::uint32_t d = destination(operand(from, 0), Slot::bits64);
+    if (space == "global" || space == "const") {
+        Inst& i = emit("mov.b64");
+        i.a = a, i.d = d;
+    } else if (space == "shared" || space == "local") {
+        const std::uint64_t base = space == "shared" ? windows().shared_base : windows().local_base;
+        const std::uint32_t b = constant(Slot::bits64, base);
+        Inst& i = emit(to_space ? "sub.u64" : "add.u64");
+        i.a = a, i.b = b, i.d = d;
+    } else if (space == "param" && !to_space && source_.entry) {
+        Inst& i = emit("param_address");
+        i.a = a, i.d = d;
+    } else {
+        unsupported();
+    }
+}
+
+void Lowering::lower_isspacep(const ptx::Instruction& from) {
+    const auto parts = split_opcode(from.opcode);
+    if (parts.size() != 2) unsupported();
+    const auto space = parts[1].substr(0, parts[1].find("::"));
+    std::uint64_t which = 0;
+    if (space == "global" || space == "const")
+        which = 0;
+    else if (space == "shared")
+        which = 1;
+    else if (space == "local")
+        which = 2;
+    else if (space == "param")
+        which = 3;
+    else
+        unsupported();
+    const std::uint32_t a = source(operand(from, 1), Slot::bits64);
+    const std::uint32_t d = destination(operand(from, 0), Slot::pred);
+    Inst& i = emit("in_space");
+    i.a = a, i.d = d, i.imm = which;
+}
+
+void Lowering::lower_setp(const ptx::Instruction& from) {
+    const auto parts = split_opcode(from.opcode);
+    if (parts.size() < 3) unsupported();
+    std::uint8_t combine = 0;
+    bool flush = false;
+    for (std::size_t i = 2; i + 1 < parts.size(); ++i) {
+        if (parts[i] == "and")
+            combine = 1;
+        else if (parts[i] == "or")
+            combine = 2;
+        else if (parts[i] == "xor")
+            combine = 3;
+        else if (parts[i] == "ftz")
+            flush = true;
+        else
+            unsupported();
+    }
+    const Op& compare = op(fmt::format("setp.{}.{}", parts[1], parts.back()));
+    std::uint32_t sources[2];
+    for (std::size_t i = 0; i < 2; ++i) {
+        sources[i] = source(operand(from, 1 + i), compare.sources[i]);
+        if (flush && compare.sources[i] == Slot::float32) {
+            const std::uint32_t flushed = temporary(Slot::float32);
+            Inst& f = emit("cvt.f32.f32");
+            f.a = sources[i], f.d = flushed, f.mode = convert_mode::flush;
+            sources[i] = flushed;
+        }
+    }
+    const std::uint32_t c = combine == 0 ? no_slot : source(operand(from, 3), Slot::pred);
+    const auto& to = operand(from, 0);
+    const std::uint32_t p = destination(to, Slot::pred);
+    const std::uint32_t q = to.second >= 0 ? slot_of_register(to.second) : no_slot;
+    if (q != no_slot && compare.second != Slot::pred) unsupported();
+    if (combine != 0 && compare.second != Slot::pred) unsupported();
+    Inst& i = emit(compare);
+    i.a = sources[0], i.b = sources[1], i.c = c, i.d = p, i.e = q, i.mode = combine;
+}
+
+void Lowering::lower_set(const ptx::Instruction& from) {
+    auto parts = split_opcode(from.opcode);
+    if (parts.size() < 4) unsupported();
+    const auto result_type = ptx::type_from_name(parts[parts.size() - 2]);
+    if (parts.size() > 4 && !(parts.size() == 5 && parts[2] == "ftz")) unsupported();
+    const Op& compare = op(fmt::format("setp.{}.{}", parts[1], parts.back()));
+    const std::uint32_t a = source(operand(from, 1), compare.sources[0]);
+    const std::uint32_t b = source(operand(from, 2), compare.sources[1]);
+    const std::uint32_t p = temporary(Slot::pred);
+    Inst& i = emit(compare);
+    i.a = a, i.b = b, i.d = p;
+    const std::uint32_t bytes = ptx::width_bytes(result_type);
+    const std::uint64_t yes = result_type == ptx::Type::f32   ? 0x3F800000U
+                              : result_type == ptx::Type::f16 ? 0x3C00U
+                                                              : ~std::uint64_t{0};
+    const std::uint32_t d = destination(operand(from, 0), slot_for_bytes(bytes));
+    Inst& value = emit(bytes == 2 ? "frompred.16" : bytes == 4 ? "frompred.32" : "frompred.64");
+    value.a = p, value.d = d, value.imm = yes;
+}
+
+}  // namespace gpupool::softgpu

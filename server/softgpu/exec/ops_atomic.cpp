@@ -1,0 +1,124 @@
+// atom and red, on shared and global memory alike. The lowering looks up "atom.<op>.<type>"; `red` is the same without
+// a destination.
+#include <algorithm>
+
+#include "server/softgpu/exec/float_ops.h"
+#include "server/softgpu/exec/half.h"
+#include "server/softgpu/exec/resolve.h"
+
+namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
+namespace {
+
+using u16 = std::uint16_t;
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+using s32 = std::int32_t;
+using s64 = std::int64_t;
+
+template <class T>
+using Bits = std::conditional_t<sizeof(T) == 2, u16, std::conditional_t<sizeof(T) == 4, u32, u64>>;
+
+// old = *p; *p = F(old, b).
+template <class T, class F>
+void run_atomic(Warp& w, const Inst& i) {
+    LanePointers pointers;
+    if (!resolve(w, i, sizeof(T), pointers)) return;
+    T* d = i.d == no_slot ? nullptr : w.reg<T>(i.d);
+    const T* b = w.reg<T>(i.b);
+    for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
+        const u32 lane = static_cast<u32>(std::countr_zero(rest));
+        auto* p = reinterpret_cast<Bits<T>*>(pointers[lane]);
+        Bits<T> old = __atomic_load_n(p, __ATOMIC_RELAXED);
+        for (;;) {
+            const T next = F{}(std::bit_cast<T>(old), b[lane]);
+            if (__atomic_compare_exchange_n(p, &old, std::bit_cast<Bits<T>>(next), true, __ATOMIC_SEQ_CST,
+                                            __ATOMIC_RELAXED)) {
+                break;
+            }
+        }
+        if (d != nullptr) d[lane] = std::bit_cast<T>(old);
+    }
+}
+
+template <class T>
+void run_add(Warp& w, const Inst& i) {
+    LanePointers pointers;
+    if (!resolve(w, i, sizeof(T), pointers)) return;
+    T* d = i.d == no_slot ? nullptr : w.reg<T>(i.d);
+    const T* b = w.reg<T>(i.b);
+    for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
+        const u32 lane = static_cast<u32>(std::countr_zero(rest));
+        const T old = __atomic_fetch_add(reinterpret_cast<T*>(pointers[lane]), b[lane], __ATOMIC_SEQ_CST);
+        if (d != nullptr) d[lane] = old;
+    }
+}
+
+template <class T>
+void run_cas(Warp& w, const Inst& i) {
+    LanePointers pointers;
+    if (!resolve(w, i, sizeof(T), pointers)) return;
+    T* d = i.d == no_slot ? nullptr : w.reg<T>(i.d);
+    const T* b = w.reg<T>(i.b);
+    const T* c = w.reg<T>(i.c);
+    for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
+        const u32 lane = static_cast<u32>(std::countr_zero(rest));
+        T expected = b[lane];
+        __atomic_compare_exchange_n(reinterpret_cast<T*>(pointers[lane]), &expected, c[lane], false, __ATOMIC_SEQ_CST,
+                                    __ATOMIC_SEQ_CST);
+        if (d != nullptr) d[lane] = expected;
+    }
+}
+
+template <class T, class F>
+void atomic(OpTable& t, std::initializer_list<std::string_view> names, F) {
+    t.add(names, {run_atomic<T, F>, slot_of<T>(), {slot_of<T>()}, Slot::none, Flow::checked});
+}
+
+template <class H, H Encode(double, Round)>
+u16 add_half(u16 a, u16 b) {
+    return Encode(to_double(H{a}) + to_double(H{b}), Round::nearest).bits;
+}
+
+template <class H, H Encode(double, Round)>
+u32 add_pair(u32 a, u32 b) {
+    return u32{add_half<H, Encode>(static_cast<u16>(a), static_cast<u16>(b))} |
+           u32{add_half<H, Encode>(static_cast<u16>(a >> 16), static_cast<u16>(b >> 16))} << 16;
+}
+
+}  // namespace
+
+void register_atomic(OpTable& t) {
+    t.add({"atom.add.u32", "atom.add.s32"}, {run_add<u32>, Slot::bits32, {Slot::bits32}, Slot::none, Flow::checked});
+    t.add({"atom.add.u64", "atom.add.s64"}, {run_add<u64>, Slot::bits64, {Slot::bits64}, Slot::none, Flow::checked});
+    t.add({"atom.cas.b16"}, {run_cas<u16>, Slot::bits16, {Slot::bits16, Slot::bits16}, Slot::none, Flow::checked});
+    t.add({"atom.cas.b32", "atom.cas.u32", "atom.cas.s32"},
+          {run_cas<u32>, Slot::bits32, {Slot::bits32, Slot::bits32}, Slot::none, Flow::checked});
+    t.add({"atom.cas.b64", "atom.cas.u64", "atom.cas.s64"},
+          {run_cas<u64>, Slot::bits64, {Slot::bits64, Slot::bits64}, Slot::none, Flow::checked});
+    atomic<float>(t, {"atom.add.f32", "atom.add.ftz.f32"}, [](float a, float b) { return canonical(a + b); });
+    atomic<double>(t, {"atom.add.f64"}, [](double a, double b) { return a + b; });
+    atomic<u16>(t, {"atom.add.noftz.f16"}, [](u16 a, u16 b) { return add_half<Half, to_half>(a, b); });
+    atomic<u16>(t, {"atom.add.noftz.bf16"}, [](u16 a, u16 b) { return add_half<Bfloat, to_bfloat>(a, b); });
+    atomic<u32>(t, {"atom.add.noftz.f16x2"}, [](u32 a, u32 b) { return add_pair<Half, to_half>(a, b); });
+    atomic<u32>(t, {"atom.add.noftz.bf16x2"}, [](u32 a, u32 b) { return add_pair<Bfloat, to_bfloat>(a, b); });
+    atomic<u32>(t, {"atom.exch.b32", "atom.exch.u32", "atom.exch.s32", "atom.exch.f32"}, [](u32, u32 b) { return b; });
+    atomic<u64>(t, {"atom.exch.b64", "atom.exch.u64", "atom.exch.s64", "atom.exch.f64"}, [](u64, u64 b) { return b; });
+    atomic<u32>(t, {"atom.and.b32"}, [](u32 a, u32 b) { return a & b; });
+    atomic<u32>(t, {"atom.or.b32"}, [](u32 a, u32 b) { return a | b; });
+    atomic<u32>(t, {"atom.xor.b32"}, [](u32 a, u32 b) { return a ^ b; });
+    atomic<u64>(t, {"atom.and.b64"}, [](u64 a, u64 b) { return a & b; });
+    atomic<u64>(t, {"atom.or.b64"}, [](u64 a, u64 b) { return a | b; });
+    atomic<u64>(t, {"atom.xor.b64"}, [](u64 a, u64 b) { return a ^ b; });
+    atomic<u32>(t, {"atom.inc.u32"}, [](u32 a, u32 b) { return a >= b ? 0U : a + 1; });
+    atomic<u32>(t, {"atom.dec.u32"}, [](u32 a, u32 b) { return a == 0 || a > b ? b : a - 1; });
+    atomic<u32>(t, {"atom.min.u32"}, [](u32 a, u32 b) { return std::min(a, b); });
+    atomic<u32>(t, {"atom.max.u32"}, [](u32 a, u32 b) { return std::max(a, b); });
+    atomic<s32>(t, {"atom.min.s32"}, [](s32 a, s32 b) { return std::min(a, b); });
+    atomic<s32>(t, {"atom.max.s32"}, [](s32 a, s32 b) { return std::max(a, b); });
+    atomic<u64>(t, {"atom.min.u64"}, [](u64 a, u64 b) { return std::min(a, b); });
+    atomic<u64>(t, {"atom.max.u64"}, [](u64 a, u64 b) { return std::max(a, b); });
+    atomic<s64>(t, {"atom.min.s64"}, [](s64 a, s64 b) { return std::min(a, b); });
+    atomic<s64>(t, {"atom.max.s64"}, [](s64 a, s64 b) { return std::max(a, b); });
+}
+
+}  // namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA

@@ -1,0 +1,133 @@
+// From a memory instruction's address operand to one host pointer per lane, checked.
+//
+// Included by ops_memory.cpp and ops_atomic.cpp, within their instruction set's namespace. Threads: one per warp.
+// Errors: raises illegal_address or misaligned_address on the warp.
+#pragma once
+
+#include "server/softgpu/exec/lanes.h"
+#include "server/softgpu/exec/memory_form.h"
+
+namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
+namespace {
+
+using LanePointers = std::uint64_t[lane_count];
+
+inline std::uint64_t lane_address(const Warp& w, const Inst& i, std::uint32_t lane) {
+    if (i.a == no_slot) return i.imm;
+    const std::uint64_t base =
+        (i.mode & address_is_32_bits) != 0 ? w.reg<std::uint32_t>(i.a)[lane] : w.reg<std::uint64_t>(i.a)[lane];
+    return base + i.imm;
+}
+
+inline bool find_global(Warp& w, const Inst& i, std::uint64_t address, std::uint32_t size_bytes) {
+    const auto& space = AddressSpace::instance();
+    const std::uint32_t generation = space.generation();
+    RangeCache& range = w.range;
+    if (generation == range.generation && address >= range.begin && address + size_bytes <= range.end) return true;
+    AddressRange found;
+    // A parameter whose address was taken: the launch's own buffer is not an allocation.
+    const std::uint64_t offset = address - reinterpret_cast<std::uint64_t>(w.launch->params);
+    if (offset < w.launch->entry->param_bytes && w.launch->entry->param_bytes - offset >= size_bytes) return true;
+    if (!space.find(address, found) || address + size_bytes > found.end) {
+        w.raise(FaultKind::illegal_address, i, address, "no allocation is there");
+        return false;
+    }
+    range = {found.begin, found.end, generation};
+    return true;
+}
+
+inline bool bounded(Warp& w, const Inst& i, std::uint64_t offset, std::uint32_t size_bytes, std::uint64_t limit,
+                    const char* what) {
+    if (offset <= limit && limit - offset >= size_bytes) return true;
+    w.raise(FaultKind::illegal_address, i, offset, what);
+    return false;
+}
+
+inline bool resolve_shared(Warp& w, const Inst& i, std::uint64_t offset, std::uint32_t size_bytes,
+                           std::uint64_t& pointer) {
+    if (!bounded(w, i, offset, size_bytes, w.shared_bytes, "beyond the block's shared memory")) return false;
+    pointer = reinterpret_cast<std::uint64_t>(w.shared) + offset;
+    return true;
+}
+
+inline bool resolve_local(Warp& w, const Inst& i, std::uint32_t lane, std::uint64_t offset, std::uint32_t size_bytes,
+                          std::uint64_t& pointer) {
+    if (!bounded(w, i, offset, size_bytes, w.local_stride_bytes, "beyond the thread's local memory")) return false;
+    pointer = reinterpret_cast<std::uint64_t>(w.local) + std::uint64_t{lane} * w.local_stride_bytes + offset;
+    return true;
+}
+
+// Generic and global addresses: first all lanes against the range that was hit last, then one by one.
+inline bool resolve_flat(Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointers& pointers, bool generic) {
+    const std::uint64_t* a = i.a == no_slot ? nullptr : w.reg<std::uint64_t>(i.a);
+    std::uint64_t lowest = ~std::uint64_t{0}, highest = 0;
+    for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
+        const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
+        const std::uint64_t address = (a != nullptr ? a[lane] : 0) + i.imm;
+        pointers[lane] = address;
+        lowest = address < lowest ? address : lowest;
+        highest = address > highest ? address : highest;
+    }
+    const RangeCache& range = w.range;
+    if (lowest >= range.begin && highest < range.end && range.end - highest >= size_bytes &&
+        range.generation == AddressSpace::instance().generation()) {
+        return true;
+    }
+    for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
+        const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
+        const std::uint64_t address = pointers[lane];
+        if (generic) {
+            const Windows& window = windows();
+            if (address - window.shared_base < Windows::size_bytes) {
+                if (!resolve_shared(w, i, address - window.shared_base, size_bytes, pointers[lane])) return false;
+                continue;
+            }
+            if (address - window.local_base < Windows::size_bytes) {
+                if (!resolve_local(w, i, lane, address - window.local_base, size_bytes, pointers[lane])) return false;
+                continue;
+            }
+        }
+        if (!find_global(w, i, address, size_bytes)) return false;
+    }
+    return true;
+}
+
+// True when every active lane's `size_bytes` may be touched; the pointers are set then.
+inline bool resolve(Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointers& pointers) {
+    const auto space = static_cast<MemorySpace>(i.mode & memory_space_mask);
+    if (space == MemorySpace::generic || space == MemorySpace::global) {
+        if (!resolve_flat(w, i, size_bytes, pointers, space == MemorySpace::generic)) return false;
+    } else {
+        for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
+            const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
+            const std::uint64_t offset = lane_address(w, i, lane);
+            if (space == MemorySpace::shared) {
+                if (!resolve_shared(w, i, offset & 0xFFFFFFFF, size_bytes, pointers[lane])) return false;
+            } else if (space == MemorySpace::local) {
+                if (!resolve_local(w, i, lane, offset & 0xFFFFFFFF, size_bytes, pointers[lane])) return false;
+            } else if (space == MemorySpace::entry_param) {
+                if (!bounded(w, i, offset, size_bytes, w.launch->entry->param_bytes,
+                             "beyond the kernel's parameters")) {
+                    return false;
+                }
+                pointers[lane] = reinterpret_cast<std::uint64_t>(w.launch->params) + offset;
+            } else {
+                const CompiledFunction& function = *w.current.frame->function;
+                if (!bounded(w, i, offset, size_bytes, function.area_stride_bytes, "beyond a parameter")) return false;
+                pointers[lane] = reinterpret_cast<std::uint64_t>(w.regs) + function.register_bytes +
+                                 std::uint64_t{lane} * function.area_stride_bytes + offset;
+            }
+        }
+    }
+    std::uint64_t low_bits = 0;
+    for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) low_bits |= pointers[std::countr_zero(rest)];
+    if ((low_bits & (size_bytes - 1)) != 0) {
+        w.raise(FaultKind::misaligned_address, i, pointers[std::countr_zero(w.exec)],
+                "the address is not a multiple of the access");
+        return false;
+    }
+    return true;
+}
+
+}  // namespace
+}  // namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA

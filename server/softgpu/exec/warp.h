@@ -1,0 +1,115 @@
+// One warp while it runs: its lanes' registers, and where each group of lanes stands.
+//
+// Divergence: lanes that stand at the same instruction of the same frame form a group. One group runs; the others
+// wait. Blocks of code are laid out so that the group with the lowest position is the one to run next (deepest call
+// first): that makes every group arrive at a point where paths meet before anybody goes on from there, so lanes
+// reconverge at the immediate post-dominator without a stack, and a group that spins can be set aside for one that
+// would release it.
+//
+// Ownership: a BlockRunner owns its warps and their frames. Threads: one thread runs a block.
+// Errors: an instruction that faults records it in `fault` and the run stops.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "server/softgpu/exec/address_space.h"
+#include "server/softgpu/exec/code.h"
+
+namespace gpupool::softgpu {
+
+class BlockRunner;
+
+struct Frame {
+    const CompiledFunction* function = nullptr;
+    Frame* parent = nullptr;
+    std::uint8_t* registers = nullptr;
+    std::uint32_t return_index = 0;  // instruction of the parent
+    std::uint32_t lanes = 0;         // those that have not returned
+    std::uint32_t depth = 0;
+    std::uint32_t local_base_bytes = 0;
+    std::int32_t call_site = -1;
+};
+
+enum class Wait : std::uint8_t { none, warp_sync, barrier };
+
+struct Group {
+    Frame* frame = nullptr;
+    std::uint32_t position = 0;  // instruction index
+    std::uint32_t mask = 0;
+    Wait wait = Wait::none;
+    std::uint32_t wait_mask = 0;   // warp_sync: the lanes that it needs
+    std::uint32_t barrier_id = 0;  // barrier
+};
+
+// Why a kernel ended badly; becomes a CUresult in the api folder.
+enum class FaultKind : std::uint8_t {
+    none,
+    illegal_address,
+    misaligned_address,
+    illegal_instruction,
+    stack_overflow,
+    assertion,
+    trap,
+    deadlock,
+    out_of_memory,
+    stopped,
+};
+
+struct Fault {
+    FaultKind kind = FaultKind::none;
+    std::uint64_t address = 0;
+    std::uint32_t line = 0;
+    const char* detail = "";
+};
+
+// Everything a launch shares between its blocks; read only while it runs.
+struct LaunchState {
+    const CompiledFunction* entry = nullptr;
+    const std::vector<CompiledFunction>* functions = nullptr;
+    const std::uint8_t* params = nullptr;
+    std::uint32_t grid[3] = {1, 1, 1};
+    std::uint32_t block[3] = {1, 1, 1};
+    std::uint32_t dynamic_shared_bytes = 0;
+    std::uint32_t local_bytes_per_lane = 0;
+    std::uint64_t grid_id = 0;
+    std::uint64_t grid_workspace = 0;  // of a cooperative launch
+    std::uint32_t sm_count = 1;
+};
+
+struct Warp {
+    std::uint8_t* regs = nullptr;  // of the running group's frame
+    std::uint32_t exec = 0;        // lanes that the current instruction acts on
+    std::uint32_t carry = 0;       // CC.CF, one bit per lane
+    Group current;
+    std::vector<Group> waiting;
+    std::uint32_t alive = 0;
+    std::uint32_t index = 0;
+    std::uint32_t lane_limit = 0;  // lanes that exist (the last warp may be partial)
+    const LaunchState* launch = nullptr;
+    BlockRunner* block = nullptr;
+    std::uint8_t* shared = nullptr;
+    std::uint32_t shared_bytes = 0;
+    std::uint8_t* local = nullptr;
+    std::uint32_t local_stride_bytes = 0;
+    std::uint32_t block_index[3] = {0, 0, 0};
+    std::uint32_t thread_index[3][lane_count] = {};
+    std::uint32_t executor = 0;  // stands for %smid
+    Fault fault;
+    RangeCache range;
+    std::uint32_t spins = 0;       // back edges since the running group was chosen while others could run
+    std::uint32_t fair_steps = 0;  // while positive, position does not decide who runs
+
+    template <class T>
+    [[gnu::always_inline]] T* reg(std::uint32_t slot) const noexcept {
+        return reinterpret_cast<T*>(regs + slot);
+    }
+    [[gnu::always_inline]] std::uint32_t& pred(std::uint32_t slot) const noexcept {
+        return *reinterpret_cast<std::uint32_t*>(regs + slot);
+    }
+    void raise(FaultKind kind, const Inst& at, std::uint64_t address = 0, const char* detail = "") noexcept {
+        if (fault.kind == FaultKind::none) fault = {kind, address, at.line, detail};
+    }
+};
+
+}  // namespace gpupool::softgpu

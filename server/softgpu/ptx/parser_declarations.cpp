@@ -1,0 +1,291 @@
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstring>
+
+#include "server/softgpu/ptx/parser_impl.h"
+
+namespace gpupool::softgpu::ptx {
+namespace {
+
+constexpr std::uint64_t max_variable_bytes = std::uint64_t{1} << 32;
+constexpr std::size_t max_functions = 1U << 20;
+
+std::optional<Space> space_from_directive(std::string_view text) {
+    if (text == ".global") return Space::global;
+    if (text == ".const") return Space::constant;
+    if (text == ".shared") return Space::shared;
+    if (text == ".local") return Space::local;
+    if (text == ".param") return Space::param;
+    return std::nullopt;
+}
+
+}  // namespace
+
+void Parser::module_statement() {
+    if (accept(".version")) {
+        // "9.0" is read as one real number; its digits are what counts.
+        const std::string text(token_.text);
+        const auto dot = text.find('.');
+        if (dot == std::string::npos) fail("a PTX version is MAJOR.MINOR");
+        module_.version_major = static_cast<std::uint32_t>(std::strtoul(text.c_str(), nullptr, 10));
+        module_.version_minor = static_cast<std::uint32_t>(std::strtoul(text.c_str() + dot + 1, nullptr, 10));
+        advance();
+        return;
+    }
+    if (accept(".target")) {
+        module_.target = expect_word("a target");
+        while (accept(',')) expect_word("a target option");
+        return;
+    }
+    if (accept(".address_size")) {
+        if (expect_integer("an address size") != 64) fail("only .address_size 64 is supported");
+        return;
+    }
+    if (token_.is(".section")) {
+        advance();
+        if (token_.kind == TokenKind::word || token_.kind == TokenKind::directive) advance();
+        skip_braces();
+        return;
+    }
+    if (accept(".alias")) {
+        fail(".alias is not supported by the software GPU");
+    }
+    if (accept(".pragma")) {
+        while (!token_.is(';') && token_.kind != TokenKind::end) advance();
+        expect(';');
+        return;
+    }
+    if (accept(';')) return;
+    Linkage linkage;
+    for (;;) {
+        if (accept(".visible") || accept(".weak") || accept(".common")) {
+            linkage.visible = true;
+        } else if (accept(".extern")) {
+            linkage.external = true;
+        } else {
+            break;
+        }
+    }
+    if (accept(".entry")) return function(true, linkage);
+    if (accept(".func")) return function(false, linkage);
+    if (token_.kind == TokenKind::directive) {
+        if (const auto space = space_from_directive(token_.text); space && *space != Space::param) {
+            advance();
+            while (accept(".attribute")) {
+                expect('(');
+                while (!token_.is(')')) {
+                    linkage.managed |= token_.is(".managed");
+                    if (token_.kind == TokenKind::end) fail("an .attribute list does not end");
+                    advance();
+                }
+                expect(')');
+            }
+            do {
+                auto declared = variable(*space, linkage);
+                // A tentative definition followed by the real one, and the other way round: keep the one with content.
+                module_.variables.push_back(std::move(declared));
+            } while (accept(','));
+            expect(';');
+            return;
+        }
+    }
+    fail(fmt::format("'{}' is not known here", token_.text));
+}
+
+Variable Parser::variable(Space space, Linkage linkage) {
+    Variable result;
+    result.space = space;
+    result.external = linkage.external;
+    result.visible = linkage.visible;
+    result.managed = linkage.managed;
+    result.line = token_.line;
+    std::uint32_t vector = 1;
+    for (; token_.kind == TokenKind::directive; advance()) {
+        if (token_.is(".align")) {
+            advance();
+            if (token_.kind != TokenKind::integer || !std::has_single_bit(token_.value) || token_.value > 4096) {
+                fail(".align wants a power of two");
+            }
+            result.align_bytes = static_cast<std::uint32_t>(token_.value);
+        } else if (token_.is(".v2") || token_.is(".v4")) {
+            vector = token_.is(".v2") ? 2 : 4;
+        } else if (token_.is(".ptr") || space_from_directive(token_.text)) {
+            // `.param .u64 .ptr .global .align 4 name`: what the pointer points to does not concern us, but its
+            // alignment must not be taken for the parameter's.
+            if (token_.is(".ptr")) {
+                advance();
+                if (token_.kind == TokenKind::directive && space_from_directive(token_.text)) advance();
+                if (accept(".align")) expect_integer("an alignment");
+                break;
+            }
+        } else if (const auto type = type_from_name(token_.text.substr(1)); type != Type::none) {
+            result.type = type;
+        } else {
+            fail(fmt::format("'{}' is not known in a declaration", token_.text));
+        }
+    }
+    if (result.type == Type::none) fail("a declaration without a type");
+    result.name = expect_word("a name");
+    const std::uint32_t element = width_bytes(result.type) * vector;
+    if (result.align_bytes < element) result.align_bytes = element;
+    const std::uint64_t count = array_extents(result);
+    result.size_bytes = element * count;
+    if (result.size_bytes > max_variable_bytes) fail("a variable larger than 4 GiB");
+    if (accept('=')) initialiser(result);
+    return result;
+}
+
+std::uint64_t Parser::array_extents(Variable& into) {
+    std::uint64_t count = 1;
+    while (accept('[')) {
+        if (accept(']')) {
+            into.unsized_array = true;
+            count = 0;
+            continue;
+        }
+        const auto extent = expect_integer("an array size");
+        if (extent > max_variable_bytes || count * extent > max_variable_bytes) fail("an array larger than 4 GiB");
+        count *= extent;
+        expect(']');
+    }
+    return count;
+}
+
+void Parser::initialiser(Variable& into) {
+    const std::uint32_t element_bytes = width_bytes(into.type);
+    const bool unsized = into.unsized_array;
+    if (!unsized) into.initial.assign(into.size_bytes, 0);
+    std::uint64_t offset_bytes = 0;
+    initialiser_value(into, offset_bytes, element_bytes);
+    if (unsized) {
+        into.size_bytes = offset_bytes;
+        into.unsized_array = false;
+    }
+}
+
+void Parser::initialiser_value(Variable& into, std::uint64_t& offset_bytes, std::uint32_t element_bytes) {
+    if (accept('{')) {
+        if (accept('}')) return;
+        do {
+            initialiser_value(into, offset_bytes, element_bytes);
+        } while (accept(','));
+        expect('}');
+        return;
+    }
+    if (offset_bytes + element_bytes > into.initial.size()) {
+        if (!into.unsized_array || offset_bytes > max_variable_bytes) fail("too many initial values");
+        into.initial.resize(offset_bytes + element_bytes);
+    }
+    std::uint8_t* at = into.initial.data() + offset_bytes;
+    if (token_.kind == TokenKind::word) {
+        if (accept("generic")) {
+            expect('(');
+            initialiser_symbol(into, offset_bytes, element_bytes, true);
+            expect(')');
+            if (accept('+')) into.relocations.back().addend += static_cast<std::int64_t>(expect_integer("an offset"));
+        } else if (token_.is("mask")) {
+            fail("mask() in an initialiser is not supported by the software GPU");
+        } else {
+            initialiser_symbol(into, offset_bytes, element_bytes, false);
+        }
+    } else {
+        const Operand value = constant();
+        std::uint64_t bits = static_cast<std::uint64_t>(value.value);
+        if (into.type == Type::f32 && value.kind == OperandKind::real64) {
+            bits = std::bit_cast<std::uint32_t>(static_cast<float>(std::bit_cast<double>(bits)));
+        } else if (into.type == Type::f32 && value.kind == OperandKind::integer) {
+            bits = std::bit_cast<std::uint32_t>(static_cast<float>(value.value));
+        } else if (into.type == Type::f64 && value.kind == OperandKind::integer) {
+            bits = std::bit_cast<std::uint64_t>(static_cast<double>(value.value));
+        }
+        std::memcpy(at, &bits, std::min<std::size_t>(element_bytes, sizeof bits));
+    }
+    offset_bytes += element_bytes;
+}
+
+void Parser::initialiser_symbol(Variable& into, std::uint64_t offset_bytes, std::uint32_t element_bytes, bool) {
+    Relocation relocation;
+    relocation.offset_bytes = offset_bytes;
+    relocation.size_bytes = element_bytes;
+    relocation.symbol = expect_word("a symbol");
+    if (accept('+')) {
+        relocation.addend = static_cast<std::int64_t>(expect_integer("an offset"));
+    } else if (accept('-')) {
+        relocation.addend = -static_cast<std::int64_t>(expect_integer("an offset"));
+    }
+    if (element_bytes != 8) fail("an address in an initialiser must be 64 bits wide");
+    into.relocations.push_back(relocation);
+}
+
+std::vector<Variable> Parser::parameters() {
+    std::vector<Variable> result;
+    if (!accept('(')) return result;
+    if (accept(')')) return result;
+    do {
+        if (token_.is(".reg")) fail("functions with .reg parameters are not supported by the software GPU");
+        if (!accept(".param")) fail("expected .param");
+        result.push_back(variable(Space::param, {}));
+        if (result.back().unsized_array) fail("variadic functions are not supported by the software GPU");
+        if (result.size() > 8192) fail("too many parameters");
+    } while (accept(','));
+    expect(')');
+    return result;
+}
+
+void Parser::function(bool entry, Linkage) {
+    Function result;
+    result.entry = entry;
+    result.line = token_.line;
+    while (accept(".attribute") || accept(".noreturn")) {
+        if (accept('(')) {
+            while (!token_.is(')') && token_.kind != TokenKind::end) advance();
+            expect(')');
+        }
+    }
+    if (!entry && token_.is('(')) result.returns = parameters();
+    result.name = expect_word("a function name");
+    result.params = parameters();
+    performance_directives(result);
+    if (module_.functions.size() >= max_functions) fail("too many functions");
+    module_.functions.push_back(std::move(result));
+    if (accept(';')) return;
+    function_ = &module_.functions.back();
+    function_->defined = true;
+    body();
+    function_ = nullptr;
+}
+
+void Parser::performance_directives(Function& into) {
+    while (token_.kind == TokenKind::directive) {
+        if (token_.is(".maxntid") || token_.is(".reqntid")) {
+            const bool required = token_.is(".reqntid");
+            advance();
+            std::uint32_t extent[3] = {1, 1, 1};
+            for (int dimension = 0; dimension < 3; ++dimension) {
+                extent[dimension] = static_cast<std::uint32_t>(expect_integer("a block size"));
+                if (!accept(',')) break;
+            }
+            into.max_threads = extent[0] * extent[1] * extent[2];
+            if (required) std::copy(extent, extent + 3, into.required_threads);
+        } else if (token_.is(".pragma")) {
+            while (!token_.is(';') && token_.kind != TokenKind::end) advance();
+            expect(';');
+        } else {
+            // .minnctapersm, .maxnreg, .noreturn, .maxclusterrank ...: hints for the machine code that we do not make.
+            advance();
+            while (token_.kind == TokenKind::integer || token_.is(',')) advance();
+        }
+    }
+}
+
+void Parser::skip_braces() {
+    expect('{');
+    for (int depth = 1; depth > 0; advance()) {
+        if (token_.kind == TokenKind::end) fail("a '{' without its '}'");
+        if (token_.is('{')) ++depth;
+        if (token_.is('}')) --depth;
+    }
+}
+
+}  // namespace gpupool::softgpu::ptx

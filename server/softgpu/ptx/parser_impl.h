@@ -1,0 +1,82 @@
+// The recursive descent behind parse(): declarations in parser_declarations.cpp, statements in parser_statements.cpp.
+//
+// Ownership: fills a Module that the caller takes. Threads: one. Errors: throws SyntaxError, caught by parse().
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "server/softgpu/ptx/ast.h"
+#include "server/softgpu/ptx/lexer.h"
+
+namespace gpupool::softgpu::ptx {
+
+class Parser {
+  public:
+    explicit Parser(std::string_view text) : lexer_(text) { advance(); }
+
+    Module run();
+
+  private:
+    struct Linkage {
+        bool external = false;
+        bool visible = false;
+        bool managed = false;
+    };
+
+    // What a name means inside a function.
+    struct Name {
+        enum Kind : std::uint8_t { reg, reg_range, variable } kind;
+        std::uint32_t first;
+        std::uint32_t count;
+    };
+
+    // --- parser_declarations.cpp
+    void module_statement();
+    Variable variable(Space space, Linkage linkage);
+    std::vector<Variable> parameters();
+    void initialiser(Variable& into);
+    void initialiser_value(Variable& into, std::uint64_t& offset_bytes, std::uint32_t element_bytes);
+    void initialiser_symbol(Variable& into, std::uint64_t offset_bytes, std::uint32_t element_bytes, bool generic);
+    std::uint64_t array_extents(Variable& into);
+    void function(bool entry, Linkage linkage);
+    void performance_directives(Function& into);
+    void skip_braces();
+
+    // --- parser_statements.cpp
+    void body();
+    void statement();
+    bool directive_statement();
+    void register_declaration();
+    void local_variable(Space space);
+    void instruction();
+    void instruction_operands(Instruction& into);
+    Operand operand();
+    Operand address();
+    Operand braces(char close, OperandKind kind);
+    Operand constant();
+    void resolve(std::string_view name, Operand& into);
+    std::optional<Name> find(std::string_view name) const;
+    void declare(std::string_view name, Name what);
+    std::int32_t predicate(std::string_view name);
+    void label(std::string_view name);
+
+    // --- parser.cpp
+    void advance();
+    bool accept(char c);
+    bool accept(std::string_view word);
+    void expect(char c);
+    std::string_view expect_word(const char* what);
+    std::uint64_t expect_integer(const char* what);
+    [[noreturn]] void fail(std::string message) const;
+
+    Lexer lexer_;
+    Token token_;
+    Module module_;
+    Function* function_ = nullptr;
+    std::vector<std::unordered_map<std::string_view, Name>> names_;  // innermost scope last
+    std::vector<std::uint32_t> scope_path_;
+    std::vector<std::string_view> module_names_;
+};
+
+}  // namespace gpupool::softgpu::ptx

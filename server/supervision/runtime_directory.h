@@ -1,0 +1,44 @@
+// Where a daemon keeps what the next daemon on the same port needs: its lock and the socket at which workers find it.
+//
+//   ROOT/PORT/lock               held (flock) by the daemon that serves the port
+//   ROOT/PORT/supervision.sock   workers that lost their daemon come here
+//
+// ROOT is a setting; by default $XDG_RUNTIME_DIR/gpupool, else /run/gpupool for root, else /tmp/gpupool-UID. Both
+// levels are ours alone (mode 0700): whoever can reach the socket can claim to be a worker.
+//
+// Ownership: the lock is held as long as the object lives. Threads: one. Errors: say which path and why.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/result.h"
+#include "common/unique_fd.h"
+
+namespace gpupool::supervision {
+
+std::string default_runtime_root();
+
+class RuntimeDirectory {
+  public:
+    // Makes and locks ROOT/PORT; waits briefly for a daemon that is just ending. `refused` when another one serves it.
+    static Result<RuntimeDirectory> claim(const std::string& root, std::uint16_t port);
+
+    [[nodiscard]] const std::string& path() const { return path_; }
+    [[nodiscard]] std::string supervision_path() const { return path_ + "/supervision.sock"; }
+
+    // Listens at supervision_path(), in place of whatever an earlier daemon left there.
+    [[nodiscard]] Result<UniqueFd> listen() const;
+
+    // After an orderly end with no worker left: nothing is left behind either.
+    void remove() noexcept;
+
+  private:
+    std::string path_;
+    UniqueFd lock_;
+};
+
+// Connects to a supervision socket without waiting. `unavailable` when nobody listens there.
+Result<UniqueFd> connect_supervision(const std::string& path);
+
+}  // namespace gpupool::supervision

@@ -1,0 +1,334 @@
+#include "server/supervision/worker_link.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <kj/exception.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "common/log.h"
+#include "server/supervision/runtime_directory.h"
+
+namespace gpupool::supervision {
+
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr int kExitEndedByForce = 70;
+
+milliseconds until(std::chrono::steady_clock::time_point when) {
+    const auto left = std::chrono::ceil<milliseconds>(when - std::chrono::steady_clock::now());
+    return std::clamp(left, milliseconds(0), milliseconds(60000));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<WorkerLink>> WorkerLink::open(int supervision_descriptor, WorkerLimits limits) {
+    UniqueFd inherited(supervision_descriptor);
+    if (::fcntl(inherited.get(), F_SETFD, FD_CLOEXEC) != 0) {
+        const int cause = errno;
+        (void)inherited.release();
+        return system_error(fmt::format("descriptor {} is no supervision socket: a worker is started by gpupoold",
+                                        supervision_descriptor),
+                            cause);
+    }
+    std::unique_ptr<WorkerLink> link(new WorkerLink(MessageSocket(std::move(inherited)), limits));
+    link->wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (link->wake_.get() < 0) {
+        return system_error("eventfd", errno);
+    }
+    GPUPOOL_TRY(link->receive_assignment());
+    return link;
+}
+
+WorkerLink::WorkerLink(MessageSocket socket, WorkerLimits limits) : limits_(limits), socket_(std::move(socket)) {
+    started_unix_ms_ =
+        std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+WorkerLink::~WorkerLink() {
+    {
+        const std::lock_guard lock(mutex_);
+        finished_ = true;
+    }
+    if (thread_.joinable()) {
+        wake();
+        thread_.join();
+    }
+}
+
+Status WorkerLink::receive_assignment() {
+    const auto deadline = Clock::now() + limits_.assignment_patience;
+    while (true) {
+        auto messages = socket_.receive();
+        if (!messages) {
+            return messages.error().within("no session was assigned");
+        }
+        if (!messages->empty()) {
+            assignment_message_ = std::move(messages->front());
+            messages->erase(messages->begin());
+            early_messages_ = std::move(*messages);
+            break;
+        }
+        if (Clock::now() >= deadline) {
+            return Error{ErrorCode::timed_out, "no session was assigned in time"};
+        }
+        pollfd wanted{socket_.descriptor(), POLLIN, 0};
+        ::poll(&wanted, 1, static_cast<int>(until(deadline).count()));
+    }
+    try {
+        assignment_reader_ = std::make_unique<capnp::FlatArrayMessageReader>(assignment_message_.words,
+                                                                             bounded_reader(kMaxMessageBytes));
+        const auto message = assignment_reader_->getRoot<schema::ToWorker>();
+        if (message.isStop()) {
+            return Error{ErrorCode::closed, fmt::format("told to stop: {}", message.getStop().cStr())};
+        }
+        assignment_ = message.getAssignment();
+        assignment_.getSessionId();
+        assignment_.getSupervisionPath();
+        assignment_.getHello().getClient();
+    } catch (const kj::Exception& exception) {
+        return Error{ErrorCode::invalid_input,
+                     fmt::format("the daemon's Assignment cannot be read: {}", exception.getDescription().cStr())};
+    }
+    connection_ = std::move(assignment_message_.descriptor);
+    if (connection_.get() < 0) {
+        return Error{ErrorCode::invalid_input, "the daemon's Assignment came without the client's connection"};
+    }
+    return {};
+}
+
+void WorkerLink::start(WorkerHandlers handlers) {
+    handlers_ = std::move(handlers);
+    thread_ = std::thread([this] { run(); });
+}
+
+void WorkerLink::set_state(const std::string& state) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (state_ == state) {
+            return;
+        }
+        state_ = state;
+        report_due_ = true;
+    }
+    wake();
+}
+
+void WorkerLink::set_memory_used(std::vector<std::uint64_t> bytes_by_device) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (memory_used_bytes_ == bytes_by_device) {
+            return;
+        }
+        memory_used_bytes_ = std::move(bytes_by_device);
+        report_due_ = true;
+    }
+    wake();
+}
+
+Status WorkerLink::watch_client(int connection_descriptor) {
+    UniqueFd copy(::fcntl(connection_descriptor, F_DUPFD_CLOEXEC, 0));
+    if (copy.get() < 0) {
+        return system_error("cannot watch the client's connection", errno);
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        new_client_ = std::move(copy);
+    }
+    wake();
+    return {};
+}
+
+void WorkerLink::end_within(milliseconds patience) {
+    {
+        const std::lock_guard lock(mutex_);
+        process_deadline_ = std::min(process_deadline_, Clock::now() + patience);
+        state_ = "ending";
+        report_due_ = true;
+    }
+    wake();
+}
+
+void WorkerLink::wake() {
+    const std::uint64_t one = 1;
+    // A full counter wakes as well: nothing to do about a short write.
+    [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof(one));
+}
+
+void WorkerLink::run() {
+    next_report_ = Clock::now();
+    connected_at_ = next_report_;
+    handle_messages(early_messages_);
+    early_messages_.clear();
+    while (true) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (finished_) {
+                return;
+            }
+            if (report_due_) {
+                next_report_ = Clock::now();
+                report_due_ = false;
+            }
+            if (new_client_.get() >= 0) {
+                client_ = std::move(new_client_);
+            }
+        }
+        enforce_deadline();
+        if (!socket_.open()) {
+            look_for_daemon();
+        }
+        if (socket_.open() && Clock::now() >= next_report_) {
+            send_report();
+        }
+        wait(poll_timeout_ms());
+    }
+}
+
+int WorkerLink::poll_timeout_ms() const {
+    milliseconds timeout = socket_.open() ? until(next_report_) : limits_.reconnect_interval;
+    const std::lock_guard lock(mutex_);
+    if (process_deadline_ != Clock::time_point::max()) {
+        timeout = std::min(timeout, until(process_deadline_));
+    }
+    return static_cast<int>(timeout.count());
+}
+
+void WorkerLink::wait(int timeout_ms) {
+    // poll() ignores negative descriptors: a closed socket or no client simply never reports.
+    pollfd wanted[3] = {{wake_.get(), POLLIN, 0}, {socket_.descriptor(), POLLIN, 0}, {client_.get(), POLLRDHUP, 0}};
+    if (::poll(wanted, 3, timeout_ms) <= 0) {
+        return;
+    }
+    if (wanted[0].revents != 0) {
+        std::uint64_t count = 0;
+        [[maybe_unused]] const auto taken = ::read(wake_.get(), &count, sizeof(count));
+    }
+    if (wanted[1].revents != 0) {
+        read_messages();
+    }
+    if (wanted[2].revents != 0) {
+        handle_client();
+    }
+}
+
+void WorkerLink::read_messages() {
+    const auto messages = socket_.receive();
+    if (!messages) {
+        lose_daemon(messages.error().message);
+        return;
+    }
+    handle_messages(*messages);
+}
+
+void WorkerLink::handle_messages(const std::vector<Message>& messages) {
+    for (const auto& message : messages) {
+        try {
+            capnp::FlatArrayMessageReader reader(message.words, bounded_reader(message.bytes()));
+            const auto content = reader.getRoot<schema::ToWorker>();
+            if (content.isStop()) {
+                stop(content.getStop().cStr());
+            } else {
+                log::warn("the daemon sent a second assignment: ignored");
+            }
+        } catch (const kj::Exception& exception) {
+            lose_daemon(fmt::format("it sent what cannot be read: {}", exception.getDescription().cStr()));
+            return;
+        }
+    }
+}
+
+void WorkerLink::handle_client() {
+    client_.reset();
+    if (handlers_.client_gone) {
+        handlers_.client_gone();
+    }
+}
+
+void WorkerLink::send_report() {
+    capnp::MallocMessageBuilder message;
+    auto report = message.initRoot<schema::Report>();
+    report.setSessionId(assignment_.getSessionId());
+    report.setWorkerProcessId(static_cast<std::uint32_t>(::getpid()));
+    report.setStartedUnixMilliseconds(started_unix_ms_);
+    report.setPeer(assignment_.getPeer());
+    report.setClient(assignment_.getHello().getClient());
+    report.setMemoryQuotaBytes(assignment_.getMemoryQuotaBytes());
+    {
+        const std::lock_guard lock(mutex_);
+        report.setState(state_);
+        auto memory = report.initMemoryUsed(static_cast<unsigned>(memory_used_bytes_.size()));
+        for (unsigned i = 0; i < memory_used_bytes_.size(); ++i) {
+            memory.set(i, memory_used_bytes_[i]);
+        }
+    }
+    if (const auto sent = socket_.send(message); !sent) {
+        lose_daemon(sent.error().message);
+        return;
+    }
+    next_report_ = Clock::now() + limits_.report_interval;
+}
+
+void WorkerLink::lose_daemon(const std::string& why) {
+    socket_.close();
+    // A daemon that hangs up at once was none: the grace goes on from the first loss.
+    if (Clock::now() - connected_at_ > 2 * limits_.report_interval || daemon_lost_at_ == Clock::time_point{}) {
+        daemon_lost_at_ = Clock::now();
+    }
+    log::warn("lost the daemon ({}): looking for another at {} for {} ms", why, assignment_.getSupervisionPath().cStr(),
+              assignment_.getDaemonGraceMilliseconds());
+}
+
+void WorkerLink::look_for_daemon() {
+    if (stop_called_) {
+        return;
+    }
+    auto connected = connect_supervision(assignment_.getSupervisionPath().cStr());
+    if (connected) {
+        socket_ = MessageSocket(std::move(connected).value());
+        next_report_ = Clock::now();
+        connected_at_ = next_report_;
+        log::info("found the daemon again at {}", assignment_.getSupervisionPath().cStr());
+        return;
+    }
+    const auto gone = std::chrono::duration_cast<milliseconds>(Clock::now() - daemon_lost_at_);
+    if (gone.count() >= static_cast<std::int64_t>(assignment_.getDaemonGraceMilliseconds())) {
+        stop(fmt::format("the gpupool server has been gone for {} ms", gone.count()));
+    }
+}
+
+void WorkerLink::stop(const std::string& reason) {
+    if (stop_called_) {
+        return;
+    }
+    stop_called_ = true;
+    log::info("ending: {}", reason);
+    {
+        const std::lock_guard lock(mutex_);
+        process_deadline_ = std::min(process_deadline_, Clock::now() + limits_.stop_patience);
+        state_ = "ending";
+        report_due_ = true;
+    }
+    if (handlers_.stop) {
+        handlers_.stop(reason);
+    }
+}
+
+void WorkerLink::enforce_deadline() {
+    {
+        const std::lock_guard lock(mutex_);
+        if (Clock::now() < process_deadline_) {
+            return;
+        }
+    }
+    log::error("the worker did not end in time: ending it by force");
+    ::_exit(kExitEndedByForce);
+}
+
+}  // namespace gpupool::supervision

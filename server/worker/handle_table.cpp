@@ -1,0 +1,70 @@
+#include "server/worker/handle_table.h"
+
+namespace gpupool::worker {
+
+using codec::HandleKind;
+
+HandleTable::Lookup HandleTable::find_wire(HandleKind wanted, std::uint64_t client) const {
+    if (client == 0 || (wanted == HandleKind::stream && client <= 2)) {
+        return {Found::yes, client};
+    }
+    const HandleKind kind = codec::kind_of(client);
+    if (kind != wanted && !(wanted == HandleKind::function && kind == HandleKind::kernel)) {
+        return {};
+    }
+    const auto it = entries_.find(client);
+    if (it == entries_.end()) {
+        return {};
+    }
+    return {it->second.failed ? Found::creation_failed : Found::yes, it->second.driver};
+}
+
+void HandleTable::bind_wire(std::uint64_t client, std::uint64_t driver) {
+    entries_[client] = {driver, false};
+    reverse_[static_cast<std::size_t>(codec::kind_of(client))][driver] = client;
+}
+
+void HandleTable::bind_failed(std::uint64_t client) {
+    if (entries_.size() < kMaxHandles) {
+        entries_[client] = {0, true};
+    }
+}
+
+CUresult HandleTable::check_new(HandleKind kind, std::uint64_t client) const {
+    if (codec::kind_of(client) != kind || (client & (codec::kMintedByWorker | 0xf)) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto it = entries_.find(client);
+    if (it != entries_.end()) {
+        return it->second.failed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
+    return entries_.size() < kMaxHandles ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void HandleTable::unbind(std::uint64_t client) {
+    const auto it = entries_.find(client);
+    if (it == entries_.end()) {
+        return;
+    }
+    auto& reverse = reverse_[static_cast<std::size_t>(codec::kind_of(client))];
+    if (const auto back = reverse.find(it->second.driver); back != reverse.end() && back->second == client) {
+        reverse.erase(back);
+    }
+    entries_.erase(it);
+}
+
+std::uint64_t HandleTable::client_wire(HandleKind kind, std::uint64_t driver) {
+    if (driver == 0 || (kind == HandleKind::stream && driver <= 2)) {
+        return driver;
+    }
+    auto& reverse = reverse_[static_cast<std::size_t>(kind)];
+    if (const auto it = reverse.find(driver); it != reverse.end()) {
+        return it->second;
+    }
+    const std::uint64_t client = codec::make_handle(kind, next_serial_++, true);
+    entries_[client] = {driver, false};
+    reverse[driver] = client;
+    return client;
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,66 @@
+// The client's handles and the driver's, both ways.
+//
+// Threads: the dispatcher's alone; helper threads get the driver's handles.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <unordered_map>
+
+#include "protocol/codec/handles.h"
+
+namespace gpupool::worker {
+
+class HandleTable {
+  public:
+    enum class Found { yes, no, creation_failed };
+    struct Lookup {
+        Found found = Found::no;
+        std::uint64_t driver = 0;
+    };
+
+    // What the driver calls `handle`. A kernel may stand for a function, as in the driver.
+    template <class Handle>
+    Lookup find(Handle handle) const {
+        return find_wire(codec::handle_kind_of<Handle>, codec::to_wire(handle));
+    }
+
+    template <class Handle>
+    void bind(Handle client, Handle driver) {
+        bind_wire(codec::to_wire(client), codec::to_wire(driver));
+    }
+
+    static constexpr std::size_t kMaxHandles = 512u << 10;
+
+    // May `client` become the name of a new object of this kind?
+    CUresult check_new(codec::HandleKind kind, std::uint64_t client) const;
+
+    // The call that was to create `client` failed: whoever uses it stays silent, the failure was reported already.
+    void bind_failed(std::uint64_t client);
+    void unbind(std::uint64_t client);
+
+    // The client's name for one of the driver's handles; mints one where there is none yet.
+    template <class Handle>
+    Handle client_handle(Handle driver) {
+        return codec::from_wire<Handle>(client_wire(codec::handle_kind_of<Handle>, codec::to_wire(driver)));
+    }
+
+    [[nodiscard]] std::size_t size() const { return entries_.size(); }
+
+  private:
+    Lookup find_wire(codec::HandleKind wanted, std::uint64_t client) const;
+    void bind_wire(std::uint64_t client, std::uint64_t driver);
+    std::uint64_t client_wire(codec::HandleKind kind, std::uint64_t driver);
+
+    struct Entry {
+        std::uint64_t driver;
+        bool failed;
+    };
+    static constexpr std::size_t kKinds = static_cast<std::size_t>(codec::HandleKind::count_);
+
+    std::unordered_map<std::uint64_t, Entry> entries_;
+    std::array<std::unordered_map<std::uint64_t, std::uint64_t>, kKinds> reverse_;
+    std::uint64_t next_serial_ = 1;
+};
+
+}  // namespace gpupool::worker

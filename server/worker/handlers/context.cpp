@@ -1,0 +1,216 @@
+// Contexts: they are made and ended on helper threads, and known to the dispatcher before the client hears of them.
+
+#include "server/worker/serve.h"
+
+namespace gpupool::worker::handlers {
+namespace {
+
+struct Made {
+    CUresult result = CUDA_SUCCESS;
+    CUcontext context = nullptr;
+};
+
+void know_context(Worker& worker, CUcontext client, CUcontext driver, CUdevice device, bool primary) {
+    std::unique_ptr<ContextState>& state = worker.objects.contexts[client];
+    if (state == nullptr) {
+        state = std::make_unique<ContextState>();
+    }
+    state->client = client;
+    state->driver = driver;
+    state->device = device;
+    state->primary = primary;
+    state->lost = state->latched = CUDA_SUCCESS;
+    state->ending = false;
+    state->legacy.context = state.get();
+    state->legacy.legacy = true;
+    worker.handles.bind(client, driver);
+}
+
+// Nothing of the context is of use any more; whoever waits for it is told so.
+void forget_context(Worker& worker, CUcontext client) {
+    const auto it = worker.objects.contexts.find(client);
+    if (it == worker.objects.contexts.end()) {
+        return;
+    }
+    ContextState& context = *it->second;
+    context.each_stream([&](StreamState& stream) { worker.scheduler.forget(stream, CUDA_ERROR_CONTEXT_IS_DESTROYED); });
+    for (const auto& [handle, stream] : context.streams) {
+        worker.handles.unbind(codec::to_wire(handle));
+    }
+    std::erase_if(worker.objects.events, [&](auto& entry) {
+        if (entry.second->context != &context) {
+            return false;
+        }
+        worker.scheduler.detach(*entry.second);
+        worker.handles.unbind(codec::to_wire(entry.first));
+        return true;
+    });
+    worker.handles.unbind(codec::to_wire(client));
+    worker.scheduler.enter(nullptr);
+    worker.objects.contexts.erase(it);
+}
+
+void make_context(Worker& worker, const Command& command, CUcontext client, CUdevice device, bool primary,
+                  std::function<CUresult(CUcontext*)> make) {
+    if (worker.objects.contexts.size() + worker.objects.contexts_in_making >= Objects::kMaxContexts) {
+        worker.answer(command, CUDA_ERROR_OUT_OF_MEMORY);
+        return;
+    }
+    ++worker.objects.contexts_in_making;
+    const auto made = std::make_shared<Made>();
+    worker.helpers.run([made, make = std::move(make)] { made->result = make(&made->context); },
+                       [&worker, made, command, client, device, primary] {
+                           --worker.objects.contexts_in_making;
+                           if (made->result == CUDA_SUCCESS) {
+                               know_context(worker, client, made->context, device, primary);
+                           }
+                           worker.answer(command, made->result);
+                       });
+}
+
+void end_context(Worker& worker, const Command& command, CUcontext client, std::function<CUresult()> end) {
+    ContextState* const state = worker.objects.context(client);
+    state->ending = true;
+    worker.scheduler.when_issued([&worker, command, client, end = std::move(end)] {
+        forget_context(worker, client);
+        const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+        worker.helpers.run([result, end] { *result = end(); },
+                           [&worker, command, result] { worker.answer(command, *result); });
+    });
+}
+
+}  // namespace
+
+Outcome cuDevicePrimaryCtxRetain(Worker& worker, Command& command,
+                                 codec::Slots<calls::cuDevicePrimaryCtxRetain>& slots) {
+    using Call = calls::cuDevicePrimaryCtxRetain;
+    const auto client = codec::from_wire<CUcontext>(slots.at<Call::pctx>().minted);
+    const CUdevice device = slots.at<Call::dev>().value;
+    if (codec::kind_of(codec::to_wire(client)) != codec::HandleKind::context) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (worker.objects.context(client) != nullptr || worker.objects.has_primary(device)) {
+        return CUDA_ERROR_INVALID_VALUE;  // the client counts references: it retains with us once
+    }
+    const driver::Api& api = worker.api;
+    make_context(worker, command, client, device, true, [&api, device](CUcontext* context) {
+        return driver::call(api.cuDevicePrimaryCtxRetain, context, device);
+    });
+    return Outcome::answered();
+}
+
+Outcome gpPrimaryContextEnd(Worker& worker, Command& command, codec::Slots<calls::gpPrimaryContextEnd>& slots) {
+    using Call = calls::gpPrimaryContextEnd;
+    const CUcontext client = slots.at<Call::context>().value;
+    const CUdevice device = slots.at<Call::device>().value;
+    const bool reset = slots.at<Call::reset>().value != 0;
+    const ContextState* state = worker.objects.context(client);
+    if (state == nullptr || !state->primary || state->ending || state->device != device) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    const driver::Api& api = worker.api;
+    end_context(worker, command, client, [&api, device, reset] {
+        const CUresult result = reset ? driver::call(api.cuDevicePrimaryCtxReset_v2, device) : CUDA_SUCCESS;
+        const CUresult released = driver::call(api.cuDevicePrimaryCtxRelease_v2, device);
+        return result != CUDA_SUCCESS ? result : released;
+    });
+    return Outcome::answered();
+}
+
+Outcome gpContextCreate(Worker& worker, Command& command, codec::Slots<calls::gpContextCreate>& slots) {
+    using Call = calls::gpContextCreate;
+    const auto client = codec::from_wire<CUcontext>(slots.at<Call::context>().minted);
+    const unsigned flags = slots.at<Call::flags>().value;
+    const CUdevice device = slots.at<Call::device>().value;
+    std::vector<CUexecAffinityParam> affinities = slots.at<Call::affinities>().object;
+    if (codec::kind_of(codec::to_wire(client)) != codec::HandleKind::context ||
+        worker.objects.context(client) != nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const driver::Api& api = worker.api;
+    make_context(worker, command, client, device, false, [&api, flags, device, affinities](CUcontext* context) mutable {
+        CUresult result = CUDA_SUCCESS;
+        if (affinities.empty()) {
+            result = driver::call(api.cuCtxCreate_v2, context, flags, device);
+        } else {
+            result = driver::call(api.cuCtxCreate_v3, context, affinities.data(), static_cast<int>(affinities.size()),
+                                  flags, device);
+        }
+        if (result == CUDA_SUCCESS) {
+            CUcontext popped = nullptr;
+            driver::call(api.cuCtxPopCurrent_v2, &popped);
+        }
+        return result;
+    });
+    return Outcome::answered();
+}
+
+Outcome gpContextDestroy(Worker& worker, Command& command, codec::Slots<calls::gpContextDestroy>& slots) {
+    using Call = calls::gpContextDestroy;
+    const CUcontext client = slots.at<Call::context>().value;
+    const ContextState* state = worker.objects.context(client);
+    if (state == nullptr || state->primary || state->ending) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    const driver::Api& api = worker.api;
+    const CUcontext context = state->driver;
+    end_context(worker, command, client, [&api, context] { return driver::call(api.cuCtxDestroy_v2, context); });
+    return Outcome::answered();
+}
+
+Outcome gpContextSynchronize(Worker& worker, Command& command, codec::Slots<calls::gpContextSynchronize>& slots) {
+    using Call = calls::gpContextSynchronize;
+    ContextState* state = worker.objects.context(slots.at<Call::context>().value);
+    if (state == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    worker.scheduler.when_complete(*state,
+                                   [&worker, command](CUresult result) { worker.answer(command, result, true); });
+    return Outcome::answered();
+}
+
+Outcome cuCtxEnablePeerAccess(Worker& worker, Command& command, codec::Slots<calls::cuCtxEnablePeerAccess>& slots) {
+    using Call = calls::cuCtxEnablePeerAccess;
+    ContextState* own = worker.context_of(command);
+    ContextState* peer = worker.objects.context(slots.at<Call::peerContext>().value);
+    if (own == nullptr || peer == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    worker.scheduler.enter(own);
+    const CUresult result = driver::call(worker.api.cuCtxEnablePeerAccess, peer->driver, slots.at<Call::Flags>().value);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    // Memory at addresses of the client's choice is VMM memory, which the call above does not cover.
+    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, own->device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    for (const auto& [address, slab] : worker.slabs) {
+        if (slab.device == peer->device) {
+            driver::call(worker.api.cuMemSetAccess, address, slab.bytes, &access, std::size_t{1});
+        }
+    }
+    worker.peers.insert({own->device, peer->device});
+    return CUDA_SUCCESS;
+}
+
+Outcome cuCtxDisablePeerAccess(Worker& worker, Command& command, codec::Slots<calls::cuCtxDisablePeerAccess>& slots) {
+    using Call = calls::cuCtxDisablePeerAccess;
+    ContextState* own = worker.context_of(command);
+    ContextState* peer = worker.objects.context(slots.at<Call::peerContext>().value);
+    if (own == nullptr || peer == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    worker.scheduler.enter(own);
+    const CUresult result = driver::call(worker.api.cuCtxDisablePeerAccess, peer->driver);
+    if (result == CUDA_SUCCESS) {
+        const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, own->device}, CU_MEM_ACCESS_FLAGS_PROT_NONE};
+        for (const auto& [address, slab] : worker.slabs) {
+            if (slab.device == peer->device) {
+                driver::call(worker.api.cuMemSetAccess, address, slab.bytes, &access, std::size_t{1});
+            }
+        }
+        worker.peers.erase({own->device, peer->device});
+    }
+    return result;
+}
+
+}  // namespace gpupool::worker::handlers

@@ -1,0 +1,383 @@
+// Copies between host and device.
+//
+// Small data rides in the command. Larger data is pulled from the client, or sent to it, in pieces that pass through
+// pinned staging memory: while one piece is on the network, another is on its way to or from the GPU. A stream with a
+// copy that is not finished yet holds what comes after it; other streams go on.
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/log.h"
+#include "server/worker/copy_pieces.h"
+#include "server/worker/serve.h"
+
+namespace gpupool::worker::handlers {
+namespace {
+
+constexpr std::size_t kPiecesInFlight = 8;  // staging chunks of one copy
+
+// The device side of a copy: a plain range, or a shape whose host side is packed rows.
+struct DeviceSide {
+    CUdeviceptr address = 0;  // plain
+    bool shaped = false;
+    CopyShape shape{};
+
+    CUresult to_device(const driver::Api& api, const Piece& piece, const std::byte* host, CUstream stream) const {
+        if (!shaped) {
+            return driver::call(api.cuMemcpyHtoDAsync_v2, address + piece.offset, static_cast<const void*>(host),
+                                piece.bytes, stream);
+        }
+        const CopyShape part = part_from_host(shape, piece, host);
+        return driver::call(api.cuMemcpy3DAsync_v2, &part, stream);
+    }
+    CUresult from_device(const driver::Api& api, const Piece& piece, std::byte* host, CUstream stream) const {
+        if (!shaped) {
+            return driver::call(api.cuMemcpyDtoHAsync_v2, static_cast<void*>(host), address + piece.offset, piece.bytes,
+                                stream);
+        }
+        const CopyShape part = part_to_host(shape, piece, host);
+        return driver::call(api.cuMemcpy3DAsync_v2, &part, stream);
+    }
+};
+
+// The client forgets the transfer: who waits for its memory goes on, and learns of the error from a call.
+void transfer_failed(Worker& worker, std::uint64_t transfer) {
+    worker.notify(codec::NoticeType::transfer_failed, codec::TransferFailedNotice{transfer});
+}
+
+class Copy : public Operation {
+  public:
+    Copy(Worker& worker, Command command, StreamState& stream, DeviceSide side, std::uint64_t bytes,
+         std::uint64_t transfer)
+        : worker_(worker),
+          command_(std::move(command)),
+          stream_(stream),
+          side_(std::move(side)),
+          pieces_(side_.shaped ? PieceCutter(side_.shape, worker.staging.chunk_bytes())
+                               : PieceCutter(bytes, worker.staging.chunk_bytes())),
+          transfer_(transfer) {
+        command_.keep_header(kHeldCostBytes);
+    }
+    void abandon(CUresult result) override {
+        transfer_failed(worker_, transfer_);
+        if (command_.reply_wanted()) {
+            worker_.answer(command_, result);
+        }
+    }
+
+  protected:
+    void note(CUresult result) {
+        if (result_ == CUDA_SUCCESS) {
+            result_ = result;
+        }
+    }
+
+    Worker& worker_;
+    Command command_;
+    StreamState& stream_;
+    const DeviceSide side_;
+    PieceCutter pieces_;
+    const std::uint64_t transfer_;
+    CUresult result_ = CUDA_SUCCESS;
+};
+
+// Asks the client for the data, piece by piece, and gives each to the driver when it has landed.
+class CopyIn final : public Copy {
+  public:
+    using Copy::Copy;
+    ~CopyIn() override { worker_.incoming.forget(transfer_); }
+
+    bool advance() override {
+        worker_.scheduler.enter(stream_.context);
+        while (std::optional<Incoming::Piece> landed = worker_.incoming.take_landed(transfer_)) {
+            issue(*landed);
+        }
+        const bool failed = result_ != CUDA_SUCCESS;  // then no more is asked for
+        while (in_flight_ < kPiecesInFlight && !pieces_.done() && !failed) {
+            std::byte* chunk = worker_.staging.take();
+            if (chunk == nullptr) {
+                break;
+            }
+            const Piece piece = pieces_.next();
+            asked_.push_back(piece);
+            ++in_flight_;
+            worker_.incoming.expect(transfer_, piece.offset, piece.bytes, chunk);
+            worker_.notify(codec::NoticeType::pull, codec::PullNotice{transfer_, piece.offset, piece.bytes});
+        }
+        if ((!pieces_.done() && !failed) || in_flight_ != 0) {
+            return false;
+        }
+        if (failed) {
+            transfer_failed(worker_, transfer_);
+        }
+        worker_.scheduler.issued(stream_);
+        worker_.answer(command_, result_);
+        return true;
+    }
+
+  private:
+    void issue(const Incoming::Piece& landed) {
+        const Piece piece = asked_.front();
+        asked_.pop_front();
+        --in_flight_;
+        note(side_.to_device(worker_.api, piece, landed.place, stream_.driver));
+        worker_.scheduler.mark(stream_,
+                               [&staging = worker_.staging, chunk = landed.place](CUresult) { staging.put(chunk); });
+    }
+
+    std::deque<Piece> asked_;
+    std::size_t in_flight_ = 0;
+};
+
+// Has the driver copy into staging memory piece by piece, and sends each when it is there.
+class CopyOut final : public Copy {
+  public:
+    using Copy::Copy;
+
+    bool advance() override {
+        worker_.scheduler.enter(stream_.context);
+        while (!pieces_.done() && result_ == CUDA_SUCCESS) {
+            std::byte* chunk = worker_.staging.take();
+            if (chunk == nullptr) {
+                return false;
+            }
+            const Piece piece = pieces_.next();
+            note(side_.from_device(worker_.api, piece, chunk, stream_.driver));
+            if (result_ != CUDA_SUCCESS) {
+                worker_.staging.put(chunk);  // what it holds is not the client's
+                give_up(worker_, transfer_, *given_up_);
+                break;
+            }
+            worker_.scheduler.mark(stream_,
+                                   [&worker = worker_, transfer = transfer_, piece, chunk, given_up = given_up_](
+                                       CUresult result) { send(worker, transfer, piece, chunk, result, *given_up); });
+        }
+        worker_.scheduler.issued(stream_);
+        if (!command_.reply_wanted()) {
+            if (result_ != CUDA_SUCCESS) {
+                worker_.answer(command_, result_);
+            }
+            return true;
+        }
+        // The reply says that the data is there: behind the last piece.
+        worker_.scheduler.mark(stream_, [&worker = worker_, command = command_, issued = result_](CUresult result) {
+            worker.answer(command, issued != CUDA_SUCCESS ? issued : result, true);
+        });
+        return true;
+    }
+
+  private:
+    // Once the client was told, nothing of the transfer may come any more, not even what is complete already.
+    static void give_up(Worker& worker, std::uint64_t transfer, bool& given_up) {
+        if (!given_up) {
+            given_up = true;
+            transfer_failed(worker, transfer);
+        }
+    }
+    static void send(Worker& worker, std::uint64_t transfer, const Piece& piece, std::byte* chunk, CUresult result,
+                     bool& given_up) {
+        if (result != CUDA_SUCCESS) {
+            give_up(worker, transfer, given_up);
+        }
+        if (given_up) {
+            worker.staging.put(chunk);
+            return;
+        }
+        const Status sent = worker.channel().append_bulk(transfer, piece.offset, {chunk, piece.bytes},
+                                                         [&staging = worker.staging, chunk] { staging.put(chunk); });
+        if (!sent) {
+            worker.stop(sent.error().message);
+        }
+    }
+
+    const std::shared_ptr<bool> given_up_ = std::make_shared<bool>(false);
+};
+
+template <class Operation>
+Outcome begin(Worker& worker, Command& command, CUstream handle, DeviceSide side, std::uint64_t bytes,
+              std::uint64_t transfer) {
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, handle, result);
+    if (stream == nullptr) {
+        transfer_failed(worker, transfer);
+        return result;
+    }
+    if (std::is_same_v<Operation, CopyIn> && !worker.incoming.begin(transfer)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return Outcome::hold(*stream,
+                         std::make_unique<Operation>(worker, command, *stream, std::move(side), bytes, transfer));
+}
+
+// Data that came with the command. It goes through pinned memory as well: the driver takes some pageable data without
+// waiting, but not any amount while the stream is busy (measured), and the dispatcher must never wait.
+class CopyInline final : public Operation {
+  public:
+    CopyInline(Worker& worker, Command command, StreamState& stream, DeviceSide side, std::vector<unsigned char> data)
+        : worker_(worker),
+          command_(std::move(command)),
+          stream_(stream),
+          side_(std::move(side)),
+          data_(std::move(data)) {}
+
+    bool advance() override {
+        if (CUresult result = worker_.scheduler.enter(stream_.context); result != CUDA_SUCCESS) {
+            worker_.answer(command_, result);
+            return true;
+        }
+        std::byte* chunk = worker_.small_staging.take();
+        if (chunk == nullptr) {
+            return false;
+        }
+        std::memcpy(chunk, data_.data(), data_.size());
+        const bool shaped = side_.shaped;
+        const Piece all{0,
+                        data_.size(),
+                        0,
+                        0,
+                        0,
+                        shaped ? side_.shape.WidthInBytes : data_.size(),
+                        shaped ? side_.shape.Height : 1,
+                        shaped ? side_.shape.Depth : 1};
+        const CUresult result = side_.to_device(worker_.api, all, chunk, stream_.driver);
+        worker_.scheduler.issued(stream_);
+        worker_.scheduler.mark(stream_, [&staging = worker_.small_staging, chunk](CUresult) { staging.put(chunk); });
+        worker_.answer(command_, result);
+        return true;
+    }
+    void abandon(CUresult result) override {
+        if (command_.reply_wanted()) {
+            worker_.answer(command_, result);
+        }
+    }
+    // It has to wait: the data was taken out of the command already.
+    void keep() { command_.keep_header(kHeldCostBytes + data_.size()); }
+
+  private:
+    Worker& worker_;
+    Command command_;
+    StreamState& stream_;
+    const DeviceSide side_;
+    const std::vector<unsigned char> data_;
+};
+
+template <class Call>
+Outcome copy_inline(Worker& worker, Command& command, codec::Slots<Call>& slots, const DeviceSide& side) {
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, slots.template at<Call::stream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    auto& data = slots.template at<Call::data>().object;
+    if (data.empty() || data.size() > worker.small_staging.chunk_bytes()) {
+        return data.empty() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
+    auto operation = std::make_unique<CopyInline>(worker, command, *stream, side, std::move(data));
+    // Mostly it is its turn already, and there is room.
+    if (worker.scheduler.may_issue(*stream) && operation->advance()) {
+        return Outcome::answered();
+    }
+    operation->keep();
+    return Outcome::hold(*stream, std::move(operation));
+}
+
+CUresult shaped_side(Worker& worker, const CopyShape* shape, DeviceSide& side, std::uint64_t& bytes) {
+    if (shape == nullptr || !packed_bytes(*shape, bytes)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    side.shaped = true;
+    side.shape = *shape;
+    CUresult result = CUDA_SUCCESS;
+    codec::StructTraits<CUDA_MEMCPY3D>::visit(side.shape, [&](CUarray& array) {
+        const HandleTable::Lookup found = worker.handles.find(array);
+        if (found.found != HandleTable::Found::yes) {
+            result = CUDA_ERROR_INVALID_HANDLE;
+        }
+        array = codec::from_wire<CUarray>(found.driver);
+    });
+    return result;
+}
+
+}  // namespace
+
+Outcome gpCopyToDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyToDevice>& slots) {
+    using Call = calls::gpCopyToDevice;
+    const std::uint64_t bytes = slots.at<Call::bytes>().value;
+    DeviceSide side;
+    side.address = slots.at<Call::destination>().value;
+    if (slots.at<Call::transfer>().value == 0) {
+        if (slots.at<Call::data>().object.size() != bytes) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        return copy_inline(worker, command, slots, side);
+    }
+    return begin<CopyIn>(worker, command, slots.at<Call::stream>().value, side, bytes,
+                         slots.at<Call::transfer>().value);
+}
+
+Outcome gpCopyFromDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyFromDevice>& slots) {
+    using Call = calls::gpCopyFromDevice;
+    DeviceSide side;
+    side.address = slots.at<Call::source>().value;
+    return begin<CopyOut>(worker, command, slots.at<Call::stream>().value, side, slots.at<Call::bytes>().value,
+                          slots.at<Call::transfer>().value);
+}
+
+Outcome gpCopyShapedToDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyShapedToDevice>& slots) {
+    using Call = calls::gpCopyShapedToDevice;
+    DeviceSide side;
+    std::uint64_t bytes = 0;
+    if (const CUresult result = shaped_side(worker, slots.at<Call::shape>().value, side, bytes);
+        result != CUDA_SUCCESS) {
+        transfer_failed(worker, slots.at<Call::transfer>().value);
+        return result;
+    }
+    if (slots.at<Call::transfer>().value == 0) {
+        if (slots.at<Call::data>().object.size() != bytes) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        return copy_inline(worker, command, slots, side);
+    }
+    return begin<CopyIn>(worker, command, slots.at<Call::stream>().value, side, bytes,
+                         slots.at<Call::transfer>().value);
+}
+
+Outcome gpCopyShapedFromDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyShapedFromDevice>& slots) {
+    using Call = calls::gpCopyShapedFromDevice;
+    DeviceSide side;
+    std::uint64_t bytes = 0;
+    if (const CUresult result = shaped_side(worker, slots.at<Call::shape>().value, side, bytes);
+        result != CUDA_SUCCESS) {
+        transfer_failed(worker, slots.at<Call::transfer>().value);
+        return result;
+    }
+    return begin<CopyOut>(worker, command, slots.at<Call::stream>().value, side, bytes,
+                          slots.at<Call::transfer>().value);
+}
+
+Outcome gpCopyShapedOnDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyShapedOnDevice>& slots) {
+    using Call = calls::gpCopyShapedOnDevice;
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
+        return Outcome::hold(*stream);
+    }
+    DeviceSide side;
+    std::uint64_t bytes = 0;
+    if (result = shaped_side(worker, slots.at<Call::shape>().value, side, bytes); result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (side.shape.srcMemoryType == CU_MEMORYTYPE_HOST || side.shape.dstMemoryType == CU_MEMORYTYPE_HOST) {
+        return CUDA_ERROR_INVALID_VALUE;  // the client's host memory is not here
+    }
+    worker.scheduler.enter(stream->context);
+    result =
+        driver::call(worker.api.cuMemcpy3DAsync_v2, static_cast<const CUDA_MEMCPY3D*>(&side.shape), stream->driver);
+    worker.scheduler.issued(*stream);
+    return result;
+}
+
+}  // namespace gpupool::worker::handlers

@@ -1,0 +1,183 @@
+// Events. The application's event is backed by one of the driver's, which is replaced when it is recorded again while
+// somebody still waits for the present record.
+
+#include "server/worker/serve.h"
+
+namespace gpupool::worker::handlers {
+namespace {
+
+// Null for one that was destroyed, though what was sent before may still need it.
+EventState* living_event(Worker& worker, CUevent client) {
+    EventState* const state = worker.objects.event(client);
+    return state == nullptr || state->ending ? nullptr : state;
+}
+
+template <class Call>
+Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsigned flags) {
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, slots.template at<Call::hStream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    const auto known = worker.objects.events.find(slots.template at<Call::hEvent>().value);
+    if (known == worker.objects.events.end() || (known->second->ending && !command.its_turn)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    const std::shared_ptr<EventState> event = known->second;
+    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
+        auto operation = std::make_unique<HeldCommand>(worker, command);
+        operation->records = event.get();
+        operation->keeps = event;
+        return Outcome::hold(*stream, std::move(operation));
+    }
+    worker.scheduler.enter(event->context);
+    if (event->waiters != 0) {
+        CUevent fresh = nullptr;
+        result = driver::call(worker.api.cuEventCreate, &fresh, event->flags);
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+        worker.scheduler.detach(*event);
+        event->driver = fresh;
+        worker.handles.bind(event->client, fresh);
+    }
+    worker.scheduler.enter(stream->context);
+    result = flags == 0 ? driver::call(worker.api.cuEventRecord, event->driver, stream->driver)
+                        : driver::call(worker.api.cuEventRecordWithFlags, event->driver, stream->driver, flags);
+    worker.scheduler.issued(*stream);
+    return result;
+}
+
+template <class Call>
+Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
+    const CUevent client = slots.template at<Call::hEvent>().value;
+    EventState* const state = living_event(worker, client);
+    if (state == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    state->ending = true;
+    // Held records and waits still use it.
+    worker.scheduler.when_issued([&worker, client] {
+        const auto it = worker.objects.events.find(client);
+        if (it == worker.objects.events.end()) {
+            return;
+        }
+        EventState& event = *it->second;
+        worker.scheduler.enter(event.context);
+        if (event.waiters == 0) {
+            driver::call(worker.api.cuEventDestroy_v2, event.driver);
+        }
+        worker.scheduler.detach(event);
+        worker.objects.events.erase(it);
+    });
+    worker.answer(command, CUDA_SUCCESS);
+    worker.handles.unbind(codec::to_wire(client));
+    return Outcome::answered();
+}
+
+template <class Call>
+Outcome elapsed(Worker& worker, Command& command, codec::Slots<Call>& slots,
+                CUresult (*function)(float*, CUevent, CUevent)) {
+    const EventState* start = living_event(worker, slots.template at<Call::hStart>().value);
+    const EventState* end = living_event(worker, slots.template at<Call::hEnd>().value);
+    if (start == nullptr || end == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (start->held_record != 0 || end->held_record != 0) {
+        return CUDA_ERROR_NOT_READY;
+    }
+    (void)command;
+    worker.scheduler.enter(start->context);
+    return driver::call(function, slots.template at<Call::pMilliseconds>().value, start->driver, end->driver);
+}
+
+}  // namespace
+
+Outcome cuEventCreate(Worker& worker, Command& command, codec::Slots<calls::cuEventCreate>& slots) {
+    using Call = calls::cuEventCreate;
+    const auto client = codec::from_wire<CUevent>(slots.at<Call::phEvent>().minted);
+    ContextState* context = worker.context_of(command);
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (codec::kind_of(codec::to_wire(client)) != codec::HandleKind::event || worker.objects.event(client) != nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (worker.objects.events.size() >= Objects::kMaxEvents) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    worker.scheduler.enter(context);
+    auto event = std::make_shared<EventState>();
+    event->client = client;
+    event->context = context;
+    event->flags = slots.at<Call::Flags>().value;
+    const CUresult result = driver::call(worker.api.cuEventCreate, &event->driver, event->flags);
+    if (result == CUDA_SUCCESS) {
+        slots.at<Call::phEvent>().object = event->driver;
+        worker.objects.events[client] = std::move(event);
+    }
+    return result;
+}
+
+Outcome cuEventDestroy(Worker& worker, Command& command, codec::Slots<calls::cuEventDestroy>& slots) {
+    return destroy(worker, command, slots);
+}
+
+Outcome cuEventDestroy_v2(Worker& worker, Command& command, codec::Slots<calls::cuEventDestroy_v2>& slots) {
+    return destroy(worker, command, slots);
+}
+
+Outcome cuEventRecord(Worker& worker, Command& command, codec::Slots<calls::cuEventRecord>& slots) {
+    return record(worker, command, slots, 0);
+}
+
+Outcome cuEventRecordWithFlags(Worker& worker, Command& command, codec::Slots<calls::cuEventRecordWithFlags>& slots) {
+    return record(worker, command, slots, slots.at<calls::cuEventRecordWithFlags::flags>().value);
+}
+
+Outcome cuEventQuery(Worker& worker, Command&, codec::Slots<calls::cuEventQuery>& slots) {
+    const EventState* event = living_event(worker, slots.at<calls::cuEventQuery::hEvent>().value);
+    if (event == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (event->held_record != 0) {
+        return CUDA_ERROR_NOT_READY;
+    }
+    worker.scheduler.enter(event->context);
+    return driver::call(worker.api.cuEventQuery, event->driver);
+}
+
+Outcome cuEventSynchronize(Worker& worker, Command& command, codec::Slots<calls::cuEventSynchronize>& slots) {
+    const CUevent client = slots.at<calls::cuEventSynchronize::hEvent>().value;
+    const EventState* event = living_event(worker, client);
+    if (event == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    const auto wait = [&worker, command, client] {
+        EventState* state = worker.objects.event(client);
+        if (state == nullptr) {
+            worker.answer(command, CUDA_ERROR_INVALID_HANDLE, true);
+            return;
+        }
+        worker.scheduler.when_recorded(*state,
+                                       [&worker, command](CUresult result) { worker.answer(command, result, true); });
+    };
+    if (event->held_record != 0) {
+        worker.scheduler.when_issued(wait);
+    } else {
+        wait();
+    }
+    return Outcome::answered();
+}
+
+Outcome cuEventElapsedTime(Worker& worker, Command& command, codec::Slots<calls::cuEventElapsedTime>& slots) {
+    return elapsed(worker, command, slots, worker.api.cuEventElapsedTime);
+}
+
+Outcome cuEventElapsedTime_v2(Worker& worker, Command& command, codec::Slots<calls::cuEventElapsedTime_v2>& slots) {
+    return elapsed(
+        worker, command, slots,
+        worker.api.cuEventElapsedTime_v2 != nullptr ? worker.api.cuEventElapsedTime_v2 : worker.api.cuEventElapsedTime);
+}
+
+}  // namespace gpupool::worker::handlers

@@ -1,0 +1,152 @@
+// The JIT linker. All of it runs on helper threads, since the driver compiles; calls on one state come one after the
+// other, because the client waits for each.
+
+#include "server/worker/jit_options.h"
+#include "server/worker/link_state.h"
+#include "server/worker/serve.h"
+
+namespace gpupool::worker::handlers {
+namespace {
+
+std::shared_ptr<LinkState> find_state(Worker& worker, CUlinkState client) {
+    const auto it = worker.link_states.find(client);
+    return it == worker.link_states.end() ? nullptr : it->second;
+}
+
+// Makes `call` on a helper thread with the state's context, then answers with `bytes_known` (or nothing) and the log.
+void run(Worker& worker, const Command& command, std::shared_ptr<LinkState> state, std::size_t log_bytes,
+         bool with_size, std::function<CUresult(LinkState&)> call) {
+    const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+    const driver::Api& api = worker.api;
+    worker.helpers.run(
+        [&api, state, result, call = std::move(call)] {
+            driver::call(api.cuCtxSetCurrent, state->context);
+            *result = call(*state);
+        },
+        [&worker, command, state, result, log_bytes, with_size] {
+            const std::string log = log_bytes == 0 ? std::string() : state->jit.log(log_bytes);
+            const std::size_t body = (with_size ? 8 : 0) + 8 + codec::aligned(log.size());
+            worker.answer(command, *result, false, body, [&](std::byte* place) {
+                codec::Writer out(place);
+                if (with_size) {
+                    out.value(std::uint64_t{state->result.size()});
+                }
+                out.value(std::uint64_t{log.size()});
+                out.bytes(log.data(), log.size());
+            });
+        });
+}
+
+}  // namespace
+
+Outcome gpLinkCreate(Worker& worker, Command& command, codec::Slots<calls::gpLinkCreate>& slots) {
+    using Call = calls::gpLinkCreate;
+    constexpr std::size_t kMaxStates = 1024;
+    const auto client = codec::from_wire<CUlinkState>(slots.at<Call::state>().minted);
+    const std::size_t log_bytes = slots.at<Call::log_bytes>().value;
+    const ContextState* context = worker.context_of(command);
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (log_bytes > kMaxLogBytes || worker.link_states.size() >= kMaxStates) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    auto state = std::make_shared<LinkState>(
+        LinkState{context->driver,
+                  JitOptions(slots.at<Call::options>().object, slots.at<Call::option_values>().object, log_bytes)});
+    if (!state->jit.valid) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+    const driver::Api& api = worker.api;
+    worker.helpers.run(
+        [&api, state, result] {
+            driver::call(api.cuCtxSetCurrent, state->context);
+            *result = driver::call(api.cuLinkCreate_v2, static_cast<unsigned>(state->jit.options.size()),
+                                   state->jit.options.data(), state->jit.values.data(), &state->driver);
+        },
+        [&worker, command, state, result, client] {
+            if (*result == CUDA_SUCCESS) {
+                worker.link_states[client] = state;
+                worker.handles.bind(client, state->driver);
+            }
+            worker.answer(command, *result);
+        });
+    return Outcome::answered();
+}
+
+Outcome gpLinkAdd(Worker& worker, Command& command, codec::Slots<calls::gpLinkAdd>& slots) {
+    using Call = calls::gpLinkAdd;
+    const std::shared_ptr<LinkState> state = find_state(worker, slots.at<Call::state>().value);
+    if (state == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    const ImageHash* hash = slots.at<Call::hash>().value;
+    const auto image = hash == nullptr ? nullptr : worker.images.find(*hash);
+    const std::size_t bytes = slots.at<Call::bytes>().value;
+    const std::size_t log_bytes = slots.at<Call::log_bytes>().value;
+    if (image == nullptr || bytes > image->size() || log_bytes > kMaxLogBytes) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const char* given = slots.at<Call::name>().value;
+    const driver::Api& api = worker.api;
+    const JitOptions options(slots.at<Call::options>().object, slots.at<Call::option_values>().object, 0);
+    if (!options.valid) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    run(worker, command, state, log_bytes, false,
+        [&api, image, bytes, type = slots.at<Call::type>().value, name = std::string(given == nullptr ? "" : given),
+         jit = options](LinkState& link) mutable {
+            link.inputs.push_back(image);
+            return driver::call(api.cuLinkAddData_v2, link.driver, type,
+                                const_cast<void*>(static_cast<const void*>(image->data())), bytes, name.c_str(),
+                                static_cast<unsigned>(jit.options.size()), jit.options.data(), jit.values.data());
+        });
+    return Outcome::answered();
+}
+
+Outcome gpLinkComplete(Worker& worker, Command& command, codec::Slots<calls::gpLinkComplete>& slots) {
+    using Call = calls::gpLinkComplete;
+    const std::shared_ptr<LinkState> state = find_state(worker, slots.at<Call::state>().value);
+    const std::size_t log_bytes = slots.at<Call::log_bytes>().value;
+    if (state == nullptr || log_bytes > kMaxLogBytes) {
+        return state == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+    }
+    const driver::Api& api = worker.api;
+    run(worker, command, state, log_bytes, true, [&api](LinkState& link) {
+        void* cubin = nullptr;
+        std::size_t bytes = 0;
+        const CUresult result = driver::call(api.cuLinkComplete, link.driver, &cubin, &bytes);
+        if (result == CUDA_SUCCESS) {
+            const auto* data = static_cast<const unsigned char*>(cubin);
+            link.result.assign(data, data + bytes);
+        }
+        return result;
+    });
+    return Outcome::answered();
+}
+
+Outcome gpLinkRead(Worker& worker, Command&, codec::Slots<calls::gpLinkRead>& slots) {
+    using Call = calls::gpLinkRead;
+    const std::shared_ptr<LinkState> state = find_state(worker, slots.at<Call::state>().value);
+    const std::size_t offset = slots.at<Call::offset>().value;
+    auto& room = slots.at<Call::data>().object;
+    if (state == nullptr || offset > state->result.size() || room.empty() ||
+        room.size() - 1 > state->result.size() - offset) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::memcpy(room.data(), state->result.data() + offset, room.size() - 1);
+    return CUDA_SUCCESS;
+}
+
+Outcome gpLinkDestroy(Worker& worker, Command&, codec::Slots<calls::gpLinkDestroy>& slots) {
+    const CUlinkState client = slots.at<calls::gpLinkDestroy::state>().value;
+    const std::shared_ptr<LinkState> state = find_state(worker, client);
+    if (state == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    worker.link_states.erase(client);
+    return driver::call(worker.api.cuLinkDestroy, state->driver);
+}
+
+}  // namespace gpupool::worker::handlers

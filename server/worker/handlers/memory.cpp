@@ -1,0 +1,258 @@
+// Device memory: slabs at addresses that the client chose, and the allocations that the driver places.
+
+#include "server/worker/serve.h"
+
+namespace gpupool::worker::handlers {
+namespace {
+
+constexpr std::size_t kMinSlabBytes = 2u << 20;    // the driver's granularity
+constexpr std::size_t kMaxAllocations = 1u << 20;  // of each kind: small ones cost the worker more than the device
+
+CUmemAllocationProp slab_properties(Worker& worker, CUdevice device) {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    // Exportable from the start: sharing between processes cannot be added to memory that exists.
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    int rdma = 0;
+    driver::call(worker.api.cuDeviceGetAttribute, &rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+                 device);
+    properties.allocFlags.gpuDirectRDMACapable = rdma != 0 ? 1 : 0;
+    return properties;
+}
+
+CUresult create_allocation(Worker& worker, CUdevice device, std::size_t bytes,
+                           CUmemGenericAllocationHandle& allocation) {
+    CUmemAllocationProp properties = slab_properties(worker, device);
+    CUresult result = driver::call(worker.api.cuMemCreate, &allocation, bytes,
+                                   static_cast<const CUmemAllocationProp*>(&properties), 0ull);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY) {
+        // A device that offers neither: plain memory is better than none.
+        properties.allocFlags.gpuDirectRDMACapable = 0;
+        properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+        result = driver::call(worker.api.cuMemCreate, &allocation, bytes,
+                              static_cast<const CUmemAllocationProp*>(&properties), 0ull);
+    }
+    return result;
+}
+
+CUresult map_slab(Worker& worker, CUdevice device, CUdeviceptr address, std::size_t bytes,
+                  CUmemGenericAllocationHandle allocation) {
+    CUresult result = driver::call(worker.api.cuMemMap, address, bytes, std::size_t{0}, allocation, 0ull);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    std::vector<CUmemAccessDesc> access = {{{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+    for (const auto& [reader, owner] : worker.peers) {
+        if (owner == device) {
+            access.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, reader}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+        }
+    }
+    result = driver::call(worker.api.cuMemSetAccess, address, bytes, static_cast<const CUmemAccessDesc*>(access.data()),
+                          access.size());
+    if (result != CUDA_SUCCESS) {
+        driver::call(worker.api.cuMemUnmap, address, bytes);
+    }
+    return result;
+}
+
+bool overlaps_slab(const Worker& worker, std::uint64_t address, std::uint64_t bytes) {
+    const auto next = worker.slabs.lower_bound(address);
+    if (next != worker.slabs.end() && next->first < address + bytes) {
+        return true;
+    }
+    return next != worker.slabs.begin() && std::prev(next)->first + std::prev(next)->second.bytes > address;
+}
+
+}  // namespace
+
+Outcome gpSlabCreate(Worker& worker, Command& command, codec::Slots<calls::gpSlabCreate>& slots) {
+    using Call = calls::gpSlabCreate;
+    const CUdevice device = slots.at<Call::device>().value;
+    const CUdeviceptr address = slots.at<Call::address>().value;
+    const std::size_t bytes = slots.at<Call::bytes>().value;
+    if (bytes == 0 || bytes % kMinSlabBytes != 0 || address % kMinSlabBytes != 0 || !worker.in_window(address, bytes) ||
+        overlaps_slab(worker, address, bytes)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!worker.memory.charge(device, bytes)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    CUmemGenericAllocationHandle allocation = 0;
+    CUresult result = create_allocation(worker, device, bytes, allocation);
+    if (result == CUDA_SUCCESS) {
+        result = map_slab(worker, device, address, bytes, allocation);
+        if (result != CUDA_SUCCESS) {
+            driver::call(worker.api.cuMemRelease, allocation);
+        }
+    }
+    if (result != CUDA_SUCCESS) {
+        worker.memory.release(device, bytes);
+        return result;
+    }
+    worker.slabs[address] = {device, bytes, allocation};
+    worker.memory_changed();
+    return CUDA_SUCCESS;
+}
+
+Outcome gpSlabDestroy(Worker& worker, Command& command, codec::Slots<calls::gpSlabDestroy>& slots) {
+    using Call = calls::gpSlabDestroy;
+    const CUdeviceptr address = slots.at<Call::address>().value;
+    const auto it = worker.slabs.find(address);
+    if (it == worker.slabs.end() || it->second.bytes != slots.at<Call::bytes>().value) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    const Slab slab = it->second;
+    worker.slabs.erase(it);
+    CUresult result = driver::call(worker.api.cuMemUnmap, address, slab.bytes);
+    const CUresult released = driver::call(worker.api.cuMemRelease, slab.allocation);
+    worker.memory.release(slab.device, slab.bytes);
+    worker.memory_changed();
+    return result != CUDA_SUCCESS ? result : released;
+}
+
+Outcome cuMemGetInfo_v2(Worker& worker, Command& command, codec::Slots<calls::cuMemGetInfo_v2>& slots) {
+    using Call = calls::cuMemGetInfo_v2;
+    const ContextState* context = worker.context_of(command);
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    worker.scheduler.enter(context);
+    std::size_t free_bytes = 0, total_bytes = 0;
+    const CUresult result = driver::call(worker.api.cuMemGetInfo_v2, &free_bytes, &total_bytes);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (const std::uint64_t quota = worker.memory.quota_bytes; quota != 0) {
+        const std::uint64_t used = worker.memory.used_bytes[static_cast<std::size_t>(context->device)];
+        total_bytes = std::min<std::uint64_t>(total_bytes, quota);
+        free_bytes = std::min<std::uint64_t>(free_bytes, quota - std::min(quota, used));
+    }
+    slots.at<Call::free>().object = free_bytes;
+    slots.at<Call::total>().object = total_bytes;
+    return CUDA_SUCCESS;
+}
+
+Outcome cuMemCreate(Worker& worker, Command& command, codec::Slots<calls::cuMemCreate>& slots) {
+    using Call = calls::cuMemCreate;
+    const auto& properties = slots.at<Call::prop>();
+    if (properties.value == nullptr || slots.at<Call::handle>().value == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const CUdevice device = properties.object.location.id;
+    const std::uint64_t bytes = slots.at<Call::size>().value;
+    switch (properties.object.location.type) {
+        case CU_MEM_LOCATION_TYPE_DEVICE: break;
+        case CU_MEM_LOCATION_TYPE_HOST:
+        case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+        case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+            return CUDA_ERROR_NOT_SUPPORTED;  // the server's own memory is not the client's to take
+        default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (worker.allocations.size() >= kMaxAllocations || !worker.memory.charge(device, bytes)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    const CUresult result =
+        slots.apply([&](auto... arguments) { return driver::call(worker.api.cuMemCreate, arguments...); });
+    if (result != CUDA_SUCCESS) {
+        worker.memory.release(device, bytes);
+        return result;
+    }
+    worker.allocations[slots.at<Call::handle>().object] = {device, bytes, 1};
+    worker.memory_changed();
+    return CUDA_SUCCESS;
+}
+
+Outcome cuMemRelease(Worker& worker, Command& command, codec::Slots<calls::cuMemRelease>& slots) {
+    const CUmemGenericAllocationHandle handle = slots.at<calls::cuMemRelease::handle>().value;
+    worker.scheduler.enter(worker.context_of(command));
+    const CUresult result = driver::call(worker.api.cuMemRelease, handle);
+    if (const auto it = worker.allocations.find(handle); result == CUDA_SUCCESS && it != worker.allocations.end()) {
+        // Mappings may keep the memory alive for longer; the account follows the handle, as the driver's handle count
+        // does.
+        if (--it->second.references == 0) {
+            worker.memory.release(it->second.device, it->second.bytes);
+            worker.allocations.erase(it);
+            worker.memory_changed();
+        }
+    }
+    return result;
+}
+
+namespace {
+
+template <class Call, class Allocate>
+Outcome allocate_in_order(Worker& worker, Command& command, codec::Slots<Call>& slots, Allocate allocate) {
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, slots.template at<Call::hStream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
+        return Outcome::hold(*stream);
+    }
+    const std::uint64_t bytes = slots.template at<Call::bytesize>().value;
+    const CUdevice device = stream->context->device;
+    if (worker.pool_allocations.size() >= kMaxAllocations || !worker.memory.charge(device, bytes)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    worker.scheduler.enter(stream->context);
+    CUdeviceptr address = 0;
+    result = allocate(address, bytes, stream->driver);
+    worker.scheduler.issued(*stream);
+    if (result != CUDA_SUCCESS) {
+        worker.memory.release(device, bytes);
+        return result;
+    }
+    slots.template at<Call::dptr>().object = address;
+    worker.pool_allocations[address] = {device, bytes, 1};
+    worker.memory_changed();
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+Outcome cuMemAllocAsync(Worker& worker, Command& command, codec::Slots<calls::cuMemAllocAsync>& slots) {
+    return allocate_in_order(worker, command, slots, [&](CUdeviceptr& address, std::size_t bytes, CUstream stream) {
+        return driver::call(worker.api.cuMemAllocAsync, &address, bytes, stream);
+    });
+}
+
+Outcome cuMemAllocFromPoolAsync(Worker& worker, Command& command, codec::Slots<calls::cuMemAllocFromPoolAsync>& slots) {
+    const HandleTable::Lookup pool = worker.handles.find(slots.at<calls::cuMemAllocFromPoolAsync::pool>().value);
+    if (pool.found != HandleTable::Found::yes) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return allocate_in_order(worker, command, slots, [&](CUdeviceptr& address, std::size_t bytes, CUstream stream) {
+        return driver::call(worker.api.cuMemAllocFromPoolAsync, &address, bytes,
+                            codec::from_wire<CUmemoryPool>(pool.driver), stream);
+    });
+}
+
+Outcome cuMemFreeAsync(Worker& worker, Command& command, codec::Slots<calls::cuMemFreeAsync>& slots) {
+    using Call = calls::cuMemFreeAsync;
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, slots.at<Call::hStream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
+        return Outcome::hold(*stream);
+    }
+    const CUdeviceptr address = slots.at<Call::dptr>().value;
+    worker.scheduler.enter(stream->context);
+    result = driver::call(worker.api.cuMemFreeAsync, address, stream->driver);
+    worker.scheduler.issued(*stream);
+    if (const auto it = worker.pool_allocations.find(address);
+        result == CUDA_SUCCESS && it != worker.pool_allocations.end()) {
+        worker.memory.release(it->second.device, it->second.bytes);
+        worker.pool_allocations.erase(it);
+        worker.memory_changed();
+    }
+    return result;
+}
+
+}  // namespace gpupool::worker::handlers

@@ -1,0 +1,324 @@
+// Code: images come once, libraries and modules are loaded from them on helper threads (the driver may compile, and
+// waits for the GPU), and every function is loaded when it is resolved, so that no launch has to.
+
+#include <cstring>
+
+#include "server/worker/jit_options.h"
+#include "server/worker/serve.h"
+
+namespace gpupool::worker::handlers {
+namespace {
+
+template <class Handle>
+struct LoadJob {
+    std::shared_ptr<const std::vector<std::byte>> image;
+    JitOptions jit;
+    CUcontext context;
+    CUresult result = CUDA_SUCCESS;
+    Handle handle = nullptr;
+};
+
+// The log travels with a failure too: that is what it is for.
+template <class Call, class Handle>
+Outcome load(Worker& worker, Command& command, codec::Slots<Call>& slots, std::uint64_t minted,
+             std::function<CUresult(const driver::Api&, LoadJob<Handle>&)> call) {
+    const std::size_t log_bytes = slots.template at<Call::log_bytes>().value;
+    const ImageHash* hash = slots.template at<Call::hash>().value;
+    auto image = hash == nullptr ? nullptr : worker.images.find(*hash);
+    if (image == nullptr || log_bytes > kMaxLogBytes) {
+        return CUDA_ERROR_INVALID_IMAGE;
+    }
+    const ContextState* context = worker.context_of(command);
+    auto job = std::make_shared<LoadJob<Handle>>(
+        LoadJob<Handle>{std::move(image),
+                        JitOptions(slots.template at<Call::options>().object,
+                                   slots.template at<Call::option_values>().object, log_bytes),
+                        context == nullptr ? nullptr : context->driver});
+    if (!job->jit.valid) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const driver::Api& api = worker.api;
+    worker.helpers.run(
+        [&api, job, call = std::move(call)] {
+            driver::call(api.cuCtxSetCurrent, job->context);
+            job->result = call(api, *job);
+        },
+        [&worker, job, command, minted, log_bytes] {
+            if (job->result == CUDA_SUCCESS) {
+                worker.handles.bind(codec::from_wire<Handle>(minted), job->handle);
+            } else {
+                worker.handles.bind_failed(minted);
+            }
+            const std::string log = log_bytes == 0 ? std::string() : job->jit.log(log_bytes);
+            worker.answer(command, job->result, false, 8 + codec::aligned(log.size()), [&](std::byte* place) {
+                codec::Writer out(place);
+                out.value(std::uint64_t{log.size()});
+                out.bytes(log.data(), log.size());
+            });
+        });
+    return Outcome::answered();
+}
+
+// Looks up a function or kernel on a helper thread and answers with its parameters' layout.
+template <class Handle>
+struct ResolveJob {
+    CUresult result = CUDA_SUCCESS;
+    Handle handle = nullptr;
+    std::vector<ParameterLayout> layout;
+    bool layout_known = false;
+};
+
+// The driver answers only while a context is current (measured).
+template <class Handle>
+void read_layout(ResolveJob<Handle>& job, CUresult (*function)(Handle, std::size_t, std::size_t*, std::size_t*)) {
+    constexpr std::size_t kMaxParameters = 4096;
+    for (std::size_t index = 0; index < kMaxParameters; ++index) {
+        std::size_t offset = 0, size = 0;
+        if (const CUresult result = driver::call(function, job.handle, index, &offset, &size); result != CUDA_SUCCESS) {
+            job.layout_known = result == CUDA_ERROR_INVALID_VALUE;  // that was the last one
+            return;
+        }
+        job.layout.push_back({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(size)});
+    }
+}
+
+template <class Call, class Handle>
+Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots, std::uint64_t minted,
+                std::function<void(const driver::Api&, ResolveJob<Handle>&)> look_up) {
+    // A thread without a context of its own may ask as well: any will do for a look-up.
+    const ContextState* state = worker.context_of(command);
+    if (state == nullptr && !worker.objects.contexts.empty()) {
+        state = worker.objects.contexts.begin()->second.get();
+    }
+    const CUcontext context = state == nullptr ? nullptr : state->driver;
+    const std::size_t capacity = slots.template at<Call::capacity>().value;
+    const auto job = std::make_shared<ResolveJob<Handle>>();
+    const driver::Api& api = worker.api;
+    worker.helpers.run(
+        [&api, job, context, look_up = std::move(look_up)] {
+            driver::call(api.cuCtxSetCurrent, context);
+            look_up(api, *job);
+        },
+        [&worker, job, command, minted, capacity] {
+            if (job->result != CUDA_SUCCESS) {
+                worker.handles.bind_failed(minted);
+                worker.answer(command, job->result);
+                return;
+            }
+            worker.handles.bind(codec::from_wire<Handle>(minted), job->handle);
+            const std::size_t sent = std::min(capacity, job->layout.size());
+            worker.answer(command, CUDA_SUCCESS, false, 8 + sent * sizeof(ParameterLayout) + 8, [&](std::byte* place) {
+                codec::Writer out(place);
+                out.value(std::uint64_t{sent});
+                out.bytes(job->layout.data(), sent * sizeof(ParameterLayout));
+                out.value(job->layout_known ? static_cast<unsigned>(job->layout.size()) : kUnknownLayout);
+            });
+        });
+    return Outcome::answered();
+}
+
+template <class Handle>
+CUresult driver_handle(Worker& worker, Handle& handle) {
+    const HandleTable::Lookup found = worker.handles.find(handle);
+    if (found.found != HandleTable::Found::yes || handle == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    handle = codec::from_wire<Handle>(found.driver);
+    return CUDA_SUCCESS;
+}
+
+// All names, one NUL-terminated after the other.
+std::string joined_names(const driver::Api& api, std::vector<CUkernel>& kernels) {
+    std::string names;
+    for (const CUkernel kernel : kernels) {
+        const char* name = nullptr;
+        if (driver::call(api.cuKernelGetName, &name, kernel) == CUDA_SUCCESS && name != nullptr) {
+            names.append(name).push_back('\0');
+        }
+    }
+    return names;
+}
+
+std::string joined_names(const driver::Api& api, std::vector<CUfunction>& functions) {
+    std::string names;
+    for (const CUfunction function : functions) {
+        const char* name = nullptr;
+        if (driver::call(api.cuFuncGetName, &name, function) == CUDA_SUCCESS && name != nullptr) {
+            names.append(name).push_back('\0');
+        }
+    }
+    return names;
+}
+
+template <class Call>
+void give_names(codec::Slots<Call>& slots, const std::string& names) {
+    auto& room = slots.template at<Call::names>().object;
+    if (!room.empty()) {
+        std::memcpy(room.data(), names.data(), std::min(room.size() - 1, names.size()));
+    }
+    slots.template at<Call::needed_bytes>().object = names.size();
+}
+
+}  // namespace
+
+Outcome gpImageOffer(Worker& worker, Command&, codec::Slots<calls::gpImageOffer>& slots) {
+    using Call = calls::gpImageOffer;
+    const ImageHash* hash = slots.at<Call::hash>().value;
+    if (hash == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    bool known = false;
+    const CUresult result = worker.images.offer(*hash, slots.at<Call::bytes>().value, known);
+    slots.at<Call::known>().object = known ? 1 : 0;
+    return result;
+}
+
+Outcome gpImageData(Worker& worker, Command&, codec::Slots<calls::gpImageData>& slots) {
+    using Call = calls::gpImageData;
+    const ImageHash* hash = slots.at<Call::hash>().value;
+    if (hash == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return worker.images.add(*hash, slots.at<Call::offset>().value, slots.at<Call::data>().object);
+}
+
+Outcome gpLibraryLoad(Worker& worker, Command& command, codec::Slots<calls::gpLibraryLoad>& slots) {
+    using Call = calls::gpLibraryLoad;
+    return load<Call, CUlibrary>(
+        worker, command, slots, slots.at<Call::library>().minted, [](const driver::Api& api, LoadJob<CUlibrary>& job) {
+            return driver::call(api.cuLibraryLoadData, &job.handle, static_cast<const void*>(job.image->data()),
+                                job.jit.options.data(), job.jit.values.data(),
+                                static_cast<unsigned>(job.jit.options.size()), static_cast<CUlibraryOption*>(nullptr),
+                                static_cast<void**>(nullptr), 0u);
+        });
+}
+
+Outcome gpModuleLoad(Worker& worker, Command& command, codec::Slots<calls::gpModuleLoad>& slots) {
+    using Call = calls::gpModuleLoad;
+    return load<Call, CUmodule>(
+        worker, command, slots, slots.at<Call::module>().minted, [](const driver::Api& api, LoadJob<CUmodule>& job) {
+            return driver::call(api.cuModuleLoadDataEx, &job.handle, static_cast<const void*>(job.image->data()),
+                                static_cast<unsigned>(job.jit.options.size()), job.jit.options.data(),
+                                job.jit.values.data());
+        });
+}
+
+Outcome gpKernelResolve(Worker& worker, Command& command, codec::Slots<calls::gpKernelResolve>& slots) {
+    using Call = calls::gpKernelResolve;
+    CUlibrary library = slots.at<Call::library>().value;
+    if (const CUresult result = driver_handle(worker, library); result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (slots.at<Call::name>().value == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return resolve<Call, CUkernel>(
+        worker, command, slots, slots.at<Call::kernel>().minted,
+        [library, name = std::string(slots.at<Call::name>().value)](const driver::Api& api, ResolveJob<CUkernel>& job) {
+            job.result = driver::call(api.cuLibraryGetKernel, &job.handle, library, name.c_str());
+            if (job.result == CUDA_SUCCESS) {
+                read_layout(job, api.cuKernelGetParamInfo);
+            }
+        });
+}
+
+Outcome gpFunctionResolve(Worker& worker, Command& command, codec::Slots<calls::gpFunctionResolve>& slots) {
+    using Call = calls::gpFunctionResolve;
+    CUmodule module = slots.at<Call::module>().value;
+    if (const CUresult result = driver_handle(worker, module); result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (slots.at<Call::name>().value == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return resolve<Call, CUfunction>(worker, command, slots, slots.at<Call::function>().minted,
+                                     [module, name = std::string(slots.at<Call::name>().value)](
+                                         const driver::Api& api, ResolveJob<CUfunction>& job) {
+                                         job.result =
+                                             driver::call(api.cuModuleGetFunction, &job.handle, module, name.c_str());
+                                         if (job.result == CUDA_SUCCESS) {
+                                             driver::call(api.cuFuncLoad, job.handle);
+                                             read_layout(job, api.cuFuncGetParamInfo);
+                                         }
+                                     });
+}
+
+Outcome gpKernelFunction(Worker& worker, Command& command, codec::Slots<calls::gpKernelFunction>& slots) {
+    using Call = calls::gpKernelFunction;
+    CUkernel kernel = slots.at<Call::kernel>().value;
+    if (const CUresult result = driver_handle(worker, kernel); result != CUDA_SUCCESS) {
+        return result;
+    }
+    const ContextState* state = worker.context_of(command);
+    if (state == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    const std::uint64_t minted = slots.at<Call::function>().minted;
+    const auto job = std::make_shared<ResolveJob<CUfunction>>();
+    const driver::Api& api = worker.api;
+    worker.helpers.run(
+        [&api, job, kernel, context = state->driver] {
+            driver::call(api.cuCtxSetCurrent, context);
+            job->result = driver::call(api.cuKernelGetFunction, &job->handle, kernel);
+            if (job->result == CUDA_SUCCESS) {
+                driver::call(api.cuFuncLoad, job->handle);
+            }
+        },
+        [&worker, job, command, minted] {
+            if (job->result == CUDA_SUCCESS) {
+                worker.handles.bind(codec::from_wire<CUfunction>(minted), job->handle);
+            } else {
+                worker.handles.bind_failed(minted);
+            }
+            worker.answer(command, job->result);
+        });
+    return Outcome::answered();
+}
+
+Outcome gpLibraryModule(Worker& worker, Command& command, codec::Slots<calls::gpLibraryModule>& slots) {
+    using Call = calls::gpLibraryModule;
+    CUlibrary library = slots.at<Call::library>().value;
+    if (const CUresult result = driver_handle(worker, library); result != CUDA_SUCCESS) {
+        return result;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    return driver::call(worker.api.cuLibraryGetModule, slots.at<Call::module>().value, library);
+}
+
+Outcome gpLibraryNames(Worker& worker, Command&, codec::Slots<calls::gpLibraryNames>& slots) {
+    using Call = calls::gpLibraryNames;
+    CUlibrary library = slots.at<Call::library>().value;
+    unsigned count = 0;
+    CUresult result = driver_handle(worker, library);
+    if (result == CUDA_SUCCESS) {
+        result = driver::call(worker.api.cuLibraryGetKernelCount, &count, library);
+    }
+    std::vector<CUkernel> kernels(count);
+    if (result == CUDA_SUCCESS && count != 0) {
+        result = driver::call(worker.api.cuLibraryEnumerateKernels, kernels.data(), count, library);
+    }
+    if (result == CUDA_SUCCESS) {
+        give_names(slots, joined_names(worker.api, kernels));
+    }
+    return result;
+}
+
+Outcome gpModuleNames(Worker& worker, Command&, codec::Slots<calls::gpModuleNames>& slots) {
+    using Call = calls::gpModuleNames;
+    CUmodule module = slots.at<Call::module>().value;
+    unsigned count = 0;
+    CUresult result = driver_handle(worker, module);
+    if (result == CUDA_SUCCESS) {
+        result = driver::call(worker.api.cuModuleGetFunctionCount, &count, module);
+    }
+    std::vector<CUfunction> functions(count);
+    if (result == CUDA_SUCCESS && count != 0) {
+        result = driver::call(worker.api.cuModuleEnumerateFunctions, functions.data(), count, module);
+    }
+    if (result == CUDA_SUCCESS) {
+        give_names(slots, joined_names(worker.api, functions));
+    }
+    return result;
+}
+
+}  // namespace gpupool::worker::handlers

@@ -1,0 +1,145 @@
+// Streams: created at once (that never blocks), destroyed in their own order, waited for elsewhere.
+
+#include <algorithm>
+
+#include "server/worker/serve.h"
+
+namespace gpupool::worker::handlers {
+namespace {
+
+template <class Call>
+Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, unsigned flags, int priority) {
+    const auto client = codec::from_wire<CUstream>(slots.template at<Call::phStream>().minted);
+    ContextState* context = worker.context_of(command);
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (codec::kind_of(codec::to_wire(client)) != codec::HandleKind::stream || context->streams.contains(client)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!worker.objects.stream_fits()) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    worker.scheduler.enter(context);
+    auto stream = std::make_unique<StreamState>();
+    const CUresult result = driver::call(worker.api.cuStreamCreateWithPriority, &stream->driver, flags, priority);
+    if (result == CUDA_SUCCESS) {
+        stream->client = client;
+        stream->context = context;
+        stream->blocking = (flags & CU_STREAM_NON_BLOCKING) == 0;
+        slots.template at<Call::phStream>().object = stream->driver;
+        context->streams[client] = std::move(stream);
+    }
+    return result;
+}
+
+template <class Call>
+Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
+    CUresult result = CUDA_SUCCESS;
+    const CUstream client = slots.template at<Call::hStream>().value;
+    StreamState* stream = worker.stream_of(command, client, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    if (stream->legacy || stream->client == CU_STREAM_PER_THREAD) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    stream->ending = true;
+    if (!stream->held.empty() && !command.its_turn) {
+        return Outcome::hold(*stream);
+    }
+    worker.scheduler.enter(stream->context);
+    const CUstream driver_stream = stream->driver;
+    const auto end = [&worker, client, context = stream->context, driver_stream](CUresult) {
+        worker.scheduler.enter(context);
+        driver::call(worker.api.cuStreamDestroy_v2, driver_stream);
+        // Not from within the scheduler's walk over this very stream.
+        worker.inbox.post([&worker, client, context_handle = context->client] {
+            if (ContextState* state = worker.objects.context(context_handle)) {
+                if (const auto it = state->streams.find(client); it != state->streams.end()) {
+                    worker.scheduler.forget(*it->second, CUDA_SUCCESS);
+                    state->streams.erase(it);
+                }
+            }
+        });
+    };
+    // Completions that are still to be polled refer to the stream: it goes when they have.
+    worker.scheduler.mark(*stream, end);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+Outcome cuStreamCreate(Worker& worker, Command& command, codec::Slots<calls::cuStreamCreate>& slots) {
+    return create(worker, command, slots, slots.at<calls::cuStreamCreate::Flags>().value, 0);
+}
+
+Outcome cuStreamCreateWithPriority(Worker& worker, Command& command,
+                                   codec::Slots<calls::cuStreamCreateWithPriority>& slots) {
+    using Call = calls::cuStreamCreateWithPriority;
+    return create(worker, command, slots, slots.at<Call::flags>().value, slots.at<Call::priority>().value);
+}
+
+Outcome cuStreamDestroy(Worker& worker, Command& command, codec::Slots<calls::cuStreamDestroy>& slots) {
+    return destroy(worker, command, slots);
+}
+
+Outcome cuStreamDestroy_v2(Worker& worker, Command& command, codec::Slots<calls::cuStreamDestroy_v2>& slots) {
+    return destroy(worker, command, slots);
+}
+
+Outcome cuStreamQuery(Worker& worker, Command& command, codec::Slots<calls::cuStreamQuery>& slots) {
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, slots.at<calls::cuStreamQuery::hStream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    if (!stream->held.empty()) {
+        return CUDA_ERROR_NOT_READY;
+    }
+    worker.scheduler.enter(stream->context);
+    return driver::call(worker.api.cuStreamQuery, stream->driver);
+}
+
+Outcome cuStreamSynchronize(Worker& worker, Command& command, codec::Slots<calls::cuStreamSynchronize>& slots) {
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, slots.at<calls::cuStreamSynchronize::hStream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    auto answer = [&worker, command](CUresult verdict) { worker.answer(command, verdict, true); };
+    if (stream->legacy) {
+        // The legacy stream waits for all blocking streams, and so does who waits for it.
+        worker.scheduler.when_blocking_complete(*stream->context, std::move(answer));
+    } else {
+        worker.scheduler.when_complete(*stream, std::move(answer));
+    }
+    return Outcome::answered();
+}
+
+Outcome cuStreamWaitEvent(Worker& worker, Command& command, codec::Slots<calls::cuStreamWaitEvent>& slots) {
+    using Call = calls::cuStreamWaitEvent;
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, slots.at<Call::hStream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    EventState* event = worker.objects.event(slots.at<Call::hEvent>().value);
+    if (event == nullptr || (event->ending && !command.its_turn)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    const unsigned flags = slots.at<Call::Flags>().value;
+    if (!command.its_turn && (event->held_record != 0 || !worker.scheduler.may_issue(*stream))) {
+        auto operation = std::make_unique<HeldCommand>(worker, command);
+        if (event->held_record != 0) {
+            operation->after.push_back(event->held_record);
+        }
+        return Outcome::hold(*stream, std::move(operation));
+    }
+    worker.scheduler.enter(stream->context);
+    result = driver::call(worker.api.cuStreamWaitEvent, stream->driver, event->driver, flags);
+    worker.scheduler.issued(*stream);
+    return result;
+}
+
+}  // namespace gpupool::worker::handlers

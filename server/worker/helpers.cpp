@@ -1,0 +1,46 @@
+#include "server/worker/helpers.h"
+
+namespace gpupool::worker {
+
+Helpers::~Helpers() {
+    stop();
+    for (std::thread& thread : threads_) {
+        thread.join();
+    }
+}
+
+void Helpers::run(std::function<void()> work, std::function<void()> done) {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back({std::move(work), std::move(done)});
+    if (idle_ < jobs_.size() && threads_.size() < kMaxThreads) {
+        threads_.emplace_back([this] { loop(); });
+    }
+    changed_.notify_one();
+}
+
+void Helpers::stop() {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    jobs_.clear();
+    changed_.notify_all();
+}
+
+void Helpers::loop() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+        ++idle_;
+        changed_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
+        --idle_;
+        if (jobs_.empty()) {
+            return;
+        }
+        Job job = std::move(jobs_.front());
+        jobs_.pop_front();
+        lock.unlock();
+        job.work();
+        inbox_.post(std::move(job.done));
+        lock.lock();
+    }
+}
+
+}  // namespace gpupool::worker

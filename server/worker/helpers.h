@@ -1,0 +1,47 @@
+// Threads for driver calls that may block: module loading, unloading, context creation, limits.
+//
+// Each job makes its driver call on a helper thread, then its `done` runs on the dispatcher. Threads are started as
+// needed, up to a limit; beyond it jobs wait in order.
+//
+// Threads: run() the dispatcher's.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "server/worker/inbox.h"
+
+namespace gpupool::worker {
+
+class Helpers {
+  public:
+    static constexpr std::size_t kMaxThreads = 16;
+
+    explicit Helpers(Inbox& inbox) : inbox_(inbox) {}
+    ~Helpers();
+
+    // `work` on a helper thread, then `done` on the dispatcher.
+    void run(std::function<void()> work, std::function<void()> done);
+    // Forgets what has not begun; used when the session ends.
+    void stop();
+
+  private:
+    void loop();
+
+    struct Job {
+        std::function<void()> work, done;
+    };
+    Inbox& inbox_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<Job> jobs_;
+    std::size_t idle_ = 0;
+    bool stopping_ = false;
+    std::vector<std::thread> threads_;
+};
+
+}  // namespace gpupool::worker

@@ -1,0 +1,57 @@
+// What waits for the dispatcher: frames from the receiving thread, and things other threads want done on it.
+//
+// Bounded in bytes for frames: the receiving thread waits when the dispatcher does not keep up, which slows the client
+// down. Jobs from helper threads are few and never wait.
+//
+// Threads: any thread posts, the dispatcher takes.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "server/worker/command.h"
+
+namespace gpupool::worker {
+
+class Inbox {
+  public:
+    static constexpr std::size_t kMaxFrameBytes = 16u << 20;
+
+    // False when closed.
+    bool push(std::shared_ptr<Frame> frame);
+    void post(std::function<void()> job);
+    // Something outside changed that held work may wait for.
+    void poke();
+    void close();
+
+    struct Batch {
+        std::vector<std::shared_ptr<Frame>> frames;
+        std::vector<std::function<void()>> jobs;
+        bool poked = false;
+        [[nodiscard]] bool empty() const { return frames.empty() && jobs.empty() && !poked; }
+    };
+    // What there is, without waiting.
+    Batch take();
+    // Waits until there is something, or for `patience`.
+    void wait(std::chrono::microseconds patience);
+    void wait();
+    [[nodiscard]] bool closed() const;
+
+  private:
+    [[nodiscard]] bool ready() const { return poked_ || closed_ || !frames_.empty() || !jobs_.empty(); }
+
+    mutable std::mutex mutex_;
+    std::condition_variable not_empty_, not_full_;
+    std::vector<std::shared_ptr<Frame>> frames_;
+    std::vector<std::function<void()>> jobs_;
+    std::size_t bytes_ = 0;
+    bool poked_ = false;
+    bool closed_ = false;
+};
+
+}  // namespace gpupool::worker

@@ -1,0 +1,75 @@
+// Options of the JIT compiler and linker, as the driver takes them.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "protocol/calls/cuda_api.h"
+
+namespace gpupool::worker {
+
+inline constexpr std::size_t kMaxLogBytes = 64u << 10;
+
+// The driver's log buffers and the application's numeric options, in the form that the driver takes.
+struct JitOptions {
+    std::vector<CUjit_option> options;
+    std::vector<void*> values;
+    std::vector<char> info, error;
+    bool valid = true;  // false: an option that the client may not give; nothing of this may reach the driver
+
+    JitOptions(const std::vector<int>& names, const std::vector<std::uint64_t>& numbers, std::size_t log_bytes) {
+        for (std::size_t i = 0; i < names.size() && i < numbers.size(); ++i) {
+            valid = valid && is_number(names[i]);
+            options.push_back(static_cast<CUjit_option>(names[i]));
+            values.push_back(reinterpret_cast<void*>(numbers[i]));
+        }
+        if (log_bytes == 0) {
+            return;
+        }
+        info.resize(log_bytes / 2);
+        error.resize(log_bytes - log_bytes / 2);
+        add(CU_JIT_INFO_LOG_BUFFER, info.data());
+        add(CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, reinterpret_cast<void*>(info.size()));
+        add(CU_JIT_ERROR_LOG_BUFFER, error.data());
+        add(CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, reinterpret_cast<void*>(error.size()));
+    }
+
+    // info NUL error NUL, cut to `log_bytes`.
+    [[nodiscard]] std::string log(std::size_t log_bytes) const {
+        std::string text(info.data(), strnlen(info.data(), info.size()));
+        text += '\0';
+        text.append(error.data(), strnlen(error.data(), error.size()));
+        text += '\0';
+        if (text.size() > log_bytes) {
+            text.resize(log_bytes);
+        }
+        return text;
+    }
+
+  private:
+    // Others are addresses, which would mean this process's memory.
+    static bool is_number(int option) {
+        switch (option) {
+            case CU_JIT_INFO_LOG_BUFFER:
+            case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
+            case CU_JIT_ERROR_LOG_BUFFER:
+            case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
+            case CU_JIT_GLOBAL_SYMBOL_NAMES:
+            case CU_JIT_GLOBAL_SYMBOL_ADDRESSES:
+            case CU_JIT_GLOBAL_SYMBOL_COUNT:
+            case CU_JIT_REFERENCED_KERNEL_NAMES:
+            case CU_JIT_REFERENCED_KERNEL_COUNT:
+            case CU_JIT_REFERENCED_VARIABLE_NAMES:
+            case CU_JIT_REFERENCED_VARIABLE_COUNT: return false;
+            default: return option >= 0 && option < CU_JIT_NUM_OPTIONS;
+        }
+    }
+    void add(CUjit_option option, void* value) {
+        options.push_back(option);
+        values.push_back(value);
+    }
+};
+
+}  // namespace gpupool::worker

@@ -1,0 +1,126 @@
+// What the worker knows of a session's contexts, streams and events.
+//
+// Ownership: Objects owns them all. Threads: the dispatcher's alone.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "protocol/calls/cuda_api.h"
+
+namespace gpupool::worker {
+
+class Operation;
+struct ContextState;
+
+// Runs when an event has completed; the result is the driver's word on it.
+using Action = std::function<void(CUresult)>;
+
+struct Completion {
+    CUevent event = nullptr;
+    Action action;
+    std::uint32_t credit = 0;  // launches and copies of the stream that are done with it
+};
+
+struct StreamState {
+    CUstream client = nullptr;  // null: the context's legacy stream; 2: a thread's own default stream
+    CUstream driver = nullptr;
+    ContextState* context = nullptr;
+    bool legacy = false;
+    bool blocking = true;    // synchronizes with the legacy stream
+    bool capturing = false;  // no event of ours may enter it
+    std::deque<std::unique_ptr<Operation>> held;
+    std::deque<Completion> completions;
+    std::uint32_t outstanding = 0;  // issued, not known to be complete
+    std::uint32_t unmarked = 0;     // of these, issued since the last event of ours
+    bool touched = false;           // has had work since the last synchronization found it idle
+    bool client_held = false;       // the client was told to send no more for it
+    bool listed = false;            // in the scheduler's list of busy streams
+    bool ending = false;            // destroyed: nothing new for it
+};
+
+struct EventState {
+    CUevent client = nullptr;
+    CUevent driver = nullptr;
+    ContextState* context = nullptr;
+    unsigned flags = 0;
+    std::uint64_t held_record = 0;  // the operation that will record it, while that is held
+    std::uint32_t waiters = 0;      // that wait for the present record
+    bool ending = false;            // destroyed: nothing new with it
+};
+
+struct ContextState {
+    CUcontext client = nullptr;
+    CUcontext driver = nullptr;
+    CUdevice device = 0;
+    bool primary = false;
+    bool ending = false;              // its end was asked for
+    CUresult lost = CUDA_SUCCESS;     // the sticky error that ended it
+    CUresult latched = CUDA_SUCCESS;  // the first failure of a deferred call that nobody was told of
+    StreamState legacy;
+    CUstream helper = nullptr;  // blocking, ours: an event on it stands for the legacy stream without stalling others
+    std::unordered_map<CUstream, std::unique_ptr<StreamState>> streams;          // by client handle
+    std::unordered_map<std::uint32_t, std::unique_ptr<StreamState>> per_thread;  // by client thread
+    std::vector<CUevent> spare_events;
+
+    template <class Visit>
+    void each_stream(Visit&& visit) {
+        visit(legacy);
+        for (auto& [handle, stream] : streams) {
+            visit(*stream);
+        }
+        for (auto& [thread, stream] : per_thread) {
+            visit(*stream);
+        }
+    }
+};
+
+struct Objects {
+    // A context takes hundreds of megabytes of a GPU, a stream a channel; no program needs as many.
+    static constexpr std::size_t kMaxContexts = 64;
+    static constexpr std::size_t kMaxStreams = 16384;  // with the threads' own
+    static constexpr std::size_t kMaxEvents = 512u << 10;
+
+    std::unordered_map<CUcontext, std::unique_ptr<ContextState>> contexts;  // by client handle
+    std::size_t contexts_in_making = 0;
+    std::unordered_map<CUevent, std::shared_ptr<EventState>> events;  // by client handle; held records share it
+
+    ContextState* context(CUcontext client) {
+        const auto it = contexts.find(client);
+        return it == contexts.end() ? nullptr : it->second.get();
+    }
+    [[nodiscard]] bool has_primary(CUdevice device) const {
+        for (const auto& [handle, context] : contexts) {
+            if (context->primary && context->device == device) {
+                return true;
+            }
+        }
+        return false;
+    }
+    EventState* event(CUevent client) {
+        const auto it = events.find(client);
+        return it == events.end() ? nullptr : it->second.get();
+    }
+    [[nodiscard]] bool stream_fits() const {
+        std::size_t count = 0;
+        for (const auto& [handle, context] : contexts) {
+            count += context->streams.size() + context->per_thread.size();
+        }
+        return count < kMaxStreams;
+    }
+    StreamState* stream(CUstream client) {
+        for (auto& [handle, context] : contexts) {
+            if (const auto it = context->streams.find(client); it != context->streams.end()) {
+                return it->second.get();
+            }
+        }
+        return nullptr;
+    }
+};
+
+}  // namespace gpupool::worker

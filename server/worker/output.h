@@ -1,0 +1,39 @@
+// What kernels print. The driver writes it to the process's standard output when something synchronizes; here that is a
+// pipe, and its content goes to the client before the reply of the call that synchronized.
+//
+// A thread empties the pipe, so that the driver never waits for it; what it holds is bounded, and the rest is dropped
+// with a note, as the driver does with its own buffer.
+//
+// Threads: take() any. Ownership: one per process; takes over descriptor 1.
+#pragma once
+
+#include <cstddef>
+#include <mutex>
+#include <string>
+
+#include "common/result.h"
+#include "common/unique_fd.h"
+
+namespace gpupool::worker {
+
+class DeviceOutput {
+  public:
+    static constexpr std::size_t kMaxBytes = 4u << 20;
+
+    // From here on standard output is the pipe. Call once, before the driver is loaded.
+    Status capture();
+
+    // Everything that was written up to now.
+    std::string take();
+
+  private:
+    void empty_locked();
+    void run();
+
+    UniqueFd pipe_;
+    std::mutex mutex_;
+    std::string text_;
+    std::size_t dropped_bytes_ = 0;
+};
+
+}  // namespace gpupool::worker

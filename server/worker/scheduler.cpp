@@ -1,0 +1,354 @@
+#include "server/worker/scheduler.h"
+
+#include <algorithm>
+
+namespace gpupool::worker {
+namespace {
+
+// An operation that only waits for its turn.
+class Turn final : public Operation {
+  public:
+    Turn(std::function<void()> run, Action otherwise) : run_(std::move(run)), otherwise_(std::move(otherwise)) {}
+    bool advance() override {
+        run_();
+        return true;
+    }
+    void abandon(CUresult result) override { otherwise_(result); }
+
+  private:
+    std::function<void()> run_;
+    Action otherwise_;
+};
+
+// Calls `action` once, when the last of several parts has ended, with the first error among them.
+struct Group {
+    explicit Group(Action a) : action(std::move(a)) {}
+    Action action;
+    std::size_t left = 1;
+    CUresult result = CUDA_SUCCESS;
+
+    void end(CUresult part) {
+        if (result == CUDA_SUCCESS) {
+            result = part;
+        }
+        if (--left == 0) {
+            action(result);
+        }
+    }
+};
+
+}  // namespace
+
+Scheduler::Scheduler(const driver::Api& api, std::function<void(const StreamState&, bool)> hold)
+    : api_(api), tell_client_(std::move(hold)) {}
+
+CUresult Scheduler::enter(const ContextState* context) {
+    if (entered_ && context == current_) {
+        return CUDA_SUCCESS;
+    }
+    const CUresult result = driver::call(api_.cuCtxSetCurrent, context == nullptr ? nullptr : context->driver);
+    entered_ = result == CUDA_SUCCESS;
+    current_ = context;
+    return result;
+}
+
+bool Scheduler::full(const StreamState& stream) {
+    return stream.outstanding >= kCredit || stream.completions.size() >= kMaxMarks;
+}
+
+bool Scheduler::ready(const StreamState& stream) const {
+    if (full(stream)) {
+        return false;
+    }
+    if (stream.legacy) {
+        bool clear = true;
+        stream.context->each_stream([&](const StreamState& other) {
+            clear = clear && (&other == &stream || !other.blocking || other.held.empty());
+        });
+        return clear;
+    }
+    return !stream.blocking || stream.context->legacy.held.empty();
+}
+
+bool Scheduler::may_issue(StreamState& stream) {
+    return stream.held.empty() && ready(stream);
+}
+
+void Scheduler::list(StreamState& stream) {
+    if (!stream.listed) {
+        stream.listed = true;
+        busy_.push_back(&stream);
+    }
+}
+
+void Scheduler::issued(StreamState& stream) {
+    stream.touched = true;
+    if (stream.capturing) {
+        return;
+    }
+    ++stream.outstanding;
+    if (++stream.unmarked >= kMarkEvery) {
+        mark(stream, {});
+    }
+}
+
+void Scheduler::hold(StreamState& stream, std::unique_ptr<Operation> operation) {
+    operation->id = next_id_++;
+    open_.insert(operation->id);
+    const auto wait_for_tail = [&](const StreamState& other) {
+        if (&other != &stream && !other.held.empty()) {
+            operation->after.push_back(other.held.back()->id);
+        }
+    };
+    if (stream.legacy) {
+        stream.context->each_stream([&](const StreamState& other) {
+            if (other.blocking) {
+                wait_for_tail(other);
+            }
+        });
+    } else if (stream.blocking) {
+        wait_for_tail(stream.context->legacy);
+    }
+    if (operation->records != nullptr) {
+        operation->records->held_record = operation->id;
+    }
+    stream.held.push_back(std::move(operation));
+    list(stream);
+    if (stream.held.size() >= kTellClientAt && !stream.client_held) {
+        stream.client_held = true;
+        tell_client_(stream, true);
+    }
+}
+
+bool Scheduler::advance_head(StreamState& stream) {
+    Operation& head = *stream.held.front();
+    if (full(stream)) {
+        return false;
+    }
+    std::erase_if(head.after, [&](std::uint64_t id) { return !open_.contains(id); });
+    if (!head.after.empty() || !head.advance()) {
+        return false;
+    }
+    open_.erase(head.id);
+    if (head.records != nullptr && head.records->held_record == head.id) {
+        head.records->held_record = 0;
+    }
+    stream.held.pop_front();
+    if (stream.client_held && stream.held.size() <= kReleaseClientAt) {
+        stream.client_held = false;
+        tell_client_(stream, false);
+    }
+    return true;
+}
+
+bool Scheduler::run_held() {
+    bool moved = false;
+    // An operation that was issued may have been what others waited for: again until nothing moves.
+    for (bool again = true; again;) {
+        again = false;
+        for (std::size_t i = 0; i < busy_.size(); ++i) {
+            while (!busy_[i]->held.empty() && advance_head(*busy_[i])) {
+                again = moved = true;
+            }
+        }
+    }
+    return run_after_issue() || moved;
+}
+
+bool Scheduler::run_after_issue() {
+    bool moved = false;
+    while (!after_issue_.empty()) {
+        const std::uint64_t up_to = after_issue_.front().up_to;
+        if (std::any_of(open_.begin(), open_.end(), [&](std::uint64_t id) { return id <= up_to; })) {
+            break;
+        }
+        const std::function<void()> action = std::move(after_issue_.front().action);
+        after_issue_.pop_front();
+        action();
+        moved = true;
+    }
+    return moved;
+}
+
+void Scheduler::when_issued(std::function<void()> action) {
+    if (open_.empty() && after_issue_.empty()) {
+        action();
+        return;
+    }
+    after_issue_.push_back({next_id_ - 1, std::move(action)});
+}
+
+CUresult Scheduler::new_event(ContextState& context, CUevent& event) {
+    if (!context.spare_events.empty()) {
+        event = context.spare_events.back();
+        context.spare_events.pop_back();
+        return CUDA_SUCCESS;
+    }
+    return driver::call(api_.cuEventCreate, &event, static_cast<unsigned>(CU_EVENT_DISABLE_TIMING));
+}
+
+void Scheduler::mark(StreamState& stream, Action action, std::uint32_t credit) {
+    ContextState& context = *stream.context;
+    credit += stream.unmarked;
+    stream.unmarked = 0;
+    CUevent event = nullptr;
+    CUresult result = enter(&context);
+    CUstream target = stream.driver;
+    if (result == CUDA_SUCCESS && stream.legacy) {
+        if (context.helper == nullptr) {
+            result = driver::call(api_.cuStreamCreate, &context.helper, static_cast<unsigned>(CU_STREAM_DEFAULT));
+        }
+        target = context.helper;
+    }
+    if (result == CUDA_SUCCESS) {
+        result = new_event(context, event);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = driver::call(api_.cuEventRecord, event, target);
+    }
+    if (result != CUDA_SUCCESS) {
+        if (event != nullptr) {
+            context.spare_events.push_back(event);
+        }
+        stream.outstanding -= std::min(stream.outstanding, credit);
+        if (action) {
+            action(result);
+        }
+        return;
+    }
+    stream.completions.push_back({event, std::move(action), credit});
+    list(stream);
+}
+
+bool Scheduler::poll_stream(StreamState& stream) {
+    bool moved = false;
+    while (!stream.completions.empty()) {
+        Completion& head = stream.completions.front();
+        enter(stream.context);
+        const CUresult result = driver::call(api_.cuEventQuery, head.event);
+        if (result == CUDA_ERROR_NOT_READY) {
+            break;
+        }
+        stream.outstanding -= std::min(stream.outstanding, head.credit);
+        if (head.action) {
+            // It is complete, so this does not wait; it makes the driver write out what kernels printed.
+            driver::call(api_.cuEventSynchronize, head.event);
+        }
+        stream.context->spare_events.push_back(head.event);
+        const Action action = std::move(head.action);
+        stream.completions.pop_front();
+        moved = true;
+        if (action) {
+            action(result);
+        }
+    }
+    return moved;
+}
+
+bool Scheduler::poll_loose() {
+    bool moved = false;
+    for (std::size_t i = 0; i < loose_.size();) {
+        const CUresult result = driver::call(api_.cuEventQuery, loose_[i].event);
+        if (result == CUDA_ERROR_NOT_READY) {
+            ++i;
+            continue;
+        }
+        LooseEvent done = std::move(loose_[i]);
+        loose_.erase(loose_.begin() + static_cast<std::ptrdiff_t>(i));
+        if (done.state != nullptr) {
+            --done.state->waiters;
+        } else {
+            const bool still_wanted = std::any_of(loose_.begin(), loose_.end(),
+                                                  [&](const LooseEvent& other) { return other.event == done.event; });
+            if (!still_wanted) {
+                driver::call(api_.cuEventDestroy_v2, done.event);
+            }
+        }
+        moved = true;
+        done.action(result);
+    }
+    return moved;
+}
+
+bool Scheduler::poll() {
+    bool moved = false;
+    for (std::size_t i = 0; i < busy_.size();) {
+        StreamState& stream = *busy_[i];
+        moved = poll_stream(stream) || moved;
+        if (stream.held.empty() && stream.completions.empty()) {
+            stream.listed = false;
+            const auto place = std::find(busy_.begin(), busy_.end(), &stream);
+            if (place != busy_.end()) {
+                busy_.erase(place);
+            }
+        } else {
+            ++i;
+        }
+    }
+    return poll_loose() || moved;
+}
+
+void Scheduler::when_complete(StreamState& stream, Action action) {
+    if (stream.held.empty() && !full(stream)) {
+        mark(stream, std::move(action));
+        return;
+    }
+    hold(stream, std::make_unique<Turn>([this, &stream, action] { mark(stream, action); }, action));
+}
+
+void Scheduler::when_all_complete(ContextState& context, bool blocking_only, Action action) {
+    const auto group = std::make_shared<Group>(std::move(action));
+    context.each_stream([&](StreamState& stream) {
+        // The legacy stream always counts: its helper is what sees the context's errors when nothing else is busy.
+        if (!stream.legacy && ((!stream.touched && stream.held.empty()) || (blocking_only && !stream.blocking))) {
+            return;
+        }
+        ++group->left;
+        when_complete(stream, [group](CUresult result) { group->end(result); });
+    });
+    group->end(CUDA_SUCCESS);
+}
+
+void Scheduler::when_recorded(EventState& event, Action action) {
+    ++event.waiters;
+    loose_.push_back({&event, event.driver, std::move(action)});
+}
+
+void Scheduler::detach(EventState& event) {
+    for (LooseEvent& loose : loose_) {
+        if (loose.state == &event) {
+            loose.state = nullptr;
+        }
+    }
+    event.waiters = 0;
+}
+
+void Scheduler::forget(StreamState& stream, CUresult result) {
+    for (auto& operation : stream.held) {
+        open_.erase(operation->id);
+        if (operation->records != nullptr && operation->records->held_record == operation->id) {
+            operation->records->held_record = 0;
+        }
+    }
+    std::deque<std::unique_ptr<Operation>> held = std::move(stream.held);
+    stream.held.clear();
+    std::deque<Completion> completions = std::move(stream.completions);
+    stream.completions.clear();
+    if (stream.listed) {
+        stream.listed = false;
+        busy_.erase(std::find(busy_.begin(), busy_.end(), &stream));
+    }
+    if (stream.context != nullptr && current_ == stream.context) {
+        entered_ = false;
+    }
+    for (Completion& completion : completions) {
+        if (completion.action) {
+            completion.action(result);
+        }
+    }
+    for (const std::unique_ptr<Operation>& operation : held) {
+        operation->abandon(result);
+    }
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,129 @@
+// Decides when a command may go to the driver, so that the dispatcher never makes a call that blocks.
+//
+// Every stream has credit: at most kCredit operations outstanding in the driver (which itself blocks at about a
+// thousand). A stream without credit, or whose head operation waits for data, holds what comes after it, and whatever
+// depends on that: work that waits for an event whose record is held, the legacy stream behind any blocking stream, any
+// blocking stream behind the legacy stream. Everything else goes on.
+//
+// Waiting is done with events of our own, polled: a context that died still completes them, with its error. None of
+// them enters a capturing stream. For the legacy stream they are recorded on a blocking helper stream, because an event
+// on the legacy stream itself would stall later work of the other blocking streams.
+//
+// Ownership: held operations belong to their stream. Threads: the dispatcher's alone.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <unordered_set>
+#include <vector>
+
+#include "server/driver/api.h"
+#include "server/worker/objects.h"
+
+namespace gpupool::worker {
+
+// Something a stream has yet to do.
+class Operation {
+  public:
+    virtual ~Operation() = default;
+    // Called when it is the stream's turn; true when everything was given to the driver. Otherwise it is called again
+    // when something has happened (data landed, staging became free).
+    virtual bool advance() = 0;
+    // Its stream has ended instead: whoever waits for it is told so.
+    virtual void abandon(CUresult) {}
+
+    std::uint64_t id = 0;
+    std::vector<std::uint64_t> after;   // operations of other streams that must have been issued first
+    EventState* records = nullptr;      // the event that this operation will record
+    std::shared_ptr<EventState> keeps;  // the same, which may be destroyed before its turn comes
+};
+
+class Scheduler {
+  public:
+    static constexpr std::uint32_t kCredit = 512;
+    static constexpr std::uint32_t kMarkEvery = 64;
+    // Our own events take places in the driver's queue as well: with the credit and the pieces of one copy this stays
+    // below what the driver takes without blocking.
+    static constexpr std::size_t kMaxMarks = 256;
+    static constexpr std::size_t kTellClientAt = 1024;  // held operations of one stream
+    static constexpr std::size_t kReleaseClientAt = 256;
+
+    // `hold` tells the client to stop (true) or go on (false) sending work for a stream.
+    Scheduler(const driver::Api& api, std::function<void(const StreamState&, bool)> hold);
+
+    // Makes `context` current for the driver calls that follow on this thread.
+    CUresult enter(const ContextState* context);
+
+    // May work for `stream` go to the driver right now?
+    bool may_issue(StreamState& stream);
+
+    // Work was given to the driver for `stream`.
+    void issued(StreamState& stream);
+
+    // Appends to what `stream` has yet to do.
+    void hold(StreamState& stream, std::unique_ptr<Operation> operation);
+
+    // Runs `action` once everything that `stream` was given so far is complete.
+    void when_complete(StreamState& stream, Action action);
+    // The same for all streams of a context, or for its legacy and blocking streams. `action` gets the first error.
+    void when_complete(ContextState& context, Action action) { when_all_complete(context, false, std::move(action)); }
+    void when_blocking_complete(ContextState& context, Action action) {
+        when_all_complete(context, true, std::move(action));
+    }
+    // Runs `action` when the event's present record is complete.
+    void when_recorded(EventState& event, Action action);
+    // Runs `action` when every operation that is held now has been issued.
+    void when_issued(std::function<void()> action);
+
+    // Records an event of ours behind what was issued to `stream`; `action` runs when it completes.
+    void mark(StreamState& stream, Action action, std::uint32_t credit = 0);
+
+    // Issues what has become possible; true when anything moved.
+    bool run_held();
+    // Looks at the driver; true when anything completed.
+    bool poll();
+    [[nodiscard]] bool waiting() const { return !busy_.empty() || !loose_.empty(); }
+
+    [[nodiscard]] bool is_open(std::uint64_t operation) const { return open_.contains(operation); }
+
+    // Whoever waits for the event's present record goes on doing so; the event gets another driver object, or ends.
+    void detach(EventState& event);
+
+    // Everything of `stream` or `context` is given up: waiting actions run with `result`.
+    void forget(StreamState& stream, CUresult result);
+
+  private:
+    struct LooseEvent {
+        EventState* state;  // null once the application destroyed it
+        CUevent event;
+        Action action;
+    };
+    struct AfterIssue {
+        std::uint64_t up_to;
+        std::function<void()> action;
+    };
+
+    void when_all_complete(ContextState& context, bool blocking_only, Action action);
+    static bool full(const StreamState& stream);
+    bool ready(const StreamState& stream) const;
+    bool advance_head(StreamState& stream);
+    void list(StreamState& stream);
+    bool poll_stream(StreamState& stream);
+    bool poll_loose();
+    bool run_after_issue();
+    CUresult new_event(ContextState& context, CUevent& event);
+
+    const driver::Api& api_;
+    std::function<void(const StreamState&, bool)> tell_client_;
+    const ContextState* current_ = nullptr;
+    bool entered_ = false;
+    std::uint64_t next_id_ = 1;
+    std::unordered_set<std::uint64_t> open_;  // held operations
+    std::vector<StreamState*> busy_;          // with something held or to be polled
+    std::vector<LooseEvent> loose_;
+    std::deque<AfterIssue> after_issue_;
+};
+
+}  // namespace gpupool::worker

@@ -1,0 +1,326 @@
+// From a command's bytes to the driver call, derived from the call table.
+//
+// A call without `served` is entirely derived: its arguments are read, handles translated, its turn awaited where it
+// works in stream order, the driver called, outputs translated back and sent. A `served` call has a handler of the same
+// name in server/worker/calls/, which gets the decoded arguments.
+#pragma once
+
+#include <memory>
+
+#include "protocol/codec/reply.h"
+#include "server/worker/worker.h"
+
+namespace gpupool::worker {
+
+// What became of a command.
+struct Outcome {
+    enum class Verdict {
+        done,      // `result` is the driver's word; the outputs are in the slots
+        hold,      // its stream has to wait: `stream`; with `operation` that is what is left to do, without the command
+                   // itself
+        answered,  // the handler has answered, or will
+    };
+    Verdict verdict = Verdict::done;
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = nullptr;
+    std::unique_ptr<Operation> operation;
+
+    Outcome(CUresult r) : result(r) {}
+    Outcome(Verdict v, StreamState* s = nullptr) : verdict(v), stream(s) {}
+    static Outcome hold(StreamState& stream) { return {Verdict::hold, &stream}; }
+    static Outcome hold(StreamState& stream, std::unique_ptr<Operation> operation) {
+        Outcome outcome(Verdict::hold, &stream);
+        outcome.operation = std::move(operation);
+        return outcome;
+    }
+    static Outcome answered() { return {Verdict::answered}; }
+};
+
+namespace handlers {
+#define GP_CALL(op, symbol, ...) Outcome symbol(Worker&, Command&, codec::Slots<calls::symbol>&);
+#define GP_PER_THREAD(...)
+#include "protocol/calls/internal.def"
+#include "protocol/calls/table.def"
+#undef GP_CALL
+#undef GP_PER_THREAD
+}  // namespace handlers
+
+// A command that waits in its stream.
+class HeldCommand final : public Operation {
+  public:
+    HeldCommand(Worker& worker, Command command) : worker_(worker), command_(std::move(command)) {
+        command_.its_turn = true;
+        command_.keep_body(kHeldCostBytes);
+    }
+    bool advance() override {
+        worker_.dispatch(command_);
+        return true;
+    }
+    void abandon(CUresult result) override {
+        if (command_.reply_wanted()) {
+            worker_.answer(command_, result);
+        }
+    }
+
+  private:
+    Worker& worker_;
+    Command command_;
+};
+
+namespace detail {
+
+template <class Call, int... Index>
+constexpr int find_stream_parameter(std::integer_sequence<int, Index...>) {
+    int found = -1;
+    ((found < 0 && std::is_same_v<calls::ArgumentOf<Call, Index>, CUstream> ? (found = Index, 0) : 0), ...);
+    return found;
+}
+
+// Client handles become the driver's. Streams are special: NULL and 2 depend on the command.
+struct Translator {
+    Worker& worker;
+    const Command& command;
+    CUresult result = CUDA_SUCCESS;
+    bool silent = false;  // depends on something whose creation failed
+    StreamState* stream = nullptr;
+
+    template <class Handle>
+    void handle(Handle& value) {
+        if (result != CUDA_SUCCESS) {
+            return;
+        }
+        if constexpr (std::is_same_v<Handle, CUstream>) {
+            StreamState* state = worker.stream_of(command, value, result);
+            if (state == nullptr) {
+                silent = worker.handles.find(value).found == HandleTable::Found::creation_failed;
+                return;
+            }
+            if (stream == nullptr) {
+                stream = state;
+            }
+            value = state->driver;
+        } else {
+            const HandleTable::Lookup found = worker.handles.find(value);
+            if (found.found == HandleTable::Found::yes) {
+                value = codec::from_wire<Handle>(found.driver);
+            } else {
+                silent = found.found == HandleTable::Found::creation_failed;
+                result = std::is_same_v<Handle, CUcontext> ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+            }
+        }
+    }
+
+    template <class Call, int Index>
+    void in(codec::Slot<Call, Index>& slot) {
+        using S = codec::Slot<Call, Index>;
+        if constexpr (S::kind == codec::Shape::value) {
+            if constexpr (codec::is_handle<typename S::T>) {
+                handle(slot.value);
+            }
+        } else if constexpr (S::kind == codec::Shape::in || S::kind == codec::Shape::inout) {
+            if constexpr (codec::StructTraits<typename S::Pointee>::has_handles) {
+                if (slot.value != nullptr) {
+                    codec::StructTraits<typename S::Pointee>::visit(slot.object, [&](auto& h) { handle(h); });
+                }
+            }
+        } else if constexpr (S::kind == codec::Shape::in_array) {
+            if constexpr (codec::StructTraits<typename S::Pointee>::has_handles) {
+                for (auto& element : slot.object) {
+                    codec::StructTraits<typename S::Pointee>::visit(element, [&](auto& h) { handle(h); });
+                }
+            }
+        }
+    }
+
+    template <class Call, int Index>
+    void out(codec::Slot<Call, Index>& slot) {
+        using S = codec::Slot<Call, Index>;
+        if constexpr (S::kind == codec::Shape::creates) {
+            if (slot.minted != 0) {
+                worker.handles.bind(codec::from_wire<typename S::Pointee>(slot.minted), slot.object);
+            }
+        } else if constexpr (S::kind == codec::Shape::out || S::kind == codec::Shape::inout) {
+            if constexpr (codec::is_handle<typename S::Pointee>) {
+                slot.object = worker.handles.client_handle(slot.object);
+            }
+        } else if constexpr (S::kind == codec::Shape::out_array) {
+            if constexpr (codec::is_handle<typename S::Pointee>) {
+                for (auto& element : slot.object) {
+                    element = worker.handles.client_handle(element);
+                }
+            }
+        }
+    }
+};
+
+}  // namespace detail
+
+template <class Call>
+inline constexpr int stream_parameter = detail::find_stream_parameter<Call>(codec::Indices<Call>{});
+template <class Call>
+inline constexpr bool in_stream_order = calls::has_rule(Call::kRules, calls::Rule::stream_order);
+template <class Call>
+inline constexpr bool does_synchronize = calls::has_rule(Call::kRules, calls::Rule::synchronizes);
+
+template <class Call>
+void finish(Worker& worker, const Command& command, codec::Slots<Call>& slots, CUresult result) {
+    detail::Translator translator{worker, command};
+    if (result == CUDA_SUCCESS) {
+        slots.each([&](auto& slot) { translator.out(slot); });
+    } else {
+        slots.each([&](auto& slot) {
+            if (slot.minted != 0) {
+                worker.handles.bind_failed(slot.minted);
+            }
+        });
+    }
+    if (!command.reply_wanted() || result != CUDA_SUCCESS || !codec::any_output<Call>) {
+        worker.answer(command, result, does_synchronize<Call>);
+        return;
+    }
+    worker.answer(command, result, does_synchronize<Call>, codec::reply_bytes<Call>(slots), [&](std::byte* place) {
+        codec::Writer out(place);
+        codec::write_reply<Call>(out, slots);
+    });
+}
+
+// The names that the client gives to what the call creates: of the right kind, new, and not too many.
+template <class Call>
+CUresult check_minted(const Worker& worker, codec::Slots<Call>& slots) {
+    CUresult result = CUDA_SUCCESS;
+    slots.each([&]<int Index>(codec::Slot<Call, Index>& slot) {
+        using S = codec::Slot<Call, Index>;
+        if constexpr (S::kind == codec::Shape::creates) {
+            if (slot.minted != 0 && result == CUDA_SUCCESS) {
+                result = worker.handles.check_new(codec::handle_kind_of<typename S::Pointee>, slot.minted);
+            }
+        }
+    });
+    return result;
+}
+
+// The client's handles that the call destroys, before they are translated.
+template <class Call>
+std::uint64_t destroyed_handle(codec::Slots<Call>& slots) {
+    std::uint64_t handle = 0;
+    slots.each([&]<int Index>(codec::Slot<Call, Index>& slot) {
+        if constexpr (calls::rule_at<Call, Index>.rule == calls::Rule::destroys) {
+            handle = codec::to_wire(slot.value);
+        }
+    });
+    return handle;
+}
+
+template <class Call>
+void serve_on_helper(Worker& worker, Command& command, std::shared_ptr<codec::Slots<Call>> slots,
+                     std::uint64_t destroyed) {
+    const CUcontext context = [&]() -> CUcontext {
+        const ContextState* state = worker.context_of(command);
+        return state == nullptr ? nullptr : state->driver;
+    }();
+    const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+    const driver::Api& api = worker.api;
+    auto work = [&api, context, slots, result] {
+        driver::call(api.cuCtxSetCurrent, context);
+        *result =
+            slots->apply([&](auto... arguments) { return driver::call(driver::Member<Call>::get(api), arguments...); });
+    };
+    auto done = [&worker, command, slots, result, destroyed] {
+        if (*result == CUDA_SUCCESS && destroyed != 0) {
+            worker.handles.unbind(destroyed);
+        }
+        finish<Call>(worker, command, *slots, *result);
+    };
+    auto start = [&worker, work = std::move(work), done = std::move(done)] { worker.helpers.run(work, done); };
+    if (destroyed != 0) {
+        worker.scheduler.when_issued(std::move(start));  // not while held work still uses it
+    } else {
+        start();
+    }
+}
+
+template <class Call>
+Outcome call_driver(Worker& worker, Command& command, codec::Slots<Call>& slots, StreamState* stream) {
+    if constexpr (in_stream_order<Call>) {
+        if (stream == nullptr) {
+            CUresult result = CUDA_SUCCESS;
+            stream = worker.stream_of(command, nullptr, result);
+            if (stream == nullptr) {
+                return result;
+            }
+        }
+        if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
+            return Outcome::hold(*stream);
+        }
+    }
+    if (const CUresult result = worker.scheduler.enter(worker.context_of(command)); result != CUDA_SUCCESS) {
+        return result;
+    }
+    const CUresult result = slots.apply(
+        [&](auto... arguments) { return driver::call(driver::Member<Call>::get(worker.api), arguments...); });
+    if constexpr (in_stream_order<Call>) {
+        worker.scheduler.issued(*stream);
+    }
+    return result;
+}
+
+template <class Call, class Handler>
+void serve(Worker& worker, Command& command, Handler handler) {
+    constexpr bool on_helper = !calls::is_served<Call> && Call::kDelivery == calls::Delivery::blocking;
+    if constexpr (Call::kDelivery == calls::Delivery::blocking) {
+        command.keep_body(kWaitingCostBytes);  // it is kept until its answer
+    }
+    auto run = [&](codec::Slots<Call>& slots, std::shared_ptr<codec::Slots<Call>> shared) {
+        if (!slots.read(command.body)) {
+            worker.violation(command, "its arguments do not fit the call");
+            return;
+        }
+        if (const CUresult result = check_minted<Call>(worker, slots); result != CUDA_SUCCESS) {
+            worker.answer(command, result);
+            return;
+        }
+        [[maybe_unused]] const std::uint64_t destroyed = destroyed_handle<Call>(slots);
+        detail::Translator translator{worker, command};
+        if constexpr (!calls::is_served<Call>) {
+            slots.each([&](auto& slot) { translator.in(slot); });
+            if (translator.result != CUDA_SUCCESS) {
+                if (!translator.silent || command.reply_wanted()) {
+                    finish<Call>(worker, command, slots, translator.result);
+                }
+                return;
+            }
+        }
+        if constexpr (on_helper) {
+            serve_on_helper<Call>(worker, command, std::move(shared), destroyed);
+        } else {
+            Outcome outcome = [&]() -> Outcome {
+                if constexpr (calls::is_served<Call>) {
+                    return handler(worker, command, slots);
+                } else {
+                    return call_driver<Call>(worker, command, slots, translator.stream);
+                }
+            }();
+            if (outcome.verdict == Outcome::Verdict::hold) {
+                if (outcome.operation == nullptr) {
+                    outcome.operation = std::make_unique<HeldCommand>(worker, command);
+                }
+                worker.scheduler.hold(*outcome.stream, std::move(outcome.operation));
+            } else if (outcome.verdict == Outcome::Verdict::done) {
+                if (outcome.result == CUDA_SUCCESS && destroyed != 0) {
+                    worker.handles.unbind(destroyed);
+                }
+                finish<Call>(worker, command, slots, outcome.result);
+            }
+        }
+    };
+    if constexpr (on_helper) {
+        auto shared = std::make_shared<codec::Slots<Call>>();
+        auto& slots = *shared;
+        run(slots, std::move(shared));
+    } else {
+        codec::Slots<Call> slots;
+        run(slots, nullptr);
+    }
+}
+
+}  // namespace gpupool::worker

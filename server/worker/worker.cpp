@@ -1,0 +1,341 @@
+#include "server/worker/worker.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "common/log.h"
+#include "protocol/calls/table.h"
+#include "protocol/codec/cursor.h"
+#include "server/worker/dispatch_table.h"
+
+namespace gpupool::worker {
+namespace {
+
+constexpr std::size_t kChunkBytes = 1u << 20, kStagingBytes = 64u << 20, kSmallStagingBytes = 32u << 20;
+constexpr std::size_t kPollEvery = 256;  // commands, so that a long batch does not keep completions waiting
+// Of commands that wait, far above what a client sends before it hears that it should wait. Ending the session is all
+// that is left: the data that would let the work begin lies behind more commands.
+constexpr std::size_t kMaxHeldBytes = 768u << 20;
+constexpr unsigned kSpinRounds = 64;
+constexpr std::chrono::microseconds kShortPause{20};
+constexpr std::chrono::microseconds kLongPause{500};
+constexpr unsigned kShortPauses = 100;
+
+wire::Limits channel_limits() {
+    wire::Limits limits;
+    // All of the staging memory can be on its way out at once without an append having to wait.
+    limits.retained_bytes = kStagingBytes + (32u << 20);
+    return limits;
+}
+
+}  // namespace
+
+bool MemoryAccount::charge(CUdevice device, std::uint64_t bytes) {
+    const auto index = static_cast<std::size_t>(device);
+    if (device < 0 || index >= used_bytes.size()) {
+        return false;
+    }
+    if (quota_bytes != 0 && (bytes > quota_bytes || used_bytes[index] > quota_bytes - bytes)) {
+        return false;
+    }
+    used_bytes[index] += bytes;
+    return true;
+}
+
+void MemoryAccount::release(CUdevice device, std::uint64_t bytes) {
+    const auto index = static_cast<std::size_t>(device);
+    if (device >= 0 && index < used_bytes.size()) {
+        used_bytes[index] -= std::min(used_bytes[index], bytes);
+    }
+}
+
+Worker::Worker(const driver::Library& library, int device_count, Options options)
+    : api(library.api),
+      scheduler(library.api,
+                [this](const StreamState& stream, bool held) {
+                    notify(codec::NoticeType::hold,
+                           codec::StreamHoldNotice{codec::to_wire(stream.client), held ? 1u : 0u, 0});
+                }),
+      helpers(inbox),
+      staging(library.api, kChunkBytes, kStagingBytes, [this] { inbox.poke(); }),
+      small_staging(library.api, codec::kMaxInlineBytes, kSmallStagingBytes, [this] { inbox.poke(); }),
+      options_(std::move(options)) {
+    memory.quota_bytes = options_.memory_quota_bytes;
+    memory.used_bytes.resize(static_cast<std::size_t>(device_count));
+}
+
+Worker::~Worker() {
+    helpers.stop();
+}
+
+Error Worker::run(std::unique_ptr<transport::Connection> connection) {
+    channel_ = std::make_unique<wire::Channel>(std::move(connection), *this, channel_limits());
+    channel_->start();
+    loop();
+    const std::lock_guard lock(end_mutex_);
+    return end_.value_or(Error{ErrorCode::closed, "the session ended"});
+}
+
+void Worker::stop(const std::string& why) {
+    {
+        const std::lock_guard lock(end_mutex_);
+        if (!end_) {
+            end_ = Error{ErrorCode::closed, why};
+        }
+    }
+    if (!ending_.exchange(true) && options_.ending) {
+        options_.ending();
+    }
+    inbox.close();
+}
+
+void Worker::loop() {
+    unsigned idle_rounds = 0;
+    while (!ending_) {
+        Inbox::Batch batch = inbox.take();
+        bool moved = !batch.empty();
+        for (const std::function<void()>& job : batch.jobs) {
+            job();
+        }
+        for (const std::shared_ptr<Frame>& frame : batch.frames) {
+            if (!take_frame(frame)) {
+                return;
+            }
+        }
+        moved = scheduler.run_held() || moved;
+        moved = scheduler.poll() || moved;
+        if (moved) {
+            idle_rounds = 0;
+        } else {
+            pause(idle_rounds);
+        }
+    }
+}
+
+// The driver can only be asked, so while something is outstanding the dispatcher looks again and again: first at once,
+// then after short sleeps, then longer ones. With nothing outstanding it sleeps until a frame comes.
+void Worker::pause(unsigned& idle_rounds) {
+    static const bool may_spin = std::thread::hardware_concurrency() > 2;
+    ++idle_rounds;
+    if (!scheduler.waiting()) {
+        inbox.wait();
+    } else if (may_spin && idle_rounds < kSpinRounds) {
+        std::this_thread::yield();
+    } else {
+        inbox.wait(idle_rounds < kShortPauses ? kShortPause : kLongPause);
+    }
+}
+
+bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
+    std::size_t offset = 0, since_poll = 0;
+    while (offset < frame->bytes) {
+        Command command;
+        std::byte* const at = frame->data.get() + offset;
+        if (frame->bytes - offset >= sizeof command.header) {
+            std::memcpy(&command.header, at, sizeof command.header);
+        }
+        const std::size_t bytes = command.header.bytes;
+        if (bytes < sizeof command.header || bytes % codec::kAlignment != 0 || bytes > frame->bytes - offset) {
+            stop("the client sent a malformed command record");
+            return false;
+        }
+        if (command.header.number != ++commands_) {
+            stop("the client's commands are out of order");
+            return false;
+        }
+        command.body = {at + sizeof command.header, bytes - sizeof command.header};
+        command.frame = frame;
+        dispatch(command);
+        if (ending_) {
+            return false;
+        }
+        offset += bytes;
+        if (++since_poll >= kPollEvery) {
+            since_poll = 0;
+            scheduler.run_held();
+            scheduler.poll();
+        }
+    }
+    return true;
+}
+
+void Worker::dispatch(Command& command) {
+    const Serve serve = serve_function(command.header.opcode);
+    if (serve == nullptr) {
+        log::warn("the client asked for opcode {}, which this server does not know", command.header.opcode);
+        answer(command, CUDA_ERROR_NOT_SUPPORTED);
+        return;
+    }
+    serve(*this, command);
+}
+
+StreamState* Worker::stream_of(const Command& command, CUstream handle, CUresult& result) {
+    const std::uint64_t value = codec::to_wire(handle);
+    ContextState* context = context_of(command);
+    if (value > 2) {
+        StreamState* stream = nullptr;
+        if (context != nullptr) {
+            const auto it = context->streams.find(handle);
+            stream = it == context->streams.end() ? nullptr : it->second.get();
+        }
+        stream = stream != nullptr ? stream : objects.stream(handle);
+        // What was sent before it was destroyed still has its turn.
+        if (stream == nullptr || (stream->ending && !command.its_turn)) {
+            result = CUDA_ERROR_INVALID_HANDLE;
+            return nullptr;
+        }
+        return stream;
+    }
+    if (context == nullptr) {
+        result = CUDA_ERROR_INVALID_CONTEXT;
+        return nullptr;
+    }
+    if (value == 1 || (value == 0 && !command.per_thread_default())) {
+        return &context->legacy;
+    }
+    const auto own = context->per_thread.find(command.header.thread);
+    if (own == context->per_thread.end()) {
+        if (!objects.stream_fits()) {
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+            return nullptr;
+        }
+        auto stream = std::make_unique<StreamState>();
+        stream->client = CU_STREAM_PER_THREAD;
+        stream->context = context;
+        result = scheduler.enter(context);
+        if (result == CUDA_SUCCESS) {
+            result = driver::call(api.cuStreamCreate, &stream->driver, static_cast<unsigned>(CU_STREAM_DEFAULT));
+        }
+        if (result != CUDA_SUCCESS) {
+            return nullptr;
+        }
+        return (context->per_thread[command.header.thread] = std::move(stream)).get();
+    }
+    return own->second.get();
+}
+
+CUresult Worker::take_latched(const Command& command) {
+    ContextState* context = context_of(command);
+    if (context == nullptr) {
+        return CUDA_SUCCESS;
+    }
+    return std::exchange(context->latched, CUDA_SUCCESS);
+}
+
+void Worker::answer(const Command& command, CUresult result, bool synchronizes) {
+    answer(command, result, synchronizes, 0, [](std::byte*) {});
+}
+
+void Worker::answer(const Command& command, CUresult result, bool synchronizes, std::size_t body_bytes,
+                    const std::function<void(std::byte*)>& write) {
+    const codec::CommandHeader& header = command.header;
+    if (!command.reply_wanted()) {
+        if (result != CUDA_SUCCESS) {
+            ContextState* context = context_of(command);
+            if (context != nullptr && context->latched == CUDA_SUCCESS) {
+                context->latched = result;
+            }
+            log::info("deferred call {} (command {}) failed with error {}", calls::name_of(header.opcode),
+                      header.number, static_cast<int>(result));
+            notify(codec::NoticeType::deferred_error,
+                   codec::DeferredErrorNotice{header.number, header.context, result, header.opcode, 0});
+        }
+        return;
+    }
+    if (synchronizes) {
+        send_output();
+    }
+    codec::ReplyHeader reply{};
+    reply.bytes = static_cast<std::uint32_t>(sizeof reply + codec::aligned(body_bytes));
+    reply.opcode = header.opcode;
+    reply.kind = codec::ReplyKind::result;
+    reply.number = header.number;
+    reply.result = result;
+    reply.deferred = synchronizes ? take_latched(command) : CUDA_SUCCESS;
+    reply.thread = header.thread;
+    const Status sent = channel_->append(wire::FrameType::replies, reply.bytes, [&](std::byte* place) {
+        std::memcpy(place, &reply, sizeof reply);
+        write(place + sizeof reply);
+    });
+    if (!sent) {
+        stop(sent.error().message);
+    }
+}
+
+void Worker::send_output() {
+    if (options_.output == nullptr) {
+        return;
+    }
+    constexpr std::size_t kPartBytes = 64u << 10;
+    const std::string text = options_.output->take();
+    for (std::size_t offset = 0; offset < text.size(); offset += kPartBytes) {
+        const std::size_t bytes = std::min(kPartBytes, text.size() - offset);
+        const std::uint64_t size = bytes;
+        std::string notice(reinterpret_cast<const char*>(&size), sizeof size);
+        notice.append(text, offset, bytes);
+        notify_bytes(codec::NoticeType::output, notice.data(), notice.size());
+    }
+}
+
+void Worker::notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes) {
+    codec::ReplyHeader header{};
+    header.bytes = static_cast<std::uint32_t>(sizeof header + codec::aligned(bytes));
+    header.opcode = static_cast<std::uint16_t>(type);
+    header.kind = codec::ReplyKind::notice;
+    const Status sent = channel_->append(wire::FrameType::replies, header.bytes, [&](std::byte* place) {
+        codec::Writer out(place);
+        out.value(header);
+        out.bytes(notice, bytes);
+    });
+    if (!sent) {
+        stop(sent.error().message);
+    }
+}
+
+void Worker::violation(const Command& command, const std::string& what) {
+    stop(std::string("the client sent a bad command (") + std::string(calls::name_of(command.header.opcode)) +
+         "): " + what);
+}
+
+void Worker::memory_changed() {
+    if (options_.memory_changed) {
+        options_.memory_changed(memory.used_bytes);
+    }
+}
+
+bool Worker::in_window(std::uint64_t address, std::uint64_t bytes) const {
+    return address >= options_.window_base && bytes <= options_.window_bytes &&
+           address - options_.window_base <= options_.window_bytes - bytes;
+}
+
+std::span<std::byte> Worker::bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
+    return incoming.place(transfer, offset, bytes);
+}
+
+void Worker::on_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
+    incoming.landed(transfer, offset, bytes);
+    inbox.poke();
+}
+
+void Worker::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) {
+    if (type != wire::FrameType::commands) {
+        return;  // control frames from a client carry nothing that a worker acts on
+    }
+    auto frame = std::make_shared<Frame>();
+    frame->data = std::move(payload);
+    frame->bytes = bytes;
+    frame->charge(&held_bytes, bytes);
+    if (held_bytes.load(std::memory_order_relaxed) > kMaxHeldBytes) {
+        stop("the client keeps sending work that cannot begin yet");
+        return;
+    }
+    inbox.push(std::move(frame));
+}
+
+void Worker::on_closed(const Error& cause) {
+    stop(cause.message);
+}
+
+}  // namespace gpupool::worker

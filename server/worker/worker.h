@@ -1,0 +1,159 @@
+// One session: a client's command stream on one side, the driver on the other.
+//
+// The dispatcher thread (`run()`) takes commands in the session's order and issues them; it owns everything here but
+// what is marked otherwise, and never makes a driver call that can block. The channel's threads only receive and send.
+//
+// Ownership: the worker owns the channel and all of the session's objects. Nothing is taken down in order: the session
+//   ends with its process, and the driver releases what the process held.
+// Errors: `run()` returns why the session ended.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "protocol/wire/channel.h"
+#include "server/driver/library.h"
+#include "server/worker/command.h"
+#include "server/worker/handle_table.h"
+#include "server/worker/helpers.h"
+#include "server/worker/images.h"
+#include "server/worker/inbox.h"
+#include "server/worker/incoming.h"
+#include "server/worker/link_state.h"
+#include "server/worker/objects.h"
+#include "server/worker/output.h"
+#include "server/worker/scheduler.h"
+#include "server/worker/staging.h"
+
+namespace gpupool::worker {
+
+// Device memory that the session holds, by device, against its quota. Dispatcher only.
+struct MemoryAccount {
+    std::uint64_t quota_bytes = 0;  // per device; 0: none
+    std::vector<std::uint64_t> used_bytes;
+
+    bool charge(CUdevice device, std::uint64_t bytes);
+    void release(CUdevice device, std::uint64_t bytes);
+};
+
+struct Slab {
+    CUdevice device;
+    std::size_t bytes;
+    CUmemGenericAllocationHandle allocation;
+};
+
+// What the driver allocated for the client where the driver chose.
+struct Allocation {
+    CUdevice device;
+    std::uint64_t bytes;
+    unsigned references;
+};
+
+class Worker final : public wire::Receiver {
+  public:
+    struct Options {
+        std::uint64_t memory_quota_bytes = 0;
+        std::uint64_t window_base = 0, window_bytes = 0;  // reserved with the driver already
+        std::function<void(std::vector<std::uint64_t>)> memory_changed;
+        std::function<void()> ending;    // the session is over: the process has to end, whatever still runs; any thread
+        DeviceOutput* output = nullptr;  // what kernels print; outlives the worker
+    };
+
+    Worker(const driver::Library& library, int device_count, Options options);
+    ~Worker() override;
+
+    // Serves the session until it ends; returns the cause (`closed` for a goodbye).
+    Error run(std::unique_ptr<transport::Connection> connection);
+    // Ends the session from any thread.
+    void stop(const std::string& why);
+
+    // ---- for the handlers; the dispatcher's thread only
+
+    // Of frames and held commands that are in memory; any thread.
+    std::atomic<std::size_t> held_bytes{0};
+
+    const driver::Api& api;
+    Objects objects;
+    HandleTable handles;
+    Scheduler scheduler;
+    Inbox inbox;
+    Helpers helpers;
+    Staging staging;        // for bulk data
+    Staging small_staging;  // for data that comes with a command
+    Incoming incoming;
+    Images images;
+    MemoryAccount memory;
+    std::map<std::uint64_t, Slab> slabs;                   // by address
+    std::set<std::pair<CUdevice, CUdevice>> peers;         // (device, whose memory it may reach)
+    std::map<std::uint64_t, Allocation> allocations;       // of cuMemCreate, by handle
+    std::map<std::uint64_t, Allocation> pool_allocations;  // stream-ordered, by address
+
+    ContextState* context_of(const Command& command) {
+        return objects.context(codec::from_wire<CUcontext>(command.header.context));
+    }
+    // The stream that `handle` means for this command (NULL and 2 are the context's or the thread's own); null with
+    // `result` set when there is none.
+    StreamState* stream_of(const Command& command, CUstream handle, CUresult& result);
+
+    // A handler's answer without outputs. Reports or latches, as the command wants it.
+    void answer(const Command& command, CUresult result, bool synchronizes = false);
+    // The same with `body_bytes` of outputs, written by `write`.
+    void answer(const Command& command, CUresult result, bool synchronizes, std::size_t body_bytes,
+                const std::function<void(std::byte*)>& write);
+
+    template <class Notice>
+    void notify(codec::NoticeType type, const Notice& notice) {
+        notify_bytes(type, &notice, sizeof notice);
+    }
+
+    wire::Channel& channel() { return *channel_; }
+    void memory_changed();
+    [[nodiscard]] bool in_window(std::uint64_t address, std::uint64_t bytes) const;
+
+    // The client broke the protocol: ends the session.
+    void violation(const Command& command, const std::string& what);
+
+    std::unordered_map<CUlinkState, std::shared_ptr<LinkState>> link_states;  // by client handle
+
+    // Host function tickets: a word of pinned memory that a stream waits on.
+    struct HostFunctionWait {
+        std::uint32_t* word = nullptr;
+        CUdeviceptr device_word = 0;
+    };
+    std::unordered_map<std::uint64_t, HostFunctionWait> host_functions;
+    std::vector<HostFunctionWait> spare_words;
+
+    // A command (again): decodes, checks its turn, issues.
+    void dispatch(Command& command);
+
+  private:
+    std::span<std::byte> bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
+    void on_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
+    void on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) override;
+    void on_closed(const Error& cause) override;
+
+    void loop();
+    bool take_frame(const std::shared_ptr<Frame>& frame);
+    void pause(unsigned& idle_rounds);
+    CUresult take_latched(const Command& command);
+    void send_output();
+    void notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes);
+
+    Options options_;
+    std::unique_ptr<wire::Channel> channel_;
+    std::uint64_t commands_ = 0;
+    std::mutex end_mutex_;
+    std::optional<Error> end_;  // guarded by end_mutex_
+    std::atomic<bool> ending_{false};
+};
+
+}  // namespace gpupool::worker

@@ -1,0 +1,269 @@
+// Broken connections: without resumption the session ends at both ends, with it nothing is lost or doubled.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "protocol/transport/faulty/connection.h"
+#include "tests/conformance/channel_fixture.h"
+
+namespace gpupool::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using transport::faulty::Faults;
+using transport::faulty::FaultyConnection;
+using wire::Channel;
+using wire::FrameType;
+using wire::Limits;
+
+class BrokenChannels : public ::testing::TestWithParam<Transport> {
+  protected:
+    // A pair whose first end has `faults`.
+    [[nodiscard]] static Ends faulty_ends(const Faults& faults) {
+        auto ends = GetParam().connected_pair();
+        ends.first = transport::faulty::wrap(std::move(ends.first), faults);
+        return ends;
+    }
+};
+
+TEST_P(BrokenChannels, CutWithoutResumeEndsBoth) {
+    auto ends = GetParam().connected_pair();
+    auto owned = transport::faulty::wrap(std::move(ends.first), {});
+    FaultyConnection& line = *owned;
+    ends.first = std::move(owned);
+    ChannelPair pair(std::move(ends));
+    ASSERT_TRUE(append_word(pair.client, 1).ok());
+    ASSERT_TRUE(pair.server_side.wait_frames(1));
+    line.cut();
+    ASSERT_TRUE(pair.client_side.wait_closed());
+    ASSERT_TRUE(pair.server_side.wait_closed());
+    EXPECT_FALSE(pair.client.error().ok());
+    EXPECT_FALSE(pair.server.error().ok());
+    const auto status = append_word(pair.server, 1);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().message, pair.server_side.cause()->message) << "the first cause is not what is reported";
+    EXPECT_FALSE(pair.client.attach(GetParam().connected_pair().first, 0).ok());
+}
+
+TEST_P(BrokenChannels, DoneRunsOnceWhenCut) {
+    Faults faults;
+    faults.cut_after_sent = 600u << 10;
+    ChannelPair pair(faulty_ends(faults));
+    const auto data = pattern(8u << 20, 1);
+    pair.server_side.expect_transfer(1, data.size());
+    std::atomic<int> done{0};
+    (void)pair.client.append_bulk(1, 0, data, [&] { ++done; });
+    ASSERT_TRUE(pair.client_side.wait_closed());
+    EXPECT_TRUE(eventually([&] { return done > 0; }));
+    pair.client.close();
+    EXPECT_EQ(done, 1);
+}
+
+// A flipped bit anywhere (magic, header, payload) is noticed by the receiver, which ends the session.
+TEST_P(BrokenChannels, CorruptionIsNoticed) {
+    for (const std::uint64_t at : {0u, 5u, 12u, 20u, 24u, 27u, 30u, 33u, 38u, 40u, 47u}) {
+        Faults faults;
+        faults.corrupt_sent_at = at;
+        ChannelPair pair(faulty_ends(faults));
+        ASSERT_TRUE(append_word(pair.client, 42).ok());
+        ASSERT_TRUE(pair.server_side.wait_closed()) << "byte " << at;
+        EXPECT_EQ(pair.server_side.cause()->code, ErrorCode::invalid_input) << pair.server_side.cause()->message;
+        EXPECT_TRUE(pair.server_side.frames().empty());
+        ASSERT_TRUE(pair.client_side.wait_closed());
+    }
+}
+
+TEST_P(BrokenChannels, CorruptBulkIsNoticed) {
+    Faults faults;
+    faults.corrupt_sent_at = 100'000;
+    ChannelPair pair(faulty_ends(faults));
+    const auto data = pattern(1u << 20, 2);
+    pair.server_side.expect_transfer(1, data.size());
+    (void)pair.client.append_bulk(1, 0, data);
+    ASSERT_TRUE(pair.server_side.wait_closed());
+    EXPECT_EQ(pair.server_side.cause()->code, ErrorCode::invalid_input);
+    EXPECT_FALSE(pair.server.error().ok());
+}
+
+TEST_P(BrokenChannels, AppendsGoOnWhileBroken) {
+    Limits limits;
+    limits.resume = true;
+    ChannelPair pair(faulty_ends({}), limits);
+    ASSERT_TRUE(append_word(pair.client, 1).ok());
+    ASSERT_TRUE(pair.server_side.wait_frames(1));
+    auto ends = GetParam().connected_pair();
+    // The server alone takes the new connection first: the client sees its old one end.
+    ASSERT_TRUE(pair.server.attach(std::move(ends.second), pair.client.last_received()).ok());
+    ASSERT_TRUE(pair.client_side.wait_closed());
+    EXPECT_TRUE(pair.client.error().ok()) << "a break is not an end";
+    ASSERT_TRUE(append_word(pair.client, 2).ok());
+    ASSERT_TRUE(append_word(pair.client, 3).ok());
+    ASSERT_TRUE(pair.client.attach(std::move(ends.first), pair.server.last_received()).ok());
+    ASSERT_TRUE(eventually([&] { return pair.server_side.words().size() == 3; }));
+    EXPECT_EQ(pair.server_side.words(), (std::vector<std::uint64_t>{1, 2, 3}));
+    pair.client.close(5s);
+    ASSERT_TRUE(pair.server_side.wait_closed(2));
+}
+
+TEST_P(BrokenChannels, AttachFromOnClosed) {
+    Limits limits;
+    limits.resume = true;
+    Ends second = GetParam().connected_pair();
+    Recorder client_side;
+    Recorder server_side;
+    auto ends = GetParam().connected_pair();
+    Channel client(std::move(ends.first), client_side, limits);
+    Channel server(std::move(ends.second), server_side, limits);
+    std::atomic<bool> once{true};
+    client_side.when_closed = [&](const Error&) {
+        if (!once.exchange(false)) return;
+        EXPECT_TRUE(client.attach(std::move(second.first), server.last_received()).ok());
+    };
+    client.start();
+    server.start();
+    ASSERT_TRUE(append_word(client, 1).ok());
+    ASSERT_TRUE(server_side.wait_frames(1));
+    ASSERT_TRUE(server.attach(std::move(second.second), 0).ok());
+    ASSERT_TRUE(append_word(client, 2).ok());
+    ASSERT_TRUE(append_word(server, 3, FrameType::replies).ok());
+    ASSERT_TRUE(eventually([&] { return server_side.words().size() == 2 && client_side.words().size() == 1; }));
+    client.close();
+    server.close();
+}
+
+TEST_P(BrokenChannels, AttachRefusesWhatCannotBe) {
+    Limits limits;
+    limits.resume = true;
+    ChannelPair pair(faulty_ends({}), limits);
+    ASSERT_TRUE(append_word(pair.client, 1).ok());
+    ASSERT_TRUE(pair.server_side.wait_frames(1));
+    const auto status = pair.client.attach(GetParam().connected_pair().first, 17);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::invalid_input);
+    ASSERT_TRUE(append_word(pair.client, 2).ok()) << "the refusal broke the channel";
+    ASSERT_TRUE(eventually([&] { return pair.server_side.words().size() == 2; }));
+}
+
+TEST_P(BrokenChannels, CloseWhileBrokenFreesEverybody) {
+    Limits limits;
+    limits.resume = true;
+    limits.retained_bytes = 16u << 10;
+    Faults faults;
+    faults.cut_after_sent = 1000;
+    ChannelPair pair(faulty_ends(faults), limits);
+    const auto data = pattern(1u << 20, 3);
+    std::atomic<int> done{0};
+    std::thread producer([&] { EXPECT_FALSE(pair.client.append_bulk(1, 0, data, [&] { ++done; }).ok()); });
+    std::thread flusher([&] { (void)pair.client.flush(); });
+    ASSERT_TRUE(pair.client_side.wait_closed());
+    std::this_thread::sleep_for(20ms);
+    pair.client.close();
+    producer.join();
+    flusher.join();
+    EXPECT_EQ(done, 1);
+    EXPECT_EQ(pair.client_side.times_closed(), 1u) << "the end of a broken channel was reported again";
+}
+
+// Traffic both ways while the connection is cut again and again at random points, from the sending or receiving side or
+// by damage: what arrives is exactly what was appended.
+class Reconnecting {
+  public:
+    Reconnecting(const Transport& transport, std::uint64_t seed) : transport_(transport), random_(seed) {
+        Limits limits;
+        limits.resume = true;
+        limits.retained_bytes = 256u << 10;
+        limits.frame_bytes = 2u << 10;
+        auto ends = next_ends();
+        client_ = std::make_unique<Channel>(std::move(ends.first), client_side_, limits);
+        server_ = std::make_unique<Channel>(std::move(ends.second), server_side_, limits);
+        client_->start();
+        server_->start();
+    }
+
+    // Cuts happen by themselves until `calm`.
+    Ends next_ends() {
+        auto ends = transport_.connected_pair();
+        if (calm_) return ends;
+        Faults faults;
+        faults.seed = random_();
+        faults.split_bytes = 2000;
+        const std::uint64_t at = random_() % 60'000;
+        switch (random_() % 3) {
+            case 0: faults.cut_after_sent = at; break;
+            case 1: faults.cut_after_received = at; break;
+            default: faults.corrupt_sent_at = at; break;
+        }
+        auto& end = random_() % 2 ? ends.first : ends.second;
+        end = transport::faulty::wrap(std::move(end), faults);
+        return ends;
+    }
+
+    void reconnect_until(const std::function<bool()>& finished) {
+        const auto deadline = transport::Clock::now() + kPatience;
+        while (!finished()) {
+            ASSERT_LT(transport::Clock::now(), deadline) << "no end after " << breaks_ << " breaks";
+            // Every connection's end is reported once to each side: more reports than reconnections mean a new break.
+            if (client_side_.times_closed() <= breaks_ && server_side_.times_closed() <= breaks_) {
+                std::this_thread::sleep_for(200us);
+                continue;
+            }
+            calm_ = ++breaks_ >= 60;
+            auto ends = next_ends();
+            const auto client_has = client_->last_received();
+            ASSERT_TRUE(server_->attach(std::move(ends.second), client_has).ok());
+            ASSERT_TRUE(client_->attach(std::move(ends.first), server_->last_received()).ok());
+        }
+    }
+
+    Recorder client_side_;
+    Recorder server_side_;
+    std::unique_ptr<Channel> client_;
+    std::unique_ptr<Channel> server_;
+    std::size_t breaks_ = 0;
+
+  private:
+    const Transport& transport_;
+    std::mt19937_64 random_;
+    bool calm_ = false;
+};
+
+TEST_P(BrokenChannels, ManyCutsLoseAndDoubleNothing) {
+    Reconnecting session(GetParam(), 12345);
+    constexpr std::uint64_t kWords = 30'000;
+    const auto data = pattern(3u << 20, 4);
+    const auto& landed = session.server_side_.expect_transfer(1, data.size());
+    std::atomic<int> done{0};
+    std::thread commands([&] {
+        for (std::uint64_t i = 0; i < kWords; ++i) ASSERT_TRUE(append_word(*session.client_, i).ok());
+    });
+    std::thread bulk([&] { ASSERT_TRUE(session.client_->append_bulk(1, 0, data, [&] { ++done; }).ok()); });
+    std::thread replies([&] {
+        for (std::uint64_t i = 0; i < kWords; ++i) {
+            ASSERT_TRUE(append_word(*session.server_, i, FrameType::replies).ok());
+        }
+    });
+    session.reconnect_until([&] {
+        return session.server_side_.payload_bytes() >= kWords * 8 &&
+               session.client_side_.payload_bytes() >= kWords * 8 && done == 1;
+    });
+    commands.join();
+    bulk.join();
+    replies.join();
+    EXPECT_GT(session.breaks_, 3u);
+    for (auto* side : {&session.server_side_, &session.client_side_}) {
+        const auto words = side->words();
+        ASSERT_EQ(words.size(), kWords);
+        for (std::uint64_t i = 0; i < kWords; ++i) ASSERT_EQ(words[i], i);
+    }
+    EXPECT_TRUE(landed == data);
+    EXPECT_EQ(done, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Plain, BrokenChannels, ::testing::ValuesIn(plain_transports()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace gpupool::testing

@@ -1,0 +1,93 @@
+#include "tests/conformance/transports.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "protocol/transport/faulty/connection.h"
+#include "protocol/transport/faulty/listener.h"
+#include "protocol/transport/inproc/connector.h"
+#include "protocol/transport/inproc/listener.h"
+#include "protocol/transport/tcp/connector.h"
+#include "protocol/transport/tcp/listener.h"
+
+namespace gpupool::testing {
+namespace {
+
+using transport::Clock;
+using transport::Endpoint;
+using transport::faulty::Faults;
+
+Meeting meet_tcp() {
+    auto listener = transport::tcp::listen({"127.0.0.1", 0});
+    EXPECT_TRUE(listener.ok()) << (listener ? "" : listener.error().message);
+    const auto endpoint = Endpoint::parse((*listener)->address());
+    EXPECT_TRUE(endpoint.ok());
+    return {std::move(*listener), [endpoint = *endpoint] {
+                return transport::tcp::connect(endpoint, Clock::now() + std::chrono::seconds(5));
+            }};
+}
+
+Meeting meet_inproc() {
+    auto listener = std::make_unique<transport::inproc::InprocListener>(64u << 10);
+    auto* raw = listener.get();
+    return {std::move(listener), [raw] { return transport::inproc::connect(*raw); }};
+}
+
+Transport faulty(const Transport& plain, const std::string& suffix, const Faults& faults) {
+    return {plain.name + suffix, [plain, faults]() -> Meeting {
+                auto meeting = plain.meet();
+                return {std::make_unique<transport::faulty::FaultyListener>(std::move(meeting.listener), faults),
+                        [connect = meeting.connect, faults]() -> Result<std::unique_ptr<transport::Connection>> {
+                            auto connection = connect();
+                            if (!connection) return connection;
+                            auto other = faults;
+                            other.seed += 1000;
+                            std::unique_ptr<transport::Connection> wrapped =
+                                transport::faulty::wrap(std::move(*connection), other);
+                            return wrapped;
+                        }};
+            }};
+}
+
+}  // namespace
+
+Ends Transport::connected_pair() const {
+    auto meeting = meet();
+    auto here = meeting.connect();
+    auto there = meeting.listener->accept();
+    EXPECT_TRUE(here.ok()) << (here ? "" : here.error().message);
+    EXPECT_TRUE(there.ok()) << (there ? "" : there.error().message);
+    return {std::move(*here), std::move(*there)};
+}
+
+std::vector<Transport> plain_transports() {
+    return {{"tcp", meet_tcp, true}, {"inproc", meet_inproc}};
+}
+
+std::vector<Transport> all_transports() {
+    Faults split;
+    split.split_bytes = 700;
+    Faults delay;
+    delay.delay = std::chrono::microseconds(300);
+    std::vector<Transport> all;
+    for (const auto& plain : plain_transports()) {
+        all.push_back(plain);
+        all.push_back(faulty(plain, "_split", split));
+        all.push_back(faulty(plain, "_delay", delay));
+    }
+    return all;
+}
+
+std::vector<std::byte> pattern(std::size_t bytes, std::uint64_t seed) {
+    std::vector<std::byte> data(bytes);
+    std::mt19937_64 random(seed);
+    for (std::size_t at = 0; at < bytes; at += 8) {
+        const std::uint64_t word = random();
+        std::memcpy(data.data() + at, &word, std::min<std::size_t>(8, bytes - at));
+    }
+    return data;
+}
+
+}  // namespace gpupool::testing

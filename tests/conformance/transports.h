@@ -1,0 +1,44 @@
+// The transports that the conformance suite runs over: each is a way to listen and a way to connect to that.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "protocol/transport/connection.h"
+
+namespace gpupool::testing {
+
+using Ends = std::pair<std::unique_ptr<transport::Connection>, std::unique_ptr<transport::Connection>>;
+
+// One listener and the way to reach it.
+struct Meeting {
+    std::unique_ptr<transport::Listener> listener;
+    std::function<Result<std::unique_ptr<transport::Connection>>()> connect;
+};
+
+struct Transport {
+    std::string name;
+    std::function<Meeting()> meet;
+    bool has_descriptor = false;
+
+    // A connected pair; fails the test when that does not work.
+    [[nodiscard]] Ends connected_pair() const;
+};
+
+inline void PrintTo(const Transport& transport, std::ostream* out) {
+    *out << transport.name;
+}
+
+// tcp and inproc, plain, split into small pieces, and delayed.
+std::vector<Transport> all_transports();
+
+// The plain ones.
+std::vector<Transport> plain_transports();
+
+std::vector<std::byte> pattern(std::size_t bytes, std::uint64_t seed);
+
+}  // namespace gpupool::testing

@@ -1,0 +1,124 @@
+// Real daemons, real clients: what the tests in this folder share.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/cli/administration.h"
+#include "common/result.h"
+#include "common/unique_fd.h"
+#include "protocol/transport/connection.h"
+#include "protocol/wire/handshake_io.h"
+
+namespace gpupool::test {
+
+using std::chrono::milliseconds;
+
+// True as soon as `condition` holds, false when it does not within `patience`.
+bool eventually(const std::function<bool()>& condition, milliseconds patience = milliseconds(10000));
+
+bool process_exists(pid_t process);
+
+// A folder that goes with its owner.
+class TemporaryFolder {
+  public:
+    TemporaryFolder();
+    ~TemporaryFolder();
+    TemporaryFolder(const TemporaryFolder&) = delete;
+    [[nodiscard]] const std::string& path() const { return path_; }
+    // Writes a file into it and gives its path.
+    [[nodiscard]] std::string write(const std::string& name, const std::string& text, bool executable = false) const;
+
+  private:
+    std::string path_;
+};
+
+struct ProcessEnd {
+    int status = -1;  // as waitpid gives it
+    std::string output;
+    std::string errors;
+};
+
+// Runs a program to its end. `environment` entries are NAME=VALUE, on top of ours.
+ProcessEnd run_program(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
+
+// A gpupoold with the stand-in worker. Whoever starts one sees it killed, with its workers, at the end.
+class Daemon {
+  public:
+    // `settings`: TOML in addition to what every test needs. `port` 0: a free one.
+    explicit Daemon(const std::string& settings = "");
+    ~Daemon();
+    Daemon(const Daemon&) = delete;
+
+    // Starts the process and waits until it serves; the first start is the constructor's.
+    void start();
+    void signal(int number) const;
+    void kill_hard();                                        // SIGKILL, and waits
+    std::optional<int> wait_for_end(milliseconds patience);  // the status, when it ended in time
+
+    [[nodiscard]] pid_t process() const { return process_; }
+    [[nodiscard]] const std::string& address() const { return address_; }
+    [[nodiscard]] const TemporaryFolder& folder() const { return folder_; }
+    [[nodiscard]] std::string log() const;
+
+    [[nodiscard]] Result<cli::ServerStatus> status(const std::string& token = "") const;
+    // Waits until exactly `count` sessions are listed, all of them running.
+    std::vector<cli::SessionStatus> sessions(std::size_t count) const;
+
+    [[nodiscard]] std::size_t open_descriptors() const;
+    [[nodiscard]] std::size_t children() const;
+
+  private:
+    TemporaryFolder folder_;
+    std::string settings_;
+    std::string address_ = "127.0.0.1:0";
+    pid_t process_ = -1;
+    mutable std::vector<pid_t> workers_;  // ever seen, to be killed at the end
+};
+
+struct HelloOptions {
+    std::string process_name = "test";
+    std::string token;
+    std::uint32_t protocol_version = 1;
+    std::uint64_t fingerprint = 0xaa;
+    std::uint64_t memory_bytes = 0;
+    std::vector<std::pair<std::string, std::string>> environment;
+};
+
+std::vector<std::byte> hello_payload(const HelloOptions& options);
+
+// A client's connection, without a channel.
+class Client {
+  public:
+    explicit Client(const std::string& address);
+
+    void send_hello(const HelloOptions& options = {});
+    void send_bytes(std::span<const std::byte> bytes);
+
+    // The next frame; an error when there is none in time.
+    Result<wire::ReceivedFrame> read(milliseconds patience = milliseconds(10000));
+    // The text of the Refused that must come next.
+    std::string refusal(milliseconds patience = milliseconds(10000));
+    // The session's id out of the Welcome that must come next.
+    std::string welcome();
+    // True when the other end hangs up within `patience`.
+    bool ended(milliseconds patience);
+    void leave() { connection_.reset(); }
+    [[nodiscard]] bool connected() const { return connection_ != nullptr; }
+    [[nodiscard]] int strays() const { return strays_; }
+    [[nodiscard]] std::uint64_t granted_bytes() const { return granted_bytes_; }
+
+  private:
+    std::unique_ptr<transport::Connection> connection_;
+    int strays_ = -1;
+    std::uint64_t granted_bytes_ = 0;
+};
+
+}  // namespace gpupool::test

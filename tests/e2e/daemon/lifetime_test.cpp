@@ -1,0 +1,274 @@
+// The lifetime rules of a session, each by name: what ends a worker, and what must not.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <thread>
+
+#include "tests/e2e/daemon/harness.h"
+
+namespace gpupool::test {
+namespace {
+
+pid_t worker_of(const cli::SessionStatus& session) {
+    return static_cast<pid_t>(session.worker_process_id);
+}
+
+TEST(Lifetime, AClientThatLeavesTakesItsWorkerWithItWithinASecond) {
+    const Daemon daemon;
+    Client client(daemon.address());
+    client.send_hello();
+    client.welcome();
+    const auto session = daemon.sessions(1).at(0);
+    ASSERT_TRUE(process_exists(worker_of(session)));
+    client.leave();
+    EXPECT_TRUE(eventually([&] { return !process_exists(worker_of(session)); }, milliseconds(1000)));
+    daemon.sessions(0);
+}
+
+TEST(Lifetime, AWorkerThatSaysItEndsAndDoesNotIsKilledWithinASecond) {
+    const Daemon daemon;
+    Client client(daemon.address());
+    client.send_hello({.process_name = "never-ends"});
+    client.welcome();
+    const auto session = daemon.sessions(1).at(0);
+    client.leave();
+    EXPECT_TRUE(eventually([&] { return !process_exists(worker_of(session)); }, milliseconds(1300)));
+    daemon.sessions(0);
+}
+
+TEST(Lifetime, AWorkerThatDiesIsItsOwnClientsProblemOnly) {
+    const Daemon daemon;
+    Client bystander(daemon.address());
+    bystander.send_hello();
+    bystander.welcome();
+    Client client(daemon.address());
+    client.send_hello({.process_name = "crash"});
+    client.welcome();
+    EXPECT_TRUE(client.ended(milliseconds(3000)));
+    const auto left = daemon.sessions(1).at(0);
+    EXPECT_EQ(left.process_name, "test");
+    EXPECT_FALSE(bystander.ended(milliseconds(300)));
+}
+
+TEST(Lifetime, AWorkerThatDiesBeforeItTakesTheSessionIsToldToTheClient) {
+    const Daemon daemon;
+    Client client(daemon.address());
+    client.send_hello({.process_name = "die-early"});
+    EXPECT_NE(client.refusal().find("exit code 3"), std::string::npos);
+    EXPECT_TRUE(client.ended(milliseconds(3000)));
+    daemon.sessions(0);
+}
+
+TEST(Lifetime, AWorkerThatCannotBeStartedIsToldToTheClient) {
+    TemporaryFolder folder;
+    const auto worker = folder.write("worker", std::string("#!/bin/sh\nexec ") + STAND_IN_WORKER + " \"$@\"\n", true);
+    const Daemon daemon("worker = \"" + worker + "\"\n");
+    ASSERT_EQ(::chmod(worker.c_str(), 0600), 0);
+    Client client(daemon.address());
+    client.send_hello();
+    EXPECT_NE(client.refusal().find("cannot start"), std::string::npos);
+}
+
+TEST(Lifetime, AStoppedWorkerIsNoticedAndKilled) {
+    const Daemon daemon("[workers]\nsilence_timeout_ms = 2000\n");
+    Client client(daemon.address());
+    client.send_hello();
+    client.welcome();
+    const auto session = daemon.sessions(1).at(0);
+    ::kill(worker_of(session), SIGSTOP);
+    EXPECT_TRUE(client.ended(milliseconds(4000)));
+    daemon.sessions(0);
+}
+
+TEST(Lifetime, WorkersOutliveTheirDaemonAndAreTakenOverByTheNext) {
+    Daemon daemon;
+    Client first(daemon.address());
+    first.send_hello({.process_name = "first", .memory_bytes = 1u << 30});
+    const auto first_id = first.welcome();
+    Client second(daemon.address());
+    second.send_hello({.process_name = "second"});
+    second.welcome();
+    const auto before = daemon.sessions(2);
+    const auto address = daemon.address();
+
+    daemon.kill_hard();
+    EXPECT_FALSE(first.ended(milliseconds(300)));
+    daemon.start();
+    EXPECT_EQ(daemon.address(), address);
+
+    const auto after = daemon.sessions(2);
+    for (const auto& was : before) {
+        const auto is =
+            std::find_if(after.begin(), after.end(), [&](const auto& session) { return session.id == was.id; });
+        ASSERT_NE(is, after.end());
+        EXPECT_EQ(is->worker_process_id, was.worker_process_id);
+        EXPECT_EQ(is->process_name, was.process_name);
+        EXPECT_EQ(is->process_id, was.process_id);
+        EXPECT_EQ(is->user_name, was.user_name);
+        EXPECT_EQ(is->peer, was.peer);
+        EXPECT_EQ(is->memory_used_bytes, was.memory_used_bytes);
+        EXPECT_EQ(is->memory_quota_bytes, was.memory_quota_bytes);
+        EXPECT_EQ(is->device, 1u);
+    }
+    // What was taken over ends like what was started.
+    second.leave();
+    EXPECT_EQ(daemon.sessions(1).at(0).id, first_id);
+    // And dies like it, too.
+    ::kill(worker_of(daemon.sessions(1).at(0)), SIGKILL);
+    EXPECT_TRUE(first.ended(milliseconds(1000)));
+    daemon.sessions(0);
+}
+
+TEST(Lifetime, HandingOnKeepsSessionsAndStoppingTheNextDaemonEndsThem) {
+    Daemon daemon;
+    Client client(daemon.address());
+    client.send_hello();
+    client.welcome();
+    const auto session = daemon.sessions(1).at(0);
+    daemon.signal(SIGUSR1);
+    EXPECT_EQ(daemon.wait_for_end(milliseconds(3000)), 0);
+    EXPECT_TRUE(process_exists(worker_of(session)));
+    daemon.start();
+    EXPECT_EQ(daemon.sessions(1).at(0).id, session.id);
+    daemon.signal(SIGTERM);
+    EXPECT_EQ(daemon.wait_for_end(milliseconds(5000)), 0);
+    EXPECT_FALSE(process_exists(worker_of(session)));
+    EXPECT_TRUE(client.ended(milliseconds(1000)));
+}
+
+TEST(Lifetime, WorkersEndThemselvesWhenTheDaemonIsGoneForLongerThanTheGrace) {
+    Daemon daemon("[workers]\ndaemon_grace_ms = 500\n");
+    Client client(daemon.address());
+    client.send_hello();
+    client.welcome();
+    const auto session = daemon.sessions(1).at(0);
+    Client stubborn(daemon.address());
+    stubborn.send_hello({.process_name = "ignores-stop"});
+    stubborn.welcome();
+    daemon.sessions(2);
+    daemon.kill_hard();
+    // First a notice, then the end.
+    const auto notice = client.read(milliseconds(3000));
+    ASSERT_TRUE(notice) << notice.error().message;
+    EXPECT_EQ(notice->type, wire::FrameType::control);
+    EXPECT_TRUE(client.ended(milliseconds(1000)));
+    EXPECT_TRUE(eventually([&] { return !process_exists(worker_of(session)); }, milliseconds(1000)));
+    // A worker that is stuck is ended by force.
+    EXPECT_TRUE(stubborn.ended(milliseconds(4000)));
+}
+
+TEST(Lifetime, AnOrderlyStopEndsSessionsWithANoticeAndLeavesNothing) {
+    Daemon daemon;
+    Client client(daemon.address());
+    client.send_hello();
+    client.welcome();
+    const auto session = daemon.sessions(1).at(0);
+    daemon.signal(SIGTERM);
+    const auto notice = client.read(milliseconds(3000));
+    ASSERT_TRUE(notice) << notice.error().message;
+    EXPECT_EQ(notice->type, wire::FrameType::control);
+    EXPECT_TRUE(client.ended(milliseconds(1000)));
+    EXPECT_EQ(daemon.wait_for_end(milliseconds(3000)), 0);
+    EXPECT_FALSE(process_exists(worker_of(session)));
+    struct stat facts {};
+    const auto port = daemon.address().substr(daemon.address().rfind(':') + 1);
+    EXPECT_NE(::stat((daemon.folder().path() + "/run/" + port).c_str(), &facts), 0) << "the runtime folder is left";
+}
+
+TEST(Lifetime, AnOrderlyStopKillsAWorkerThatDoesNotEnd) {
+    Daemon daemon("[workers]\nstop_timeout_ms = 500\n");
+    Client client(daemon.address());
+    client.send_hello({.process_name = "ignores-stop"});
+    client.welcome();
+    const auto session = daemon.sessions(1).at(0);
+    daemon.signal(SIGTERM);
+    EXPECT_EQ(daemon.wait_for_end(milliseconds(1500)), 0);  // before the worker would end itself
+    EXPECT_FALSE(process_exists(worker_of(session)));
+}
+
+TEST(Lifetime, AConnectionThatIsStillBeingAskedDoesNotDelayTheStop) {
+    Daemon daemon;
+    Client silent(daemon.address());
+    ASSERT_TRUE(eventually([&] { return daemon.status().ok(); }));
+    daemon.signal(SIGTERM);
+    EXPECT_EQ(daemon.wait_for_end(milliseconds(2000)), 0);
+    EXPECT_TRUE(silent.ended(milliseconds(1000)));
+}
+
+// The daemon dies when the worker's process exists but does not run our code yet.
+TEST(Lifetime, ADaemonThatDiesBetweenForkAndExecLeavesNoOrphan) {
+    TemporaryFolder folder;
+    const auto worker = folder.write("worker",
+                                     std::string("#!/bin/sh\n[ \"$1\" = --probe ] || { echo $$ > ") + folder.path() +
+                                         "/pid; sleep 1; }\nexec " + STAND_IN_WORKER + " \"$@\"\n",
+                                     true);
+    Daemon daemon("worker = \"" + worker + "\"\n[workers]\ndaemon_grace_ms = 300\n");
+    Client client(daemon.address());
+    client.send_hello();
+    const std::string pid_file = folder.path() + "/pid";
+    ASSERT_TRUE(eventually([&] {
+        struct stat facts {};
+        return ::stat(pid_file.c_str(), &facts) == 0 && facts.st_size > 1;
+    }));
+    FILE* file = std::fopen(pid_file.c_str(), "r");
+    int process = -1;
+    ASSERT_EQ(std::fscanf(file, "%d", &process), 1);
+    std::fclose(file);
+    daemon.kill_hard();
+    EXPECT_TRUE(process_exists(process));
+    EXPECT_TRUE(client.ended(milliseconds(4000)));
+    EXPECT_TRUE(eventually([&] { return !process_exists(process); }, milliseconds(3000)));
+}
+
+TEST(Lifetime, AWorkerInheritsNothingButItsSocket) {
+    const Daemon daemon;
+    Client silent(daemon.address());  // an open descriptor of the daemon's
+    Client client(daemon.address());
+    client.send_hello();
+    client.welcome();
+    EXPECT_EQ(client.strays(), 0);
+    const auto session = daemon.sessions(1).at(0);
+    EXPECT_EQ(::getpgid(worker_of(session)), worker_of(session));
+}
+
+TEST(Lifetime, ATwinOnTheSamePortIsRefused) {
+    const Daemon daemon;
+    const auto config = daemon.folder().path() + "/gpupoold.toml";
+    const auto twin = run_program({GPUPOOLD, "--config", config, "--listen", daemon.address()});
+    EXPECT_TRUE(WIFEXITED(twin.status) && WEXITSTATUS(twin.status) == 1);
+    EXPECT_NE(twin.errors.find(daemon.address()), std::string::npos) << twin.errors;
+    EXPECT_TRUE(daemon.status().ok());
+}
+
+TEST(Lifetime, AThousandVisitorsLeaveNothingBehind) {
+    const Daemon daemon("[limits]\nhandshakes = 1000\nsessions = 1000\n");
+    ASSERT_TRUE(daemon.status().ok());
+    const auto descriptors = daemon.open_descriptors();
+    for (int i = 0; i < 900; ++i) {
+        Client visitor(daemon.address());
+        ASSERT_TRUE(visitor.connected());
+        if (i % 3 == 1) {
+            visitor.send_bytes(std::as_bytes(std::span("GET / HTTP/1.1\r\n\r\n")));
+        }
+        if (i % 3 == 2) {
+            visitor.send_bytes(std::as_bytes(std::span("GPF1")));
+        }
+    }
+    for (int i = 0; i < 100; ++i) {
+        Client client(daemon.address());
+        client.send_hello();
+        if (i % 2 == 0) {
+            client.welcome();
+        }
+    }
+    daemon.sessions(0);
+    EXPECT_TRUE(eventually([&] { return daemon.children() == 0; })) << daemon.children();
+    // The next visitor makes the front door forget the last ones.
+    EXPECT_TRUE(eventually([&] { return daemon.status().ok() && daemon.open_descriptors() <= descriptors + 2; }))
+        << descriptors << " before, now " << daemon.open_descriptors();
+}
+
+}  // namespace
+}  // namespace gpupool::test

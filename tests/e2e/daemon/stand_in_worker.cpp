@@ -1,0 +1,138 @@
+// A worker without a driver, for the daemon's tests: it takes a session over, answers Welcome without devices, and
+// holds the connection. The client's process name tells it how to misbehave:
+//   die-early      ends before it takes the session over
+//   crash          ends by a signal once it runs
+//   never-ends     reports `ending` when its client leaves, and stays
+//   ignores-stop   does nothing when told to stop
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "protocol/schema/control.capnp.h"
+#include "protocol/transport/tcp/connection.h"
+#include "protocol/wire/handshake_io.h"
+#include "server/supervision/worker_link.h"
+
+namespace gpupool {
+namespace {
+
+using transport::Connection;
+
+int probe(const std::string& driver) {
+    if (driver == "/dev/null") {
+        std::puts(R"({"error": "no driver could be loaded: this is the stand-in's own refusal"})");
+        return 1;
+    }
+    std::printf(R"({"driver": "%s", "reason": "stand-in", "kind": "software", "driver_version": 13000,
+        "table_fingerprint": "00000000000000aa",
+        "devices": [{"name": "Stand-in GPU", "uuid": "GPU-00000000-0000-0000-0000-000000000001",
+                     "memory_total": 4294967296},
+                    {"name": "Stand-in GPU", "uuid": "GPU-00000000-0000-0000-0000-000000000002",
+                     "memory_total": 4294967296}]})",
+                driver.c_str());
+    return 0;
+}
+
+void send(Connection& connection, wire::FrameType type, capnp::MessageBuilder& message) {
+    const auto words = capnp::messageToFlatArray(message);
+    const auto bytes = words.asBytes();
+    (void)wire::write_frame(connection, type, std::as_bytes(std::span(bytes.begin(), bytes.size())));
+}
+
+// The descriptors that came through exec besides the three standard ones and the supervision socket.
+int count_strays() {
+    int strays = 0;
+    for (int descriptor = 4; descriptor < 1024; ++descriptor) {
+        strays += ::fcntl(descriptor, F_GETFD) >= 0 ? 1 : 0;
+    }
+    return strays;
+}
+
+int serve(int supervision_descriptor) {
+    const int strays = count_strays();
+    supervision::WorkerLimits limits;
+    limits.report_interval = std::chrono::milliseconds(200);
+    auto opened = supervision::WorkerLink::open(supervision_descriptor, limits);
+    if (!opened) {
+        std::fprintf(stderr, "stand-in: %s\n", opened.error().message.c_str());
+        return 1;
+    }
+    auto& link = **opened;
+    const std::string behaviour = link.assignment().getHello().getClient().getProcessName().cStr();
+    if (behaviour == "die-early") {
+        return 3;
+    }
+    UniqueFd descriptor = link.take_connection();
+    auto connection = transport::tcp::adopt(descriptor.release());
+    if (!connection) {
+        return 1;
+    }
+    Connection& client = **connection;
+    supervision::WorkerHandlers handlers;
+    handlers.stop = [&](const std::string& reason) {
+        if (behaviour == "ignores-stop") {
+            return;
+        }
+        capnp::MallocMessageBuilder message;
+        message.initRoot<schema::Control>().setMessage(reason.c_str());
+        send(client, wire::FrameType::control, message);
+        client.shutdown();
+    };
+    handlers.client_gone = [&] { client.shutdown(); };
+    link.start(handlers);
+    if (!link.watch_client(client.native_handle())) {
+        return 1;
+    }
+    capnp::MallocMessageBuilder message;
+    auto welcome = message.initRoot<schema::Welcome>();
+    welcome.setProtocolVersion(schema::PROTOCOL_VERSION);
+    welcome.setSessionId(link.assignment().getSessionId());
+    welcome.setServerVersion(std::to_string(strays).c_str());
+    welcome.initGrantedQuota().setMemoryBytes(link.assignment().getMemoryQuotaBytes());
+    send(client, wire::FrameType::welcome, message);
+    link.set_memory_used({0, 100u << 20});
+    link.set_state("running");
+    if (behaviour == "crash") {
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        // Not abort(): that is what a sanitizer's report looks like.
+        ::kill(::getpid(), SIGKILL);
+    }
+    std::byte buffer[4096];
+    while (client.receive(buffer)) {
+    }
+    if (behaviour == "never-ends" || behaviour == "ignores-stop") {
+        if (behaviour == "never-ends") {
+            link.set_state("ending");
+        }
+        while (true) {
+            ::pause();
+        }
+    }
+    link.end_within(std::chrono::milliseconds(500));
+    opened->reset();  // its thread calls handlers that use the connection
+    return 0;
+}
+
+}  // namespace
+}  // namespace gpupool
+
+int main(int argc, char** argv) {
+    const std::string option = argc == 3 ? argv[1] : "";
+    if (option == "--probe") {
+        return gpupool::probe(argv[2]);
+    }
+    if (option == "--supervision-fd") {
+        return gpupool::serve(std::atoi(argv[2]));
+    }
+    std::fprintf(stderr, "stand-in: --probe DRIVER or --supervision-fd N\n");
+    return 2;
+}

@@ -1,0 +1,148 @@
+// `gpupool status`, and what gpupoold says about wrong settings.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/e2e/daemon/harness.h"
+
+namespace gpupool::test {
+namespace {
+
+int exit_code(const ProcessEnd& end) {
+    return WIFEXITED(end.status) ? WEXITSTATUS(end.status) : -1;
+}
+
+TEST(StatusCommand, ShowsServerDevicesAndSessionsAsATable) {
+    const Daemon daemon;
+    Client client(daemon.address());
+    client.send_hello({.process_name = "trainer\033[31m\xff of a very long name indeed", .memory_bytes = 2ull << 30});
+    const auto id = client.welcome();
+    daemon.sessions(1);
+    const auto shown = run_program({GPUPOOL_COMMAND, "status", "--server", daemon.address()});
+    EXPECT_EQ(exit_code(shown), 0) << shown.errors;
+    for (const auto& part : {daemon.address(), std::string("Stand-in GPU"), id, std::string("100 MiB / 2 GiB"),
+                             std::string("100 MiB / 4 GiB"), std::string("0 B / 4 GiB"), std::string("trainer?[31m?"),
+                             std::string("127.0.0.1:")}) {
+        EXPECT_NE(shown.output.find(part), std::string::npos) << part << " is not in\n" << shown.output;
+    }
+    std::istringstream lines(shown.output);
+    for (std::string line; std::getline(lines, line);) {
+        EXPECT_LE(line.size(), 100u) << line;
+    }
+}
+
+TEST(StatusCommand, GivesJsonWithStableNames) {
+    const Daemon daemon;
+    Client client(daemon.address());
+    client.send_hello({.process_name = "trainer"});
+    const auto id = client.welcome();
+    daemon.sessions(1);
+    const auto shown = run_program({GPUPOOL_COMMAND, "status", "--json"}, {"GPUPOOL_SERVER=" + daemon.address()});
+    ASSERT_EQ(exit_code(shown), 0) << shown.errors;
+    const auto json = nlohmann::json::parse(shown.output);
+    EXPECT_EQ(json["server"]["address"], daemon.address());
+    EXPECT_EQ(json["server"]["driver_version"], 13000);
+    EXPECT_TRUE(json["server"].contains("version"));
+    EXPECT_TRUE(json["server"].contains("uptime_seconds"));
+    EXPECT_TRUE(json["server"].contains("driver"));
+    ASSERT_EQ(json["devices"].size(), 2u);
+    EXPECT_EQ(json["devices"][1]["index"], 1);
+    EXPECT_EQ(json["devices"][1]["name"], "Stand-in GPU");
+    EXPECT_EQ(json["devices"][1]["uuid"], "GPU-00000000-0000-0000-0000-000000000002");
+    EXPECT_EQ(json["devices"][1]["memory_used_bytes"], 100u << 20);
+    EXPECT_EQ(json["devices"][1]["memory_total_bytes"], 4ull << 30);
+    ASSERT_EQ(json["sessions"].size(), 1u);
+    const auto& session = json["sessions"][0];
+    EXPECT_EQ(session["id"], id);
+    EXPECT_EQ(session["device"], 1);
+    EXPECT_EQ(session["memory_used_bytes"], 100u << 20);
+    EXPECT_EQ(session["memory_quota_bytes"], 0);
+    EXPECT_EQ(session["memory_total_bytes"], 4ull << 30);
+    EXPECT_EQ(session["process_name"], "trainer");
+    EXPECT_EQ(session["user_name"], "tester");
+    EXPECT_EQ(session["state"], "running");
+    for (const char* name : {"peer", "process_id", "age_seconds", "worker_process_id"}) {
+        EXPECT_TRUE(session.contains(name)) << name;
+    }
+}
+
+TEST(StatusCommand, SaysWhatToDoWithoutAServer) {
+    std::string address;
+    {
+        Daemon daemon;
+        address = daemon.address();
+        daemon.signal(SIGTERM);
+        EXPECT_EQ(daemon.wait_for_end(milliseconds(3000)), 0);
+    }
+    const auto shown = run_program({GPUPOOL_COMMAND, "status", "--server", address});
+    EXPECT_EQ(exit_code(shown), 1);
+    EXPECT_EQ(shown.output, "");
+    EXPECT_NE(shown.errors.find("no server reachable at " + address + ": is gpupoold running there"), std::string::npos)
+        << shown.errors;
+}
+
+TEST(StatusCommand, PassesTheServersRefusalOn) {
+    const Daemon daemon("[auth]\ntokens = [\"a-good-token\"]\n");
+    const auto refused = run_program({GPUPOOL_COMMAND, "status", "--server", daemon.address()});
+    EXPECT_EQ(exit_code(refused), 1);
+    EXPECT_NE(refused.errors.find("asks for a token: set GPUPOOL_TOKEN"), std::string::npos) << refused.errors;
+    const auto shown =
+        run_program({GPUPOOL_COMMAND, "status", "--server", daemon.address()}, {"GPUPOOL_TOKEN=a-good-token"});
+    EXPECT_EQ(exit_code(shown), 0) << shown.errors;
+}
+
+TEST(CommandLine, WrongOnesGiveTwo) {
+    EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND})), 2);
+    EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "status", "--no-such-option"})), 2);
+    EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "run", "--no-such-option", "--", "true"})), 2);
+    EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "run"})), 2);
+    EXPECT_EQ(exit_code(run_program({GPUPOOLD, "--no-such-option"})), 2);
+    EXPECT_EQ(exit_code(run_program({GPUPOOLD, "--version"})), 0);
+    EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "--help"})), 0);
+}
+
+struct BadSetting {
+    const char* text;
+    const char* expected;
+};
+
+class BadSettings : public ::testing::TestWithParam<BadSetting> {};
+
+TEST_P(BadSettings, AreNamedWithTheirLine) {
+    const TemporaryFolder folder;
+    const auto config = folder.write("gpupoold.toml", std::string("# first line\n") + GetParam().text);
+    const auto end = run_program({GPUPOOLD, "--config", config});
+    EXPECT_EQ(exit_code(end), 2);
+    EXPECT_NE(end.errors.find(config + ":" + GetParam().expected), std::string::npos) << end.errors;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadSettings,
+    ::testing::Values(BadSetting{"listne = \"x\"\n", "2: there is no setting listne"},
+                      BadSetting{"[limits]\nsesions = 3\n", "3: there is no setting limits.sesions"},
+                      BadSetting{"[limits]\nsessions = \"3\"\n", "3: limits.sessions: must be a whole number"},
+                      BadSetting{"[limits]\nsessions = 0\n", "3: limits.sessions: must be a whole number"},
+                      BadSetting{"[limits]\nsession_memory = \"3 apples\"\n", "3: limits.session_memory:"},
+                      BadSetting{"[auth]\ntokens = [\"short\"]\n", "3: auth.tokens: a token must have"},
+                      BadSetting{"[auth]\ntokens = \"not-a-list\"\n", "3: auth.tokens: must be a list"},
+                      BadSetting{"listen = \n", "2:"},
+                      BadSetting{"[nothing]\na = 1\n", "2: there is no setting nothing"}));
+
+TEST(CommandLine, AMissingDriverIsExplained) {
+    const TemporaryFolder folder;
+    const auto missing =
+        run_program({GPUPOOLD, "--listen", "127.0.0.1:0", "--runtime-directory", folder.path() + "/run", "--worker",
+                     STAND_IN_WORKER, "--driver", "/no/such/libcuda.so.1"});
+    EXPECT_EQ(exit_code(missing), 1);
+    EXPECT_NE(missing.errors.find("cannot read the driver library /no/such/libcuda.so.1"), std::string::npos)
+        << missing.errors;
+    const auto refused = run_program({GPUPOOLD, "--listen", "127.0.0.1:0", "--runtime-directory",
+                                      folder.path() + "/run", "--worker", STAND_IN_WORKER, "--driver", "/dev/null"});
+    EXPECT_EQ(exit_code(refused), 1);
+    EXPECT_NE(refused.errors.find("the stand-in's own refusal"), std::string::npos) << refused.errors;
+}
+
+}  // namespace
+}  // namespace gpupool::test

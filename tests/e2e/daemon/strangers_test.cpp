@@ -1,0 +1,209 @@
+// What a peer may do that is no client of ours, or not one that may come in: each gets a clear answer, none harms
+// anybody.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+
+#include "tests/e2e/daemon/harness.h"
+
+namespace gpupool::test {
+namespace {
+
+// A client with a session, to see that strangers do not disturb it.
+class Strangers : public ::testing::Test {
+  protected:
+    void open(const std::string& settings = "") { daemon_ = std::make_unique<Daemon>(settings); }
+    void expect_alive() {
+        Client client(daemon_->address());
+        client.send_hello({.token = "a-good-token"});
+        EXPECT_FALSE(client.welcome().empty());
+    }
+    std::unique_ptr<Daemon> daemon_;
+};
+
+TEST_F(Strangers, GarbageIsRefused) {
+    open();
+    std::mt19937 random(1);
+    std::vector<std::byte> garbage(10000);
+    for (auto& byte : garbage) byte = static_cast<std::byte>(random());
+    Client stranger(daemon_->address());
+    stranger.send_bytes(garbage);
+    EXPECT_FALSE(stranger.refusal().empty());
+    EXPECT_TRUE(stranger.ended(milliseconds(3000)));
+    expect_alive();
+}
+
+TEST_F(Strangers, AHelloOfGarbageInAGoodFrameIsRefused) {
+    open();
+    std::mt19937 random(2);
+    for (int i = 0; i < 200; ++i) {
+        // Good to begin with, since plain noise is refused at its first pointer.
+        auto payload = hello_payload({.environment = {{"CUDA_MODULE_LOADING", "LAZY"}}});
+        for (int flips = 0; flips < 4; ++flips)
+            payload[random() % payload.size()] ^= static_cast<std::byte>(1u << random() % 8);
+        const transport::ConstBuffer body = payload;
+        wire::FrameHeader header{static_cast<std::uint32_t>(payload.size()), 0, 0, wire::FrameType::hello,
+                                 wire::crc32c(body)};
+        std::array<std::byte, wire::kHeaderBytes> head;
+        wire::encode(header, head);
+        Client stranger(daemon_->address());
+        stranger.send_bytes(head);
+        stranger.send_bytes(payload);
+        const auto answer = stranger.read();
+        ASSERT_TRUE(answer) << answer.error().message;
+        EXPECT_TRUE(answer->type == wire::FrameType::refused || answer->type == wire::FrameType::welcome);
+    }
+    expect_alive();
+}
+
+TEST_F(Strangers, ATruncatedHelloHoldsNobody) {
+    open("[limits]\nhandshake_timeout_ms = 500\n");
+    auto payload = hello_payload({});
+    wire::FrameHeader header{static_cast<std::uint32_t>(payload.size()), 0, 0, wire::FrameType::hello,
+                             wire::crc32c(payload)};
+    std::array<std::byte, wire::kHeaderBytes> head;
+    wire::encode(header, head);
+    Client hung_up(daemon_->address());
+    hung_up.send_bytes(head);
+    hung_up.send_bytes(std::span(payload).first(payload.size() / 2));
+    hung_up.leave();
+    Client waits(daemon_->address());
+    waits.send_bytes(head);
+    waits.send_bytes(std::span(payload).first(payload.size() / 2));
+    EXPECT_NE(waits.refusal(milliseconds(2000)).find("within 500 ms"), std::string::npos);
+    expect_alive();
+}
+
+TEST_F(Strangers, AHelloThatClaims4GiBIsRefusedBeforeItIsRead) {
+    open();
+    std::array<std::byte, wire::kHeaderBytes> head;
+    wire::encode({0xffffffffu, 0, 0, wire::FrameType::hello, 0}, head);
+    Client stranger(daemon_->address());
+    stranger.send_bytes(head);
+    EXPECT_FALSE(stranger.refusal(milliseconds(2000)).empty());
+    expect_alive();
+}
+
+TEST_F(Strangers, AHelloAboveTheServersLimitIsRefused) {
+    open("[limits]\nhello_bytes = 2048\n");
+    Client stranger(daemon_->address());
+    stranger.send_hello({.environment = {{"CUDA_X", std::string(4000, 'x')}}});
+    EXPECT_NE(stranger.refusal().find("2048"), std::string::npos);
+    expect_alive();
+}
+
+TEST_F(Strangers, SilenceEndsAtTheDeadline) {
+    open("[limits]\nhandshake_timeout_ms = 300\n");
+    Client stranger(daemon_->address());
+    EXPECT_NE(stranger.refusal(milliseconds(2000)).find("no Hello within 300 ms"), std::string::npos);
+    EXPECT_TRUE(stranger.ended(milliseconds(3000)));
+}
+
+TEST_F(Strangers, ByteByByteDoesNotStretchTheDeadline) {
+    open("[limits]\nhandshake_timeout_ms = 500\n");
+    Client stranger(daemon_->address());
+    const auto began = std::chrono::steady_clock::now();
+    for (int i = 0; i < 8; ++i) {
+        stranger.send_bytes(std::as_bytes(std::span("GPF1", 1)));
+        std::this_thread::sleep_for(milliseconds(100));
+    }
+    stranger.refusal(milliseconds(2000));
+    EXPECT_LT(std::chrono::steady_clock::now() - began, milliseconds(1500));
+}
+
+TEST_F(Strangers, TooManySilentOnesAreRefusedAtOnce) {
+    open("[limits]\nhandshakes = 2\nhandshake_timeout_ms = 1000\n");
+    Client first(daemon_->address());
+    Client second(daemon_->address());
+    Client third(daemon_->address());
+    EXPECT_NE(third.refusal(milliseconds(500)).find("too many connections"), std::string::npos);
+    first.refusal(milliseconds(3000));
+    first.leave();
+    second.leave();
+    ASSERT_TRUE(eventually([&] { return daemon_->status().ok(); }));
+    expect_alive();
+}
+
+TEST_F(Strangers, TheFirstFrameMustBeAHello) {
+    open();
+    Client stranger(daemon_->address());
+    std::array<std::byte, wire::kHeaderBytes> head;
+    wire::encode({0, 0, 0, wire::FrameType::commands, wire::crc32c({})}, head);
+    stranger.send_bytes(head);
+    EXPECT_NE(stranger.refusal().find("Hello"), std::string::npos);
+}
+
+TEST_F(Strangers, AWrongProtocolVersionIsRefused) {
+    open();
+    Client stranger(daemon_->address());
+    stranger.send_hello({.protocol_version = 99});
+    const auto message = stranger.refusal();
+    EXPECT_NE(message.find("99"), std::string::npos) << message;
+    EXPECT_NE(message.find("install the same version"), std::string::npos) << message;
+}
+
+TEST_F(Strangers, AnotherCallTableIsRefused) {
+    open();
+    Client stranger(daemon_->address());
+    stranger.send_hello({.fingerprint = 0xbb});
+    EXPECT_NE(stranger.refusal().find("different call tables"), std::string::npos);
+}
+
+TEST_F(Strangers, TheTokenMustBeOneOfTheServers) {
+    open("[auth]\ntokens = [\"another-token\", \"a-good-token\"]\n");
+    for (const char* token : {"a-good-toke", "a-good-token2", "A-good-token", "another-tokem"}) {
+        Client stranger(daemon_->address());
+        stranger.send_hello({.token = token});
+        EXPECT_NE(stranger.refusal().find("not one of this server's"), std::string::npos) << token;
+    }
+    Client nobody(daemon_->address());
+    nobody.send_hello();
+    EXPECT_NE(nobody.refusal().find("asks for a token"), std::string::npos);
+    EXPECT_FALSE(daemon_->status().ok());
+    EXPECT_TRUE(daemon_->status("another-token").ok());
+    expect_alive();
+}
+
+TEST_F(Strangers, TokensAreReadFromAFile) {
+    TemporaryFolder folder;
+    const auto file = folder.write("tokens", "# a comment\n\na-good-token\r\n");
+    open("[auth]\ntoken_file = \"" + file + "\"\n");
+    EXPECT_FALSE(daemon_->status().ok());
+    expect_alive();
+}
+
+TEST_F(Strangers, SessionsAreLimited) {
+    open("[limits]\nsessions = 2\n");
+    Client first(daemon_->address());
+    first.send_hello();
+    first.welcome();
+    Client second(daemon_->address());
+    second.send_hello();
+    second.welcome();
+    Client third(daemon_->address());
+    third.send_hello();
+    EXPECT_NE(third.refusal().find("all 2 sessions"), std::string::npos);
+    first.leave();
+    daemon_->sessions(1);
+    expect_alive();
+}
+
+TEST_F(Strangers, TheServerHasTheLastWordOnMemory) {
+    open("[limits]\nsession_memory = \"1GiB\"\n");
+    Client greedy(daemon_->address());
+    greedy.send_hello({.memory_bytes = 64ull << 30});
+    greedy.welcome();
+    EXPECT_EQ(greedy.granted_bytes(), 1u << 30);
+    Client modest(daemon_->address());
+    modest.send_hello({.memory_bytes = 1u << 20});
+    modest.welcome();
+    EXPECT_EQ(modest.granted_bytes(), 1u << 20);
+    Client silent(daemon_->address());
+    silent.send_hello();
+    silent.welcome();
+    EXPECT_EQ(silent.granted_bytes(), 1u << 30);
+}
+
+}  // namespace
+}  // namespace gpupool::test

@@ -1,0 +1,197 @@
+// The pieces between daemon and worker, without processes: messages, the runtime directory, admission, the probe.
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "protocol/schema/supervision.capnp.h"
+#include "server/daemon/admission.h"
+#include "server/daemon/worker_process.h"
+#include "server/supervision/message_socket.h"
+#include "server/supervision/runtime_directory.h"
+#include "tests/e2e/daemon/harness.h"
+
+namespace gpupool::test {
+namespace {
+
+using supervision::MessageSocket;
+
+struct Ends {
+    MessageSocket first;
+    MessageSocket second;
+    Ends() {
+        UniqueFd one;
+        UniqueFd two;
+        EXPECT_TRUE(supervision::make_socket_pair(one, two));
+        first = MessageSocket(std::move(one));
+        second = MessageSocket(std::move(two));
+    }
+};
+
+void send_stop(MessageSocket& socket, const char* text, int descriptor = -1) {
+    capnp::MallocMessageBuilder message;
+    message.initRoot<schema::ToWorker>().setStop(text);
+    const auto sent = socket.send(message, descriptor);
+    EXPECT_TRUE(sent) << (sent ? "" : sent.error().message);
+}
+
+std::string stop_text(const supervision::Message& message) {
+    capnp::FlatArrayMessageReader reader(message.words);
+    return reader.getRoot<schema::ToWorker>().getStop().cStr();
+}
+
+TEST(MessageSocketTest, CarriesMessagesAndDescriptors) {
+    Ends ends;
+    int pipe_ends[2];
+    ASSERT_EQ(::pipe2(pipe_ends, O_CLOEXEC), 0);
+    send_stop(ends.first, "one", pipe_ends[1]);
+    ::close(pipe_ends[1]);
+    send_stop(ends.first, "two");
+    auto messages = ends.second.receive();
+    ASSERT_TRUE(messages);
+    if (messages->size() == 1) {  // a descriptor ends a read
+        auto rest = ends.second.receive();
+        ASSERT_TRUE(rest);
+        for (auto& message : *rest) messages->push_back(std::move(message));
+    }
+    ASSERT_EQ(messages->size(), 2u);
+    EXPECT_EQ(stop_text((*messages)[0]), "one");
+    EXPECT_EQ(stop_text((*messages)[1]), "two");
+    EXPECT_LT((*messages)[1].descriptor.get(), 0);
+    ASSERT_EQ(::write((*messages)[0].descriptor.get(), "x", 1), 1);
+    char byte = 0;
+    EXPECT_EQ(::read(pipe_ends[0], &byte, 1), 1);
+    EXPECT_NE(::fcntl((*messages)[0].descriptor.get(), F_GETFD) & FD_CLOEXEC, 0);
+    ::close(pipe_ends[0]);
+}
+
+TEST(MessageSocketTest, GivesWhatCameBeforeTheEndThenTheEnd) {
+    Ends ends;
+    send_stop(ends.first, "last");
+    ends.first.close();
+    const auto messages = ends.second.receive();
+    ASSERT_TRUE(messages);
+    ASSERT_EQ(messages->size(), 1u);
+    const auto end = ends.second.receive();
+    ASSERT_FALSE(end);
+    EXPECT_EQ(end.error().code, ErrorCode::closed);
+}
+
+TEST(MessageSocketTest, WaitsForTheRestOfAMessage) {
+    Ends ends;
+    capnp::MallocMessageBuilder message;
+    message.initRoot<schema::ToWorker>().setStop("slow");
+    const auto words = capnp::messageToFlatArray(message);
+    const auto length = static_cast<std::uint32_t>(words.asBytes().size());
+    ASSERT_EQ(::write(ends.first.descriptor(), &length, sizeof(length)), 4);
+    EXPECT_TRUE(ends.second.receive()->empty());
+    ASSERT_EQ(::write(ends.first.descriptor(), words.begin(), 9), 9);
+    EXPECT_TRUE(ends.second.receive()->empty());
+    ASSERT_EQ(::write(ends.first.descriptor(), words.asBytes().begin() + 9, length - 9), static_cast<int>(length) - 9);
+    EXPECT_EQ(stop_text(ends.second.receive()->at(0)), "slow");
+}
+
+TEST(MessageSocketTest, RefusesLengthsThatNoMessageHas) {
+    for (const std::uint32_t length : {0u, 7u, 0xfffffff8u, (1u << 20) + 8}) {
+        Ends ends;
+        ASSERT_EQ(::write(ends.first.descriptor(), &length, sizeof(length)), 4);
+        const auto refused = ends.second.receive();
+        ASSERT_FALSE(refused) << length;
+        EXPECT_NE(refused.error().message.find(std::to_string(length)), std::string::npos);
+    }
+}
+
+TEST(RuntimeDirectoryTest, IsPrivateAndHasOneOwner) {
+    TemporaryFolder folder;
+    const auto root = folder.path() + "/run";
+    auto first = supervision::RuntimeDirectory::claim(root, 1234);
+    ASSERT_TRUE(first) << first.error().message;
+    struct stat facts {};
+    ASSERT_EQ(::stat(first->path().c_str(), &facts), 0);
+    EXPECT_EQ(facts.st_mode & 0777, 0700u);
+    ASSERT_EQ(::stat(root.c_str(), &facts), 0);
+    EXPECT_EQ(facts.st_mode & 0777, 0700u);
+    EXPECT_FALSE(supervision::RuntimeDirectory::claim(root, 1234));
+    EXPECT_TRUE(supervision::RuntimeDirectory::claim(root, 1235));
+    EXPECT_FALSE(supervision::connect_supervision(first->supervision_path()));
+    const auto listener = first->listen();
+    ASSERT_TRUE(listener);
+    EXPECT_TRUE(supervision::connect_supervision(first->supervision_path()));
+    first->remove();
+    EXPECT_NE(::stat((root + "/1234").c_str(), &facts), 0);
+    EXPECT_TRUE(supervision::RuntimeDirectory::claim(root, 1234));
+}
+
+TEST(RuntimeDirectoryTest, RefusesWhatIsNotOurs) {
+    TemporaryFolder folder;
+    ASSERT_EQ(::symlink("/tmp", (folder.path() + "/link").c_str()), 0);
+    EXPECT_FALSE(supervision::RuntimeDirectory::claim(folder.path() + "/link", 1));
+    EXPECT_FALSE(supervision::RuntimeDirectory::claim(folder.path() + "/no/such/parent", 1));
+    const auto too_long = supervision::RuntimeDirectory::claim(folder.path() + "/" + std::string(90, 'x'), 1);
+    ASSERT_FALSE(too_long);
+    EXPECT_NE(too_long.error().message.find("too long"), std::string::npos);
+}
+
+TEST(AdmissionTest, TokensMatchWholly) {
+    const std::vector<std::string> tokens{"first-token", "second-token"};
+    EXPECT_TRUE(daemon::token_matches("first-token", tokens));
+    EXPECT_TRUE(daemon::token_matches("second-token", tokens));
+    for (const char* wrong : {"", "first", "first-token-", "first-tokenfirst-token", "First-token", "second-tokem"}) {
+        EXPECT_FALSE(daemon::token_matches(wrong, tokens)) << wrong;
+    }
+    EXPECT_FALSE(daemon::token_matches(std::string_view("first-token\0", 12), tokens));
+}
+
+TEST(AdmissionTest, TheWorkerSeesNoCredentialAndOnlyHarmlessVariables) {
+    const auto payload = hello_payload({.process_name = "a\nb",
+                                        .token = "first-token",
+                                        .environment = {{"CUDA_MODULE_LOADING", "LAZY"},
+                                                        {"CUDA_INJECTION64_PATH", "/tmp/evil.so"},
+                                                        {"LD_PRELOAD", "/tmp/evil.so"},
+                                                        {"CUDA_CACHE_PATH", "/"},
+                                                        {"CUDA_LAUNCH_BLOCKING", std::string(5000, '1')}}});
+    auto verdict = daemon::examine_hello(payload, {{"first-token"}, 0xaa});
+    ASSERT_TRUE(std::holds_alternative<daemon::Guest>(verdict));
+    capnp::MallocMessageBuilder message;
+    daemon::copy_hello(std::get<daemon::Guest>(verdict), message.initRoot<schema::Hello>());
+    const auto seen = message.getRoot<schema::Hello>().asReader();
+    EXPECT_EQ(seen.getToken().size(), 0u);
+    EXPECT_STREQ(seen.getClient().getProcessName().cStr(), "a?b");
+    const auto environment = seen.getPurpose().getSession().getEnvironment();
+    ASSERT_EQ(environment.size(), 1u);
+    EXPECT_STREQ(environment[0].getName().cStr(), "CUDA_MODULE_LOADING");
+    EXPECT_STREQ(environment[0].getValue().cStr(), "LAZY");
+}
+
+TEST(AdmissionTest, EveryTruncationOfAHelloIsRefused) {
+    const auto payload = hello_payload({});
+    for (std::size_t bytes = 0; bytes < payload.size(); ++bytes) {
+        const auto verdict = daemon::examine_hello(std::span(payload).first(bytes), {{}, 0xaa});
+        EXPECT_TRUE(std::holds_alternative<daemon::Refusal>(verdict)) << bytes;
+    }
+}
+
+TEST(ProbeTest, ReadsTheWorkersAnswer) {
+    const auto facts = daemon::parse_probe(
+        R"({"driver": "/x/libcuda.so.1", "driver_version": 13000, "table_fingerprint": "00ff",
+            "devices": [{"name": "H200", "uuid": "GPU-1", "memory_total": 5}]})");
+    ASSERT_TRUE(facts) << facts.error().message;
+    EXPECT_EQ(facts->path, "/x/libcuda.so.1");
+    EXPECT_EQ(facts->table_fingerprint, 0xffu);
+    ASSERT_EQ(facts->devices.size(), 1u);
+    EXPECT_EQ(facts->devices[0].memory_total_bytes, 5u);
+    for (const char* bad : {"", "{", "[]", "{}", R"({"driver": 3, "driver_version": 1, "devices": []})",
+                            R"({"driver": "x", "driver_version": 1, "devices": [{}]})",
+                            R"({"driver": "x", "driver_version": 1, "devices": [], "table_fingerprint": "xyz"})"}) {
+        EXPECT_FALSE(daemon::parse_probe(bad)) << bad;
+    }
+    EXPECT_EQ(daemon::parse_probe(R"({"error": "nothing there"})").error().message, "nothing there");
+}
+
+}  // namespace
+}  // namespace gpupool::test

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Runs one program forwarded to the server of these tests: it must exit with 0 in time, without a report of a sanitizer.
+
+A program with --sections is asked for them (--list) and runs once for each, so that one does not hide the next. Those that
+not-yet.txt names are left out, and said to be.
+"""
+
+import sys
+
+import not_yet
+from setting import indent, parse, run
+
+
+def run_once(setting, name, command, limit_s):
+    """True when it held; shows what it wrote when it did not."""
+    known = setting.written_reports(name) + setting.written_reports("server")
+    outcome = run(command, setting.client(name), limit_s)
+    # A report of the server's may come from a test that runs meanwhile: both fail, and the report says of what.
+    clean = all([setting.check_reports(name, known), setting.check_reports("server", known)])
+    held = outcome.status == 0 and clean
+    print(f"{'ok  ' if held else 'FAIL'} {' '.join(str(part) for part in command[1:]) or name}  ({outcome.seconds:.1f} s)")
+    if not held:
+        print(indent(outcome.output + outcome.errors) + f"    ended with {outcome.end()}")
+    return held
+
+
+def list_sections(setting, name, program, limit_s):
+    listing = run([program, "--list"], setting.client(name), limit_s)
+    if listing.status != 0:
+        sys.exit(f"{program} --list ended with {listing.end()}:\n{indent(listing.output + listing.errors)}")
+    # "NAME (only when named)" is for transports of other kinds.
+    return [line for line in listing.output.splitlines() if line and " " not in line]
+
+
+def main():
+    def add(parser):
+        parser.add_argument("--name", required=True, help="whose reports are whose")
+        parser.add_argument("--limit", type=float, default=100, help="seconds for one run")
+        parser.add_argument("--sections", action="store_true")
+        parser.add_argument("program")
+        parser.add_argument("arguments", nargs="*")
+
+    setting, arguments = parse(__doc__, add)
+    program = setting.build / arguments.program
+    if not arguments.sections:
+        sys.exit(0 if run_once(setting, arguments.name, [program, *arguments.arguments], arguments.limit) else 1)
+
+    sections = list_sections(setting, arguments.name, program, arguments.limit)
+    left_out = not_yet.sections_of(program.name)
+    gone = sorted(set(left_out) - set(sections))
+    held = [run_once(setting, arguments.name, [program, section, *arguments.arguments], arguments.limit)
+            for section in sections if section not in left_out]
+    for section in sections:
+        if section in left_out:
+            print(f"not yet {section}: {left_out[section]}")
+    if gone:
+        print(f"FAIL not-yet.txt names sections that {program.name} does not have: {', '.join(gone)}")
+    print(f"{program.name}: {sum(held)} of {len(sections)} sections held, {len(left_out)} not tried yet")
+    sys.exit(0 if all(held) and not gone else 1)
+
+
+if __name__ == "__main__":
+    main()

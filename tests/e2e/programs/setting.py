@@ -1,0 +1,126 @@
+"""What the tests in this folder share: a build, the environments that its processes run in, and how one is run.
+
+Each test writes below STATE, a folder of the build. A sanitizer's report goes to a file in STATE/reports, whose name says
+whose it is: server.* for gpupoold and its workers, TEST.* for the processes of one test. A report anywhere is a failure.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+SILENT = ("GPUPOOL_", "CUDA_", "ASAN_", "LSAN_", "UBSAN_", "TSAN_", "LD_")
+
+
+@dataclass
+class Outcome:
+    status: int | None  # the exit status, below 0: the signal; None: it ran past the limit
+    output: str
+    errors: str
+    seconds: float
+
+    def end(self):
+        if self.status is None:
+            return "the time limit"
+        return f"exit status {self.status}" if self.status >= 0 else f"signal {-self.status}"
+
+
+class Setting:
+    def __init__(self, arguments):
+        self.build = Path(arguments.build)
+        self.state = Path(arguments.state)
+        self.sanitizer_runtime = arguments.sanitizer_runtime
+        self.libraries = [str(self.build / "lib/gpupool"), *arguments.libraries]
+        self.reports = self.state / "reports"
+
+    def address(self):
+        try:
+            return (self.state / "address").read_text().strip()
+        except OSError:
+            sys.exit("the server of these tests does not run: run them through ctest, or `server.py start` first")
+
+    def sanitizer_options(self, name, leaks):
+        """For a process whose reports are to carry `name`."""
+        if not self.sanitizer_runtime:
+            return {}
+        log = f"log_path={self.reports / name}"
+        return {
+            "ASAN_OPTIONS": f"{log}:detect_leaks={int(leaks)}",
+            "LSAN_OPTIONS": log,
+            "UBSAN_OPTIONS": f"{log}:print_stacktrace=1",
+            "TSAN_OPTIONS": f"{log}:exitcode=66",
+        }
+
+    def plain(self, name, leaks=True):
+        """The environment of a program of gpupool's own."""
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(SILENT)}
+        # Neither the settings of whoever runs the tests nor those of the machine.
+        environment["GPUPOOL_CONFIG"] = str(self.state / "client.toml")
+        return environment | self.sanitizer_options(name, leaks)
+
+    def client(self, name, server=None):
+        """The environment of a CUDA program that takes the build's client for the driver.
+
+        It is not built with the sanitizer that the client may be built with, so the sanitizer's runtime comes before it;
+        leaks are not looked for, since those of a program and of cudart are not ours.
+        """
+        environment = self.plain(name, leaks=False)
+        environment["LD_LIBRARY_PATH"] = ":".join(self.libraries)
+        environment["GPUPOOL_SERVER"] = server or self.address()
+        if self.sanitizer_runtime:
+            environment["LD_PRELOAD"] = self.sanitizer_runtime
+        return environment
+
+    def written_reports(self, name):
+        return sorted(self.reports.glob(f"{name}.[0-9]*"))
+
+    def check_reports(self, name, but=()):
+        """Shows the sanitizer's reports that carry `name`, but those known before; True when there is none."""
+        found = [report for report in self.written_reports(name) if report not in but]
+        for report in found:
+            print(f"a sanitizer reports ({report}):\n{report.read_text(errors='replace')}")
+        return not found
+
+
+def run(command, environment, limit_s):
+    """Runs a command in a process group of its own, which goes with it. Its standard input is empty."""
+    started = time.monotonic()
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=output,
+                                   stderr=errors, env=environment, start_new_session=True)
+        try:
+            status = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        seconds = time.monotonic() - started
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+        texts = []
+        for file in (output, errors):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+    return Outcome(status, *texts, seconds)
+
+
+def indent(text):
+    return "".join(f"    {line}\n" for line in text.splitlines())
+
+
+def parse(description, add=None):
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--build", required=True, help="the build folder: bin/, lib/, cuda/, gpu/")
+    parser.add_argument("--state", required=True, help="a folder for the server's address, logs and reports")
+    parser.add_argument("--sanitizer-runtime", default="", help="the sanitizer's library, where the build has one")
+    parser.add_argument("--libraries", action="append", default=[], help="a folder of shared libraries of CUDA's")
+    if add:
+        add(parser)
+    arguments = parser.parse_args()
+    return Setting(arguments), arguments

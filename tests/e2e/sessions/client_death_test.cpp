@@ -1,0 +1,84 @@
+// Clients that are killed: their worker and their memory are gone within a second, and nobody else notices.
+
+#include <signal.h>
+
+#include <random>
+#include <thread>
+
+#include "tests/e2e/sessions/sessions.h"
+
+namespace gpupool::test {
+namespace {
+
+class ClientDeath : public SessionTest {};
+
+std::uint64_t memory_in_use(const Daemon& daemon) {
+    const auto status = daemon.status();
+    return status && !status->devices.empty() ? status->devices[0].memory_used_bytes : 0;
+}
+
+TEST_F(ClientDeath, AtAnyMomentOfABusyProgramLeavesNothing) {
+    constexpr int kRounds = 8;
+    std::mt19937 random(20260721);
+    const auto before = memory_in_use(*daemon_);
+    for (int round = 0; round < kRounds; ++round) {
+        Program victim(*daemon_, session_program("busy"));
+        ASSERT_TRUE(victim.says("ready"));
+        const auto session = session_of(*daemon_, victim.process());
+        std::this_thread::sleep_for(milliseconds(random() % 150));
+        victim.signal(SIGKILL);
+        EXPECT_TRUE(is_gone(*daemon_, session)) << "round " << round;
+        EXPECT_TRUE(others().empty());
+        EXPECT_LE(memory_in_use(*daemon_), before);
+    }
+}
+
+// Not only when everything runs: before the handshake, in it, before the first call.
+TEST_F(ClientDeath, WhileItStartsLeavesNothing) {
+    std::mt19937 random(7);
+    for (int round = 0; round < 12; ++round) {
+        Program victim(*daemon_, session_program("busy"));
+        std::this_thread::sleep_for(milliseconds(random() % 600));
+        victim.signal(SIGKILL);
+        victim.wait();
+    }
+    EXPECT_TRUE(eventually([&] { return others().empty() && daemon_->children() == 1; }, milliseconds(5000)))
+        << others().size() << " sessions, " << daemon_->children() << " workers";
+}
+
+// Its memory is large and its kernels run on: neither delays the end.
+TEST_F(ClientDeath, OfAProgramThatHoldsMuchFreesItAtOnce) {
+    Program victim(*daemon_, {std::string(TEST_PROGRAMS) + "/long_running", "100", "256"});
+    ASSERT_TRUE(eventually([&] { return victim.output().find("ready") != std::string::npos; }, milliseconds(60000)));
+    const auto session = session_of(*daemon_, victim.process());
+    EXPECT_TRUE(eventually([&] { return session_of(*daemon_, victim.process()).memory_used_bytes >= 256u << 20; }));
+    victim.signal(SIGKILL);
+    EXPECT_TRUE(is_gone(*daemon_, session));
+    EXPECT_LT(memory_in_use(*daemon_), 200u << 20);
+}
+
+TEST_F(ClientDeath, ByOtherSignalsIsTheSame) {
+    for (const int signal : {SIGTERM, SIGSEGV, SIGABRT}) {
+        Program victim(*daemon_, session_program("busy"), {"ASAN_OPTIONS=detect_leaks=0:handle_segv=0"});
+        ASSERT_TRUE(victim.says("ready"));
+        const auto session = session_of(*daemon_, victim.process());
+        victim.signal(signal);
+        EXPECT_TRUE(is_gone(*daemon_, session)) << "signal " << signal;
+    }
+}
+
+// A stopped client is alive: its session stays, and goes on when it does.
+TEST_F(ClientDeath, AStoppedClientKeepsItsSession) {
+    Program victim(*daemon_, session_program("steady"));
+    ASSERT_TRUE(victim.says("ready"));
+    const auto session = session_of(*daemon_, victim.process());
+    victim.signal(SIGSTOP);
+    std::this_thread::sleep_for(milliseconds(1500));
+    EXPECT_EQ(session_of(*daemon_, victim.process()).id, session.id);
+    victim.signal(SIGCONT);
+    victim.end_input();
+    EXPECT_TRUE(victim.succeeds());
+}
+
+}  // namespace
+}  // namespace gpupool::test

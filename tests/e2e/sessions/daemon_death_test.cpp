@@ -1,0 +1,74 @@
+// The daemon dies, comes back, or is stopped in order, while programs run.
+
+#include <signal.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "tests/e2e/sessions/sessions.h"
+
+namespace gpupool::test {
+namespace {
+
+class DaemonDeath : public SessionTest {};
+
+TEST_F(DaemonDeath, RunningSessionsGoOnAndAreTakenOver) {
+    Program second(*daemon_, session_program("steady"));
+    ASSERT_TRUE(second.says("ready"));
+    const auto before = daemon_->sessions(2);
+    daemon_->kill_hard();
+    std::this_thread::sleep_for(milliseconds(700));
+    EXPECT_TRUE(process_exists(second.process()));
+    EXPECT_TRUE(process_exists(bystander_->process()));
+    daemon_->start();
+    const auto after = daemon_->sessions(2);
+    for (const auto& was : before) {
+        EXPECT_TRUE(std::any_of(after.begin(), after.end(), [&](const auto& is) {
+            return is.id == was.id && is.worker_process_id == was.worker_process_id &&
+                   is.process_id == was.process_id && is.memory_used_bytes == was.memory_used_bytes;
+        })) << was.id;
+    }
+    Program visitor(*daemon_, {std::string(TEST_PROGRAMS) + "/vector_add"});
+    EXPECT_TRUE(visitor.succeeds());
+    second.end_input();
+    EXPECT_TRUE(second.succeeds());
+    // What was taken over is cleaned up after like what was started.
+    EXPECT_EQ(daemon_->sessions(1).at(0).process_id, static_cast<std::uint32_t>(bystander_->process()));
+}
+
+TEST_F(DaemonDeath, AClientKilledWhileTheDaemonIsAwayLeavesNothing) {
+    Program victim(*daemon_, session_program("busy"));
+    ASSERT_TRUE(victim.says("ready"));
+    const auto session = session_of(*daemon_, victim.process());
+    daemon_->kill_hard();
+    victim.signal(SIGKILL);
+    EXPECT_TRUE(
+        eventually([&] { return !process_exists(static_cast<pid_t>(session.worker_process_id)); }, milliseconds(1000)));
+    daemon_->start();
+    daemon_->sessions(1);
+}
+
+TEST_F(DaemonDeath, AnOrderlyStopGivesClientsTheError) {
+    bystander_survives_ = false;
+    Program waiting(*daemon_, session_program("wait_synchronize"));
+    Program launching(*daemon_, session_program("launches"));
+    ASSERT_TRUE(waiting.says("waiting"));
+    ASSERT_TRUE(launching.says("waiting"));
+    const auto sessions = daemon_->sessions(3);
+    const auto stopped_at = now_ms();
+    daemon_->signal(SIGTERM);
+    for (Program* program : {&waiting, &launching}) {
+        EXPECT_EQ(program->number("error", milliseconds(10000)), 46);
+        EXPECT_LE(program->number("at", milliseconds(10000)) - stopped_at, 2000);
+        EXPECT_TRUE(program->succeeds());
+    }
+    EXPECT_EQ(daemon_->wait_for_end(milliseconds(10000)), 0);
+    for (const auto& session : sessions) {
+        EXPECT_FALSE(process_exists(static_cast<pid_t>(session.worker_process_id)));
+    }
+    // The bystander's next call failed, and it said so; it did not crash.
+    EXPECT_EQ(bystander_->wait(), 3 << 8) << bystander_->output();
+}
+
+}  // namespace
+}  // namespace gpupool::test

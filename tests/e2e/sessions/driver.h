@@ -1,0 +1,58 @@
+// The driver as a program finds it that links with nothing: opened by name, functions looked up.
+//
+// Ownership: the library stays open until close(). Threads: functions may be called by any. Errors: a missing function
+// ends the program, since nothing can be tested without it.
+#pragma once
+
+#include <cuda.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#define SESSION_FUNCTIONS(each)                                                                                  \
+    each(cuInit) each(cuDeviceGet) each(cuDevicePrimaryCtxRetain) each(cuCtxSetCurrent) each(cuMemAlloc)         \
+        each(cuMemFree) each(cuMemcpyHtoD) each(cuMemcpyDtoH) each(cuMemcpyHtoDAsync) each(cuMemcpyDtoHAsync)    \
+            each(cuMemsetD8Async) each(cuMemsetD32Async) each(cuStreamCreate) each(cuStreamDestroy)              \
+                each(cuStreamSynchronize) each(cuStreamQuery) each(cuCtxSynchronize) each(cuEventCreate)         \
+                    each(cuEventDestroy) each(cuEventRecord) each(cuEventSynchronize) each(cuLaunchHostFunc)     \
+                        each(cuModuleLoadData) each(cuModuleGetFunction) each(cuLaunchKernel) each(cuMemGetInfo) \
+                            each(cuDeviceGetCount) each(cuMemHostAlloc) each(cuMemFreeHost)
+
+namespace gpupool::session_program {
+
+// The library's functions, all found when load() has returned.
+struct Driver {
+#define SESSION_MEMBER(name) decltype(&::name) name = nullptr;
+    SESSION_FUNCTIONS(SESSION_MEMBER)
+#undef SESSION_MEMBER
+    void* library = nullptr;
+
+    void load();
+    void close();
+};
+
+extern Driver driver;
+
+// Initialises, takes device 0's primary context and makes it current to the calling thread.
+CUcontext begin();
+// The same for another thread.
+void use(CUcontext context);
+
+// Ends the program with a line that names the call when it did not succeed.
+void must(CUresult result, const char* what);
+
+// One line on stdout, at once: "WORD NUMBER".
+void say(const std::string& word, long long number = 0);
+
+// Of the clock that all processes of the machine share.
+std::int64_t now_ms();
+
+CUfunction kernel(const char* name);
+
+// The modes, by subject.
+int run_flood(const std::string& mode);
+int run_waiting(const std::string& mode);
+int run_ending(const std::string& mode, char** argv);
+
+}  // namespace gpupool::session_program

@@ -1,0 +1,373 @@
+// Commands that are well formed and wrong: unknown calls, handles that are none, nothing, noise, addresses and sizes
+// that cannot be. Each gets its error, the session goes on (or ends by a rule), and no worker crashes.
+
+#include <random>
+
+#include "tests/e2e/sessions/hostile_client.h"
+
+namespace gpupool::test {
+namespace {
+
+class HostileCalls : public SessionTest {
+  protected:
+    void SetUp() override {
+        SessionTest::SetUp();
+        client_ = std::make_unique<HostileClient>(*daemon_);
+        context_ = client_->make_context();
+    }
+    void TearDown() override {
+        // Whatever ended a session was said in words; a worker that died of a signal says nothing.
+        EXPECT_EQ(daemon_->log().find("signal"), std::string::npos);
+        client_.reset();
+        SessionTest::TearDown();
+    }
+    // All of a kind's wrong handles: one never made, noise, and living handles of other kinds.
+    std::vector<std::uint64_t> wrong_handles(codec::HandleKind kind) {
+        std::vector<std::uint64_t> wrong = {
+            codec::make_handle(kind, 9999),      codec::make_handle(kind, 3, true), 0xdeadbeefdeadbeef, 0x10, ~0ull,
+            codec::make_handle(kind, 9999) | 0xf};
+        const auto living = [&](std::uint64_t handle) {
+            if (codec::kind_of(handle) != kind) {
+                wrong.push_back(handle);
+            }
+        };
+        living(codec::to_wire(context_));
+        living(codec::to_wire(client_->make_stream()));
+        living(codec::to_wire(client_->make_event()));
+        return wrong;
+    }
+    template <class Call, class... Given>
+    void expect_refused(const char* what, std::uint64_t handle, Given... given) {
+        const auto result = client_->call<Call>(given...);
+        ASSERT_TRUE(result.has_value()) << what << " with " << std::hex << handle << " ended the session";
+        EXPECT_TRUE(*result == CUDA_ERROR_INVALID_HANDLE || *result == CUDA_ERROR_INVALID_CONTEXT ||
+                    *result == CUDA_ERROR_INVALID_VALUE)
+            << what << " with " << std::hex << handle << " gave " << std::dec << *result;
+    }
+
+    std::unique_ptr<HostileClient> client_;
+    CUcontext context_ = nullptr;
+};
+
+TEST_F(HostileCalls, UnknownOpcodesAreRefusedAndTheSessionGoesOn) {
+    for (const int opcode : {0, 900, 1023, 1024, 0x7fff, 0xF03F, 0xF040, 0xFFFF}) {
+        const auto number = client_->add_record(static_cast<std::uint16_t>(opcode), std::vector<std::byte>(64));
+        client_->flush();
+        EXPECT_EQ(client_->result_of(number), CUDA_ERROR_NOT_SUPPORTED) << opcode;
+    }
+    // Calls of the table that never travel are as unknown.
+    const auto number = client_->add_record(calls::cuMemcpy::kOpcode, std::vector<std::byte>(64));
+    client_->flush();
+    EXPECT_EQ(client_->result_of(number), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_TRUE(client_->alive());
+}
+
+TEST_F(HostileCalls, WrongStreamsAreRefused) {
+    const CUevent event = client_->make_event();
+    const CUdeviceptr slab = client_->make_slab(2u << 20);
+    for (const auto handle : wrong_handles(codec::HandleKind::stream)) {
+        const auto stream = codec::from_wire<CUstream>(handle);
+        expect_refused<calls::cuStreamSynchronize>("synchronize", handle, stream);
+        expect_refused<calls::cuStreamQuery>("query", handle, stream);
+        expect_refused<calls::cuStreamDestroy_v2>("destroy", handle, stream);
+        expect_refused<calls::cuStreamWaitEvent>("wait", handle, stream, event, 0u);
+        expect_refused<calls::cuEventRecord>("record", handle, event, stream);
+        expect_refused<calls::cuMemsetD8Async>("memset", handle, slab, static_cast<unsigned char>(1), std::size_t{8},
+                                               stream);
+        expect_refused<calls::gpCopyFromDevice>("copy", handle, slab, std::size_t{8}, std::uint64_t{1}, stream);
+        expect_refused<calls::gpHostFunction>("function", handle, std::uint64_t{1}, stream);
+    }
+    EXPECT_TRUE(client_->alive());
+}
+
+TEST_F(HostileCalls, WrongEventsAreRefused) {
+    float milliseconds_between = 0;
+    const CUstream stream = client_->make_stream();
+    for (const auto handle : wrong_handles(codec::HandleKind::event)) {
+        const auto event = codec::from_wire<CUevent>(handle);
+        expect_refused<calls::cuEventQuery>("query", handle, event);
+        expect_refused<calls::cuEventSynchronize>("synchronize", handle, event);
+        expect_refused<calls::cuEventRecord>("record", handle, event, stream);
+        expect_refused<calls::cuEventDestroy_v2>("destroy", handle, event);
+        expect_refused<calls::cuStreamWaitEvent>("wait", handle, stream, event, 0u);
+        expect_refused<calls::cuEventElapsedTime>("elapsed", handle, &milliseconds_between, event, event);
+    }
+}
+
+TEST_F(HostileCalls, WrongCodeIsRefused) {
+    ParameterLayout layout{};
+    unsigned count = 0;
+    int value = 0;
+    for (const auto handle : wrong_handles(codec::HandleKind::module)) {
+        const auto module = codec::from_wire<CUmodule>(handle);
+        auto function = client_->mint<CUfunction>();
+        expect_refused<calls::cuModuleUnload>("unload", handle, module);
+        expect_refused<calls::gpFunctionResolve>("resolve", handle, &function, module, "name", &layout, 1u, &count);
+    }
+    for (const auto handle : wrong_handles(codec::HandleKind::library)) {
+        const auto library = codec::from_wire<CUlibrary>(handle);
+        auto kernel = client_->mint<CUkernel>();
+        auto module = client_->mint<CUmodule>();
+        expect_refused<calls::cuLibraryUnload>("unload", handle, library);
+        expect_refused<calls::gpKernelResolve>("resolve", handle, &kernel, library, "name", &layout, 1u, &count);
+        expect_refused<calls::gpLibraryModule>("module", handle, &module, library);
+    }
+    for (const auto handle : wrong_handles(codec::HandleKind::function)) {
+        const auto function = codec::from_wire<CUfunction>(handle);
+        const LaunchShape launch{function, 1, 1, 1, 1, 1, 1, 0, 0, 0};
+        expect_refused<calls::gpLaunch>("launch", handle, &launch, static_cast<const CUlaunchAttribute*>(nullptr), 0u,
+                                        static_cast<const unsigned char*>(nullptr), std::size_t{0},
+                                        static_cast<CUstream>(nullptr));
+        expect_refused<calls::cuFuncGetAttribute>("attribute", handle, &value, CU_FUNC_ATTRIBUTE_NUM_REGS, function);
+    }
+    EXPECT_TRUE(client_->alive());
+}
+
+TEST_F(HostileCalls, OtherWrongHandlesAreRefused) {
+    for (const auto handle : wrong_handles(codec::HandleKind::context)) {
+        if (handle != 0) {
+            expect_refused<calls::gpContextSynchronize>("synchronize", handle, codec::from_wire<CUcontext>(handle));
+            expect_refused<calls::gpContextDestroy>("destroy", handle, codec::from_wire<CUcontext>(handle));
+            expect_refused<calls::cuCtxEnablePeerAccess>("peer", handle, codec::from_wire<CUcontext>(handle), 0u);
+        }
+    }
+    for (const auto handle : wrong_handles(codec::HandleKind::memory_pool)) {
+        CUdeviceptr address = 0;
+        const auto pool = codec::from_wire<CUmemoryPool>(handle);
+        expect_refused<calls::cuMemPoolDestroy>("destroy", handle, pool);
+        expect_refused<calls::cuMemPoolTrimTo>("trim", handle, pool, std::size_t{0});
+        expect_refused<calls::cuMemAllocFromPoolAsync>("allocate", handle, &address, std::size_t{16}, pool,
+                                                       static_cast<CUstream>(nullptr));
+    }
+    for (const auto handle : wrong_handles(codec::HandleKind::array)) {
+        expect_refused<calls::cuArrayDestroy>("destroy", handle, codec::from_wire<CUarray>(handle));
+    }
+    EXPECT_TRUE(client_->alive());
+}
+
+// Memory handles are the driver's own numbers: what is not one of this session's never reaches it.
+TEST_F(HostileCalls, WrongMemoryHandlesAreRefused) {
+    const CUdeviceptr slab = client_->make_slab(2u << 20);
+    for (const CUmemGenericAllocationHandle handle : {0ull, 1ull, 0x10ull, 0x7fff12345670ull, ~0ull}) {
+        CUmemAllocationProp properties{};
+        expect_refused<calls::cuMemRelease>("release", handle, handle);
+        expect_refused<calls::cuMemMap>("map", handle, slab + (64u << 20), std::size_t{2u << 20}, std::size_t{0},
+                                        handle, 0ull);
+        expect_refused<calls::cuMemGetAllocationPropertiesFromHandle>("properties", handle, &properties, handle);
+    }
+    EXPECT_TRUE(client_->alive());
+}
+
+// Objects that were destroyed are gone at once, also while work still uses them.
+TEST_F(HostileCalls, UseAfterDestroyIsRefused) {
+    const CUdeviceptr slab = client_->make_slab(4u << 20);
+    const CUstream blocked = client_->make_stream();
+    const CUevent event = client_->make_event();
+    client_->flags = 0;
+    // The stream waits for data that never comes; everything behind is held.
+    client_->add<calls::gpCopyToDevice>(slab, std::size_t{2u << 20}, std::uint64_t{77},
+                                        static_cast<const unsigned char*>(nullptr), std::size_t{0}, blocked);
+    client_->add<calls::cuEventRecord>(event, blocked);
+    client_->add<calls::cuEventDestroy_v2>(event);
+    client_->add<calls::cuEventRecord>(event, blocked);
+    client_->add<calls::cuStreamDestroy_v2>(blocked);
+    client_->add<calls::cuStreamDestroy_v2>(blocked);
+    client_->flags = codec::kReplyWanted;
+    EXPECT_EQ(client_->call<calls::cuEventRecord>(event, static_cast<CUstream>(nullptr)), CUDA_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(client_->call<calls::cuEventQuery>(event), CUDA_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(client_->call<calls::cuStreamQuery>(blocked), CUDA_ERROR_INVALID_HANDLE);
+    codec::PullNotice pull{};
+    for (int piece = 0; piece < 2; ++piece) {
+        ASSERT_TRUE(client_->wait_for_pull(77, pull));
+        EXPECT_TRUE(client_->send_bulk(77, pull.offset, pull.bytes));
+    }
+    EXPECT_TRUE(client_->alive());
+    EXPECT_EQ(client_->call<calls::gpContextSynchronize>(context_), CUDA_SUCCESS);
+}
+
+// A context that ends with work held in it and objects of it in use elsewhere.
+TEST_F(HostileCalls, AContextThatEndsInTheMiddleTakesItsObjectsAlong) {
+    auto second = client_->mint<CUcontext>();
+    ASSERT_EQ(
+        client_->call<calls::gpContextCreate>(&second, 0u, 0, static_cast<const CUexecAffinityParam*>(nullptr), 0u),
+        CUDA_SUCCESS);
+    const CUdeviceptr slab = client_->make_slab(4u << 20);
+    const CUstream first_stream = client_->make_stream();
+    client_->context = codec::to_wire(second);
+    const CUevent foreign = client_->make_event();
+    const CUstream second_stream = client_->make_stream();
+    client_->flags = 0;
+    const auto copy = [&](std::uint64_t transfer, CUstream stream) {
+        client_->add<calls::gpCopyToDevice>(slab, std::size_t{1u << 20}, transfer,
+                                            static_cast<const unsigned char*>(nullptr), std::size_t{0}, stream);
+    };
+    copy(1, first_stream);
+    client_->flags = codec::kReplyWanted;
+    const auto end = client_->add<calls::gpContextDestroy>(second);
+    client_->flags = 0;
+    copy(2, first_stream);
+    copy(3, second_stream);
+    client_->add<calls::cuEventRecord>(foreign, first_stream);
+    client_->add<calls::cuEventRecord>(foreign, second_stream);
+    client_->flags = codec::kReplyWanted;
+    const auto waiting = client_->add<calls::cuStreamSynchronize>(second_stream);
+    client_->flush();
+    codec::PullNotice pull{};
+    ASSERT_TRUE(client_->wait_for_pull(1, pull));
+    client_->send_bulk(1, pull.offset, pull.bytes);
+    EXPECT_EQ(client_->result_of(end), CUDA_SUCCESS);
+    // Whoever waited for the context's stream is told that it has ended, not left waiting.
+    EXPECT_TRUE(client_->result_of(waiting).has_value());
+    ASSERT_TRUE(client_->wait_for_pull(2, pull));
+    client_->send_bulk(2, pull.offset, pull.bytes);
+    client_->context = codec::to_wire(context_);
+    EXPECT_EQ(client_->call<calls::cuStreamSynchronize>(first_stream), CUDA_SUCCESS);
+    EXPECT_TRUE(client_->alive());
+}
+
+// A handle says its kind, so an object of one kind cannot be given the name of another; and no name is given twice.
+TEST_F(HostileCalls, NamesOfTheWrongKindAreNotGiven) {
+    CUDA_ARRAY_DESCRIPTOR descriptor{16, 0, CU_AD_FORMAT_FLOAT, 1};
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    for (const std::uint64_t name :
+         {codec::make_handle(codec::HandleKind::module, 500), std::uint64_t{0x0ff0000000000010},
+          std::uint64_t{0xfff0000000000010}, codec::make_handle(codec::HandleKind::memory_pool, 600, true),
+          std::uint64_t{0x123}}) {
+        auto pool = codec::from_wire<CUmemoryPool>(name);
+        EXPECT_NE(client_->call<calls::cuMemPoolCreate>(&pool, &properties).value_or(CUDA_ERROR_INVALID_VALUE), 0);
+        auto array = codec::from_wire<CUarray>(name);
+        EXPECT_NE(client_->call<calls::cuArrayCreate_v2>(&array, &descriptor).value_or(CUDA_ERROR_INVALID_VALUE), 0);
+        if (!client_->alive()) {
+            client_ = std::make_unique<HostileClient>(*daemon_);
+            client_->make_context();
+        }
+    }
+    auto twice = client_->mint<CUevent>();
+    EXPECT_EQ(client_->call<calls::cuEventCreate>(&twice, 0u), CUDA_SUCCESS);
+    EXPECT_NE(client_->call<calls::cuEventCreate>(&twice, 0u).value_or(1), CUDA_SUCCESS);
+}
+
+// Every call with nothing in it: NULL for every pointer, zero for every value.
+TEST_F(HostileCalls, EveryCallWithNothingIsAnsweredOrRefused) {
+    const std::vector<std::byte> nothing(2048);
+    const auto attempt = [&](int opcode) {
+        if (!client_->alive()) {
+            client_ = std::make_unique<HostileClient>(*daemon_);
+            client_->make_context();
+        }
+        const auto number = client_->add_record(static_cast<std::uint16_t>(opcode), nothing);
+        client_->flush();
+        EXPECT_TRUE(client_->answer_to(number).has_value() || client_->ended(milliseconds(0))) << opcode;
+    };
+    for (int opcode = 0; opcode < 650; ++opcode) {
+        attempt(opcode);
+    }
+    for (int opcode = 0xF000; opcode < 0xF040; ++opcode) {
+        attempt(opcode);
+    }
+}
+
+// The same with noise, small numbers and living handles in every place.
+TEST_F(HostileCalls, EveryCallWithNoiseIsAnsweredOrRefused) {
+    std::mt19937_64 random(42);
+    std::vector<std::uint64_t> words(256);
+    int ended = 0;
+    const auto attempt = [&](int opcode, CUstream stream, CUdeviceptr slab) {
+        for (auto& word : words) {
+            const std::uint64_t choices[] = {
+                0, 1, 2, random() % 64, random(), slab, codec::to_wire(stream), client_->context, 1ull << 60, ~0ull};
+            word = choices[random() % std::size(choices)];
+        }
+        client_->add_record(static_cast<std::uint16_t>(opcode), std::as_bytes(std::span(words)));
+    };
+    for (int round = 0; round < 3; ++round) {
+        CUstream stream = nullptr;
+        CUdeviceptr slab = 0;
+        for (int opcode = 0; opcode < 650 + 64; ++opcode) {
+            if (stream == nullptr || !client_->flush() || !client_->alive()) {
+                client_ = std::make_unique<HostileClient>(*daemon_);
+                client_->make_context();
+                stream = client_->make_stream();
+                slab = client_->make_slab(2u << 20);
+                ++ended;
+            }
+            attempt(opcode < 650 ? opcode : 0xF000 + opcode - 650, stream, slab);
+        }
+    }
+    std::printf("%d sessions were ended by noise\n", ended);
+}
+
+TEST_F(HostileCalls, MemoryOutsideTheWindowOrOfAbsurdSizeIsRefused) {
+    constexpr std::uint64_t kMiB = 1u << 20, kBase = HostileClient::kWindowBase,
+                            kEnd = kBase + HostileClient::kWindowBytes;
+    const CUdeviceptr slab = client_->make_slab(4 * kMiB);
+    const auto create = [&](std::uint64_t address, std::uint64_t bytes, int device = 0) {
+        return client_->call<calls::gpSlabCreate>(device, address, bytes).value_or(-1);
+    };
+    EXPECT_EQ(create(kBase - 2 * kMiB, 2 * kMiB), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(create(kEnd - 2 * kMiB, 4 * kMiB), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(create(kEnd, 2 * kMiB), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(create(0, 2 * kMiB), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(create(~0ull << 21, 2 * kMiB), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(create(kBase + 64 * kMiB, 1ull << 60), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(create(kBase + 64 * kMiB, ~0ull << 21), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(create(kBase + 64 * kMiB, 0), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(create(kBase + 64 * kMiB, kMiB), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(create(kBase + 64 * kMiB + 512, 2 * kMiB), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_NE(create(kBase + 64 * kMiB, 2 * kMiB, 77), CUDA_SUCCESS);
+    EXPECT_NE(create(kBase + 64 * kMiB, 2 * kMiB, -1), CUDA_SUCCESS);
+    // Overlaps: the same, its middle, across its end, around it.
+    EXPECT_EQ(create(slab, 4 * kMiB), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(create(slab + 2 * kMiB, 2 * kMiB), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(create(slab + 2 * kMiB, 8 * kMiB), CUDA_ERROR_INVALID_VALUE);
+    // Within the window, but more than the device has.
+    EXPECT_EQ(create(kBase + (4ull << 30), 60ull << 30), CUDA_ERROR_OUT_OF_MEMORY);
+    // Ends that are not a slab's.
+    EXPECT_EQ(client_->call<calls::gpSlabDestroy>(slab, std::size_t{2 * kMiB}), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(client_->call<calls::gpSlabDestroy>(slab + 2 * kMiB, std::size_t{2 * kMiB}), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(client_->call<calls::gpSlabDestroy>(slab, std::size_t{4 * kMiB}), CUDA_SUCCESS);
+    EXPECT_EQ(client_->call<calls::gpSlabDestroy>(slab, std::size_t{4 * kMiB}), CUDA_ERROR_INVALID_VALUE);
+    CUdeviceptr address = 0;
+    EXPECT_EQ(client_->call<calls::cuMemAllocAsync>(&address, std::size_t{1} << 60, static_cast<CUstream>(nullptr)),
+              CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_TRUE(client_->alive());
+}
+
+TEST_F(HostileCalls, CopiesBeyondMemoryAreRefused) {
+    const CUdeviceptr slab = client_->make_slab(2u << 20);
+    const CUstream stream = client_->make_stream();
+    const unsigned char byte = 1;
+    const auto gone = [&](CUdeviceptr at) {
+        EXPECT_NE(
+            client_->call<calls::gpCopyToDevice>(at, std::size_t{1}, std::uint64_t{0}, &byte, std::size_t{1}, stream)
+                .value_or(CUDA_SUCCESS),
+            CUDA_SUCCESS);
+        EXPECT_NE(client_->call<calls::gpCopyFromDevice>(at, std::size_t{4096}, std::uint64_t{5}, stream)
+                      .value_or(CUDA_SUCCESS),
+                  CUDA_SUCCESS);
+        EXPECT_NE(client_->call<calls::cuMemsetD8Async>(at, byte, std::size_t{16}, stream).value_or(CUDA_SUCCESS),
+                  CUDA_SUCCESS);
+    };
+    gone(0);
+    gone(0x1000);
+    gone(slab + (2u << 20));
+    gone(HostileClient::kWindowBase + HostileClient::kWindowBytes - 1);
+    gone(~0ull - 8);
+    // What the worker itself has in memory is not the client's to read.
+    gone(reinterpret_cast<CUdeviceptr>(&byte));
+    EXPECT_NE(client_->call<calls::gpCopyFromDevice>(slab, std::size_t{4u << 20}, std::uint64_t{6}, stream)
+                  .value_or(CUDA_SUCCESS),
+              CUDA_SUCCESS);
+    EXPECT_NE(client_->call<calls::gpCopyFromDevice>(slab, std::size_t{1} << 60, std::uint64_t{7}, stream)
+                  .value_or(CUDA_SUCCESS),
+              CUDA_SUCCESS);
+    EXPECT_NE(client_->call<calls::cuMemcpyDtoDAsync_v2>(slab, slab + 4096, std::size_t{1} << 60, stream)
+                  .value_or(CUDA_SUCCESS),
+              CUDA_SUCCESS);
+    EXPECT_TRUE(client_->alive());
+}
+
+}  // namespace
+}  // namespace gpupool::test

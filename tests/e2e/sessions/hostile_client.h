@@ -1,0 +1,121 @@
+// A client written by hand: it knows the protocol, speaks it with the project's own libraries, and keeps no rule that a
+// test does not want kept.
+//
+// Ownership: owns its connection. Threads: one. Errors: what a test needs to know is returned; what cannot go wrong
+// here throws.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "protocol/calls/call.h"
+#include "protocol/codec/command.h"
+#include "protocol/wire/frame.h"
+#include "tests/e2e/sessions/sessions.h"
+
+namespace gpupool::test {
+
+struct Answer {
+    codec::ReplyHeader header{};
+    std::vector<std::byte> body;
+};
+
+class HostileClient {
+  public:
+    static constexpr std::uint64_t kWindowBase = 0x7e8000000000, kWindowBytes = 1ull << 36;
+
+    explicit HostileClient(const Daemon& daemon, const std::string& name = "hostile");
+    ~HostileClient();
+    HostileClient(const HostileClient&) = delete;
+
+    // ---- bytes and frames; false when the server does not take them within `patience`
+
+    bool send_bytes(std::span<const std::byte> bytes, milliseconds patience = milliseconds(10000));
+    bool send_frame(wire::FrameType type, std::span<const std::byte> payload,
+                    milliseconds patience = milliseconds(10000));
+    // The next frame's header, right in every field, for a test to spoil.
+    wire::FrameHeader next_header(wire::FrameType type, std::span<const std::byte> payload);
+    bool send_header(const wire::FrameHeader& header, std::span<const std::byte> payload);
+    bool send_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes);
+
+    // ---- commands
+
+    // Takes the call into the frame that flush() sends; gives its number.
+    template <class Call, class... Given>
+    std::uint64_t add(Given... given) {
+        return add_arguments<Call>(codec::Indices<Call>{}, given...);
+    }
+    std::uint64_t add_record(std::uint16_t opcode, std::span<const std::byte> body);
+    bool flush(milliseconds patience = milliseconds(10000));
+
+    // Sends the call and waits for its result; nothing when the session ended instead.
+    template <class Call, class... Given>
+    std::optional<int> call(Given... given) {
+        const std::uint64_t number = add<Call>(given...);
+        flush();
+        return result_of(number);
+    }
+    std::optional<Answer> answer_to(std::uint64_t number, milliseconds patience = milliseconds(20000));
+    std::optional<int> result_of(std::uint64_t number, milliseconds patience = milliseconds(20000));
+    // A call that any session can make: does this one still answer?
+    bool alive();
+
+    // ---- what a session needs
+
+    template <class Handle>
+    Handle mint() {
+        return codec::from_wire<Handle>(codec::make_handle(codec::handle_kind_of<Handle>, next_serial_++));
+    }
+    CUcontext make_context();  // primary, and current for what follows
+    CUstream make_stream();
+    CUevent make_event();
+    CUdeviceptr make_slab(std::uint64_t bytes);
+
+    // ---- what the server does
+
+    // Reads until the server hangs up.
+    bool ended(milliseconds patience = milliseconds(5000));
+    // Reads for so long, keeping what comes.
+    void read_for(milliseconds patience);
+    bool wait_for_pull(std::uint64_t transfer, codec::PullNotice& pull);
+    [[nodiscard]] cli::SessionStatus session() const { return session_; }
+    [[nodiscard]] std::uint64_t bulk_bytes() const { return bulk_bytes_; }
+    [[nodiscard]] std::size_t deferred_errors() const { return deferred_errors_.size(); }
+    [[nodiscard]] std::vector<codec::DeferredErrorNotice> errors() const { return deferred_errors_; }
+    [[nodiscard]] std::uint64_t worker_resident_bytes() const;
+
+    void leave();
+    void stop_acknowledging() { acknowledging_ = false; }
+
+    std::uint16_t flags = codec::kReplyWanted;
+    std::uint64_t context = 0;
+    std::uint32_t thread = 0;
+    std::optional<std::uint64_t> next_number;  // overrides the next command's
+
+  private:
+    template <class Call, int... Index>
+    std::uint64_t add_arguments(std::integer_sequence<int, Index...>, calls::ArgumentOf<Call, Index>... arguments) {
+        const void* const addresses[] = {static_cast<const void*>(&arguments)..., nullptr};
+        std::vector<std::byte> body(codec::command_bytes<Call>(addresses));
+        codec::Writer out(body.data());
+        codec::write_command<Call>(out, addresses);
+        return add_record(Call::kOpcode, body);
+    }
+    void greet(const std::string& name);
+    bool read_frame(milliseconds patience);
+    void take_replies(std::span<const std::byte> payload);
+
+    std::unique_ptr<transport::Connection> connection_;
+    cli::SessionStatus session_;
+    std::uint64_t sent_ = 0, received_ = 0, commands_ = 0, next_serial_ = 1, next_address_ = kWindowBase;
+    std::uint64_t bulk_bytes_ = 0;
+    bool over_ = false, acknowledging_ = true;
+    std::vector<std::byte> pending_;
+    std::map<std::uint64_t, Answer> answers_;
+    std::vector<codec::PullNotice> pulls_;
+    std::vector<codec::DeferredErrorNotice> deferred_errors_;
+};
+
+}  // namespace gpupool::test

@@ -1,0 +1,256 @@
+// Everything has a limit: objects without end, work without end, images that never come.
+
+#include <fstream>
+#include <string>
+
+#include "tests/e2e/sessions/hostile_client.h"
+
+namespace gpupool::test {
+namespace {
+
+constexpr std::size_t kMiB = 1u << 20;
+
+class HostileLimits : public SessionTest {
+  protected:
+    void SetUp() override {
+        SessionTest::SetUp();
+        client_ = std::make_unique<HostileClient>(*daemon_);
+        context_ = client_->make_context();
+        before_ = client_->worker_resident_bytes();
+    }
+    void TearDown() override {
+        EXPECT_EQ(daemon_->log().find("signal"), std::string::npos);
+        client_.reset();
+        SessionTest::TearDown();
+    }
+    // Sends `add` up to `count` times without waiting for answers. True when the server drew a line: an error, or the
+    // session's end.
+    template <class Add>
+    bool refused_within(int count, Add add) {
+        client_->flags = 0;
+        for (int i = 0; i < count; ++i) {
+            add(i);
+            if (i % 4096 == 4095) {
+                if (!client_->flush() || !client_->alive() || client_->deferred_errors() != 0) {
+                    return true;
+                }
+            }
+        }
+        client_->flush();
+        return !client_->alive() || client_->deferred_errors() != 0;
+    }
+    void expect_bounded(std::size_t bytes = 1024 * kMiB) {
+        if (!client_->ended(milliseconds(0))) {
+            EXPECT_LT(client_->worker_resident_bytes(), before_ + bytes);
+        }
+    }
+
+    std::unique_ptr<HostileClient> client_;
+    CUcontext context_ = nullptr;
+    std::uint64_t before_ = 0;
+};
+
+TEST_F(HostileLimits, StreamsWithoutEnd) {
+    EXPECT_TRUE(refused_within(200'000, [&](int) {
+        auto stream = client_->mint<CUstream>();
+        client_->add<calls::cuStreamCreate>(&stream, 1u);
+    }));
+    expect_bounded();
+}
+
+TEST_F(HostileLimits, EventsWithoutEnd) {
+    EXPECT_TRUE(refused_within(3'000'000, [&](int) {
+        auto event = client_->mint<CUevent>();
+        client_->add<calls::cuEventCreate>(&event, 0u);
+    }));
+    expect_bounded();
+}
+
+TEST_F(HostileLimits, ContextsWithoutEnd) {
+    int made = 0;
+    for (int i = 0; i < 2000; ++i) {
+        auto context = client_->mint<CUcontext>();
+        if (client_->call<calls::gpContextCreate>(&context, 0u, 0, static_cast<const CUexecAffinityParam*>(nullptr),
+                                                  0u) != CUDA_SUCCESS) {
+            break;
+        }
+        ++made;
+    }
+    EXPECT_LT(made, 1000);
+    EXPECT_GE(made, 16);
+    EXPECT_TRUE(client_->alive());
+    expect_bounded();
+}
+
+// Streams of threads that do not exist.
+TEST_F(HostileLimits, ThreadsWithoutEnd) {
+    EXPECT_TRUE(refused_within(200'000, [&](int i) {
+        client_->thread = static_cast<std::uint32_t>(i);
+        client_->flags = codec::kPerThreadDefaultStream;
+        client_->add<calls::cuMemsetD8Async>(CUdeviceptr{0}, static_cast<unsigned char>(0), std::size_t{0},
+                                             static_cast<CUstream>(nullptr));
+        client_->flags = 0;
+        client_->thread = 0;
+    }));
+    expect_bounded();
+}
+
+// A client that was told to wait and does not.
+TEST_F(HostileLimits, WorkWithoutEndBehindDataThatNeverComes) {
+    const CUstream stream = client_->make_stream();
+    const CUdeviceptr slab = client_->make_slab(4 * kMiB);
+    client_->flags = 0;
+    client_->add<calls::gpCopyToDevice>(slab, 2 * kMiB, std::uint64_t{1}, static_cast<const unsigned char*>(nullptr),
+                                        std::size_t{0}, stream);
+    const std::vector<unsigned char> data(60'000);
+    EXPECT_TRUE(refused_within(60'000, [&](int) {
+        client_->add<calls::gpCopyToDevice>(slab, data.size(), std::uint64_t{0}, data.data(), data.size(), stream);
+    }));
+    expect_bounded();
+}
+
+// They fill the driver's queue of their stream, which must not stop the dispatcher.
+TEST_F(HostileLimits, HostFunctionsThatNeverReturn) {
+    const CUstream stream = client_->make_stream();
+    client_->flags = 0;
+    for (std::uint64_t ticket = 1; ticket <= 100'000; ++ticket) {
+        client_->add<calls::gpHostFunction>(ticket, stream);
+    }
+    client_->flush();
+    EXPECT_TRUE(client_->alive());
+    expect_bounded();
+    client_->leave();
+    EXPECT_TRUE(is_gone(*daemon_, client_->session()));
+}
+
+// One name for two functions: the first could never be told that it has returned.
+TEST_F(HostileLimits, TheSameHostFunctionTwiceIsRefused) {
+    const CUstream stream = client_->make_stream();
+    EXPECT_EQ(client_->call<calls::gpHostFunction>(std::uint64_t{9}, stream), CUDA_SUCCESS);
+    EXPECT_NE(client_->call<calls::gpHostFunction>(std::uint64_t{9}, stream).value_or(0), CUDA_SUCCESS);
+    EXPECT_EQ(client_->call<calls::gpHostFunctionDone>(std::uint64_t{9}), CUDA_SUCCESS);
+    EXPECT_NE(client_->call<calls::gpHostFunctionDone>(std::uint64_t{9}), CUDA_SUCCESS);
+    EXPECT_EQ(client_->call<calls::cuStreamSynchronize>(stream), CUDA_SUCCESS);
+}
+
+// Waiting calls that are sent by the thousand, by threads that cannot all be waiting.
+TEST_F(HostileLimits, WaitingCallsWithoutEnd) {
+    const CUstream stream = client_->make_stream();
+    EXPECT_EQ(client_->call<calls::gpHostFunction>(std::uint64_t{1}, stream), CUDA_SUCCESS);
+    EXPECT_TRUE(refused_within(1'000'000, [&](int) { client_->add<calls::cuStreamSynchronize>(stream); }));
+    expect_bounded();
+}
+
+// Calls that are made on helper threads: as many as there are of those, the rest wait, and are answered in the end.
+TEST_F(HostileLimits, BlockingCallsWithoutEnd) {
+    constexpr int kCalls = 100'000;
+    client_->flags = 0;
+    for (int i = 0; i < kCalls; ++i) {
+        client_->add<calls::cuCtxSetLimit>(CU_LIMIT_STACK_SIZE, std::size_t{1024});
+    }
+    client_->flush();
+    EXPECT_TRUE(client_->alive());
+    expect_bounded();
+    std::ifstream status("/proc/" + std::to_string(client_->session().worker_process_id) + "/status");
+    int threads = 0;
+    for (std::string line; std::getline(status, line);) {
+        if (line.starts_with("Threads:")) {
+            threads = std::stoi(line.substr(8));
+        }
+    }
+    EXPECT_LT(threads, 64);
+}
+
+// The server's own memory is counted nowhere: none is given away.
+TEST_F(HostileLimits, MemoryOfTheServerIsNotToBeHad) {
+    CUmemGenericAllocationHandle handle = 0;
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    for (const auto type : {CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_HOST_NUMA}) {
+        properties.location = {type, 0};
+        EXPECT_EQ(client_->call<calls::cuMemCreate>(&handle, 64 * kMiB, &properties, 0ull), CUDA_ERROR_NOT_SUPPORTED);
+    }
+    properties.location = {CU_MEM_LOCATION_TYPE_INVALID, 0};
+    EXPECT_EQ(client_->call<calls::cuMemCreate>(&handle, 64 * kMiB, &properties, 0ull), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(HostileLimits, ImageDataWithoutAnOfferIsRefused) {
+    const ImageHash hash{1, 2};
+    const unsigned char data[64] = {};
+    EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{0}, data, sizeof data), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(
+        client_->call<calls::gpImageData>(static_cast<const ImageHash*>(nullptr), std::uint64_t{0}, data, sizeof data),
+        CUDA_ERROR_INVALID_VALUE);
+    EXPECT_TRUE(client_->alive());
+}
+
+TEST_F(HostileLimits, ImageDataThatDoesNotFitItsOfferIsRefused) {
+    const ImageHash hash{3, 4};
+    unsigned known = 0;
+    const unsigned char data[64] = {};
+    EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{100}, &known), CUDA_SUCCESS);
+    const auto add = [&](std::uint64_t offset, std::size_t bytes) {
+        return client_->call<calls::gpImageData>(&hash, offset, data, bytes).value_or(-1);
+    };
+    EXPECT_EQ(add(1, 64), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(add(~0ull, 64), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(add(0, 64), CUDA_SUCCESS);
+    EXPECT_EQ(add(0, 64), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(add(64, 64), CUDA_ERROR_INVALID_VALUE);
+    // An image that is not there whole cannot be loaded.
+    auto module = client_->mint<CUmodule>();
+    EXPECT_NE(client_
+                  ->call<calls::gpModuleLoad>(&module, &hash, static_cast<const int*>(nullptr),
+                                              static_cast<const std::uint64_t*>(nullptr), 0u,
+                                              static_cast<char*>(nullptr), std::size_t{0})
+                  .value_or(1),
+              CUDA_SUCCESS);
+    EXPECT_TRUE(client_->alive());
+}
+
+// An offer is only words: memory is taken when the data comes.
+TEST_F(HostileLimits, OffersTakeNoMemory) {
+    unsigned known = 0;
+    for (std::uint64_t i = 0; i < 7; ++i) {
+        const ImageHash hash{100 + i, 0};
+        EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{1} << 30, &known), CUDA_SUCCESS);
+    }
+    const ImageHash hash{1, 1};
+    EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{1} << 60, &known), CUDA_ERROR_INVALID_IMAGE);
+    EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{0}, &known), CUDA_ERROR_INVALID_IMAGE);
+    expect_bounded(256 * kMiB);
+}
+
+TEST_F(HostileLimits, OffersWithoutEnd) {
+    EXPECT_TRUE(refused_within(3'000'000, [&](int i) {
+        const ImageHash hash{static_cast<std::uint64_t>(i), 9};
+        unsigned known = 0;
+        client_->add<calls::gpImageOffer>(&hash, std::uint64_t{8}, &known);
+    }));
+    expect_bounded(512 * kMiB);
+}
+
+// What a JIT option points to would lie in the worker's memory.
+TEST_F(HostileLimits, OptionsThatAreAddressesDoNotReachTheDriver) {
+    const std::string ptx = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry f() { ret; }\n";
+    const ImageHash hash{5, 6};
+    unsigned known = 0;
+    EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{ptx.size()}, &known), CUDA_SUCCESS);
+    EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{0},
+                                                reinterpret_cast<const unsigned char*>(ptx.data()), ptx.size()),
+              CUDA_SUCCESS);
+    for (const int option :
+         {static_cast<int>(CU_JIT_INFO_LOG_BUFFER), static_cast<int>(CU_JIT_ERROR_LOG_BUFFER),
+          static_cast<int>(CU_JIT_GLOBAL_SYMBOL_NAMES), static_cast<int>(CU_JIT_REFERENCED_KERNEL_NAMES), 12345, -1}) {
+        auto module = client_->mint<CUmodule>();
+        const int options[] = {option, static_cast<int>(CU_JIT_OPTIMIZATION_LEVEL)};
+        const std::uint64_t values[] = {0x4141414141414141, 4};
+        const auto result = client_->call<calls::gpModuleLoad>(&module, &hash, options, values, 2u,
+                                                               static_cast<char*>(nullptr), std::size_t{0});
+        EXPECT_EQ(result, CUDA_ERROR_INVALID_VALUE) << option;
+    }
+    EXPECT_TRUE(client_->alive());
+}
+
+}  // namespace
+}  // namespace gpupool::test

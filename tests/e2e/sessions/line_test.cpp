@@ -1,0 +1,69 @@
+// Programs over a bad line: a slow one changes nothing but the time, a broken one gives errors and leaves nothing.
+
+#include <list>
+
+#include "tests/e2e/sessions/proxy.h"
+#include "tests/e2e/sessions/sessions.h"
+
+namespace gpupool::test {
+namespace {
+
+class Line : public SessionTest {
+  protected:
+    // The programs whose point is order: several threads on one stream, one that waits for another's copy, bulk data
+    // both ways. All of them at once, twice.
+    void run_order_programs(const std::string& server) {
+        std::list<Program> programs;
+        for (int round = 0; round < 2; ++round) {
+            for (const char* name : {"order_one_stream", "release_by_other_thread", "both_directions"}) {
+                programs.emplace_back(*daemon_, std::vector<std::string>{std::string(GPU_PROGRAMS) + "/" + name},
+                                      std::vector<std::string>{"GPUPOOL_SERVER=" + server});
+            }
+        }
+        for (Program& program : programs) {
+            EXPECT_TRUE(program.succeeds(milliseconds(150000)));
+        }
+    }
+    // A program that works without end meets the line's fault: it gets an error, and nothing of it is left.
+    void expect_loss(const transport::faulty::Faults& up, const transport::faulty::Faults& down) {
+        BadLine line(daemon_->address(), up, down);
+        Program program(*daemon_, session_program("busy"), {"GPUPOOL_SERVER=" + line.address()});
+        const int status = program.wait(milliseconds(60000));
+        EXPECT_TRUE(WIFEXITED(status)) << std::hex << status << program.errors();
+        EXPECT_NE(program.output().find("failed:"), std::string::npos) << program.output() << program.errors();
+        EXPECT_TRUE(eventually([&] { return others().empty() && daemon_->children() == 1; }, milliseconds(2000)));
+    }
+};
+
+TEST_F(Line, OrderHoldsUnderLoad) {
+    run_order_programs(daemon_->address());
+}
+
+TEST_F(Line, OrderHoldsOverASlowLineInCrumbs) {
+    transport::faulty::Faults faults;
+    faults.delay = std::chrono::microseconds(1500);
+    faults.split_bytes = 9000;
+    BadLine line(daemon_->address(), faults, faults);
+    run_order_programs(line.address());
+}
+
+TEST_F(Line, ACutGivesErrorsAndLeavesNothing) {
+    for (const std::uint64_t bytes : {100u, 5'000u, 20'000u, 100'000u, 3'000'000u, 20'000'001u}) {
+        transport::faulty::Faults cut;
+        cut.cut_after_sent = bytes;
+        expect_loss(cut, {});
+        expect_loss({}, cut);
+    }
+}
+
+TEST_F(Line, ADamagedByteGivesErrorsAndLeavesNothing) {
+    for (const std::uint64_t at : {20'000u, 100'001u, 3'000'002u, 20'000'003u}) {
+        transport::faulty::Faults damage;
+        damage.corrupt_sent_at = at;
+        expect_loss(damage, {});
+        expect_loss({}, damage);
+    }
+}
+
+}  // namespace
+}  // namespace gpupool::test

@@ -1,0 +1,198 @@
+// What the session tests kill, cut off and watch: gpupool_session_program MODE.
+//
+//   steady   checks results without end, until stdin ends; exits with 0 when all were right
+//   busy     a bit of everything without end, says "ready" after the first round
+//   others   see program_waits.cpp, program_floods.cpp and program_endings.cpp
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "tests/e2e/sessions/driver.h"
+
+namespace gpupool::session_program {
+
+Driver driver;
+
+#define SESSION_TEXT(name) #name
+#define SESSION_SYMBOL(name) SESSION_TEXT(name)
+
+void Driver::load() {
+    library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+        std::fprintf(stderr, "%s\n", dlerror());
+        std::_Exit(99);
+    }
+#define SESSION_FIND(function)                                                                 \
+    function = reinterpret_cast<decltype(function)>(dlsym(library, SESSION_SYMBOL(function))); \
+    if (function == nullptr) {                                                                 \
+        std::fprintf(stderr, "there is no %s\n", SESSION_SYMBOL(function));                    \
+        std::_Exit(99);                                                                        \
+    }
+    SESSION_FUNCTIONS(SESSION_FIND)
+#undef SESSION_FIND
+}
+
+void Driver::close() {
+    dlclose(library);
+    library = nullptr;
+}
+
+void say(const std::string& word, long long number) {
+    std::printf("%s %lld\n", word.c_str(), number);
+    std::fflush(stdout);
+}
+
+void must(CUresult result, const char* what) {
+    if (result != CUDA_SUCCESS) {
+        say(std::string("failed:") + what, result);
+        std::_Exit(3);
+    }
+}
+
+std::int64_t now_ms() {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
+
+void use(CUcontext context) {
+    must(driver.cuCtxSetCurrent(context), "cuCtxSetCurrent");
+}
+
+CUcontext begin() {
+    must(driver.cuInit(0), "cuInit");
+    CUcontext context = nullptr;
+    must(driver.cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
+    use(context);
+    return context;
+}
+
+CUfunction kernel(const char* name) {
+    static CUmodule module = nullptr;
+    if (module == nullptr) {
+        std::ifstream file(std::getenv("SESSION_KERNELS"));
+        std::stringstream text;
+        text << file.rdbuf();
+        must(driver.cuModuleLoadData(&module, text.str().c_str()), "cuModuleLoadData");
+    }
+    CUfunction function = nullptr;
+    must(driver.cuModuleGetFunction(&function, module, name), "cuModuleGetFunction");
+    return function;
+}
+
+namespace {
+
+constexpr unsigned kWords = 40'000;  // more than rides in a command
+
+void check_words(const std::vector<unsigned>& words, unsigned expected) {
+    if (!std::all_of(words.begin(), words.end(), [&](unsigned word) { return word == expected; })) {
+        say("wrong", words.front());
+        std::_Exit(4);
+    }
+}
+
+void add(CUfunction function, CUdeviceptr data, unsigned value, CUstream stream) {
+    unsigned count = kWords;
+    void* arguments[] = {&data, &count, &value};
+    must(driver.cuLaunchKernel(function, (kWords + 255) / 256, 1, 1, 256, 1, 1, 0, stream, arguments, nullptr),
+         "cuLaunchKernel");
+}
+
+int run_steady() {
+    begin();
+    const CUfunction function = kernel("add_value");
+    CUstream stream = nullptr;
+    CUdeviceptr data = 0;
+    must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    must(driver.cuMemAlloc(&data, kWords * sizeof(unsigned)), "cuMemAlloc");
+    std::atomic<bool> over{false};
+    std::thread watch([&] {
+        char byte = 0;
+        while (::read(STDIN_FILENO, &byte, 1) > 0) {
+        }
+        over = true;
+    });
+    long long rounds = 0, longest_ms = 0;
+    while (!over) {
+        const auto start = now_ms();
+        const auto value = static_cast<unsigned>(rounds % 1000);
+        std::vector<unsigned> words(kWords, value);
+        must(driver.cuMemcpyHtoDAsync(data, words.data(), words.size() * sizeof(unsigned), stream), "cuMemcpyHtoD");
+        add(function, data, 5, stream);
+        must(driver.cuMemcpyDtoHAsync(words.data(), data, words.size() * sizeof(unsigned), stream), "cuMemcpyDtoH");
+        must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+        check_words(words, value + 5);
+        longest_ms = std::max<long long>(longest_ms, now_ms() - start);
+        if (++rounds == 1) {
+            say("ready");
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    watch.join();
+    say("rounds", rounds);
+    say("longest_ms", longest_ms);
+    return 0;
+}
+
+int run_busy() {
+    const CUcontext context = begin();
+    const CUfunction function = kernel("add_value");
+    const auto work = [&](bool tell) {
+        use(context);
+        std::vector<unsigned> words(1u << 20, 7);
+        for (bool first = true;; first = false) {
+            CUstream stream = nullptr;
+            CUevent event = nullptr;
+            CUdeviceptr data = 0;
+            must(driver.cuStreamCreate(&stream, CU_STREAM_DEFAULT), "cuStreamCreate");
+            must(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+            must(driver.cuMemAlloc(&data, words.size() * sizeof(unsigned)), "cuMemAlloc");
+            must(driver.cuMemcpyHtoDAsync(data, words.data(), words.size() * sizeof(unsigned), stream), "copy in");
+            for (unsigned i = 0; i < 20; ++i) {
+                add(function, data, 1, stream);
+            }
+            must(driver.cuLaunchHostFunc(
+                     stream, [](void*) {}, nullptr),
+                 "cuLaunchHostFunc");
+            must(driver.cuMemcpyDtoHAsync(words.data(), data, words.size() * sizeof(unsigned), stream), "copy out");
+            must(driver.cuEventRecord(event, stream), "cuEventRecord");
+            must(driver.cuEventSynchronize(event), "cuEventSynchronize");
+            must(driver.cuMemFree(data), "cuMemFree");
+            must(driver.cuEventDestroy(event), "cuEventDestroy");
+            must(driver.cuStreamDestroy(stream), "cuStreamDestroy");
+            if (first && tell) {
+                say("ready");
+            }
+        }
+    };
+    std::thread(work, false).detach();
+    work(true);
+    return 0;
+}
+
+}  // namespace
+}  // namespace gpupool::session_program
+
+int main(int argc, char** argv) {
+    using namespace gpupool::session_program;
+    alarm(120);  // whatever hangs must not stay
+    const std::string mode = argc > 1 ? argv[1] : "";
+    driver.load();
+    if (mode == "steady") {
+        return run_steady();
+    }
+    if (mode == "busy") {
+        return run_busy();
+    }
+    int verdict = run_waiting(mode);
+    verdict = verdict >= 0 ? verdict : run_flood(mode);
+    return verdict >= 0 ? verdict : run_ending(mode, argv);
+}

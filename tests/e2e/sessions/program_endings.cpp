@@ -1,0 +1,178 @@
+// Modes that leave in an unusual way. Each must end by itself, with status 0 unless it says otherwise.
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "tests/e2e/sessions/driver.h"
+
+namespace gpupool::session_program {
+namespace {
+
+CUcontext the_context = nullptr;
+CUdeviceptr the_memory = 0;
+
+void hold_something() {
+    the_context = begin();
+    must(driver.cuMemAlloc(&the_memory, 1u << 20), "cuMemAlloc");
+    must(driver.cuMemsetD8Async(the_memory, 1, 1u << 20, nullptr), "cuMemsetD8Async");
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+}
+
+// A call at a time when everything is being taken down: any result will do, as long as it comes.
+void late_calls(const char* when) {
+    unsigned char byte = 0;
+    say(std::string(when) + ":set", driver.cuCtxSetCurrent(the_context));
+    say(std::string(when) + ":copy", driver.cuMemcpyDtoH(&byte, the_memory, 1));
+    say(std::string(when) + ":free", driver.cuMemFree(the_memory));
+    say(std::string(when) + ":synchronize", driver.cuCtxSynchronize());
+}
+
+struct AtDestruction {
+    bool active = false;
+    ~AtDestruction() {
+        if (active) {
+            late_calls("destructor");
+        }
+    }
+};
+AtDestruction at_destruction;
+
+// Calls without end, in a thread of its own.
+void keep_calling() {
+    std::thread([] {
+        use(the_context);
+        std::vector<unsigned char> host(1u << 20);
+        while (true) {
+            if (driver.cuMemcpyHtoD(the_memory, host.data(), host.size()) != CUDA_SUCCESS ||
+                driver.cuMemcpyDtoH(host.data(), the_memory, host.size()) != CUDA_SUCCESS) {
+                return;
+            }
+        }
+    }).detach();
+}
+
+int child_status(pid_t child) {
+    int status = -1;
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 100 + WTERMSIG(status);
+}
+
+// Children of a process whose other threads are in the middle of calls: CUDA is not to be had there, and says so.
+int fork_busy() {
+    for (int i = 0; i < 3; ++i) {
+        keep_calling();
+    }
+    for (int round = 0; round < 30; ++round) {
+        const pid_t child = fork();
+        if (child == 0) {
+            alarm(20);
+            std::size_t free_bytes = 0, total_bytes = 0;
+            const bool refused = driver.cuCtxSynchronize() == CUDA_ERROR_NOT_INITIALIZED &&
+                                 driver.cuInit(0) == CUDA_ERROR_NOT_INITIALIZED &&
+                                 driver.cuMemGetInfo(&free_bytes, &total_bytes) == CUDA_ERROR_NOT_INITIALIZED;
+            if (round % 2 == 0) {
+                std::_Exit(refused ? 0 : 7);
+            }
+            std::exit(refused ? 0 : 7);
+        }
+        if (const int status = child_status(child); status != 0) {
+            say("child", status);
+            return 8;
+        }
+    }
+    // The parent's session is as it was.
+    unsigned char byte = 0;
+    must(driver.cuMemsetD8Async(the_memory, 9, 1, nullptr), "cuMemsetD8Async");
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    must(driver.cuMemcpyDtoH(&byte, the_memory, 1), "cuMemcpyDtoH");
+    return 0;
+}
+
+int fork_exec(char** argv) {
+    for (int i = 0; i < 2; ++i) {
+        keep_calling();
+    }
+    const pid_t child = fork();
+    if (child == 0) {
+        execl(argv[0], argv[0], "visit", nullptr);
+        std::_Exit(9);
+    }
+    if (const int status = child_status(child); status != 0) {
+        say("child", status);
+        return 8;
+    }
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    return 0;
+}
+
+int reload() {
+    driver.close();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // time for a thread to trip over it
+    driver.load();
+    // The same library, or one that starts afresh; either works.
+    hold_something();
+    return 0;
+}
+
+[[noreturn]] void exit_elsewhere() {
+    std::thread([] { std::exit(0); }).detach();
+    while (true) {
+        (void)driver.cuCtxSynchronize();
+    }
+}
+
+}  // namespace
+
+int run_ending(const std::string& mode, char** argv) {
+    if (mode == "atexit") {
+        std::atexit([] { late_calls("atexit"); });  // before the library registers anything
+    }
+    hold_something();
+    if (mode == "visit" || mode == "atexit") {
+        return 0;
+    }
+    if (mode == "late_atexit") {
+        std::atexit([] { late_calls("atexit"); });
+        return 0;
+    }
+    if (mode == "destructor") {
+        at_destruction.active = true;
+        return 0;
+    }
+    if (mode == "exit_busy") {
+        for (int i = 0; i < 4; ++i) {
+            keep_calling();
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        return 0;
+    }
+    if (mode == "exit_elsewhere") {
+        exit_elsewhere();
+    }
+    if (mode == "quick_exit") {
+        std::quick_exit(0);
+    }
+    if (mode == "close") {
+        driver.close();
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        return 0;
+    }
+    if (mode == "reload") {
+        return reload();
+    }
+    if (mode == "fork_exec") {
+        return fork_exec(argv);
+    }
+    if (mode == "fork_busy") {
+        return fork_busy();
+    }
+    say("unknown_mode");
+    return 98;
+}
+
+}  // namespace gpupool::session_program

@@ -1,0 +1,133 @@
+// Modes that stand in one call when their worker is killed. Each says "waiting" before that call, "error CODE" and "at
+// MILLISECONDS" when it fails, then makes other calls, which must all give the same error, and returns from main().
+//
+//   wait_synchronize wait_download wait_upload wait_host_function wait_event launches
+
+#include <array>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include "tests/e2e/sessions/driver.h"
+
+namespace gpupool::session_program {
+namespace {
+
+// Holds a stream up for longer than any test takes, without using the processor.
+void block(CUstream stream) {
+    must(driver.cuLaunchHostFunc(
+             stream, [](void*) { std::this_thread::sleep_for(std::chrono::seconds(60)); }, nullptr),
+         "cuLaunchHostFunc");
+}
+
+// Later calls of every kind: local, deferred and waiting ones.
+int after_loss(CUresult lost, CUdeviceptr data, CUstream stream) {
+    CUdeviceptr other = 0;
+    CUstream another = nullptr;
+    std::size_t free_bytes = 0, total_bytes = 0;
+    std::array<char, 16> buffer{};
+    const CUresult results[] = {
+        driver.cuCtxSynchronize(),
+        driver.cuStreamSynchronize(stream),
+        driver.cuStreamQuery(stream),
+        driver.cuMemAlloc(&other, std::size_t{64} << 20),
+        driver.cuMemcpyDtoH(buffer.data(), data, buffer.size()),
+        driver.cuMemcpyHtoD(data, buffer.data(), buffer.size()),
+        driver.cuMemsetD8Async(data, 0, 16, stream),
+        driver.cuStreamCreate(&another, CU_STREAM_DEFAULT),
+        driver.cuMemGetInfo(&free_bytes, &total_bytes),
+        driver.cuLaunchHostFunc(
+            stream, [](void*) {}, nullptr),
+        driver.cuMemFree(data),
+        driver.cuStreamDestroy(stream),
+        driver.cuInit(0),
+    };
+    int index = 0;
+    for (const CUresult result : results) {
+        if (result != lost) {
+            say("call " + std::to_string(index) + " gave", result);
+            return 5;
+        }
+        ++index;
+    }
+    say("consistent");
+    return 0;
+}
+
+CUresult launch_until_error(CUstream stream) {
+    const CUfunction function = kernel("store_word");
+    CUdeviceptr data = 0;
+    unsigned value = 1;
+    must(driver.cuMemAlloc(&data, 4), "cuMemAlloc");
+    void* arguments[] = {&data, &value};
+    say("waiting");
+    CUresult result = CUDA_SUCCESS;
+    while (result == CUDA_SUCCESS) {
+        result = driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr);
+    }
+    return result;
+}
+
+}  // namespace
+
+int run_waiting(const std::string& mode) {
+    if (mode.rfind("wait_", 0) != 0 && mode != "launches") {
+        return -1;
+    }
+    begin();
+    constexpr std::size_t kBytes = std::size_t{100} << 20;  // more than fits between here and the GPU
+    CUstream stream = nullptr;
+    CUdeviceptr data = 0;
+    must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    must(driver.cuMemAlloc(&data, kBytes), "cuMemAlloc");
+    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    std::vector<char> host(kBytes);
+    CUresult result = CUDA_SUCCESS;
+    if (mode == "launches") {
+        result = launch_until_error(stream);
+    } else {
+        if (mode != "wait_host_function") {
+            block(stream);
+        }
+        CUevent event = nullptr;
+        must(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+        must(driver.cuEventRecord(event, stream), "cuEventRecord");
+        if (mode == "wait_host_function") {
+            // The function says that it runs, so the kill comes while it does; it ends a little after that.
+            must(driver.cuLaunchHostFunc(
+                     stream,
+                     [](void*) {
+                         say("waiting");
+                         std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+                     },
+                     nullptr),
+                 "cuLaunchHostFunc");
+            result = driver.cuStreamSynchronize(stream);
+        } else {
+            say("waiting");
+        }
+        if (mode == "wait_synchronize") {
+            result = driver.cuStreamSynchronize(stream);
+        } else if (mode == "wait_download") {
+            result = driver.cuMemcpyDtoHAsync(host.data(), data, kBytes, stream);
+        } else if (mode == "wait_upload") {
+            result = driver.cuMemcpyHtoDAsync(data, host.data(), kBytes, stream);
+        } else if (mode == "wait_event") {
+            result = driver.cuEventSynchronize(event);
+        }
+    }
+    const auto at = now_ms();
+    say("error", result);
+    say("at", at);
+    if (result == CUDA_SUCCESS) {
+        return 6;
+    }
+    const int verdict = after_loss(result, data, stream);
+    if (mode == "wait_host_function") {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1700));  // the function returns into a lost session
+        say("returned");
+    }
+    return verdict;
+}
+
+}  // namespace gpupool::session_program

@@ -1,0 +1,70 @@
+#include "tests/e2e/sessions/proxy.h"
+
+#include <array>
+#include <stdexcept>
+
+#include "protocol/transport/endpoint.h"
+#include "protocol/transport/tcp/connector.h"
+#include "protocol/transport/tcp/listener.h"
+
+namespace gpupool::test {
+
+BadLine::BadLine(const std::string& server, const transport::faulty::Faults& up, const transport::faulty::Faults& down)
+    : server_(server), up_(up), down_(down) {
+    auto listener = transport::tcp::listen(*transport::Endpoint::parse("127.0.0.1:0"));
+    if (!listener) {
+        throw std::runtime_error(listener.error().message);
+    }
+    listener_ = std::move(*listener);
+    address_ = listener_->address();
+    acceptor_ = std::thread([this] { accept(); });
+}
+
+BadLine::~BadLine() {
+    listener_->shutdown();
+    acceptor_.join();
+    {
+        const std::lock_guard lock(mutex_);
+        over_ = true;
+        for (const auto& connection : connections_) {
+            connection->shutdown();
+        }
+    }
+    for (std::thread& thread : pumps_) {
+        thread.join();
+    }
+}
+
+void BadLine::accept() {
+    while (auto accepted = listener_->accept()) {
+        auto onward = transport::tcp::connect(*transport::Endpoint::parse(server_),
+                                              transport::Clock::now() + std::chrono::seconds(5));
+        if (!onward) {
+            (*accepted)->shutdown();
+            continue;
+        }
+        const std::lock_guard lock(mutex_);
+        connections_.push_back(transport::faulty::wrap(std::move(*accepted), down_));
+        transport::Connection& program = *connections_.back();
+        connections_.push_back(transport::faulty::wrap(std::move(*onward), up_));
+        transport::Connection& server = *connections_.back();
+        pumps_.emplace_back([this, &program, &server] { pump(program, server); });
+        pumps_.emplace_back([this, &program, &server] { pump(server, program); });
+    }
+}
+
+void BadLine::pump(transport::Connection& from, transport::Connection& to) {
+    std::vector<std::byte> buffer(256u << 10);
+    while (true) {
+        const auto count = from.receive(buffer);
+        const transport::ConstBuffer data(buffer.data(), count ? *count : 0);
+        if (!count || !to.send({&data, 1})) {
+            break;
+        }
+    }
+    // The end of one direction is the end of the line, as when a cable is pulled.
+    from.shutdown();
+    to.shutdown();
+}
+
+}  // namespace gpupool::test

@@ -1,0 +1,41 @@
+// A bad line between programs and a server: passes bytes on, late, in crumbs, damaged, or only so many.
+//
+// Ownership: owns its threads and connections; ends them when destroyed. Threads: its own. Errors: a connection that
+// cannot be passed on is closed.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "protocol/transport/connection.h"
+#include "protocol/transport/faulty/connection.h"
+
+namespace gpupool::test {
+
+class BadLine {
+  public:
+    // `up`: from program to server; `down`: back.
+    BadLine(const std::string& server, const transport::faulty::Faults& up, const transport::faulty::Faults& down);
+    ~BadLine();
+    BadLine(const BadLine&) = delete;
+
+    [[nodiscard]] const std::string& address() const { return address_; }
+
+  private:
+    void accept();
+    void pump(transport::Connection& from, transport::Connection& to);
+
+    const std::string server_;
+    const transport::faulty::Faults up_, down_;
+    std::unique_ptr<transport::Listener> listener_;
+    std::string address_;
+    std::mutex mutex_;
+    bool over_ = false;
+    std::vector<std::unique_ptr<transport::Connection>> connections_;
+    std::vector<std::thread> pumps_;
+    std::thread acceptor_;
+};
+
+}  // namespace gpupool::test

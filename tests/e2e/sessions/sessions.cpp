@@ -1,0 +1,235 @@
+#include "tests/e2e/sessions/sessions.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+namespace gpupool::test {
+namespace {
+
+std::string content(const std::string& path) {
+    std::ifstream file(path);
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+}
+
+std::vector<std::string> client_environment(const Daemon& daemon) {
+    std::vector<std::string> environment = {
+        std::string("LD_LIBRARY_PATH=") + GPUPOOL_CLIENT_FOLDER,
+        "GPUPOOL_SERVER=" + daemon.address(),
+        "GPUPOOL_CONNECT_TIMEOUT=30s",
+        std::string("SESSION_KERNELS=") + SESSION_KERNELS,
+    };
+    if (const std::string runtime = GPUPOOL_SANITIZER_RUNTIME; !runtime.empty()) {
+        environment.push_back("LD_PRELOAD=" + runtime);
+        // The session lives as long as the process, so what it holds at the end is not lost.
+        environment.push_back("ASAN_OPTIONS=detect_leaks=0");
+    }
+    return environment;
+}
+
+std::vector<std::string> inherited_environment() {
+    std::vector<std::string> entries;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+        if (!std::string(*entry).starts_with("GPUPOOL_")) {
+            entries.emplace_back(*entry);
+        }
+    }
+    return entries;
+}
+
+// `own`, and what `others` add to it.
+std::vector<std::string> merged(std::vector<std::string> own, const std::vector<std::string>& others) {
+    for (const std::string& entry : others) {
+        const auto name = entry.substr(0, entry.find('=') + 1);
+        if (std::none_of(own.begin(), own.end(), [&](const std::string& mine) { return mine.starts_with(name); })) {
+            own.push_back(entry);
+        }
+    }
+    return own;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+    std::vector<char*> pointers;
+    for (std::string& text : texts) {
+        pointers.push_back(text.data());
+    }
+    pointers.push_back(nullptr);
+    return pointers;
+}
+
+}  // namespace
+
+std::string session_settings(const std::string& settings) {
+    return fmt::format("worker = \"{}\"\ndriver = \"{}\"\n{}", GPUPOOL_WORKER, GPUPOOL_SOFTWARE_GPU, settings);
+}
+
+Program::Program(const Daemon& daemon, const std::vector<std::string>& arguments,
+                 const std::vector<std::string>& environment) {
+    // The first of a name counts, so what is nearest comes first.
+    std::vector<std::string> entries = merged(merged(environment, client_environment(daemon)), inherited_environment());
+    std::vector<std::string> words = arguments;
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    input_ = ends[1];
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, ends[0], 0);
+    const std::string out = folder_.path() + "/out", err = folder_.path() + "/err";
+    ::posix_spawn_file_actions_addopen(&actions, 1, out.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    ::posix_spawn_file_actions_addopen(&actions, 2, err.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    const int failure = ::posix_spawn(&process_, words[0].c_str(), &actions, nullptr, pointers_to(words).data(),
+                                      pointers_to(entries).data());
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::close(ends[0]);
+    EXPECT_EQ(failure, 0) << words[0] << ": " << std::strerror(failure);
+}
+
+Program::~Program() {
+    end_input();
+    if (process_ > 0 && status_ < 0) {
+        ::kill(process_, SIGKILL);
+        ::waitpid(process_, nullptr, 0);
+    }
+    for (const char* finding : {"Sanitizer", "runtime error:"}) {
+        EXPECT_EQ(errors().find(finding), std::string::npos) << errors();
+    }
+}
+
+std::string Program::output() const {
+    return content(folder_.path() + "/out");
+}
+
+std::string Program::errors() const {
+    return content(folder_.path() + "/err");
+}
+
+long long Program::number(const std::string& word, milliseconds patience) const {
+    long long found = -1;
+    eventually(
+        [&] {
+            std::istringstream lines(output());
+            for (std::string line; std::getline(lines, line);) {
+                if (line.starts_with(word + " ")) {
+                    found = std::atoll(line.c_str() + word.size());
+                    return true;
+                }
+            }
+            return !process_exists(process_);
+        },
+        patience);
+    EXPECT_GE(found, 0) << "no \"" << word << "\" in:\n" << output() << errors();
+    return found;
+}
+
+void Program::signal(int number) const {
+    ::kill(process_, number);
+}
+
+void Program::end_input() {
+    if (input_ >= 0) {
+        ::close(input_);
+        input_ = -1;
+    }
+}
+
+int Program::wait(milliseconds patience) {
+    if (status_ < 0) {
+        int status = 0;
+        if (eventually([&] { return ::waitpid(process_, &status, WNOHANG) == process_; }, patience)) {
+            status_ = status;
+        }
+    }
+    return status_;
+}
+
+::testing::AssertionResult Program::succeeds(milliseconds patience) {
+    const int status = wait(patience);
+    if (status == 0) {
+        return ::testing::AssertionSuccess();
+    }
+    return ::testing::AssertionFailure() << (status < 0 ? "it is still running" : fmt::format("status {:#x}", status))
+                                         << "; it said:\n"
+                                         << output() << errors();
+}
+
+std::vector<std::string> session_program(const std::string& mode) {
+    return {SESSION_PROGRAM, mode};
+}
+
+cli::SessionStatus session_of(const Daemon& daemon, pid_t process) {
+    cli::SessionStatus found;
+    const bool seen = eventually([&] {
+        const auto now = daemon.status();
+        if (!now) {
+            return false;
+        }
+        const auto it = std::find_if(now->sessions.begin(), now->sessions.end(), [&](const auto& session) {
+            return session.process_id == static_cast<std::uint32_t>(process);
+        });
+        if (it != now->sessions.end()) {
+            found = *it;
+        }
+        return it != now->sessions.end();
+    });
+    EXPECT_TRUE(seen) << "no session of process " << process;
+    return found;
+}
+
+bool is_gone(const Daemon& daemon, const cli::SessionStatus& session, milliseconds patience) {
+    return eventually(
+        [&] {
+            const auto now = daemon.status();
+            return now &&
+                   std::none_of(now->sessions.begin(), now->sessions.end(),
+                                [&](const auto& other) { return other.id == session.id; }) &&
+                   !process_exists(static_cast<pid_t>(session.worker_process_id));
+        },
+        patience);
+}
+
+std::int64_t now_ms() {
+    return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void SessionTest::SetUp() {
+    daemon_ = std::make_unique<Daemon>(session_settings(settings_));
+    bystander_ = std::make_unique<Program>(*daemon_, session_program("steady"));
+    ASSERT_TRUE(bystander_->says("ready"));
+}
+
+void SessionTest::TearDown() {
+    if (bystander_survives_ && !::testing::Test::HasFatalFailure()) {
+        bystander_->end_input();
+        EXPECT_TRUE(bystander_->succeeds());
+        EXPECT_GT(bystander_->number("rounds", milliseconds(0)), 1);
+        Program visitor(*daemon_, {std::string(TEST_PROGRAMS) + "/vector_add"});
+        EXPECT_TRUE(visitor.succeeds());
+        daemon_->sessions(0);
+        EXPECT_TRUE(eventually([&] { return daemon_->children() == 0; }, milliseconds(2000)));
+    }
+    bystander_.reset();
+    daemon_.reset();
+}
+
+std::vector<cli::SessionStatus> SessionTest::others() const {
+    const auto status = daemon_->status();
+    std::vector<cli::SessionStatus> found;
+    if (status) {
+        std::copy_if(status->sessions.begin(), status->sessions.end(), std::back_inserter(found),
+                     [&](const auto& s) { return s.process_id != static_cast<std::uint32_t>(bystander_->process()); });
+    }
+    return found;
+}
+
+}  // namespace gpupool::test

@@ -1,0 +1,31 @@
+// The decoders of all calls: a command's body as the worker reads it, and a reply as the client does.
+//
+// An input is a choice of the call, then either a raw body or bytes that a fitting body is built from, then the reply.
+#include <cstdint>
+
+#include "tests/fuzz/call_functions.h"
+
+using namespace gpupool;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    constexpr std::size_t kMaxInputBytes = 8u << 10;
+    static const bool checked = [] {
+        fuzz::require_all_opcodes();
+        return true;
+    }();
+    if (!checked || size > kMaxInputBytes) {
+        return 0;
+    }
+    fuzz::Input in({data, size});
+    const auto calls = fuzz::call_functions();
+    const fuzz::CallFunctions& call = calls[in.number(2) % calls.size()];
+    const bool raw = (in.byte() & 3) == 0;
+    const std::size_t raw_bytes = raw ? in.number(2) : 0;
+    fuzz::Body command = raw ? in.take(raw_bytes) : call.build(in);
+    // Both in memory of exactly their size, so that AddressSanitizer sees a read behind their ends.
+    command.shrink_to_fit();
+    fuzz::Body reply = in.take(size);
+    reply.shrink_to_fit();
+    call.decode(command, reply);
+    return 0;
+}

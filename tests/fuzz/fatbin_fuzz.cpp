@@ -1,0 +1,54 @@
+// Everything that reads a peer's code image, on any bytes: classification, entries, unpacking, selection, kernel
+// tables.
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include "common/fatbin/kernels.h"
+#include "common/fatbin/select.h"
+#include "common/fatbin/unpack.h"
+
+namespace {
+
+using namespace gpupool::fatbin;
+
+// Small, so that a run spends its time on the readers and not on memory.
+constexpr std::uint64_t unpack_limit_bytes = 1u << 20;
+
+void require(bool condition) {
+    if (!condition) std::abort();
+}
+
+void read_entry(const Entry& entry) {
+    auto contents = unpack(entry, unpack_limit_bytes);
+    if (!contents) return;
+    require(contents->bytes().size() == entry.unpacked_bytes);
+    if (entry.kind == Kind::ptx) {
+        (void)ptx_kernels(contents->text());
+    } else {
+        (void)cubin_kernels(contents->bytes());
+    }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    const Bytes input(reinterpret_cast<const std::byte*>(data), size);
+    (void)cubin_kernels(input);
+    (void)ptx_kernels({reinterpret_cast<const char*>(data), size});
+    auto image = inspect(input);
+    if (!image) return 0;
+    require(image->bytes.size() <= size);
+    auto entries = image_entries(*image);
+    if (!entries) return 0;
+    for (const Entry& entry : *entries) read_entry(entry);
+    for (ComputeCapability device : {ComputeCapability{7, 5}, {9, 0}, {10, 3}}) {
+        const auto chosen = select(*entries, device);
+        require(chosen.size() <= entries->size());
+        auto packed = repack(chosen);
+        if (!packed) continue;
+        auto again = container_entries(*packed);
+        require(again.ok() && again->size() == chosen.size());
+    }
+    return 0;
+}

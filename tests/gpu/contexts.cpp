@@ -1,0 +1,193 @@
+// Contexts: the primary one (state, flags, retain, release, reset), contexts of one's own, the stack of each thread,
+// limits, and what is left of a destroyed context.
+#include <thread>
+
+#include "tests/gpu/driver.h"
+#include "tests/gpu/images.h"
+
+using namespace gpupool::programs;
+
+namespace {
+
+CUcontext current() {
+    CUcontext context = nullptr;
+    DRIVER_OK(cuCtxGetCurrent(&context));
+    return context;
+}
+
+bool primary_is_active(CUdevice device, unsigned* flags = nullptr) {
+    unsigned seen_flags = 0;
+    int active = -1;
+    DRIVER_OK(cuDevicePrimaryCtxGetState(device, &seen_flags, &active));
+    if (flags != nullptr) {
+        *flags = seen_flags;
+    }
+    return active == 1;
+}
+
+CUcontext create(CUdevice device, unsigned flags = 0) {
+    CUcontext context = nullptr;
+    DRIVER_OK(cuCtxCreate(&context, nullptr, flags, device));
+    return context;
+}
+
+void primary(CUdevice device) {
+    check(current() == nullptr, "no context is current to begin with");
+    check(!primary_is_active(device), "the primary context is not active to begin with");
+    DRIVER_OK(cuDevicePrimaryCtxSetFlags(device, CU_CTX_SCHED_BLOCKING_SYNC));
+    unsigned flags = 0;
+    primary_is_active(device, &flags);
+    check((flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC, "flags of the inactive primary context (%u)",
+          flags);
+
+    CUcontext first = nullptr, second = nullptr;
+    DRIVER_OK(cuDevicePrimaryCtxRetain(&first, device));
+    DRIVER_OK(cuDevicePrimaryCtxRetain(&second, device));
+    check(first != nullptr && first == second, "retaining twice gives one context");
+    check(primary_is_active(device, &flags), "it is active now");
+    check((flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC, "with the flags set before (%u)", flags);
+    check(current() == nullptr, "retaining does not make it current");
+
+    DRIVER_OK(cuCtxSetCurrent(first));
+    check(current() == first, "it is current once set");
+    CUdevice seen_device = -1;
+    DRIVER_OK(cuCtxGetDevice(&seen_device));
+    check(seen_device == device, "its device");
+    CUdeviceptr block = 0;
+    DRIVER_OK(cuMemAlloc(&block, 1000));
+    DRIVER_OK(cuDevicePrimaryCtxRelease(device));
+    check(primary_is_active(device), "still active after one of two releases");
+    DRIVER_OK(cuMemsetD8(block, 1, 1000));
+    DRIVER_OK(cuCtxSynchronize());
+
+    DRIVER_OK(cuDevicePrimaryCtxReset(device));
+    check(!primary_is_active(device), "inactive after a reset");
+    check(cuMemAlloc(&block, 1000) != CUDA_SUCCESS, "and no memory comes from it");
+    DRIVER_OK(cuCtxSetCurrent(nullptr));
+    DRIVER_OK(cuDevicePrimaryCtxRetain(&first, device));
+    DRIVER_OK(cuCtxSetCurrent(first));
+    check_result(cuMemAlloc(&block, 1000), CUDA_SUCCESS, "retained again, it works again");
+    DRIVER_OK(cuMemFree(block));
+    DRIVER_OK(cuCtxSetCurrent(nullptr));
+    DRIVER_OK(cuDevicePrimaryCtxRelease(device));
+    // Whether a reset forgets earlier retains is the driver's business; a release too many is an error either way.
+    CUresult result = CUDA_SUCCESS;
+    for (int more = 0; more < 3 && result == CUDA_SUCCESS; more++) {
+        note("active before release %d more: %d", more + 1, primary_is_active(device));
+        result = cuDevicePrimaryCtxRelease(device);
+    }
+    check_result(result, CUDA_ERROR_INVALID_CONTEXT, "a release too many");
+    check(!primary_is_active(device), "inactive after the last release");
+    DRIVER_OK(cuDevicePrimaryCtxSetFlags(device, CU_CTX_SCHED_AUTO));
+}
+
+void stack(CUdevice device) {
+    CUcontext popped = nullptr;
+    check_result(cuCtxPopCurrent(&popped), CUDA_ERROR_INVALID_CONTEXT, "popping an empty stack");
+    const CUcontext a = create(device);
+    check(current() == a, "a created context is current");
+    const CUcontext b = create(device);
+    check(a != b && current() == b, "a second one is on top of it");
+    DRIVER_OK(cuCtxPushCurrent(a));
+    DRIVER_OK(cuCtxPopCurrent(&popped));
+    check(popped == a && current() == b, "pushed and popped");
+    DRIVER_OK(cuCtxSetCurrent(a));
+    check(current() == a, "set replaces the top of the stack");
+    DRIVER_OK(cuCtxPopCurrent(&popped));
+    check(popped == a && current() == a, "below it is the first context again");
+    DRIVER_OK(cuCtxPopCurrent(&popped));
+    check(popped == a && current() == nullptr, "and the stack is empty");
+
+    DRIVER_OK(cuCtxPushCurrent(a));
+    CUcontext elsewhere = a;
+    std::thread([&] { elsewhere = current(); }).join();
+    check(elsewhere == nullptr, "a new thread has no current context");
+    std::thread([&] {
+        DRIVER_OK(cuCtxSetCurrent(b));
+        elsewhere = current();
+    }).join();
+    check(elsewhere == b && current() == a, "each thread has its own");
+    unsigned long long id_a = 0, id_b = 0;
+    DRIVER_OK(cuCtxGetId(a, &id_a));
+    DRIVER_OK(cuCtxGetId(b, &id_b));
+    check(id_a != id_b, "ids of two contexts differ");
+    DRIVER_OK(cuCtxDestroy(b));
+    check(current() == a, "destroying another context leaves the current one");
+    DRIVER_OK(cuCtxDestroy(a));
+    check(current() == nullptr, "destroying the current context pops it");
+}
+
+void queries(CUdevice device) {
+    const CUcontext context = create(device, CU_CTX_SCHED_SPIN);
+    unsigned flags = 0, version = 0;
+    DRIVER_OK(cuCtxGetFlags(&flags));
+    check((flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_SPIN, "flags of a created context (%u)", flags);
+    DRIVER_OK(cuCtxGetApiVersion(context, &version));
+    check(version >= 3020, "its API version (%u)", version);
+    size_t bytes = 0;
+    DRIVER_OK(cuCtxGetLimit(&bytes, CU_LIMIT_STACK_SIZE));
+    check(bytes > 0, "default stack size: %zu bytes", bytes);
+    DRIVER_OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096));
+    DRIVER_OK(cuCtxGetLimit(&bytes, CU_LIMIT_STACK_SIZE));
+    check(bytes >= 4096, "stack size once set: %zu bytes", bytes);
+    DRIVER_OK(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 2 << 20));
+    DRIVER_OK(cuCtxGetLimit(&bytes, CU_LIMIT_PRINTF_FIFO_SIZE));
+    check(bytes >= 2 << 20, "printf buffer once set: %zu bytes", bytes);
+    check(cuCtxGetLimit(&bytes, static_cast<CUlimit>(99)) != CUDA_SUCCESS, "a limit that is none");
+    int least = 99, greatest = 99;
+    DRIVER_OK(cuCtxGetStreamPriorityRange(&least, &greatest));
+    check(least == 0 && greatest <= 0, "stream priorities: %d to %d", least, greatest);
+    CUfunc_cache cache{};
+    DRIVER_OK(cuCtxGetCacheConfig(&cache));
+    DRIVER_OK(cuCtxSetCacheConfig(CU_FUNC_CACHE_PREFER_L1));
+    DRIVER_OK(cuCtxSynchronize());
+    DRIVER_OK(cuCtxDestroy(context));
+}
+
+// A context takes its memory with it; a thread in which it is still current is told so.
+void destroyed(CUdevice device) {
+    const CUcontext observer = create(device);
+    const CUcontext doomed = create(device);
+    // The module goes with its context: to unload it later would be a use of what is gone.
+    static const Module* const module = new Module(kernels_ptx().data);
+    CUdeviceptr block = 0;
+    size_t before = 0, held = 0, after = 0, total = 0;
+    DRIVER_OK(cuMemGetInfo(&before, &total));
+    DRIVER_OK(cuMemAlloc(&block, 64 << 20));
+    DRIVER_OK(launch(module->function("store_word"), 1, 1, nullptr, block, 7u));
+    DRIVER_OK(cuCtxSynchronize());
+    DRIVER_OK(cuMemGetInfo(&held, &total));
+    check(held + (64 << 20) <= before, "64 MiB are held by the context");
+
+    CUresult elsewhere = CUDA_SUCCESS;
+    std::thread thread([&] {
+        DRIVER_OK(cuCtxSetCurrent(doomed));
+        std::thread([&] {
+            DRIVER_OK(cuCtxSetCurrent(doomed));
+            DRIVER_OK(cuCtxDestroy(doomed));
+        }).join();
+        CUdeviceptr none = 0;
+        elsewhere = cuMemAlloc(&none, 1000);
+        cuCtxSetCurrent(nullptr);
+    });
+    thread.join();
+    check_result(elsewhere, CUDA_ERROR_CONTEXT_IS_DESTROYED, "memory from a context that another thread destroyed");
+    DRIVER_OK(cuCtxSetCurrent(observer));
+    DRIVER_OK(cuMemGetInfo(&after, &total));
+    check(after >= held + (64 << 20), "its memory is free again");
+    DRIVER_OK(cuCtxDestroy(observer));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    Program program("contexts", argc, argv);
+    DRIVER_OK(cuInit(0));
+    CUdevice device = 0;
+    DRIVER_OK(cuDeviceGet(&device, 0));
+    program.section("primary", [&] { primary(device); });
+    program.section("stack", [&] { stack(device); });
+    program.section("queries", [&] { queries(device); });
+    program.section("destroyed", [&] { destroyed(device); });
+    return program.finish();
+}

@@ -1,0 +1,257 @@
+// Every one- and two-dimensional copy and memset, with its result checked: synchronous, asynchronous, per-thread
+// stream, sizes of zero, odd addresses, arrays, and copies that depend on each other through host memory. Setting:
+// bytes.
+#include "tests/gpu/copies.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "tests/gpu/driver.h"
+
+using namespace gpupool::programs;
+
+namespace {
+
+std::vector<uint8_t> pattern(size_t bytes, unsigned seed) {
+    std::vector<uint8_t> data(bytes);
+    for (size_t i = 0; i < bytes; i++) {
+        data[i] = static_cast<uint8_t>(i * 37 + (i >> 8) * 11 + seed);
+    }
+    return data;
+}
+
+struct DeviceBlock {
+    explicit DeviceBlock(size_t bytes) { DRIVER_OK(cuMemAlloc(&address, bytes)); }
+    ~DeviceBlock() { cuMemFree(address); }
+    DeviceBlock(const DeviceBlock&) = delete;
+    DeviceBlock& operator=(const DeviceBlock&) = delete;
+    CUdeviceptr address = 0;
+};
+
+CUdeviceptr as_device(const void* host) {
+    return reinterpret_cast<CUdeviceptr>(host);
+}
+
+// In to `a`, across to `b`, out again: one form of copy each way.
+template <class In, class Across, class Out>
+void round_trip(const char* what, size_t bytes, unsigned seed, In in, Across across, Out out) {
+    const DeviceBlock a(bytes), b(bytes);
+    const std::vector<uint8_t> source = pattern(bytes, seed);
+    std::vector<uint8_t> back(bytes);
+    DRIVER_OK(cuMemsetD8(b.address, 0, bytes));
+    DRIVER_OK(cuCtxSynchronize());  // a memset does not wait, and `in` may use a non-blocking stream
+    DRIVER_OK(in(a.address, source.data(), bytes));
+    DRIVER_OK(across(b.address, a.address, bytes));
+    DRIVER_OK(out(back.data(), b.address, bytes));
+    DRIVER_OK(cuCtxSynchronize());
+    check(back == source, "%s: %zu bytes", what, bytes);
+}
+
+void one_dimension(const Device& device, size_t bytes) {
+    CUstream stream = nullptr;
+    DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    const CUcontext context = device.context();
+    round_trip("synchronous", bytes, 1, cuMemcpyHtoD, cuMemcpyDtoD, cuMemcpyDtoH);
+    round_trip(
+        "asynchronous", bytes, 2,
+        [&](CUdeviceptr to, const void* from, size_t size) { return cuMemcpyHtoDAsync(to, from, size, stream); },
+        [&](CUdeviceptr to, CUdeviceptr from, size_t size) { return cuMemcpyDtoDAsync(to, from, size, stream); },
+        [&](void* to, CUdeviceptr from, size_t size) { return cuMemcpyDtoHAsync(to, from, size, stream); });
+    round_trip(
+        "unified", bytes, 3,
+        [](CUdeviceptr to, const void* from, size_t size) { return cuMemcpy(to, as_device(from), size); },
+        [](CUdeviceptr to, CUdeviceptr from, size_t size) { return cuMemcpy(to, from, size); },
+        [](void* to, CUdeviceptr from, size_t size) { return cuMemcpy(as_device(to), from, size); });
+    round_trip(
+        "unified asynchronous", bytes, 4,
+        [&](CUdeviceptr to, const void* from, size_t size) { return cuMemcpyAsync(to, as_device(from), size, stream); },
+        [&](CUdeviceptr to, CUdeviceptr from, size_t size) { return cuMemcpyAsync(to, from, size, stream); },
+        [&](void* to, CUdeviceptr from, size_t size) { return cuMemcpyAsync(as_device(to), from, size, stream); });
+    round_trip(
+        "peer, same context", bytes, 5, cuMemcpyHtoD,
+        [&](CUdeviceptr to, CUdeviceptr from, size_t size) { return cuMemcpyPeer(to, context, from, context, size); },
+        cuMemcpyDtoH);
+    round_trip(
+        "peer asynchronous", bytes, 6,
+        [&](CUdeviceptr to, const void* from, size_t size) { return cuMemcpyHtoDAsync(to, from, size, stream); },
+        [&](CUdeviceptr to, CUdeviceptr from, size_t size) {
+            return cuMemcpyPeerAsync(to, context, from, context, size, stream);
+        },
+        [&](void* to, CUdeviceptr from, size_t size) { return cuMemcpyDtoHAsync(to, from, size, stream); });
+    DRIVER_OK(cuStreamDestroy(stream));
+}
+
+template <class Function>
+Function per_thread_form(const char* name) {
+    void* address = nullptr;
+    CUdriverProcAddressQueryResult status{};
+    DRIVER_OK(cuGetProcAddress(name, &address, 13000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status));
+    if (address == nullptr) {
+        give_up(name, "no per-thread form", __FILE__, __LINE__);
+    }
+    return reinterpret_cast<Function>(address);
+}
+
+void per_thread(size_t bytes) {
+    const auto in = per_thread_form<decltype(&cuMemcpyHtoD)>("cuMemcpyHtoD");
+    const auto across = per_thread_form<decltype(&cuMemcpyDtoDAsync)>("cuMemcpyDtoDAsync");
+    const auto out = per_thread_form<decltype(&cuMemcpyDtoHAsync)>("cuMemcpyDtoHAsync");
+    round_trip(
+        "per-thread forms", bytes, 7, in,
+        [&](CUdeviceptr to, CUdeviceptr from, size_t size) { return across(to, from, size, nullptr); },
+        [&](void* to, CUdeviceptr from, size_t size) { return out(to, from, size, nullptr); });
+    round_trip(
+        "on CU_STREAM_PER_THREAD", bytes, 8,
+        [](CUdeviceptr to, const void* from, size_t size) {
+            return cuMemcpyHtoDAsync(to, from, size, CU_STREAM_PER_THREAD);
+        },
+        [](CUdeviceptr to, CUdeviceptr from, size_t size) {
+            return cuMemcpyDtoDAsync(to, from, size, CU_STREAM_PER_THREAD);
+        },
+        [](void* to, CUdeviceptr from, size_t size) {
+            return cuMemcpyDtoHAsync(to, from, size, CU_STREAM_PER_THREAD);
+        });
+}
+
+void zero_sizes() {
+    const DeviceBlock block(64);
+    char host[64] = {};
+    check_result(cuMemcpyHtoD(block.address, host, 0), CUDA_SUCCESS, "a copy of nothing in");
+    check_result(cuMemcpyDtoH(host, block.address, 0), CUDA_SUCCESS, "a copy of nothing out");
+    check_result(cuMemcpyDtoD(block.address, block.address + 8, 0), CUDA_SUCCESS, "a copy of nothing across");
+    check_result(cuMemcpyHtoDAsync(block.address, host, 0, nullptr), CUDA_SUCCESS, "an asynchronous one");
+    check_result(cuMemsetD8(block.address, 1, 0), CUDA_SUCCESS, "a memset of nothing");
+    check_result(cuMemsetD32Async(block.address, 1, 0, nullptr), CUDA_SUCCESS, "an asynchronous memset of nothing");
+}
+
+void odd_places() {
+    constexpr size_t room = 10'000;
+    const DeviceBlock block(room);
+    const std::vector<uint8_t> source = pattern(room, 9);
+    std::vector<uint8_t> expected(room, 0xcc), back(room);
+    DRIVER_OK(cuMemsetD8(block.address, 0xcc, room));
+    const size_t places[][3] = {{1, 3, 1}, {17, 5, 31}, {4093, 7, 1025}, {8191, 2, 1809}};  // to, from, bytes
+    for (const auto& [to, from, bytes] : places) {
+        DRIVER_OK(cuMemcpyHtoD(block.address + to, source.data() + from, bytes));
+        std::copy_n(source.begin() + from, bytes, expected.begin() + to);
+    }
+    DRIVER_OK(cuMemcpyDtoH(back.data() + 1, block.address + 1, room - 1));
+    back[0] = 0xcc;
+    check(back == expected, "odd addresses and sizes");
+    DRIVER_OK(cuMemcpyDtoD(block.address + 5001, block.address + 4093, 907));
+    std::copy_n(expected.begin() + 4093, 907, expected.begin() + 5001);
+    DRIVER_OK(cuMemcpyDtoH(back.data(), block.address, room));
+    check(back == expected, "odd addresses within one allocation");
+}
+
+// Many sizes around the limits at which drivers change their way of copying.
+void sizes() {
+    constexpr size_t most = (1 << 20) + 9;
+    const DeviceBlock block(most);
+    CUstream stream = nullptr;
+    DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    int wrong = 0, tried = 0;
+    for (size_t base = 1; base <= most; base *= 4) {
+        for (const size_t bytes : {base - 1, base, base + 1, base + 8}) {
+            const std::vector<uint8_t> source = pattern(bytes, static_cast<unsigned>(bytes));
+            std::vector<uint8_t> back(bytes);
+            DRIVER_OK(cuMemcpyHtoDAsync(block.address, source.data(), bytes, stream));
+            DRIVER_OK(cuMemcpyDtoHAsync(back.data(), block.address, bytes, stream));
+            DRIVER_OK(cuStreamSynchronize(stream));
+            wrong += back != source;
+            tried += 1;
+        }
+    }
+    check(wrong == 0, "%d sizes up to 1 MiB: %d wrong", tried, wrong);
+    DRIVER_OK(cuStreamDestroy(stream));
+}
+
+// Copies that depend on each other through host memory.
+void hazards(size_t bytes) {
+    CUstream stream = nullptr;
+    DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    const DeviceBlock a(bytes), b(bytes);
+    uint8_t* pinned = nullptr;
+    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned), bytes));
+    const std::vector<uint8_t> source = pattern(bytes, 10), second = pattern(bytes, 11);
+    std::vector<uint8_t> back(bytes);
+    int wrong = 0;
+    for (int round = 0; round < 10; round++) {
+        memset(pinned, 0, bytes);
+        DRIVER_OK(cuMemcpyHtoD(a.address, round % 2 == 0 ? source.data() : second.data(), bytes));
+        DRIVER_OK(cuMemsetD8(b.address, 0, bytes));
+        DRIVER_OK(cuCtxSynchronize());
+        DRIVER_OK(cuMemcpyDtoHAsync(pinned, a.address, bytes, stream));
+        DRIVER_OK(cuMemcpyHtoDAsync(b.address, pinned, bytes, stream));
+        DRIVER_OK(cuMemcpyDtoHAsync(back.data(), b.address, bytes, stream));
+        DRIVER_OK(cuStreamSynchronize(stream));
+        wrong += back != (round % 2 == 0 ? source : second);
+    }
+    check(wrong == 0, "out to pinned memory and in again, not synchronized: %d of 10 wrong", wrong);
+
+    memcpy(pinned, source.data(), bytes);
+    DRIVER_OK(cuMemcpyHtoDAsync(a.address, pinned, bytes, stream));
+    DRIVER_OK(cuMemcpyDtoHAsync(pinned, a.address, bytes, stream));
+    DRIVER_OK(cuStreamSynchronize(stream));
+    check(memcmp(pinned, source.data(), bytes) == 0, "in from pinned memory and out into it");
+
+    // A pageable source belongs to the caller again as soon as the call returns.
+    std::vector<uint8_t> changing = source;
+    DRIVER_OK(cuMemcpyHtoDAsync(a.address, changing.data(), bytes, stream));
+    std::fill(changing.begin(), changing.end(), 0);
+    DRIVER_OK(cuMemcpyDtoHAsync(back.data(), a.address, bytes, stream));
+    DRIVER_OK(cuStreamSynchronize(stream));
+    check(back == source, "a pageable source changed after the call");
+    DRIVER_OK(cuMemFreeHost(pinned));
+    DRIVER_OK(cuStreamDestroy(stream));
+}
+
+template <class Value, class Set>
+void one_memset(const char* what, Value value, size_t count, Set set) {
+    const DeviceBlock block((count + 2) * sizeof(Value));
+    std::vector<Value> back(count + 2);
+    DRIVER_OK(cuMemsetD8(block.address, 0, (count + 2) * sizeof(Value)));
+    DRIVER_OK(cuCtxSynchronize());
+    DRIVER_OK(set(block.address + sizeof(Value), value, count));
+    DRIVER_OK(cuCtxSynchronize());
+    DRIVER_OK(cuMemcpyDtoH(back.data(), block.address, back.size() * sizeof(Value)));
+    std::vector<Value> expected(count + 2, value);
+    expected.front() = expected.back() = 0;
+    check(back == expected, "%s", what);
+}
+
+void memsets() {
+    CUstream stream = nullptr;
+    DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    one_memset<uint8_t>("memset of bytes", 0xa1, 1001, cuMemsetD8);
+    one_memset<uint16_t>("memset of 16-bit words", 0xb1b2, 1001, cuMemsetD16);
+    one_memset<uint32_t>("memset of 32-bit words", 0xc1c2c3c4, 1001, cuMemsetD32);
+    one_memset<uint8_t>("asynchronous memset of bytes", 0xa1, 1001,
+                        [&](CUdeviceptr to, uint8_t value, size_t n) { return cuMemsetD8Async(to, value, n, stream); });
+    one_memset<uint16_t>(
+        "asynchronous memset of 16-bit words", 0xb1b2, 1001,
+        [&](CUdeviceptr to, uint16_t value, size_t n) { return cuMemsetD16Async(to, value, n, stream); });
+    one_memset<uint32_t>(
+        "asynchronous memset of 32-bit words", 0xc1c2c3c4, 1001,
+        [&](CUdeviceptr to, uint32_t value, size_t n) { return cuMemsetD32Async(to, value, n, stream); });
+    DRIVER_OK(cuStreamDestroy(stream));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    Program program("copies", argc, argv);
+    const Device device;
+    const auto bytes = static_cast<size_t>(program.number("bytes", 200'003));
+    program.section("one_dimension", [&] { one_dimension(device, bytes); });
+    program.section("per_thread", [&] { per_thread(bytes); });
+    program.section("zero_sizes", zero_sizes);
+    program.section("odd_places", odd_places);
+    program.section("sizes", sizes);
+    program.section("hazards", [&] { hazards(bytes); });
+    program.section("memsets", memsets);
+    program.section("two_dimensions", copy_two_dimensions);
+    program.section("two_dimensional_memsets", memset_two_dimensions);
+    program.section("arrays", copy_arrays);
+    return program.finish();
+}

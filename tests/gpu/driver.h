@@ -1,0 +1,98 @@
+// The driver API's side of tests/programs/report.h: checked calls, sections chosen by name, and a device with its
+// context.
+//
+// Every program here takes names of its sections (none: all), NAME=NUMBER settings, and --list. It links with nothing
+// but libcuda.so.1, whoever provides that.
+//
+// Threads: any, except where a function says otherwise. Errors: DRIVER_OK ends the program, since what follows a failed
+// call means nothing; check_result only counts.
+#pragma once
+
+#include <cuda.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/programs/report.h"
+
+namespace gpupool::programs {
+
+std::string result_name(CUresult result);  // "CUDA_ERROR_INVALID_VALUE (1)"
+void driver_ok(CUresult result, const char* call, const char* file, int line);
+bool check_result(CUresult actual, CUresult expected, const char* what);
+
+// The sections and settings that the command line asks for.
+class Program {
+  public:
+    Program(const char* name, int argc, char** argv, unsigned limit_in_seconds = 180);
+
+    long long number(const std::string& name, long long otherwise) const;
+    bool flag(std::string_view name) const;  // --name
+    // Runs `body` when the section was asked for, by name or by asking for none. A section that is not `by_default`
+    // runs only when it was named.
+    void section(const std::string& name, const std::function<void()>& body, bool by_default = true);
+    int finish();
+
+  private:
+    std::string name_;
+    std::vector<std::string> wanted_;
+    std::vector<std::string> flags_;
+    std::map<std::string, long long> numbers_;
+    bool list_only_ = false;
+    std::vector<std::string> known_;
+};
+
+// Initialises the driver, retains device 0's primary context and makes it current; gives it back at the end.
+class Device {
+  public:
+    Device();
+    ~Device();
+    Device(const Device&) = delete;
+    Device& operator=(const Device&) = delete;
+
+    CUdevice device() const { return device_; }
+    CUcontext context() const { return context_; }
+    void use() const;  // makes the context current to the calling thread
+    int attribute(CUdevice_attribute attribute) const;
+    // The software GPU cannot run machine code and says so in its name.
+    bool is_software() const;
+
+  private:
+    CUdevice device_ = 0;
+    CUcontext context_ = nullptr;
+};
+
+// A module of the embedded kernels (kernels/*.cu).
+class Module {
+  public:
+    explicit Module(const void* image);
+    ~Module();
+    Module(const Module&) = delete;
+    Module& operator=(const Module&) = delete;
+
+    CUmodule get() const { return module_; }
+    CUfunction function(const char* name) const;
+
+  private:
+    CUmodule module_ = nullptr;
+};
+
+// Launches with the given parameters; the grid and block are one-dimensional.
+template <class... Parameters>
+CUresult launch(CUfunction function, unsigned blocks, unsigned threads, CUstream stream, Parameters... parameters) {
+    void* addresses[] = {static_cast<void*>(&parameters)..., nullptr};
+    return cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, addresses, nullptr);
+}
+
+// A kernel `spin` that nobody releases ends by itself after this many rounds: some ten seconds.
+constexpr unsigned spin_limit = 40'000'000;
+
+// Runs this program again with `argument` and returns its wait status; what must not harm this process happens there.
+int run_self(const char* argument);
+
+}  // namespace gpupool::programs
+
+#define DRIVER_OK(call) ::gpupool::programs::driver_ok((call), #call, __FILE__, __LINE__)

@@ -1,0 +1,330 @@
+// Streams and events: properties, order between streams, the legacy stream's rules, elapsed time, waiting on and
+// writing to memory, host functions.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <set>
+#include <thread>
+
+#include "tests/gpu/driver.h"
+#include "tests/gpu/images.h"
+
+using namespace gpupool::programs;
+
+namespace {
+
+// Device words: a flag to wait for, what the waiting kernel saw, a log of tickets and its length.
+struct Words {
+    CUdeviceptr base = 0;
+    Words() { DRIVER_OK(cuMemAlloc(&base, 256)); }
+    ~Words() { cuMemFree(base); }
+    Words(const Words&) = delete;
+    Words& operator=(const Words&) = delete;
+    CUdeviceptr flag() const { return base; }
+    CUdeviceptr outcome() const { return base + 4; }
+    CUdeviceptr next() const { return base + 8; }
+    CUdeviceptr log() const { return base + 64; }
+    void clear() const {
+        DRIVER_OK(cuMemsetD8(base, 0, 256));
+        DRIVER_OK(cuCtxSynchronize());
+    }
+    unsigned read(CUdeviceptr address) const {
+        unsigned value = 0;
+        DRIVER_OK(cuMemcpyDtoH(&value, address, sizeof value));
+        return value;
+    }
+};
+
+struct Kernels {
+    Module module{kernels_ptx().data};
+    CUfunction spin = module.function("spin");
+    CUfunction append = module.function("append_ticket");
+    CUfunction store = module.function("store_word");
+
+    // Loads every kernel, so that no first launch waits while another kernel does.
+    explicit Kernels(const Words& words) {
+        DRIVER_OK(cuMemsetD32(words.base, 1, 64));
+        DRIVER_OK(wait(nullptr, words));
+        DRIVER_OK(ticket(nullptr, words, 0));
+        DRIVER_OK(release(nullptr, words));
+        DRIVER_OK(cuCtxSynchronize());
+    }
+    CUresult wait(CUstream stream, const Words& words) const {
+        return launch(spin, 1, 1, stream, words.flag(), words.outcome(), spin_limit);
+    }
+    CUresult ticket(CUstream stream, const Words& words, unsigned number) const {
+        return launch(append, 1, 1, stream, words.log(), 16u, words.next(), number);
+    }
+    CUresult release(CUstream stream, const Words& words) const {
+        return launch(store, 1, 1, stream, words.flag(), 1u);
+    }
+};
+
+void properties(const Device& device) {
+    int least = 0, greatest = 0;
+    DRIVER_OK(cuCtxGetStreamPriorityRange(&least, &greatest));
+    CUstream plain = nullptr, urgent = nullptr;
+    DRIVER_OK(cuStreamCreate(&plain, CU_STREAM_DEFAULT));
+    DRIVER_OK(cuStreamCreateWithPriority(&urgent, CU_STREAM_NON_BLOCKING, greatest - 100));
+    unsigned flags = 99;
+    int priority = 99;
+    DRIVER_OK(cuStreamGetFlags(plain, &flags));
+    check(flags == CU_STREAM_DEFAULT, "flags of a plain stream (%u)", flags);
+    DRIVER_OK(cuStreamGetFlags(urgent, &flags));
+    check(flags == CU_STREAM_NON_BLOCKING, "flags of a non-blocking stream (%u)", flags);
+    DRIVER_OK(cuStreamGetPriority(plain, &priority));
+    check(priority == 0, "priority of a plain stream (%d)", priority);
+    DRIVER_OK(cuStreamGetPriority(urgent, &priority));
+    check(priority == greatest, "a priority beyond the range is the nearest one (%d of %d)", priority, greatest);
+    CUcontext context = nullptr;
+    DRIVER_OK(cuStreamGetCtx(plain, &context));
+    check(context == device.context(), "a stream's context");
+    CUdevice owner = -1;
+    DRIVER_OK(cuStreamGetDevice(plain, &owner));
+    check(owner == device.device(), "a stream's device");
+    std::set<unsigned long long> ids;
+    for (const CUstream stream : {plain, urgent, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD}) {
+        unsigned long long id = 0;
+        DRIVER_OK(cuStreamGetId(stream, &id));
+        ids.insert(id);
+    }
+    check(ids.size() == 4, "ids of four streams differ");
+    unsigned long long null_id = 0, legacy_id = 1;
+    DRIVER_OK(cuStreamGetId(nullptr, &null_id));
+    DRIVER_OK(cuStreamGetId(CU_STREAM_LEGACY, &legacy_id));
+    check(null_id == legacy_id, "the null stream is the legacy stream");
+    CUstreamCaptureStatus status{};
+    DRIVER_OK(cuStreamIsCapturing(plain, &status));
+    check(status == CU_STREAM_CAPTURE_STATUS_NONE, "a stream that does not capture");
+    DRIVER_OK(cuStreamDestroy(plain));
+    DRIVER_OK(cuStreamDestroy(urgent));
+}
+
+void order_by_events(const Words& words, const Kernels& kernels) {
+    words.clear();
+    CUstream first = nullptr, second = nullptr, releasing = nullptr;
+    CUevent before = nullptr, after = nullptr, unordered = nullptr;
+    for (CUstream* stream : {&first, &second, &releasing}) {
+        DRIVER_OK(cuStreamCreate(stream, CU_STREAM_NON_BLOCKING));
+    }
+    DRIVER_OK(cuEventCreate(&before, CU_EVENT_DEFAULT));
+    DRIVER_OK(cuEventCreate(&after, CU_EVENT_BLOCKING_SYNC));
+    DRIVER_OK(cuEventCreate(&unordered, CU_EVENT_DISABLE_TIMING));
+    DRIVER_OK(cuEventRecord(before, first));
+    DRIVER_OK(kernels.wait(first, words));
+    DRIVER_OK(kernels.ticket(first, words, 1));
+    DRIVER_OK(cuEventRecordWithFlags(after, first, CU_EVENT_RECORD_DEFAULT));
+    DRIVER_OK(cuStreamWaitEvent(second, unordered, 0));  // never recorded: nothing to wait for
+    DRIVER_OK(cuStreamWaitEvent(second, after, 0));
+    DRIVER_OK(kernels.ticket(second, words, 2));
+    check_result(cuEventQuery(after), CUDA_ERROR_NOT_READY, "an event behind a waiting kernel");
+    check_result(cuStreamQuery(first), CUDA_ERROR_NOT_READY, "its stream");
+    check_result(cuStreamQuery(second), CUDA_ERROR_NOT_READY, "a stream that waits for the event");
+    float milliseconds = -1;
+    check_result(cuEventElapsedTime(&milliseconds, before, after), CUDA_ERROR_NOT_READY, "elapsed time before the end");
+    DRIVER_OK(kernels.release(releasing, words));
+    DRIVER_OK(cuEventSynchronize(after));
+    DRIVER_OK(cuStreamSynchronize(second));
+    check(words.read(words.outcome()) == 1, "the waiting kernel was released by another stream");
+    check(words.read(words.log()) == 1 && words.read(words.log() + 4) == 2, "the order across streams held");
+    DRIVER_OK(cuEventElapsedTime(&milliseconds, before, after));
+    check(milliseconds > 0, "elapsed time: %.3f ms", static_cast<double>(milliseconds));
+    float backwards = 1;
+    DRIVER_OK(cuEventElapsedTime(&backwards, after, before));
+    check(backwards < 0, "and backwards: %.3f ms", static_cast<double>(backwards));
+    for (const CUevent event : {before, after, unordered}) {
+        DRIVER_OK(cuEventDestroy(event));
+    }
+    for (const CUstream stream : {first, second, releasing}) {
+        DRIVER_OK(cuStreamDestroy(stream));
+    }
+}
+
+// The legacy stream waits for blocking streams and they for it; non-blocking streams go on meanwhile.
+void legacy_rules(const Words& words, const Kernels& kernels) {
+    words.clear();
+    CUstream blocking = nullptr, other = nullptr, independent = nullptr;
+    DRIVER_OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    DRIVER_OK(cuStreamCreate(&other, CU_STREAM_DEFAULT));
+    DRIVER_OK(cuStreamCreate(&independent, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(kernels.wait(blocking, words));
+    DRIVER_OK(kernels.ticket(blocking, words, 1));
+    DRIVER_OK(kernels.ticket(nullptr, words, 2));
+    DRIVER_OK(kernels.ticket(other, words, 3));
+    check_result(cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY, "the legacy stream waits for a blocking stream");
+    check_result(cuStreamQuery(other), CUDA_ERROR_NOT_READY, "another blocking stream waits for the legacy stream");
+    DRIVER_OK(cuMemsetD32Async(words.log() + 40, 9, 1, independent));
+    DRIVER_OK(cuStreamSynchronize(independent));
+    check(cuStreamQuery(blocking) == CUDA_ERROR_NOT_READY, "a non-blocking stream went on meanwhile");
+    DRIVER_OK(kernels.release(independent, words));
+    DRIVER_OK(cuStreamSynchronize(other));
+    check(words.read(words.log()) == 1 && words.read(words.log() + 4) == 2 && words.read(words.log() + 8) == 3,
+          "blocking, legacy, blocking: in that order");
+    DRIVER_OK(cuStreamDestroy(blocking));
+    DRIVER_OK(cuStreamDestroy(other));
+    DRIVER_OK(cuStreamDestroy(independent));
+}
+
+// A destroyed stream still does its work; a destroyed event still holds who waits for it.
+void destroyed_while_busy(const Words& words, const Kernels& kernels) {
+    words.clear();
+    CUstream busy = nullptr, behind = nullptr, releasing = nullptr;
+    for (CUstream* stream : {&busy, &behind, &releasing}) {
+        DRIVER_OK(cuStreamCreate(stream, CU_STREAM_NON_BLOCKING));
+    }
+    CUevent event = nullptr;
+    DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    DRIVER_OK(kernels.wait(busy, words));
+    DRIVER_OK(kernels.ticket(busy, words, 1));
+    DRIVER_OK(cuEventRecord(event, busy));
+    DRIVER_OK(cuStreamWaitEvent(behind, event, 0));
+    DRIVER_OK(kernels.ticket(behind, words, 2));
+    DRIVER_OK(cuEventDestroy(event));
+    DRIVER_OK(cuStreamDestroy(busy));
+    DRIVER_OK(kernels.release(releasing, words));
+    DRIVER_OK(cuStreamSynchronize(behind));
+    check(words.read(words.log()) == 1 && words.read(words.log() + 4) == 2, "work of a destroyed stream and event");
+    DRIVER_OK(cuStreamDestroy(behind));
+    DRIVER_OK(cuStreamDestroy(releasing));
+}
+
+void memory_operations(const Device& device, const Words& words, const Kernels& kernels) {
+    if (device.attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) == 0) {
+        note("this device has no stream memory operations");
+        return;
+    }
+    words.clear();
+    CUstream waiting = nullptr, writing = nullptr;
+    DRIVER_OK(cuStreamCreate(&waiting, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuStreamCreate(&writing, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuStreamWaitValue32(waiting, words.flag(), 5, CU_STREAM_WAIT_VALUE_GEQ));
+    DRIVER_OK(kernels.ticket(waiting, words, 1));
+    check_result(cuStreamQuery(waiting), CUDA_ERROR_NOT_READY, "a stream that waits for a value");
+    DRIVER_OK(cuStreamWriteValue32(writing, words.flag(), 5, CU_STREAM_WRITE_VALUE_DEFAULT));
+    DRIVER_OK(cuStreamSynchronize(waiting));
+    check(words.read(words.log()) == 1, "went on once another stream had written it");
+    DRIVER_OK(cuStreamWriteValue64(writing, words.log() + 16, 0x1122334455667788u, CU_STREAM_WRITE_VALUE_DEFAULT));
+    CUstreamBatchMemOpParams batch[2] = {};
+    batch[0].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    batch[0].writeValue.address = words.log() + 32;
+    batch[0].writeValue.value = 11;
+    batch[1].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    batch[1].waitValue.address = words.log() + 32;
+    batch[1].waitValue.value = 11;
+    batch[1].waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+    DRIVER_OK(cuStreamBatchMemOp(writing, 2, batch, 0));
+    DRIVER_OK(cuStreamSynchronize(writing));
+    check(words.read(words.log() + 16) == 0x55667788u && words.read(words.log() + 20) == 0x11223344u,
+          "64 bits written");
+    check(words.read(words.log() + 32) == 11, "a batch of operations");
+    DRIVER_OK(cuStreamDestroy(waiting));
+    DRIVER_OK(cuStreamDestroy(writing));
+}
+
+struct HostLog {
+    std::atomic<int> inside{0};
+    std::atomic<int> most_inside{0};
+    std::atomic<int> count{0};
+    std::atomic<int> inner_result{-1};
+    int order[64] = {};
+};
+
+struct HostEntry {
+    HostLog* log;
+    int id;
+};
+
+void CUDA_CB host_function(void* data) {
+    const auto* entry = static_cast<HostEntry*>(data);
+    HostLog& log = *entry->log;
+    const int inside = log.inside.fetch_add(1) + 1;
+    log.most_inside = std::max(log.most_inside.load(), inside);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    const int slot = log.count.fetch_add(1);
+    if (slot < 64) {
+        log.order[slot] = entry->id;
+    }
+    log.inside.fetch_sub(1);
+}
+
+// What a host function may not do, and the older form of it.
+void inner_calls(CUstream first, CUstream second, HostLog& log) {
+    DRIVER_OK(cuLaunchHostFunc(
+        first,
+        [](void* data) {
+            CUdeviceptr none = 0;
+            static_cast<HostLog*>(data)->inner_result = cuMemAlloc(&none, 1024);
+        },
+        &log));
+    DRIVER_OK(cuStreamSynchronize(first));
+    check_result(static_cast<CUresult>(log.inner_result.load()), CUDA_ERROR_NOT_PERMITTED,
+                 "a CUDA call in a host function");
+
+    std::atomic<int> callback_result{-1};
+    DRIVER_OK(cuStreamAddCallback(
+        second, [](CUstream, CUresult status, void* data) { static_cast<std::atomic<int>*>(data)->store(status); },
+        &callback_result, 0));
+    DRIVER_OK(cuStreamSynchronize(second));
+    check(callback_result.load() == CUDA_SUCCESS, "a callback with its status (%d)", callback_result.load());
+}
+
+void host_functions(const Words& words, const Kernels& kernels) {
+    words.clear();
+    constexpr int per_stream = 8;
+    HostLog log;
+    std::vector<HostEntry> entries;
+    CUstream streams[2] = {};
+    for (int i = 0; i < 2 * per_stream; i++) {
+        entries.push_back({&log, i});
+    }
+    DRIVER_OK(cuStreamCreate(&streams[0], CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuStreamCreate(&streams[1], CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(kernels.wait(streams[0], words));
+    for (int i = 0; i < per_stream; i++) {
+        for (int s = 0; s < 2; s++) {
+            DRIVER_OK(cuLaunchHostFunc(streams[s], host_function, &entries[s * per_stream + i]));
+        }
+    }
+    DRIVER_OK(cuStreamSynchronize(streams[1]));
+    check(log.count.load() == per_stream, "host functions of one stream ran while the other waits (%d)",
+          log.count.load());
+    DRIVER_OK(kernels.release(streams[1], words));
+    DRIVER_OK(cuStreamSynchronize(streams[0]));
+    check(log.count.load() == 2 * per_stream, "all %d host functions ran", log.count.load());
+    bool in_order = true;
+    for (int i = 0; i < 2 * per_stream; i++) {
+        in_order = in_order && log.order[i] == (i + per_stream) % (2 * per_stream);
+    }
+    check(in_order, "each stream's in its order");
+
+    // Both streams are free to go now, and still no two host functions may run at the same time.
+    log.count.store(0);
+    for (int i = 0; i < per_stream; i++) {
+        for (int s = 0; s < 2; s++) {
+            DRIVER_OK(cuLaunchHostFunc(streams[s], host_function, &entries[s * per_stream + i]));
+        }
+    }
+    DRIVER_OK(cuStreamSynchronize(streams[0]));
+    DRIVER_OK(cuStreamSynchronize(streams[1]));
+    check(log.count.load() == 2 * per_stream && log.most_inside.load() == 1,
+          "host functions of two streams, never two at the same time (%d)", log.most_inside.load());
+    inner_calls(streams[0], streams[1], log);
+    DRIVER_OK(cuStreamDestroy(streams[0]));
+    DRIVER_OK(cuStreamDestroy(streams[1]));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    Program program("events_streams", argc, argv);
+    const Device device;
+    const Words words;
+    const Kernels kernels(words);
+    program.section("properties", [&] { properties(device); });
+    program.section("order_by_events", [&] { order_by_events(words, kernels); });
+    program.section("legacy_rules", [&] { legacy_rules(words, kernels); });
+    program.section("destroyed_while_busy", [&] { destroyed_while_busy(words, kernels); });
+    program.section("memory_operations", [&] { memory_operations(device, words, kernels); });
+    program.section("host_functions", [&] { host_functions(words, kernels); });
+    return program.finish();
+}

@@ -1,0 +1,270 @@
+// Graphs: built node by node, captured from streams, launched many times, changed between launches.
+#include "tests/gpu/graphs.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "tests/gpu/images.h"
+
+namespace gpupool::programs {
+
+GraphWork::GraphWork() : module(kernels_ptx().data), add(module.function("add_value")) {
+    DRIVER_OK(cuMemAlloc(&device, bytes));
+    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&host_in), bytes));
+    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&host_out), bytes));
+    DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(launch(add, 1, 1, stream, device, 0u, 0u));  // loads the kernel: a capture must not
+    DRIVER_OK(cuStreamSynchronize(stream));
+}
+
+GraphWork::~GraphWork() {
+    cuStreamDestroy(stream);
+    cuMemFreeHost(host_in);
+    cuMemFreeHost(host_out);
+    cuMemFree(device);
+}
+
+void GraphWork::fill_host(unsigned value) const {
+    std::fill_n(host_in, words, value);
+    std::fill_n(host_out, words, 0u);
+}
+
+bool GraphWork::host_holds(unsigned value) const {
+    return std::all_of(host_out, host_out + words, [value](unsigned seen) { return seen == value; });
+}
+
+bool GraphWork::device_holds(unsigned value) const {
+    DRIVER_OK(cuCtxSynchronize());
+    std::vector<unsigned> back(words);
+    DRIVER_OK(cuMemcpyDtoH(back.data(), device, bytes));
+    return std::all_of(back.begin(), back.end(), [value](unsigned seen) { return seen == value; });
+}
+
+size_t node_count(CUgraph graph) {
+    size_t count = 0;
+    DRIVER_OK(cuGraphGetNodes(graph, nullptr, &count));
+    return count;
+}
+
+CUgraphExec instantiate(CUgraph graph) {
+    CUgraphExec executable = nullptr;
+    DRIVER_OK(cuGraphInstantiate(&executable, graph, 0));
+    return executable;
+}
+
+namespace {
+
+// Kernel parameters whose addresses stay good as long as this does.
+struct AddParameters {
+    CUdeviceptr data;
+    unsigned count;
+    unsigned value;
+    void* addresses[3];
+    CUDA_KERNEL_NODE_PARAMS node{};
+
+    AddParameters(const GraphWork& work, unsigned added) : data(work.device), count(GraphWork::words), value(added) {
+        addresses[0] = &data;
+        addresses[1] = &count;
+        addresses[2] = &value;
+        node.func = work.add;
+        node.gridDimX = GraphWork::blocks;
+        node.gridDimY = node.gridDimZ = 1;
+        node.blockDimX = GraphWork::threads;
+        node.blockDimY = node.blockDimZ = 1;
+        node.kernelParams = addresses;
+    }
+    AddParameters(const AddParameters&) = delete;
+    AddParameters& operator=(const AddParameters&) = delete;
+};
+
+CUDA_MEMCPY3D copy_out(const GraphWork& work) {
+    CUDA_MEMCPY3D copy{};
+    copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.srcDevice = work.device;
+    copy.dstMemoryType = CU_MEMORYTYPE_HOST;
+    copy.dstHost = work.host_out;
+    copy.WidthInBytes = GraphWork::bytes;
+    copy.Height = copy.Depth = 1;
+    return copy;
+}
+
+CUDA_MEMSET_NODE_PARAMS set_all(const GraphWork& work, unsigned value) {
+    CUDA_MEMSET_NODE_PARAMS parameters{};
+    parameters.dst = work.device;
+    parameters.value = value;
+    parameters.elementSize = 4;
+    parameters.width = GraphWork::words;
+    parameters.height = 1;
+    return parameters;
+}
+
+struct Chain {
+    CUgraph graph = nullptr;
+    CUgraphNode set = nullptr, first = nullptr, second = nullptr, out = nullptr;
+};
+
+// memset to `start`, add, add, copy to the host.
+Chain build_chain(const GraphWork& work, const Device& device, unsigned start, unsigned first, unsigned second) {
+    Chain chain;
+    const AddParameters one(work, first), two(work, second);
+    const CUDA_MEMSET_NODE_PARAMS set = set_all(work, start);
+    const CUDA_MEMCPY3D out = copy_out(work);
+    DRIVER_OK(cuGraphCreate(&chain.graph, 0));
+    DRIVER_OK(cuGraphAddMemsetNode(&chain.set, chain.graph, nullptr, 0, &set, device.context()));
+    DRIVER_OK(cuGraphAddKernelNode(&chain.first, chain.graph, &chain.set, 1, &one.node));
+    DRIVER_OK(cuGraphAddKernelNode(&chain.second, chain.graph, nullptr, 0, &two.node));
+    DRIVER_OK(cuGraphAddDependencies(chain.graph, &chain.first, &chain.second, nullptr, 1));
+    DRIVER_OK(cuGraphAddMemcpyNode(&chain.out, chain.graph, &chain.second, 1, &out, device.context()));
+    return chain;
+}
+
+bool run_gives(const GraphWork& work, CUgraphExec executable, unsigned expected) {
+    work.fill_host(0);
+    DRIVER_OK(cuGraphLaunch(executable, work.stream));
+    DRIVER_OK(cuStreamSynchronize(work.stream));
+    return work.host_holds(expected);
+}
+
+void explicit_graph(const GraphWork& work, const Device& device) {
+    const Chain chain = build_chain(work, device, 10, 5, 7);
+    check(node_count(chain.graph) == 4, "a graph of %zu nodes", node_count(chain.graph));
+    size_t edges = 0, roots = 0;
+    DRIVER_OK(cuGraphGetEdges(chain.graph, nullptr, nullptr, nullptr, &edges));
+    DRIVER_OK(cuGraphGetRootNodes(chain.graph, nullptr, &roots));
+    check(edges == 3 && roots == 1, "%zu edges, %zu root", edges, roots);
+    CUgraphNodeType type{};
+    DRIVER_OK(cuGraphNodeGetType(chain.set, &type));
+    check(type == CU_GRAPH_NODE_TYPE_MEMSET, "type of a node");
+    CUDA_KERNEL_NODE_PARAMS seen{};
+    DRIVER_OK(cuGraphKernelNodeGetParams(chain.first, &seen));
+    check(seen.gridDimX == GraphWork::blocks && seen.blockDimX == GraphWork::threads && seen.func == work.add &&
+              *static_cast<unsigned*>(seen.kernelParams[2]) == 5,
+          "parameters of a kernel node");
+    CUgraphNode before = nullptr;
+    size_t count = 1;
+    DRIVER_OK(cuGraphNodeGetDependencies(chain.second, &before, nullptr, &count));
+    check(count == 1 && before == chain.first, "what a node depends on");
+
+    CUgraph clone = nullptr;
+    CUgraphNode cloned = nullptr;
+    DRIVER_OK(cuGraphClone(&clone, chain.graph));
+    DRIVER_OK(cuGraphNodeFindInClone(&cloned, chain.out, clone));
+    check(node_count(clone) == 4 && cloned != chain.out, "a clone, and a node's image in it");
+    const CUgraphExec executable = instantiate(chain.graph);
+    const CUgraphExec of_clone = instantiate(clone);
+    DRIVER_OK(cuGraphDestroy(chain.graph));
+    DRIVER_OK(cuGraphDestroy(clone));
+    DRIVER_OK(cuGraphUpload(executable, work.stream));
+    check(run_gives(work, executable, 22) && run_gives(work, executable, 22), "memset, two kernels and a copy, twice");
+    check(run_gives(work, of_clone, 22), "the clone does the same");
+    DRIVER_OK(cuGraphExecDestroy(of_clone));
+    DRIVER_OK(cuGraphExecDestroy(executable));
+}
+
+void updates(const GraphWork& work, const Device& device) {
+    const Chain chain = build_chain(work, device, 1, 1, 1);
+    const CUgraphExec executable = instantiate(chain.graph);
+    check(run_gives(work, executable, 3), "before any change");
+    const AddParameters changed(work, 100);
+    DRIVER_OK(cuGraphExecKernelNodeSetParams(executable, chain.second, &changed.node));
+    check(run_gives(work, executable, 102), "one kernel's parameters changed");
+    const CUDA_MEMSET_NODE_PARAMS set = set_all(work, 1000);
+    DRIVER_OK(cuGraphExecMemsetNodeSetParams(executable, chain.set, &set, device.context()));
+    check(run_gives(work, executable, 1101), "the memset's value changed");
+
+    const Chain other = build_chain(work, device, 7, 70, 700);
+    CUgraphExecUpdateResultInfo information{};
+    DRIVER_OK(cuGraphExecUpdate(executable, other.graph, &information));
+    check(information.result == CU_GRAPH_EXEC_UPDATE_SUCCESS, "updated from another graph");
+    check(run_gives(work, executable, 777), "and does what that graph does");
+    CUgraphNode more = nullptr;
+    DRIVER_OK(cuGraphAddKernelNode(&more, other.graph, &other.out, 1, &changed.node));
+    check_result(cuGraphExecUpdate(executable, other.graph, &information), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
+                 "an update from a graph of another shape");
+    check(run_gives(work, executable, 777), "which changed nothing");
+    DRIVER_OK(cuGraphDestroyNode(more));
+    check(node_count(other.graph) == 4, "a node destroyed");
+    DRIVER_OK(cuGraphNodeSetEnabled(executable, chain.first, 0));
+    check(run_gives(work, executable, 707), "a node disabled");
+    DRIVER_OK(cuGraphDestroy(other.graph));
+    DRIVER_OK(cuGraphDestroy(chain.graph));
+    DRIVER_OK(cuGraphExecDestroy(executable));
+}
+
+void CUDA_CB count_call(void* data) {
+    static_cast<std::atomic<int>*>(data)->fetch_add(1);
+}
+
+void other_nodes(const GraphWork& work, const Device& device) {
+    std::atomic<int> calls{0};
+    CUgraph graph = nullptr;
+    CUgraphNode child_node = nullptr, host_node = nullptr, record = nullptr, nothing = nullptr;
+    CUevent event = nullptr;
+    DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    const Chain child = build_chain(work, device, 2, 20, 200);
+    DRIVER_OK(cuGraphCreate(&graph, 0));
+    DRIVER_OK(cuGraphAddChildGraphNode(&child_node, graph, nullptr, 0, child.graph));
+    DRIVER_OK(cuGraphDestroy(child.graph));
+    CUDA_HOST_NODE_PARAMS host{};
+    host.fn = count_call;
+    host.userData = &calls;
+    DRIVER_OK(cuGraphAddHostNode(&host_node, graph, &child_node, 1, &host));
+    DRIVER_OK(cuGraphAddEventRecordNode(&record, graph, &host_node, 1, event));
+    DRIVER_OK(cuGraphAddEmptyNode(&nothing, graph, &record, 1));
+    const CUgraphExec executable = instantiate(graph);
+    check(run_gives(work, executable, 222) && run_gives(work, executable, 222), "a graph within a graph");
+    check(calls.load() == 2, "its host function ran each time (%d)", calls.load());
+    check_result(cuEventQuery(event), CUDA_SUCCESS, "the event that it records");
+    DRIVER_OK(cuGraphExecDestroy(executable));
+    DRIVER_OK(cuGraphDestroy(graph));
+    DRIVER_OK(cuEventDestroy(event));
+}
+
+void many_launches(const GraphWork& work, int launches) {
+    const AddParameters one(work, 1);
+    CUgraph graph = nullptr;
+    CUgraphNode node = nullptr;
+    DRIVER_OK(cuGraphCreate(&graph, 0));
+    for (int i = 0; i < 5; i++) {
+        CUgraphNode next = nullptr;
+        DRIVER_OK(
+            cuGraphAddKernelNode(&next, graph, node != nullptr ? &node : nullptr, node != nullptr ? 1 : 0, &one.node));
+        node = next;
+    }
+    const CUgraphExec executable = instantiate(graph);
+    DRIVER_OK(cuMemsetD32Async(work.device, 0, GraphWork::words, work.stream));
+    for (int i = 0; i < launches; i++) {
+        DRIVER_OK(cuGraphLaunch(executable, work.stream));
+        // Between two launches, in the stream's order.
+        DRIVER_OK(launch(work.add, GraphWork::blocks, GraphWork::threads, work.stream, work.device,
+                         static_cast<unsigned>(GraphWork::words), 10u));
+    }
+    check(work.device_holds(static_cast<unsigned>(launches) * 15), "%d launches of 5 kernels, others between them",
+          launches);
+    DRIVER_OK(cuGraphExecDestroy(executable));
+    DRIVER_OK(cuGraphDestroy(graph));
+}
+
+}  // namespace
+
+int run(int argc, char** argv) {
+    Program program("graphs", argc, argv);
+    const Device device;
+    const GraphWork work;
+    program.section("explicit_graph", [&] { explicit_graph(work, device); });
+    program.section("updates", [&] { updates(work, device); });
+    program.section("other_nodes", [&] { other_nodes(work, device); });
+    program.section("many_launches", [&] { many_launches(work, static_cast<int>(program.number("launches", 50))); });
+    program.section("capture_and_replay", [&] { capture_and_replay(work); });
+    program.section("capture_two_streams", [&] { capture_two_streams(work); });
+    program.section("capture_information", [&] { capture_information(work); });
+    program.section("capture_rules", [&] { capture_rules(work, device); });
+    program.section("capture_mistakes", [&] { capture_mistakes(work, device); });
+    return program.finish();
+}
+
+}  // namespace gpupool::programs
+
+int main(int argc, char** argv) {
+    return gpupool::programs::run(argc, argv);
+}

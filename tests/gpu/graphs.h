@@ -1,0 +1,43 @@
+// Shared by graphs.cpp (explicit graphs) and graphs_capture.cpp (stream capture).
+//
+// Threads: a context is current. Errors: as driver.h.
+#pragma once
+
+#include "tests/gpu/driver.h"
+
+namespace gpupool::programs {
+
+// A block of words on the device, one in pinned memory and the kernels that the graphs use.
+struct GraphWork {
+    static constexpr unsigned words = 1000;
+    static constexpr size_t bytes = words * sizeof(unsigned);
+    static constexpr unsigned blocks = (words + 127) / 128;
+    static constexpr unsigned threads = 128;
+
+    GraphWork();
+    ~GraphWork();
+    GraphWork(const GraphWork&) = delete;
+    GraphWork& operator=(const GraphWork&) = delete;
+
+    void fill_host(unsigned value) const;
+    bool host_holds(unsigned value) const;
+    bool device_holds(unsigned value) const;  // waits for the context
+
+    Module module;
+    CUfunction add;
+    CUdeviceptr device = 0;
+    unsigned* host_in = nullptr;
+    unsigned* host_out = nullptr;
+    CUstream stream = nullptr;
+};
+
+size_t node_count(CUgraph graph);
+CUgraphExec instantiate(CUgraph graph);
+
+void capture_and_replay(const GraphWork& work);
+void capture_two_streams(const GraphWork& work);
+void capture_information(const GraphWork& work);
+void capture_rules(const GraphWork& work, const Device& device);
+void capture_mistakes(const GraphWork& work, const Device& device);
+
+}  // namespace gpupool::programs

@@ -1,0 +1,230 @@
+#include <thread>
+
+#include "tests/gpu/graphs.h"
+
+namespace gpupool::programs {
+
+namespace {
+
+CUresult add_on(const GraphWork& work, CUstream stream, unsigned value) {
+    return launch(work.add, GraphWork::blocks, GraphWork::threads, stream, work.device,
+                  static_cast<unsigned>(GraphWork::words), value);
+}
+
+CUstreamCaptureStatus status_of(CUstream stream) {
+    CUstreamCaptureStatus status{};
+    DRIVER_OK(cuStreamIsCapturing(stream, &status));
+    return status;
+}
+
+// What `call` gives while a capture in `mode` is on, and whether the capture survives it.
+template <class Call>
+void during_capture(const GraphWork& work, CUstreamCaptureMode mode, const char* what, CUresult expected, bool survives,
+                    Call call) {
+    DRIVER_OK(cuStreamBeginCapture(work.stream, mode));
+    DRIVER_OK(add_on(work, work.stream, 1));
+    const CUresult result = call();
+    check_result(result, expected, what);
+    CUgraph graph = nullptr;
+    const CUresult end = cuStreamEndCapture(work.stream, &graph);
+    check(end == (survives ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) && (graph != nullptr) == survives,
+          "%s: the capture %s (%s)", what, survives ? "goes on" : "is invalid", result_name(end).c_str());
+    if (graph != nullptr) {
+        DRIVER_OK(cuGraphDestroy(graph));
+    }
+}
+
+CUresult allocate_and_free() {
+    CUdeviceptr block = 0;
+    const CUresult result = cuMemAlloc(&block, 1024);
+    return result == CUDA_SUCCESS ? cuMemFree(block) : result;
+}
+
+template <class Call>
+CUresult in_other_thread(const Device& device, Call call) {
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    std::thread([&] {
+        device.use();
+        result = call();
+    }).join();
+    return result;
+}
+
+}  // namespace
+
+void capture_and_replay(const GraphWork& work) {
+    DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    DRIVER_OK(cuMemcpyHtoDAsync(work.device, work.host_in, GraphWork::bytes, work.stream));
+    DRIVER_OK(add_on(work, work.stream, 5));
+    DRIVER_OK(add_on(work, work.stream, 50));
+    DRIVER_OK(cuMemcpyDtoHAsync(work.host_out, work.device, GraphWork::bytes, work.stream));
+    CUgraph graph = nullptr;
+    DRIVER_OK(cuStreamEndCapture(work.stream, &graph));
+    check(node_count(graph) == 4, "two copies and two kernels captured: %zu nodes", node_count(graph));
+    const CUgraphExec executable = instantiate(graph);
+    int wrong = 0;
+    for (unsigned round = 0; round < 5; round++) {
+        work.fill_host(round * 1000);
+        DRIVER_OK(cuGraphLaunch(executable, work.stream));
+        DRIVER_OK(cuStreamSynchronize(work.stream));
+        wrong += !work.host_holds(round * 1000 + 55);
+    }
+    check(wrong == 0, "5 launches with new input each: %d wrong", wrong);
+    DRIVER_OK(cuGraphExecDestroy(executable));
+    DRIVER_OK(cuGraphDestroy(graph));
+    work.fill_host(1);
+    DRIVER_OK(cuMemcpyHtoDAsync(work.device, work.host_in, GraphWork::bytes, work.stream));
+    DRIVER_OK(add_on(work, work.stream, 1));
+    check(work.device_holds(2), "the stream works as before the capture");
+}
+
+void capture_two_streams(const GraphWork& work) {
+    CUstream other = nullptr;
+    CUevent fork = nullptr, join = nullptr;
+    CUdeviceptr second = 0;
+    DRIVER_OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
+    DRIVER_OK(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING));
+    DRIVER_OK(cuMemAlloc(&second, GraphWork::bytes));
+    DRIVER_OK(cuMemsetD32(second, 3, GraphWork::words));
+    DRIVER_OK(cuCtxSynchronize());
+    DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    DRIVER_OK(cuMemsetD32Async(work.device, 1, GraphWork::words, work.stream));
+    DRIVER_OK(cuEventRecord(fork, work.stream));
+    DRIVER_OK(cuStreamWaitEvent(other, fork, 0));
+    check(status_of(other) == CU_STREAM_CAPTURE_STATUS_ACTIVE, "a stream that waits for a captured event captures too");
+    DRIVER_OK(launch(work.add, GraphWork::blocks, GraphWork::threads, other, second, unsigned{GraphWork::words}, 4u));
+    DRIVER_OK(cuEventRecord(join, other));
+    DRIVER_OK(add_on(work, work.stream, 10));
+    DRIVER_OK(cuStreamWaitEvent(work.stream, join, 0));
+    DRIVER_OK(cuMemcpyDtoDAsync(work.device, second, GraphWork::bytes / 2, work.stream));
+    CUgraph graph = nullptr;
+    DRIVER_OK(cuStreamEndCapture(work.stream, &graph));
+    check(status_of(other) == CU_STREAM_CAPTURE_STATUS_NONE, "and stops with it");
+    size_t edges = 0;
+    DRIVER_OK(cuGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
+    check(node_count(graph) == 4 && edges == 4, "fork and join: %zu nodes, %zu edges", node_count(graph), edges);
+    const CUgraphExec executable = instantiate(graph);
+    for (int i = 0; i < 2; i++) {
+        DRIVER_OK(cuGraphLaunch(executable, work.stream));
+    }
+    DRIVER_OK(cuStreamSynchronize(work.stream));
+    std::vector<unsigned> back(GraphWork::words);
+    DRIVER_OK(cuMemcpyDtoH(back.data(), work.device, GraphWork::bytes));
+    check(back.front() == 11 && back.back() == 11, "two launches of it (%u, %u)", back.front(), back.back());
+    DRIVER_OK(cuGraphExecDestroy(executable));
+    DRIVER_OK(cuGraphDestroy(graph));
+    DRIVER_OK(cuMemFree(second));
+    DRIVER_OK(cuEventDestroy(fork));
+    DRIVER_OK(cuEventDestroy(join));
+    DRIVER_OK(cuStreamDestroy(other));
+}
+
+void capture_information(const GraphWork& work) {
+    check(status_of(work.stream) == CU_STREAM_CAPTURE_STATUS_NONE, "no capture to begin with");
+    DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    check(status_of(work.stream) == CU_STREAM_CAPTURE_STATUS_ACTIVE, "a capture is on");
+    check(status_of(CU_STREAM_PER_THREAD) == CU_STREAM_CAPTURE_STATUS_NONE, "in that stream alone");
+    DRIVER_OK(add_on(work, work.stream, 1));
+    CUstreamCaptureStatus status{};
+    cuuint64_t id = 0, second_id = 0;
+    CUgraph graph = nullptr, ended = nullptr;
+    const CUgraphNode* dependencies = nullptr;
+    const CUgraphEdgeData* edges = nullptr;
+    size_t count = 99;
+    DRIVER_OK(cuStreamGetCaptureInfo(work.stream, &status, &id, &graph, &dependencies, &edges, &count));
+    check(status == CU_STREAM_CAPTURE_STATUS_ACTIVE && id != 0 && graph != nullptr && count == 1,
+          "information: id %llu, %zu node to go on from", static_cast<unsigned long long>(id), count);
+    CUgraphNodeType type{};
+    if (count == 1 && dependencies != nullptr) {
+        DRIVER_OK(cuGraphNodeGetType(dependencies[0], &type));
+        check(type == CU_GRAPH_NODE_TYPE_KERNEL, "which is the kernel's");
+    }
+    DRIVER_OK(cuStreamEndCapture(work.stream, &ended));
+    DRIVER_OK(cuGraphDestroy(ended));
+    DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    DRIVER_OK(cuStreamGetCaptureInfo(work.stream, &status, &second_id, nullptr, nullptr, nullptr, nullptr));
+    check(second_id != id, "another capture has another id");
+    DRIVER_OK(cuStreamEndCapture(work.stream, &ended));
+    check(ended != nullptr && node_count(ended) == 0, "a capture of nothing");
+    DRIVER_OK(cuGraphDestroy(ended));
+}
+
+void capture_rules(const GraphWork& work, const Device& device) {
+    const CUresult unsupported = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    during_capture(work, CU_STREAM_CAPTURE_MODE_GLOBAL, "global: an allocation", unsupported, false, allocate_and_free);
+    during_capture(work, CU_STREAM_CAPTURE_MODE_GLOBAL, "global: an allocation by another thread", unsupported, false,
+                   [&] { return in_other_thread(device, allocate_and_free); });
+    during_capture(work, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, "thread-local: an allocation", unsupported, false,
+                   allocate_and_free);
+    during_capture(work, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, "thread-local: an allocation by another thread",
+                   CUDA_SUCCESS, true, [&] { return in_other_thread(device, allocate_and_free); });
+    during_capture(work, CU_STREAM_CAPTURE_MODE_RELAXED, "relaxed: an allocation", CUDA_SUCCESS, true,
+                   allocate_and_free);
+    during_capture(work, CU_STREAM_CAPTURE_MODE_GLOBAL, "global, relaxed for this thread: an allocation", CUDA_SUCCESS,
+                   true, [] {
+                       CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+                       DRIVER_OK(cuThreadExchangeStreamCaptureMode(&mode));
+                       const CUresult result = allocate_and_free();
+                       DRIVER_OK(cuThreadExchangeStreamCaptureMode(&mode));
+                       check(mode == CU_STREAM_CAPTURE_MODE_RELAXED, "the thread's mode comes back when exchanged");
+                       return result;
+                   });
+    during_capture(work, CU_STREAM_CAPTURE_MODE_RELAXED, "a query of the capturing stream", unsupported, false,
+                   [&] { return cuStreamQuery(work.stream); });
+    during_capture(work, CU_STREAM_CAPTURE_MODE_RELAXED, "waiting for the capturing stream", unsupported, false,
+                   [&] { return cuStreamSynchronize(work.stream); });
+    during_capture(work, CU_STREAM_CAPTURE_MODE_RELAXED, "waiting for the context", unsupported, false,
+                   [] { return cuCtxSynchronize(); });
+}
+
+void capture_mistakes(const GraphWork& work, const Device& device) {
+    CUgraph graph = nullptr;
+    CUstream blocking = nullptr, other = nullptr;
+    CUevent event = nullptr;
+    DRIVER_OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    DRIVER_OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    DRIVER_OK(cuCtxSynchronize());
+
+    DRIVER_OK(cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+    check_result(add_on(work, nullptr, 1), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+                 "the legacy stream while a blocking stream captures");
+    check_result(cuStreamEndCapture(blocking, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "ends that capture");
+    check(cuStreamBeginCapture(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+          "the legacy stream cannot be captured");
+
+    DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    check(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_RELAXED) != CUDA_SUCCESS,
+          "a second capture of a stream");
+    cuStreamEndCapture(work.stream, &graph);
+
+    DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    DRIVER_OK(cuEventRecord(event, work.stream));
+    DRIVER_OK(cuStreamWaitEvent(other, event, 0));
+    DRIVER_OK(add_on(work, other, 1));
+    check_result(cuStreamEndCapture(work.stream, &graph), CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
+                 "a stream that was never joined");
+    check(status_of(other) == CU_STREAM_CAPTURE_STATUS_NONE, "does not capture any more");
+
+    DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    DRIVER_OK(cuEventRecord(event, work.stream));
+    check_result(cuEventSynchronize(event), CUDA_ERROR_CAPTURED_EVENT, "waiting for a captured event");
+    cuStreamEndCapture(work.stream, &graph);
+
+    DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    const CUresult result = in_other_thread(device, [&] {
+        CUgraph unused = nullptr;
+        return cuStreamEndCapture(work.stream, &unused);
+    });
+    check_result(result, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "a thread-local capture ended by another thread");
+    cuStreamEndCapture(work.stream, &graph);
+    check(status_of(work.stream) == CU_STREAM_CAPTURE_STATUS_NONE, "no capture is left");
+    DRIVER_OK(add_on(work, work.stream, 1));
+    check_result(cuStreamSynchronize(work.stream), CUDA_SUCCESS, "and the stream works");
+    DRIVER_OK(cuEventDestroy(event));
+    DRIVER_OK(cuStreamDestroy(blocking));
+    DRIVER_OK(cuStreamDestroy(other));
+}
+
+}  // namespace gpupool::programs

@@ -1,0 +1,82 @@
+// The kernels of the driver-API programs. Names without mangling, since the programs ask for them by name.
+
+extern "C" {
+
+__device__ unsigned device_counter = 5;
+__constant__ unsigned constant_table[8] = {10, 20, 30, 40, 50, 60, 70, 80};
+
+// Waits until *flag is set; *outcome tells whether it was (1) or the limit came first (2).
+__global__ void spin(const volatile unsigned* flag, unsigned* outcome, unsigned limit) {
+    unsigned result = 2;
+    for (unsigned i = 0; i < limit; i++) {
+        if (*flag != 0) {
+            result = 1;
+            break;
+        }
+    }
+    *outcome = result;
+}
+
+// Not atomic on purpose: correct only when launches run one after the other. Tickets beyond the log are counted.
+__global__ void append_ticket(unsigned* log, unsigned capacity, unsigned* next, unsigned ticket) {
+    const unsigned slot = *next;
+    if (slot < capacity) {
+        log[slot] = ticket;
+    }
+    *next = slot + 1;
+}
+
+__global__ void store_word(unsigned* to, unsigned value) {
+    *to = value;
+}
+
+__global__ void add_value(unsigned* data, unsigned count, unsigned value) {
+    const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) {
+        data[i] += value;
+    }
+}
+
+__global__ void copy_words(const unsigned* from, unsigned* to, unsigned count) {
+    const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) {
+        to[i] = from[i];
+    }
+}
+
+__global__ void use_globals(unsigned* out) {
+    out[threadIdx.x] = constant_table[threadIdx.x % 8] + device_counter;
+}
+
+// Sums the block's values in dynamic shared memory.
+__global__ void shared_sum(const unsigned* in, unsigned* out) {
+    extern __shared__ unsigned values[];
+    values[threadIdx.x] = in[threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        unsigned sum = 0;
+        for (unsigned i = 0; i < blockDim.x; i++) {
+            sum += values[i];
+        }
+        *out = sum;
+    }
+}
+
+struct Triple {
+    short first;
+    double second;
+    char third;
+};
+
+__global__ void many_parameters(char a, short b, int c, long long d, float e, double f, Triple g, double* out) {
+    *out = a + b + c + static_cast<double>(d) + e + f + g.first + g.second + g.third;
+}
+
+__global__ void __launch_bounds__(64) bounded(unsigned* out) {
+    __shared__ unsigned own[32];
+    own[threadIdx.x % 32] = threadIdx.x;
+    __syncthreads();
+    out[threadIdx.x] = own[threadIdx.x % 32];
+}
+
+}  // extern "C"

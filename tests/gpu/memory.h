@@ -1,0 +1,16 @@
+// Sections of memory.cpp that have a file of their own (memory_more.cpp).
+//
+// Threads: a context is current. Errors: as driver.h.
+#pragma once
+
+#include "tests/gpu/driver.h"
+
+namespace gpupool::programs {
+
+void virtual_memory(const Device& device, const Module& module);
+void stream_ordered(const Device& device, const Module& module);
+void memory_pools(const Device& device);
+void host_memory(const Device& device);
+void mapped_host_kernel(const Module& module);
+
+}  // namespace gpupool::programs

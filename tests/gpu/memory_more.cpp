@@ -1,0 +1,214 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "tests/gpu/memory.h"
+
+namespace gpupool::programs {
+
+namespace {
+
+CUmemAllocationProp on_device(CUdevice device) {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = device;
+    return properties;
+}
+
+bool is_filled(CUdeviceptr address, size_t words, unsigned value) {
+    std::vector<unsigned> back(words);
+    DRIVER_OK(cuMemcpyDtoH(back.data(), address, words * sizeof(unsigned)));
+    return std::all_of(back.begin(), back.end(), [&](unsigned seen) { return seen == value; });
+}
+
+}  // namespace
+
+void virtual_memory(const Device& device, const Module& module) {
+    if (device.attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 0) {
+        note("this device has no virtual memory management");
+        return;
+    }
+    const CUmemAllocationProp properties = on_device(device.device());
+    size_t granularity = 0;
+    DRIVER_OK(cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    check(granularity > 0 && (granularity & (granularity - 1)) == 0, "granularity of %zu bytes", granularity);
+
+    CUdeviceptr range = 0;
+    DRIVER_OK(cuMemAddressReserve(&range, 8 * granularity, 0, 0, 0));
+    CUmemGenericAllocationHandle first = 0, second = 0;
+    DRIVER_OK(cuMemCreate(&first, granularity, &properties, 0));
+    DRIVER_OK(cuMemCreate(&second, granularity, &properties, 0));
+    DRIVER_OK(cuMemMap(range, granularity, 0, first, 0));
+    DRIVER_OK(cuMemMap(range + granularity, granularity, 0, second, 0));
+    CUmemAccessDesc access{};
+    access.location = properties.location;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    DRIVER_OK(cuMemSetAccess(range, 2 * granularity, &access, 1));
+    unsigned long long flags = 0;
+    DRIVER_OK(cuMemGetAccess(&flags, &properties.location, range));
+    check(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "access as it was set");
+
+    // Across the border of the two allocations, by memset, kernel and copy.
+    constexpr unsigned words = 2048;
+    const CUdeviceptr border = range + granularity - words / 2 * sizeof(unsigned);
+    DRIVER_OK(cuMemsetD32(border, 7, words));
+    DRIVER_OK(launch(module.function("add_value"), words / 256, 256, nullptr, border, words, 35u));
+    check(is_filled(border, words, 42), "two allocations side by side act as one");
+
+    CUmemAllocationProp seen{};
+    DRIVER_OK(cuMemGetAllocationPropertiesFromHandle(&seen, first));
+    check(seen.type == properties.type && seen.location.id == device.device(), "properties of a handle");
+    CUmemGenericAllocationHandle retained = 0;
+    DRIVER_OK(cuMemRetainAllocationHandle(&retained, reinterpret_cast<void*>(range + 4)));
+    note("the handle of an address %s",
+         retained == first ? "is the one that was mapped" : "is another one for the same memory");
+    CUmemAllocationProp of_retained{};
+    check_result(cuMemGetAllocationPropertiesFromHandle(&of_retained, retained), CUDA_SUCCESS,
+                 "the handle of an address");
+    DRIVER_OK(cuMemRelease(retained));
+
+    // The same allocation at another address holds the same data; a handle may go while it is mapped.
+    DRIVER_OK(cuMemMap(range + 4 * granularity, granularity, 0, second, 0));
+    DRIVER_OK(cuMemSetAccess(range + 4 * granularity, granularity, &access, 1));
+    check(is_filled(range + 4 * granularity, words / 2, 42), "an allocation mapped twice");
+    DRIVER_OK(cuMemRelease(first));
+    DRIVER_OK(cuMemRelease(second));
+    check(is_filled(border, words, 42), "mapped memory outlives its handle");
+    DRIVER_OK(cuMemUnmap(range + 4 * granularity, granularity));
+    DRIVER_OK(cuMemUnmap(range, 2 * granularity));
+    DRIVER_OK(cuMemAddressFree(range, 8 * granularity));
+}
+
+void stream_ordered(const Device& device, const Module& module) {
+    if (device.attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) == 0) {
+        note("this device has no memory pools");
+        return;
+    }
+    constexpr unsigned words = 10'000;
+    constexpr size_t bytes = words * sizeof(unsigned);
+    CUstream stream = nullptr;
+    DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    int wrong = 0;
+    for (unsigned round = 0; round < 20; round++) {
+        CUdeviceptr block = 0, copy = 0;
+        std::vector<unsigned> back(words);
+        DRIVER_OK(cuMemAllocAsync(&block, bytes, stream));
+        DRIVER_OK(cuMemsetD32Async(block, round, words, stream));
+        DRIVER_OK(cuMemAllocAsync(&copy, bytes, stream));
+        DRIVER_OK(launch(module.function("copy_words"), (words + 255) / 256, 256, stream, block, copy, words));
+        DRIVER_OK(cuMemFreeAsync(block, stream));
+        DRIVER_OK(cuMemcpyDtoHAsync(back.data(), copy, bytes, stream));
+        DRIVER_OK(cuMemFreeAsync(copy, stream));
+        DRIVER_OK(cuStreamSynchronize(stream));
+        wrong += !std::all_of(back.begin(), back.end(), [&](unsigned value) { return value == round; });
+    }
+    check(wrong == 0, "20 rounds of allocation and free in a stream: %d wrong", wrong);
+    CUdeviceptr block = 0;
+    DRIVER_OK(cuMemAllocAsync(&block, bytes, stream));
+    DRIVER_OK(cuStreamSynchronize(stream));
+    check_result(cuMemFree(block), CUDA_SUCCESS, "an ordinary free of stream-ordered memory");
+    DRIVER_OK(cuMemAlloc(&block, bytes));
+    const CUresult freed = cuMemFreeAsync(block, stream);
+    note("a stream-ordered free of ordinary memory: %s", result_name(freed).c_str());
+    DRIVER_OK(freed == CUDA_SUCCESS ? cuStreamSynchronize(stream) : cuMemFree(block));
+    DRIVER_OK(cuStreamDestroy(stream));
+}
+
+void memory_pools(const Device& device) {
+    if (device.attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) == 0) {
+        note("this device has no memory pools");
+        return;
+    }
+    CUmemoryPool standard = nullptr, current = nullptr, own = nullptr;
+    DRIVER_OK(cuDeviceGetDefaultMemPool(&standard, device.device()));
+    DRIVER_OK(cuDeviceGetMemPool(&current, device.device()));
+    check(standard != nullptr && standard == current, "the default pool is the current one");
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = device.device();
+    DRIVER_OK(cuMemPoolCreate(&own, &properties));
+    cuuint64_t threshold = 1 << 20, seen = 0, used = 0, reserved = 0;
+    DRIVER_OK(cuMemPoolSetAttribute(own, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+    DRIVER_OK(cuMemPoolGetAttribute(own, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &seen));
+    check(seen == threshold, "a release threshold as it was set");
+
+    CUstream stream = nullptr;
+    CUdeviceptr block = 0;
+    DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuMemAllocFromPoolAsync(&block, 100'000, own, stream));
+    DRIVER_OK(cuMemsetD8Async(block, 1, 100'000, stream));
+    DRIVER_OK(cuStreamSynchronize(stream));
+    DRIVER_OK(cuMemPoolGetAttribute(own, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+    DRIVER_OK(cuMemPoolGetAttribute(own, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+    check(used >= 100'000 && reserved >= used, "%llu bytes used of %llu reserved",
+          static_cast<unsigned long long>(used), static_cast<unsigned long long>(reserved));
+    CUmemoryPool of_pointer = nullptr;
+    DRIVER_OK(cuPointerGetAttribute(&of_pointer, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, block));
+    check(of_pointer == own, "the pool of a pointer");
+    DRIVER_OK(cuMemFreeAsync(block, stream));
+    DRIVER_OK(cuStreamSynchronize(stream));
+    DRIVER_OK(cuMemPoolTrimTo(own, 0));
+    DRIVER_OK(cuMemPoolGetAttribute(own, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+    check(used == 0, "nothing used once freed");
+    DRIVER_OK(cuMemPoolDestroy(own));
+    DRIVER_OK(cuStreamDestroy(stream));
+}
+
+void host_memory(const Device& device) {
+    constexpr size_t bytes = 50'000;
+    void* pinned = nullptr;
+    unsigned flags = 0, type = 0;
+    CUdeviceptr address = 0;
+    DRIVER_OK(cuMemHostAlloc(&pinned, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+    memset(pinned, 0x42, bytes);
+    DRIVER_OK(cuMemHostGetFlags(&flags, pinned));
+    check((flags & CU_MEMHOSTALLOC_PORTABLE) != 0 && (flags & CU_MEMHOSTALLOC_DEVICEMAP) != 0,
+          "flags of pinned memory (%u)", flags);
+    DRIVER_OK(cuMemHostGetDevicePointer(&address, pinned, 0));
+    check(address == reinterpret_cast<CUdeviceptr>(pinned), "its address on the device is its own");
+    DRIVER_OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address));
+    check(type == CU_MEMORYTYPE_HOST, "its type");
+    void* host_pointer = nullptr;
+    DRIVER_OK(cuPointerGetAttribute(&host_pointer, CU_POINTER_ATTRIBUTE_HOST_POINTER, address + 100));
+    check(host_pointer == static_cast<char*>(pinned) + 100, "its host pointer");
+    DRIVER_OK(cuMemFreeHost(pinned));
+    DRIVER_OK(cuMemHostAlloc(&pinned, bytes, CU_MEMHOSTALLOC_WRITECOMBINED));
+    DRIVER_OK(cuMemHostGetFlags(&flags, pinned));
+    check((flags & CU_MEMHOSTALLOC_WRITECOMBINED) != 0, "flags of write-combined memory (%u)", flags);
+    DRIVER_OK(cuMemFreeHost(pinned));
+
+    // Registered memory need not begin or end at a page.
+    std::vector<uint8_t> ordinary(bytes, 0x24), back(bytes);
+    DRIVER_OK(cuMemHostRegister(ordinary.data() + 100, bytes - 200, CU_MEMHOSTREGISTER_PORTABLE));
+    CUdeviceptr block = 0;
+    DRIVER_OK(cuMemAlloc(&block, bytes));
+    DRIVER_OK(cuMemsetD8(block, 0, bytes));
+    DRIVER_OK(cuMemcpyHtoD(block + 100, ordinary.data() + 100, bytes - 200));
+    DRIVER_OK(cuMemcpyDtoH(back.data(), block, bytes));
+    check(back[99] == 0 && back[100] == 0x24 && back[bytes - 101] == 0x24 && back[bytes - 100] == 0,
+          "a copy from registered memory");
+    if (device.attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM) != 0) {
+        DRIVER_OK(cuMemHostGetDevicePointer(&address, ordinary.data() + 100, 0));
+        check(address == reinterpret_cast<CUdeviceptr>(ordinary.data() + 100),
+              "the device address of registered memory");
+    }
+    DRIVER_OK(cuMemHostUnregister(ordinary.data() + 100));
+    DRIVER_OK(cuMemFree(block));
+}
+
+void mapped_host_kernel(const Module& module) {
+    constexpr unsigned words = 1000;
+    unsigned* pinned = nullptr;
+    CUdeviceptr address = 0;
+    DRIVER_OK(cuMemHostAlloc(reinterpret_cast<void**>(&pinned), words * sizeof(unsigned), CU_MEMHOSTALLOC_DEVICEMAP));
+    std::fill_n(pinned, words, 5u);
+    DRIVER_OK(cuMemHostGetDevicePointer(&address, pinned, 0));
+    DRIVER_OK(launch(module.function("add_value"), (words + 127) / 128, 128, nullptr, address, words, 6u));
+    DRIVER_OK(cuCtxSynchronize());
+    check(std::all_of(pinned, pinned + words, [](unsigned value) { return value == 11; }),
+          "a kernel changed pinned host memory");
+    DRIVER_OK(cuMemFreeHost(pinned));
+}
+
+}  // namespace gpupool::programs

@@ -1,0 +1,18 @@
+// Sections of modules.cpp that have a file of their own (modules_functions.cpp).
+//
+// Threads: a context is current. Errors: as driver.h.
+#pragma once
+
+#include "tests/gpu/driver.h"
+
+namespace gpupool::programs {
+
+void function_attributes();
+void parameter_layout();
+void occupancy(const Device& device);
+void large_shared_memory(const Device& device);
+void libraries();
+void enumeration();
+void link_two_units();
+
+}  // namespace gpupool::programs

@@ -1,0 +1,153 @@
+// The device heap against a naive model: random allocations and frees, with a server that sometimes has no memory.
+#include "client/core/device_heap.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+namespace gpupool::test {
+namespace {
+
+using client::AddressWindow;
+using client::DeviceHeap;
+
+constexpr std::uint64_t kBase = 0x600000000000, kMiB = 1u << 20;
+
+class DeviceHeapTest : public testing::Test {
+  protected:
+    DeviceHeapTest()
+        : heap(window, {[this](std::uint64_t address, std::uint64_t bytes) { return commit(address, bytes); },
+                        [this](std::uint64_t address, std::uint64_t bytes) {
+                            EXPECT_EQ(committed.at(address), bytes);
+                            committed.erase(address);
+                            ++releases;
+                        }}) {
+        window.keep({}, kBase, 4096 * kMiB);
+    }
+    CUresult commit(std::uint64_t address, std::uint64_t bytes) {
+        ++commits;
+        if (committed_bytes() + bytes > server_bytes) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        EXPECT_EQ(address % AddressWindow::kGranularity, 0u);
+        EXPECT_EQ(bytes % AddressWindow::kGranularity, 0u);
+        const auto next = committed.lower_bound(address);
+        EXPECT_TRUE(next == committed.end() || address + bytes <= next->first) << "slabs overlap";
+        EXPECT_TRUE(next == committed.begin() || std::prev(next)->first + std::prev(next)->second <= address);
+        committed[address] = bytes;
+        return CUDA_SUCCESS;
+    }
+    [[nodiscard]] std::uint64_t committed_bytes() const {
+        std::uint64_t total = 0;
+        for (const auto& [address, bytes] : committed) {
+            total += bytes;
+        }
+        return total;
+    }
+
+    // A block lies within one slab and touches no other block.
+    void check_block(std::uint64_t address, std::uint64_t bytes) {
+        ASSERT_EQ(address % DeviceHeap::kAlignment, 0u);
+        auto slab = committed.upper_bound(address);
+        ASSERT_NE(slab, committed.begin()) << "not in a slab";
+        --slab;
+        ASSERT_LE(address + bytes, slab->first + slab->second) << "reaches beyond its slab";
+        const auto next = blocks.lower_bound(address);
+        ASSERT_TRUE(next == blocks.end() || address + bytes <= next->first) << "overlaps the block behind it";
+        ASSERT_TRUE(next == blocks.begin() || std::prev(next)->first + std::prev(next)->second <= address)
+            << "overlaps the block before it";
+    }
+
+    std::uint64_t server_bytes = 1024 * kMiB;
+    std::map<std::uint64_t, std::uint64_t> committed, blocks;
+    int commits = 0, releases = 0;
+    AddressWindow window;
+    DeviceHeap heap;
+};
+
+TEST_F(DeviceHeapTest, RandomOperationsAgreeWithANaiveModel) {
+    std::mt19937 random(7);
+    for (int step = 0; step < 20'000; ++step) {
+        if (random() % 2000 == 0) {
+            server_bytes = (random() % 2 == 0 ? 64 : 1024) * kMiB;
+        }
+        if (blocks.empty() || random() % 100 < 52) {
+            const std::uint64_t exponent = random() % 24;
+            const std::uint64_t bytes = 1 + random() % (std::uint64_t{1} << exponent);
+            std::uint64_t address = 0;
+            const CUresult result = heap.allocate(bytes, address);
+            if (result == CUDA_SUCCESS) {
+                ASSERT_NO_FATAL_FAILURE(check_block(address, bytes)) << "step " << step;
+                blocks[address] = bytes;
+            } else {
+                ASSERT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
+                ASSERT_GT(committed_bytes() + DeviceHeap::kLargeBytes, 32 * kMiB) << "refused with nothing in use";
+            }
+        } else {
+            auto block = blocks.begin();
+            std::advance(block, random() % std::min<std::size_t>(blocks.size(), 50));
+            heap.free(block->first);
+            blocks.erase(block);
+        }
+    }
+    for (const auto& [address, bytes] : blocks) {
+        heap.free(address);
+    }
+    EXPECT_LE(committed.size(), 1u) << "but for one empty slab everything went back";
+    EXPECT_EQ(heap.free_bytes(), committed_bytes());
+    heap.clear();
+    EXPECT_TRUE(committed.empty());
+    // All of the window is free again, and in one piece.
+    EXPECT_EQ(window.allocate(4096 * kMiB), kBase);
+}
+
+TEST_F(DeviceHeapTest, SmallBlocksAreAnsweredFromWhatIsCommitted) {
+    std::uint64_t address = 0;
+    for (int i = 0; i < 1000; ++i) {
+        ASSERT_EQ(heap.allocate(1024, address), CUDA_SUCCESS);
+    }
+    EXPECT_EQ(commits, 1);
+    for (int i = 0; i < 100; ++i) {  // a block of the same size finds the place that was just freed
+        heap.free(address);
+        const std::uint64_t before = address;
+        ASSERT_EQ(heap.allocate(1024, address), CUDA_SUCCESS);
+        EXPECT_EQ(address, before);
+    }
+    EXPECT_EQ(commits, 1);
+    EXPECT_EQ(releases, 0);
+}
+
+TEST_F(DeviceHeapTest, LargeBlocksGoBackAtOnce) {
+    std::uint64_t address = 0;
+    ASSERT_EQ(heap.allocate(100 * kMiB + 1, address), CUDA_SUCCESS);
+    EXPECT_EQ(committed.at(address), 102 * kMiB);
+    EXPECT_EQ(heap.free_bytes(), 0u);
+    heap.free(address);
+    EXPECT_TRUE(committed.empty());
+}
+
+TEST_F(DeviceHeapTest, ASmallServerGetsASmallSlab) {
+    server_bytes = 4 * kMiB;
+    std::uint64_t address = 0;
+    EXPECT_EQ(heap.allocate(kMiB, address), CUDA_SUCCESS);
+    EXPECT_EQ(committed_bytes(), 2 * kMiB);
+    EXPECT_EQ(heap.allocate(9 * kMiB, address), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(heap.allocate(~std::uint64_t{0}, address), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(heap.allocate(std::uint64_t{1} << 50, address), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_F(DeviceHeapTest, WhatIsNotABlockIsNotFreed) {
+    std::uint64_t address = 0;
+    ASSERT_EQ(heap.allocate(4096, address), CUDA_SUCCESS);
+    const std::uint64_t free_bytes = heap.free_bytes();
+    heap.free(address + 512);
+    heap.free(0);
+    EXPECT_EQ(heap.free_bytes(), free_bytes);
+    heap.free(address);
+    heap.free(address);
+    EXPECT_EQ(heap.free_bytes(), free_bytes + 4096);
+}
+
+}  // namespace
+}  // namespace gpupool::test

@@ -1,0 +1,120 @@
+// The application's host functions: one at a time, in the order in which their turn comes.
+#include "client/core/host_functions.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <vector>
+
+#include "client/core/thread.h"
+
+namespace gpupool::test {
+namespace {
+
+using namespace std::chrono_literals;
+using client::HostFunctions;
+
+// Never destroyed: the thread that runs the functions lives as long as the process.
+struct Fixture {
+    HostFunctions functions;
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<std::uint64_t> done;
+    int ended = 0;
+
+    Fixture() {
+        functions.start(
+            [this](std::uint64_t ticket) {
+                const std::lock_guard lock(mutex);
+                done.push_back(ticket);
+            },
+            [this] {
+                const std::lock_guard lock(mutex);
+                ++ended;
+                changed.notify_all();
+            });
+    }
+    bool wait_for(int count) {
+        std::unique_lock lock(mutex);
+        return changed.wait_for(lock, 5s, [&] { return ended >= count; });
+    }
+    static Fixture& fresh() {
+        static auto& all = *new std::vector<std::unique_ptr<Fixture>>;
+        return *all.emplace_back(std::make_unique<Fixture>());
+    }
+};
+
+CUstream stream(std::uintptr_t number) {
+    return reinterpret_cast<CUstream>(number << 4);
+}
+
+TEST(HostFunctionsOfTheClient, RunInTheOrderOfTheirTurns) {
+    Fixture& f = Fixture::fresh();
+    std::vector<int> order;  // of the one thread that runs them
+    const auto first = f.functions.submit(stream(1), [&](CUresult) { order.push_back(1); });
+    const auto second = f.functions.submit(stream(2), [&](CUresult) { order.push_back(2); });
+    f.functions.due(second, CUDA_SUCCESS);
+    f.functions.due(first, CUDA_SUCCESS);
+    ASSERT_TRUE(f.wait_for(2));
+    EXPECT_EQ(order, (std::vector{2, 1}));
+    EXPECT_EQ(f.done, (std::vector{second, first}));
+}
+
+TEST(HostFunctionsOfTheClient, GetTheStatusAndMayNotCallCuda) {
+    Fixture& f = Fixture::fresh();
+    CUresult status = CUDA_SUCCESS;
+    bool marked = false;
+    const auto ticket = f.functions.submit(stream(1), [&](CUresult result) {
+        status = result;
+        marked = client::this_thread().in_host_function;
+    });
+    f.functions.due(ticket, CUDA_ERROR_LAUNCH_FAILED);
+    ASSERT_TRUE(f.wait_for(1));
+    EXPECT_EQ(status, CUDA_ERROR_LAUNCH_FAILED);
+    EXPECT_TRUE(marked);
+    EXPECT_FALSE(client::this_thread().in_host_function) << "only the functions' thread is";
+}
+
+TEST(HostFunctionsOfTheClient, ArePendingUntilTheyHaveRun) {
+    Fixture& f = Fixture::fresh();
+    std::atomic<bool> go{false}, inside{false};
+    const auto first = f.functions.submit(stream(1), [&](CUresult) {
+        inside = true;
+        while (!go) {
+            std::this_thread::yield();
+        }
+    });
+    const auto second = f.functions.submit(stream(1), [](CUresult) {});
+    const auto other = f.functions.submit(stream(2), [](CUresult) {});
+    EXPECT_EQ(f.functions.newest_pending(stream(1)), second);
+    EXPECT_EQ(f.functions.newest_pending(stream(2)), other);
+    EXPECT_EQ(f.functions.newest_pending(stream(3)), 0u);
+    f.functions.due(first, CUDA_SUCCESS);
+    while (!inside) {
+        std::this_thread::yield();
+    }
+    EXPECT_TRUE(f.functions.pending(first)) << "it runs";
+    go = true;
+    ASSERT_TRUE(f.wait_for(1));
+    EXPECT_FALSE(f.functions.pending(first));
+    f.functions.cancel(second);
+    EXPECT_EQ(f.functions.newest_pending(stream(1)), 0u);
+    f.functions.due(second, CUDA_SUCCESS);  // cancelled: nothing
+    f.functions.due(12345, CUDA_SUCCESS);   // a server that makes up tickets
+    f.functions.due(other, CUDA_SUCCESS);
+    ASSERT_TRUE(f.wait_for(2));
+    EXPECT_EQ(f.done, (std::vector{first, other}));
+}
+
+TEST(HostFunctionsOfTheClient, EndWithTheSession) {
+    Fixture& f = Fixture::fresh();
+    std::atomic<bool> ran{false};
+    const auto ticket = f.functions.submit(stream(1), [&](CUresult) { ran = true; });
+    f.functions.end();
+    f.functions.due(ticket, CUDA_SUCCESS);
+    std::this_thread::sleep_for(20ms);
+    EXPECT_FALSE(ran);
+}
+
+}  // namespace
+}  // namespace gpupool::test

@@ -1,0 +1,218 @@
+// Bulk data between the application and the worker: where it lands, when it is read, and what has to wait for what.
+#include "client/core/transfers.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <map>
+
+#include "protocol/transport/inproc/connection.h"
+
+namespace gpupool::test {
+namespace {
+
+using namespace std::chrono_literals;
+using client::Transfers;
+
+// The worker's end: keeps what arrives, by transfer.
+class Worker final : public wire::Receiver {
+  public:
+    std::vector<std::byte> wait_for(std::uint64_t transfer, std::size_t bytes) {
+        std::unique_lock lock(mutex_);
+        changed_.wait_for(lock, 5s, [&] { return landed_[transfer] >= bytes; });
+        return data_[transfer];
+    }
+    std::size_t landed(std::uint64_t transfer) {
+        const std::lock_guard lock(mutex_);
+        return landed_[transfer];
+    }
+
+  private:
+    std::span<std::byte> bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override {
+        const std::lock_guard lock(mutex_);
+        std::vector<std::byte>& data = data_[transfer];
+        data.reserve(1u << 20);  // never moved while a payload is read into it
+        data.resize(std::max<std::size_t>(data.size(), offset + bytes));
+        return std::span(data).subspan(offset, bytes);
+    }
+    void on_bulk(std::uint64_t transfer, std::uint64_t, std::size_t bytes) override {
+        const std::lock_guard lock(mutex_);
+        landed_[transfer] += bytes;
+        changed_.notify_all();
+    }
+    void on_frame(wire::FrameType, std::unique_ptr<std::byte[]>, std::size_t) override {}
+    void on_closed(const Error&) override {}
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::map<std::uint64_t, std::vector<std::byte>> data_;
+    std::map<std::uint64_t, std::size_t> landed_;
+};
+
+class Nobody final : public wire::Receiver {
+    std::span<std::byte> bulk_destination(std::uint64_t, std::uint64_t, std::size_t) override { return {}; }
+    void on_bulk(std::uint64_t, std::uint64_t, std::size_t) override {}
+    void on_frame(wire::FrameType, std::unique_ptr<std::byte[]>, std::size_t) override {}
+    void on_closed(const Error&) override {}
+};
+
+// Never destroyed: the thread that answers pulls lives as long as the process.
+struct Client {
+    Nobody nobody;
+    Worker worker;
+    std::unique_ptr<wire::Channel> channel, worker_channel;
+    Transfers transfers;
+
+    Client() {
+        auto [here, there] = transport::inproc::make_pair(1u << 20);
+        channel = std::make_unique<wire::Channel>(std::move(here), nobody);
+        worker_channel = std::make_unique<wire::Channel>(std::move(there), worker);
+        channel->start();
+        worker_channel->start();
+        transfers.start(*channel);
+    }
+    static Client& fresh() {
+        static auto& all = *new std::vector<std::unique_ptr<Client>>;
+        return *all.emplace_back(std::make_unique<Client>());
+    }
+};
+
+std::vector<std::byte> pattern(std::size_t bytes, int seed) {
+    std::vector<std::byte> data(bytes);
+    for (std::size_t i = 0; i < bytes; ++i) {
+        data[i] = static_cast<std::byte>(i * 31 + static_cast<std::size_t>(seed));
+    }
+    return data;
+}
+
+TEST(Downloads, LandInTheirPlaceAndNowhereElse) {
+    Transfers transfers;
+    std::vector<std::byte> memory(100);
+    const std::uint64_t transfer = transfers.begin_download(memory.data(), memory.size());
+    EXPECT_EQ(transfers.place(transfer, 10, 90).data(), memory.data() + 10);
+    EXPECT_TRUE(transfers.place(transfer, 10, 91).empty());
+    EXPECT_TRUE(transfers.place(transfer, 101, 0).empty());
+    EXPECT_TRUE(transfers.place(transfer, ~std::uint64_t{0}, 2).empty());
+    EXPECT_TRUE(transfers.place(transfer + 1, 0, 1).empty());
+    EXPECT_TRUE(transfers.writes_into(memory.data() + 99, 1));
+    EXPECT_FALSE(transfers.writes_into(memory.data() + 100, 1));
+    transfers.landed(transfer, 60);
+    EXPECT_TRUE(transfers.writes_into(memory.data(), 1)) << "a part of it is still on its way";
+    transfers.landed(transfer, 40);
+    EXPECT_FALSE(transfers.writes_into(memory.data(), 100));
+    EXPECT_TRUE(transfers.place(transfer, 0, 1).empty()) << "it has ended";
+}
+
+TEST(Downloads, AreScatteredWhenTheyAreWhole) {
+    Transfers transfers;
+    std::vector<std::byte> seen;
+    const std::uint64_t transfer = transfers.begin_download(
+        8, 0x1000, 0x2000, [&](std::span<const std::byte> data) { seen.assign(data.begin(), data.end()); });
+    EXPECT_TRUE(transfers.writes_into(reinterpret_cast<void*>(0x1800), 4));
+    const auto data = pattern(8, 3);
+    std::memcpy(transfers.place(transfer, 0, 8).data(), data.data(), 8);
+    transfers.landed(transfer, 4);
+    EXPECT_TRUE(seen.empty());
+    transfers.landed(transfer, 4);
+    EXPECT_EQ(seen, data);
+}
+
+TEST(Downloads, ACancelledOneTakesNothingMore) {
+    Transfers transfers;
+    std::byte memory[4];
+    const std::uint64_t transfer = transfers.begin_download(memory, 4);
+    transfers.cancel(transfer);
+    EXPECT_TRUE(transfers.place(transfer, 0, 4).empty());
+    EXPECT_FALSE(transfers.writes_into(memory, 4));
+    transfers.landed(transfer, 4);  // harmless
+}
+
+TEST(Uploads, AreSentWhenTheWorkerAsks) {
+    Client& client = Client::fresh();
+    const auto data = pattern(100'000, 1);
+    const std::uint64_t transfer = client.transfers.begin_upload(std::span(data));
+    EXPECT_EQ(client.worker.landed(transfer), 0u);
+    client.transfers.pull(transfer, 0, 60'000);
+    client.transfers.pull(transfer, 60'000, 40'000);
+    EXPECT_TRUE(client.transfers.wait_sent(transfer));
+    EXPECT_EQ(client.worker.wait_for(transfer, data.size()), data);
+}
+
+TEST(Uploads, OfACopyNeedNotBeWaitedFor) {
+    Client& client = Client::fresh();
+    const auto data = pattern(5000, 2);
+    const std::uint64_t transfer = client.transfers.begin_upload(std::vector<std::byte>(data));
+    client.transfers.pull(transfer, 0, data.size());
+    EXPECT_EQ(client.worker.wait_for(transfer, data.size()), data);
+}
+
+TEST(Uploads, WaitForADownloadIntoTheSameMemory) {
+    Client& client = Client::fresh();
+    std::vector<std::byte> memory(4096), other(64);
+    const std::uint64_t download = client.transfers.begin_download(memory.data(), memory.size());
+    const std::uint64_t upload = client.transfers.begin_upload(std::span(memory).subspan(1000, 100));
+    const std::uint64_t unrelated = client.transfers.begin_upload(std::span(other));
+    client.transfers.pull(upload, 0, 100);
+    client.transfers.pull(unrelated, 0, other.size());
+    EXPECT_EQ(client.worker.wait_for(unrelated, other.size()).size(), other.size())
+        << "one that has to wait does not keep the others waiting";
+    EXPECT_EQ(client.worker.landed(upload), 0u);
+    const auto data = pattern(memory.size(), 9);
+    std::memcpy(client.transfers.place(download, 0, memory.size()).data(), data.data(), data.size());
+    client.transfers.landed(download, memory.size());
+    const auto arrived = client.worker.wait_for(upload, 100);
+    ASSERT_EQ(arrived.size(), 100u);
+    EXPECT_EQ(std::memcmp(arrived.data(), data.data() + 1000, 100), 0)
+        << "what the download brought, not what was there";
+}
+
+TEST(Uploads, ADownloadThatBeginsLaterIsNotWaitedFor) {
+    Client& client = Client::fresh();
+    std::vector<std::byte> memory(64);
+    const std::uint64_t upload = client.transfers.begin_upload(std::span(memory));
+    client.transfers.begin_download(memory.data(), memory.size());
+    client.transfers.pull(upload, 0, memory.size());
+    EXPECT_TRUE(client.transfers.wait_sent(upload));
+}
+
+TEST(Uploads, WaitUntilTheyAreReady) {
+    Client& client = Client::fresh();
+    std::atomic<bool> ready{false};
+    const auto data = pattern(32, 4);
+    const std::uint64_t upload = client.transfers.begin_upload(std::span(data), [&] { return ready.load(); });
+    client.transfers.pull(upload, 0, data.size());
+    std::this_thread::sleep_for(20ms);
+    EXPECT_EQ(client.worker.landed(upload), 0u);
+    ready = true;
+    client.transfers.changed();
+    EXPECT_EQ(client.worker.wait_for(upload, data.size()), data);
+}
+
+TEST(Uploads, AskedForOutsideOfWhatThereIsSendNothing) {
+    Client& client = Client::fresh();
+    const auto data = pattern(32, 5);
+    const std::uint64_t upload = client.transfers.begin_upload(std::span(data));
+    client.transfers.pull(upload, 33, 1);
+    client.transfers.pull(upload, 1, 32);
+    client.transfers.pull(upload, ~std::uint64_t{0}, 2);
+    client.transfers.pull(upload + 100, 0, 1);
+    client.transfers.pull(upload, 0, 32);  // answered after the others
+    EXPECT_EQ(client.worker.wait_for(upload, 32), data);
+    EXPECT_EQ(client.worker.landed(upload), 32u);
+}
+
+TEST(Uploads, EndWithTheSession) {
+    Client& client = Client::fresh();
+    const auto data = pattern(32, 6);
+    const std::uint64_t upload = client.transfers.begin_upload(std::span(data));
+    std::thread ender([&] {
+        std::this_thread::sleep_for(10ms);
+        client.transfers.end();
+    });
+    EXPECT_FALSE(client.transfers.wait_sent(upload));
+    ender.join();
+}
+
+}  // namespace
+}  // namespace gpupool::test

@@ -1,0 +1,173 @@
+// Where settings come from, which source wins, and what is said about a wrong one.
+#include "client/config.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+namespace gpupool::client {
+namespace {
+
+class ConfigTest : public testing::Test {
+  protected:
+    ConfigTest() {
+        char name[] = "/tmp/gpupool-config-XXXXXX";
+        folder_ = ::mkdtemp(name);
+        variables_["HOME"] = folder_ + "/home";
+    }
+    ~ConfigTest() override { std::filesystem::remove_all(folder_); }
+
+    void write(const std::string& path, const std::string& text) {
+        std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+        std::ofstream(path) << text;
+    }
+
+    Result<Config> load() {
+        return load_config(
+            [this](const char* name) -> std::optional<std::string> {
+                const auto found = variables_.find(name);
+                if (found == variables_.end()) return std::nullopt;
+                return found->second;
+            },
+            system_file());
+    }
+
+    std::string system_file() const { return folder_ + "/etc/client.toml"; }
+    std::string home_file() const { return folder_ + "/home/.config/gpupool/client.toml"; }
+
+    void expect_error(std::initializer_list<std::string> parts) {
+        auto config = load();
+        ASSERT_FALSE(config);
+        for (const std::string& part : parts) {
+            EXPECT_NE(config.error().message.find(part), std::string::npos) << part << " in " << config.error().message;
+        }
+    }
+
+    std::string folder_;
+    std::map<std::string, std::string> variables_;
+};
+
+TEST_F(ConfigTest, DefaultsNeedNothing) {
+    variables_.clear();
+    auto config = load();
+    ASSERT_TRUE(config) << config.error().message;
+    EXPECT_EQ(config->server, "");
+    EXPECT_EQ(config->log_file, "");
+    EXPECT_EQ(config->connect_timeout.count(), 5000);
+    EXPECT_FALSE(config->synchronous);
+    EXPECT_FALSE(config->memory_bytes);
+    EXPECT_EQ(config->source, "");
+}
+
+TEST_F(ConfigTest, EverySettingFromAFile) {
+    write(home_file(), R"(
+server = "gpu.example:9470"
+token = "secret"
+memory = "8GiB"
+log = "/tmp/x.log"
+log_level = "debug"
+connect_timeout = 2.5
+sync = true
+trace = "/tmp/trace"
+summary = true
+)");
+    auto config = load();
+    ASSERT_TRUE(config) << config.error().message;
+    EXPECT_EQ(config->server, "gpu.example:9470");
+    EXPECT_EQ(config->token, "secret");
+    EXPECT_EQ(config->memory_bytes, 8ull << 30);
+    EXPECT_EQ(config->log_file, "/tmp/x.log");
+    EXPECT_EQ(config->log_level, log::Level::debug);
+    EXPECT_EQ(config->connect_timeout.count(), 2500);
+    EXPECT_TRUE(config->synchronous);
+    EXPECT_EQ(config->trace_file, "/tmp/trace");
+    EXPECT_EQ(config->summary_file, standard_error_name);
+    EXPECT_EQ(config->source, home_file());
+}
+
+TEST_F(ConfigTest, TheEnvironmentWins) {
+    write(home_file(), "server = \"file:1\"\nmemory = 4096\nsync = true\n");
+    variables_["GPUPOOL_SERVER"] = "environment:2";
+    variables_["GPUPOOL_SYNC"] = "0";
+    variables_["GPUPOOL_MEMORY"] = "";  // as if unset
+    auto config = load();
+    ASSERT_TRUE(config) << config.error().message;
+    EXPECT_EQ(config->server, "environment:2");
+    EXPECT_FALSE(config->synchronous);
+    EXPECT_EQ(config->memory_bytes, 4096u);
+}
+
+TEST_F(ConfigTest, TheFirstFileWins) {
+    write(system_file(), "server = \"system:1\"\n");
+    auto config = load();
+    ASSERT_TRUE(config);
+    EXPECT_EQ(config->server, "system:1");
+    write(home_file(), "server = \"home:1\"\n");
+    EXPECT_EQ(load()->server, "home:1");
+    variables_["XDG_CONFIG_HOME"] = folder_ + "/xdg";
+    EXPECT_EQ(load()->server, "home:1");
+    write(folder_ + "/xdg/gpupool/client.toml", "server = \"xdg:1\"\n");
+    EXPECT_EQ(load()->server, "xdg:1");
+    write(folder_ + "/mine.toml", "server = \"mine:1\"\n");
+    variables_["GPUPOOL_CONFIG"] = folder_ + "/mine.toml";
+    EXPECT_EQ(load()->server, "mine:1");
+    variables_["GPUPOOL_CONFIG"] = folder_ + "/none.toml";
+    expect_error({"GPUPOOL_CONFIG", folder_ + "/none.toml"});
+}
+
+TEST_F(ConfigTest, TokensComeFromFilesToo) {
+    write(folder_ + "/home/.config/gpupool/token", "s3cret\n");
+    write(home_file(), "token_file = \"token\"\n");
+    auto config = load();
+    ASSERT_TRUE(config) << config.error().message;
+    EXPECT_EQ(config->token, "s3cret");
+    variables_["GPUPOOL_TOKEN"] = "other";
+    EXPECT_EQ(load()->token, "other");
+    variables_["GPUPOOL_TOKEN_FILE"] = "/nonexistent";
+    expect_error({"GPUPOOL_TOKEN", "GPUPOOL_TOKEN_FILE"});
+    variables_.erase("GPUPOOL_TOKEN");
+    expect_error({"/nonexistent"});
+}
+
+TEST_F(ConfigTest, MistakesAreNamed) {
+    write(home_file(), "server = \"a:1\"\nsever = \"b:1\"\n");
+    expect_error({home_file() + ":2", "sever", "unknown setting", "connect_timeout"});
+    write(home_file(), "\nmemory = \"plenty\"\n");
+    expect_error({home_file() + ":2", "memory", "plenty"});
+    write(home_file(), "server = \n");
+    expect_error({home_file() + ":1"});
+    write(home_file(), "server = [1]\n");
+    expect_error({home_file() + ":1", "server", "expected"});
+    write(home_file(), "token = \"a\"\ntoken_file = \"b\"\n");
+    expect_error({home_file(), "token_file"});
+    write(home_file(), std::string(65 * 1024, '#'));
+    expect_error({home_file(), "64 KiB"});
+}
+
+TEST_F(ConfigTest, WrongVariablesAreNamed) {
+    const std::pair<const char*, const char*> wrong[] = {
+        {"GPUPOOL_SERVER", "host"},           {"GPUPOOL_SERVER", ":9470"},       {"GPUPOOL_SERVER", "host:"},
+        {"GPUPOOL_MEMORY", "8 elephants"},    {"GPUPOOL_MEMORY", "0"},           {"GPUPOOL_CONNECT_TIMEOUT", "0"},
+        {"GPUPOOL_CONNECT_TIMEOUT", "1000h"}, {"GPUPOOL_LOG_LEVEL", "shouting"}, {"GPUPOOL_SYNC", "maybe"}};
+    for (const auto& [name, value] : wrong) {
+        variables_ = {{name, value}};
+        expect_error({name});
+    }
+}
+
+TEST_F(ConfigTest, TheLogIsOpenedOnlyWhenAskedFor) {
+    ASSERT_TRUE(open_log(Config{}));
+    EXPECT_FALSE(log::enabled(log::Level::error));
+    Config config;
+    config.log_file = folder_ + "/log";
+    ASSERT_TRUE(open_log(config));
+    EXPECT_TRUE(log::enabled(log::Level::info));
+    log::to_nothing();
+}
+
+}  // namespace
+}  // namespace gpupool::client

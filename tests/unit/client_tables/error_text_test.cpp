@@ -1,0 +1,78 @@
+#include "client/error_text.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <regex>
+#include <string>
+#include <thread>
+
+namespace gpupool::client::error_text {
+namespace {
+
+// Reads cuda.h itself, so that no value is forgotten.
+TEST(ErrorText, EveryValueOfTheHeaderHasItsName) {
+    std::ifstream header(GPUPOOL_CUDA_HEADER);
+    ASSERT_TRUE(header);
+    const std::regex value(R"(^\s+(CUDA_(SUCCESS|ERROR_\w+))\s*=\s*(\d+))");
+    int seen = 0;
+    std::smatch match;
+    for (std::string line; std::getline(header, line);) {
+        if (!std::regex_search(line, match, value)) continue;
+        const auto code = static_cast<CUresult>(std::stoi(match[3]));
+        ASSERT_NE(name(code), nullptr) << line;
+        EXPECT_EQ(match[1].str(), name(code));
+        ASSERT_NE(description(code), nullptr) << line;
+        EXPECT_STRNE(description(code), "");
+        ++seen;
+    }
+    EXPECT_GE(seen, 100);
+}
+
+TEST(ErrorText, UnknownCodesAreNull) {
+    for (int code : {9, 998, 4095, 4096, 1 << 30, -1}) {
+        EXPECT_EQ(name(static_cast<CUresult>(code)), nullptr) << code;
+        EXPECT_EQ(description(static_cast<CUresult>(code)), nullptr) << code;
+    }
+}
+
+TEST(ErrorText, LearnsTheServersTexts) {
+    const char* before = description(CUDA_ERROR_CONTAINED);
+    const std::string copy = before;
+    EXPECT_TRUE(learn(CUDA_ERROR_CONTAINED, "", "a text of the server"));
+    EXPECT_STREQ(description(CUDA_ERROR_CONTAINED), "a text of the server");
+    EXPECT_STREQ(name(CUDA_ERROR_CONTAINED), "CUDA_ERROR_CONTAINED");
+    EXPECT_EQ(before, copy);  // still readable
+    EXPECT_TRUE(learn(950, "CUDA_ERROR_OF_TOMORROW", "newer than we are"));
+    EXPECT_STREQ(name(static_cast<CUresult>(950)), "CUDA_ERROR_OF_TOMORROW");
+}
+
+TEST(ErrorText, LearnsOnlySoMuch) {
+    EXPECT_FALSE(learn(-1, "A", "B"));
+    EXPECT_FALSE(learn(4096, "A", "B"));
+    EXPECT_FALSE(learn(951, std::string(513, 'x'), "B"));
+    EXPECT_EQ(name(static_cast<CUresult>(951)), nullptr);
+    const char* same = name(CUDA_ERROR_TIMEOUT);
+    EXPECT_TRUE(learn(CUDA_ERROR_TIMEOUT, same, ""));
+    EXPECT_EQ(name(CUDA_ERROR_TIMEOUT), same);
+    int learned = 0;
+    while (learned < 10000 && learn(952, std::string(500, static_cast<char>('a' + learned % 20)), "")) ++learned;
+    EXPECT_GT(learned, 1000);
+    EXPECT_LT(learned, 3000);
+}
+
+TEST(ErrorText, IsReadWhileItIsLearned) {
+    std::thread writer([] {
+        for (int i = 0; i < 100; ++i) learn(953, i % 2 == 0 ? "EVEN" : "ODD", "");
+    });
+    for (int i = 0; i < 1000; ++i) {
+        const char* text = name(static_cast<CUresult>(953));
+        if (text != nullptr) {
+            EXPECT_TRUE(std::string_view(text) == "EVEN" || std::string_view(text) == "ODD");
+        }
+    }
+    writer.join();
+}
+
+}  // namespace
+}  // namespace gpupool::client::error_text

@@ -1,0 +1,57 @@
+#include "client/visible_devices.h"
+
+#include <gtest/gtest.h>
+
+namespace gpupool::client {
+namespace {
+
+using Ordinals = std::vector<int>;
+
+std::vector<DeviceUuid> three_devices() {
+    std::vector<DeviceUuid> devices(3);
+    for (std::uint8_t i = 0; i < 3; ++i) devices[i] = {0xAB, static_cast<std::uint8_t>(0x10 + i), 0, 0, 1, 2, 3, 4};
+    return devices;
+}
+
+Ordinals seen(const std::optional<std::string>& value) {
+    return visible_devices(value, three_devices());
+}
+
+TEST(VisibleDevices, UnsetShowsAllAndEmptyNone) {
+    EXPECT_EQ(seen(std::nullopt), (Ordinals{0, 1, 2}));
+    EXPECT_EQ(seen(""), Ordinals{});
+    EXPECT_EQ(seen(" "), Ordinals{});
+}
+
+TEST(VisibleDevices, OrdinalsInTheirOrder) {
+    EXPECT_EQ(seen("0"), (Ordinals{0}));
+    EXPECT_EQ(seen("2,0"), (Ordinals{2, 0}));
+    EXPECT_EQ(seen(" 1 , 2 "), (Ordinals{1, 2}));
+    EXPECT_EQ(seen("1gpu,+2x"), (Ordinals{1, 2}));
+}
+
+TEST(VisibleDevices, TheFirstInvalidEntryEndsTheList) {
+    EXPECT_EQ(seen("-1"), Ordinals{});
+    EXPECT_EQ(seen("1,-1,0"), (Ordinals{1}));
+    EXPECT_EQ(seen("0,3,1"), (Ordinals{0}));
+    EXPECT_EQ(seen("0,,1"), (Ordinals{0}));
+    EXPECT_EQ(seen("none,0"), Ordinals{});
+    EXPECT_EQ(seen("0,99999999999999999999,1"), (Ordinals{0}));
+}
+
+TEST(VisibleDevices, RepetitionEmptiesTheList) {
+    EXPECT_EQ(seen("0,1,0"), Ordinals{});
+}
+
+TEST(VisibleDevices, BeginningsOfUuids) {
+    EXPECT_EQ(uuid_text(three_devices()[1]), "GPU-ab110000-0102-0304-0000-000000000000");
+    EXPECT_EQ(seen("GPU-ab110000-0102-0304-0000-000000000000"), (Ordinals{1}));
+    EXPECT_EQ(seen("GPU-AB12,GPU-ab10"), (Ordinals{2, 0}));
+    EXPECT_EQ(seen("GPU-ab"), Ordinals{});  // ambiguous
+    EXPECT_EQ(seen("GPU-ab10,GPU-ff"), (Ordinals{0}));
+    EXPECT_EQ(seen("GPU-ab10,1"), (Ordinals{0}));  // no mixing
+    EXPECT_EQ(seen("1,GPU-ab10"), (Ordinals{1}));
+}
+
+}  // namespace
+}  // namespace gpupool::client

@@ -1,0 +1,65 @@
+// What must hold for every line of the table, checked over all of them.
+#include <gtest/gtest.h>
+
+#include "protocol/codec/parameter.h"
+
+namespace gpupool::test {
+namespace {
+
+// An output array is cut to the room that its count says. Were that count an output that is read before the array, the
+// server could choose how much the client writes.
+template <class Call, int Index>
+constexpr bool room_is_the_callers() {
+    if constexpr (codec::shape<Call, Index> == codec::Shape::out_array) {
+        constexpr int count = calls::rule_at<Call, Index>.count_parameter;
+        if constexpr (count >= 0) {
+            return !codec::has_output<Call, count> || count > Index;
+        }
+    }
+    return true;
+}
+
+// An array is settled by its count, which must be there on the server's side.
+template <class Call, int Index>
+constexpr bool count_travels() {
+    constexpr codec::Shape kind = codec::shape<Call, Index>;
+    if constexpr (kind == codec::Shape::in_array || kind == codec::Shape::out_array) {
+        constexpr int count = calls::rule_at<Call, Index>.count_parameter;
+        if constexpr (count >= 0) {
+            constexpr codec::Shape how = codec::shape<Call, count>;
+            return how == codec::Shape::value || how == codec::Shape::in || how == codec::Shape::inout;
+        }
+    }
+    return true;
+}
+
+template <class Call, int... Index>
+constexpr bool rooms_are_the_callers(std::integer_sequence<int, Index...>) {
+    return (room_is_the_callers<Call, Index>() && ... && true);
+}
+template <class Call, int... Index>
+constexpr bool counts_travel(std::integer_sequence<int, Index...>) {
+    return (count_travels<Call, Index>() && ... && true);
+}
+
+template <class Call>
+void check() {
+    if constexpr (calls::is_remote<Call>) {
+        EXPECT_TRUE(rooms_are_the_callers<Call>(codec::Indices<Call>{})) << Call::kName;
+        EXPECT_TRUE(counts_travel<Call>(codec::Indices<Call>{})) << Call::kName;
+        // A deferred call's caller is gone before there could be an output.
+        EXPECT_FALSE(Call::kDelivery == calls::Delivery::deferred && codec::any_output<Call>) << Call::kName;
+    }
+}
+
+TEST(Rules, HoldForEveryCall) {
+#define GP_CALL(op, symbol, ...) check<calls::symbol>();
+#define GP_PER_THREAD(...)
+#include "protocol/calls/internal.def"
+#include "protocol/calls/table.def"
+#undef GP_CALL
+#undef GP_PER_THREAD
+}
+
+}  // namespace
+}  // namespace gpupool::test

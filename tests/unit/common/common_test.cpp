@@ -1,0 +1,118 @@
+// The small parts: units, environment, hashes, descriptors.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "common/environment.h"
+#include "common/hash.h"
+#include "common/unique_fd.h"
+#include "common/units.h"
+
+namespace gpupool {
+namespace {
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+    return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+TEST(Units, Sizes) {
+    const std::pair<const char*, std::uint64_t> given[] = {{"0", 0},
+                                                           {"4096", 4096},
+                                                           {"8GiB", 8ull << 30},
+                                                           {"8 gib", 8ull << 30},
+                                                           {"512M", 512ull << 20},
+                                                           {"1.5G", 3ull << 29},
+                                                           {"2GB", 2000000000ull},
+                                                           {" 1 kB ", 1000},
+                                                           {"3B", 3},
+                                                           {"1TiB", 1ull << 40}};
+    for (const auto& [text, expected] : given) {
+        auto value = parse_bytes(text);
+        ASSERT_TRUE(value) << text;
+        EXPECT_EQ(*value, expected) << text;
+    }
+    for (const char* text : {"", "GiB", "-1", "8 Gib x", "0x10", "nan", "inf", "1e3", "99999999TiB", "8GiBs"}) {
+        EXPECT_FALSE(parse_bytes(text)) << text;
+    }
+}
+
+TEST(Units, Durations) {
+    const std::pair<const char*, int> given[] = {
+        {"5", 5000}, {"250ms", 250}, {"0.5", 500}, {"2m", 120000}, {"1h", 3600000}};
+    for (const auto& [text, expected] : given) {
+        auto value = parse_duration(text);
+        ASSERT_TRUE(value) << text;
+        EXPECT_EQ(value->count(), expected) << text;
+    }
+    EXPECT_FALSE(parse_duration("5 years"));
+    EXPECT_FALSE(parse_duration("soon"));
+}
+
+TEST(Units, SizesForPeople) {
+    EXPECT_EQ(format_bytes(17), "17 B");
+    EXPECT_EQ(format_bytes(8ull << 30), "8 GiB");
+    EXPECT_EQ(format_bytes(3ull << 29), "1.5 GiB");
+}
+
+TEST(Environment, TellsUnsetFromWrong) {
+    constexpr const char* name = "GPUPOOL_TEST_VARIABLE";
+    ::unsetenv(name);
+    auto value = environment::size_bytes(name);
+    ASSERT_TRUE(value);
+    EXPECT_FALSE(value->has_value());
+    EXPECT_FALSE(environment::raw(name));
+    ::setenv(name, "", 1);
+    EXPECT_EQ(environment::raw(name), "");
+    EXPECT_FALSE(environment::text(name));
+    ::setenv(name, "1MiB", 1);
+    value = environment::size_bytes(name);
+    ASSERT_TRUE(value);
+    EXPECT_EQ(value->value(), 1u << 20);
+    ::setenv(name, "On", 1);
+    auto on = environment::boolean(name);
+    ASSERT_TRUE(on);
+    EXPECT_TRUE(on->value());
+    value = environment::size_bytes(name);
+    ASSERT_FALSE(value);
+    EXPECT_NE(value.error().message.find(name), std::string::npos);
+    ::unsetenv(name);
+}
+
+TEST(Hash, IsTheKnownOne) {
+    // From the XXH3 128 bit reference: the empty input.
+    EXPECT_EQ(to_string(fingerprint({})), "99aa06d3014798d86001c324468d497f");
+}
+
+TEST(Hash, DoesNotDependOnTheCuts) {
+    const std::string text(10000, 'x');
+    Fingerprinter pieces;
+    for (std::size_t at = 0; at < text.size(); at += 777) pieces.add(bytes_of(std::string_view(text).substr(at, 777)));
+    EXPECT_EQ(pieces.result(), fingerprint(bytes_of(text)));
+    EXPECT_NE(pieces.result(), fingerprint(bytes_of(text).subspan(1)));
+}
+
+bool is_open(int fd) {
+    return ::fcntl(fd, F_GETFD) != -1;
+}
+
+TEST(UniqueFd, ClosesOnceAndOnlyItsOwn) {
+    int raw = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    {
+        UniqueFd first(raw);
+        UniqueFd second(std::move(first));
+        EXPECT_FALSE(first);
+        EXPECT_EQ(second.get(), raw);
+        EXPECT_TRUE(is_open(raw));
+    }
+    EXPECT_FALSE(is_open(raw));
+    raw = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    UniqueFd kept(raw);
+    EXPECT_EQ(kept.release(), raw);
+    kept.reset();
+    EXPECT_TRUE(is_open(raw));
+    ::close(raw);
+}
+
+}  // namespace
+}  // namespace gpupool

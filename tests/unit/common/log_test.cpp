@@ -1,0 +1,146 @@
+// The log: silent by default, levels, whole lines from many threads, alive in a forked child.
+#include "common/log.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <thread>
+
+namespace gpupool::log {
+namespace {
+
+class LogFile : public testing::Test {
+  protected:
+    LogFile() {
+        char name[] = "/tmp/gpupool-log-XXXXXX";
+        ::close(::mkstemp(name));
+        path_ = name;
+    }
+    ~LogFile() override {
+        to_nothing();
+        std::remove(path_.c_str());
+    }
+
+    std::vector<std::string> lines() const {
+        std::ifstream file(path_);
+        std::vector<std::string> result;
+        for (std::string line; std::getline(file, line);) result.push_back(line);
+        return result;
+    }
+
+    std::string path_;
+};
+
+TEST(Log, IsSilentUntilAsked) {
+    for (Level level : {Level::trace, Level::debug, Level::info, Level::warn, Level::error}) {
+        EXPECT_FALSE(enabled(level));
+    }
+    testing::internal::CaptureStderr();
+    error("nobody asked {}", 1);
+    set_level(Level::trace);
+    error("nobody asked {}", 2);
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+    EXPECT_FALSE(enabled(Level::error));
+}
+
+TEST(Log, GoesToStderrWhenAsked) {
+    testing::internal::CaptureStderr();
+    to_stderr(Level::warn);
+    warn("seen {}", 7);
+    info("not seen");
+    to_nothing();
+    error("not seen any more");
+    const std::string text = testing::internal::GetCapturedStderr();
+    EXPECT_NE(text.find("seen 7"), std::string::npos);
+    EXPECT_EQ(text.find("not seen"), std::string::npos);
+}
+
+TEST(Log, LevelsHaveNames) {
+    for (Level level : {Level::trace, Level::debug, Level::info, Level::warn, Level::error, Level::off}) {
+        auto parsed = parse_level(to_string(level));
+        ASSERT_TRUE(parsed);
+        EXPECT_EQ(*parsed, level);
+    }
+    auto wrong = parse_level("loud");
+    ASSERT_FALSE(wrong);
+    EXPECT_NE(wrong.error().message.find("loud"), std::string::npos);
+}
+
+TEST_F(LogFile, HoldsWhatIsAtOrAboveTheLevel) {
+    ASSERT_TRUE(to_file(path_, Level::info));
+    debug("below");
+    info("at {}", "level");
+    set_level(Level::error);
+    warn("below too");
+    error("above");
+    const auto written = lines();
+    ASSERT_EQ(written.size(), 2u);
+    EXPECT_TRUE(written[0].ends_with("info  at level")) << written[0];
+    EXPECT_TRUE(written[1].ends_with("error above")) << written[1];
+}
+
+TEST_F(LogFile, IsTheUsersOwn) {
+    std::remove(path_.c_str());
+    ASSERT_TRUE(to_file(path_, Level::info));
+    struct stat status {};
+    ASSERT_EQ(::stat(path_.c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, 0600u);
+}
+
+TEST_F(LogFile, SaysWhyItCannotBeWritten) {
+    auto status = to_file("/nonexistent/folder/log", Level::info);
+    ASSERT_FALSE(status);
+    EXPECT_NE(status.error().message.find("/nonexistent/folder/log"), std::string::npos);
+    EXPECT_NE(status.error().message.find("No such file"), std::string::npos);
+}
+
+TEST_F(LogFile, LinesOfManyThreadsAreWhole) {
+    ASSERT_TRUE(to_file(path_, Level::info));
+    constexpr int thread_count = 4;
+    constexpr int each = 200;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < thread_count; ++t) {
+        threads.emplace_back([t] {
+            for (int i = 0; i < each; ++i) info("<{}:{}>", t, i);
+        });
+    }
+    for (int i = 0; i < 50; ++i) set_level(Level::info);
+    for (auto& thread : threads) thread.join();
+    const auto written = lines();
+    ASSERT_EQ(written.size(), static_cast<std::size_t>(thread_count * each));
+    for (const auto& line : written) {
+        EXPECT_EQ(line.back(), '>');
+        EXPECT_EQ(line.find('<'), line.rfind('<'));
+    }
+}
+
+TEST_F(LogFile, AForkedChildLogsOn) {
+    ASSERT_TRUE(to_file(path_, Level::info));
+    std::atomic<bool> stop{false};
+    std::thread busy([&] {
+        while (!stop) info("busy");
+    });
+    for (int i = 0; i < 20; ++i) {
+        const pid_t child = ::fork();
+        if (child == 0) {
+            ::alarm(10);  // a lock that was left locked would hang
+            info("child");
+            ::_exit(0);
+        }
+        int status = -1;
+        EXPECT_EQ(::waitpid(child, &status, 0), child);
+        EXPECT_EQ(status, 0);
+    }
+    stop = true;
+    busy.join();
+    std::size_t children = 0;
+    for (const auto& line : lines()) children += line.ends_with("child") ? 1 : 0;
+    EXPECT_EQ(children, 20u);
+}
+
+}  // namespace
+}  // namespace gpupool::log

@@ -1,0 +1,141 @@
+#include "protocol/wire/outbox.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace gpupool::wire {
+namespace {
+
+constexpr std::size_t kFrameBytes = 1024;
+
+class OutboxTest : public ::testing::Test {
+  protected:
+    void add_word(std::uint64_t word) { std::memcpy(outbox_.add_record(FrameType::commands, 8), &word, 8); }
+
+    void add_transfer(int& done) {
+        OutFrame frame;
+        frame.type = FrameType::bulk;
+        frame.data = bytes_;
+        frame.bytes = sizeof(bytes_);
+        frame.transfer = std::make_shared<Transfer>([&done] { ++done; });
+        outbox_.add_frame(std::move(frame));
+    }
+
+    std::size_t collect(std::size_t frames = 64, std::size_t bytes = 1u << 20) {
+        outbox_.collect(batch_, frames, bytes);
+        return batch_.size();
+    }
+
+    void done(bool delivered, bool drop = false) {
+        Graveyard graveyard;
+        outbox_.batch_done(delivered, drop, graveyard);
+    }
+
+    bool acknowledge(std::uint64_t sequence) {
+        Graveyard graveyard;
+        return outbox_.acknowledge(sequence, graveyard);
+    }
+
+    Outbox outbox_{kFrameBytes};
+    std::vector<OutFrame> batch_;
+    std::byte bytes_[100] = {};
+};
+
+TEST_F(OutboxTest, RecordsShareAFrameUntilItIsFullOrCollected) {
+    for (std::uint64_t i = 0; i < kFrameBytes / 8; ++i) add_word(i);
+    EXPECT_EQ(outbox_.last_sequence(), 1u);
+    add_word(0);
+    EXPECT_EQ(outbox_.last_sequence(), 2u);
+    EXPECT_EQ(collect(), 2u);
+    EXPECT_EQ(batch_[0].bytes, kFrameBytes);
+    EXPECT_EQ(batch_[1].bytes, 8u);
+    add_word(1);  // the second frame is on its way
+    EXPECT_EQ(outbox_.last_sequence(), 3u);
+    done(true);
+    EXPECT_TRUE(outbox_.has_unsent());
+}
+
+TEST_F(OutboxTest, FramesStayUntilAcknowledged) {
+    add_word(1);
+    collect();
+    done(true);
+    EXPECT_FALSE(outbox_.fits(kFrameBytes, kFrameBytes));
+    EXPECT_TRUE(acknowledge(1));
+    EXPECT_TRUE(outbox_.fits(kFrameBytes, kFrameBytes));
+    EXPECT_FALSE(acknowledge(2)) << "never sent";
+}
+
+TEST_F(OutboxTest, LargerThanTheLimitGoesAlone) {
+    EXPECT_TRUE(outbox_.fits(1u << 20, 1000));
+    add_word(1);
+    EXPECT_FALSE(outbox_.fits(1u << 20, 1000));
+}
+
+TEST_F(OutboxTest, AcknowledgedFramesOfARunningBatchStay) {
+    int finished = 0;
+    add_transfer(finished);
+    collect();
+    EXPECT_TRUE(acknowledge(1));
+    EXPECT_EQ(finished, 0) << "its memory is being sent";
+    done(true);
+    EXPECT_EQ(finished, 1);
+}
+
+TEST_F(OutboxTest, TransfersGoWhenSentOrWhenAcknowledged) {
+    int finished = 0;
+    add_transfer(finished);
+    collect();
+    done(true, true);
+    EXPECT_EQ(finished, 1);
+    EXPECT_TRUE(acknowledge(1));
+    EXPECT_EQ(finished, 1);
+
+    add_transfer(finished);
+    collect();
+    done(true, false);
+    EXPECT_EQ(finished, 1);
+    EXPECT_TRUE(acknowledge(2));
+    EXPECT_EQ(finished, 2);
+}
+
+TEST_F(OutboxTest, RewindSendsAgainWhatThePeerLacks) {
+    for (std::uint64_t i = 0; i < 5 * kFrameBytes / 8; ++i) add_word(i);
+    EXPECT_EQ(collect(3), 3u);
+    done(true);
+    EXPECT_EQ(collect(1), 1u);
+    done(false);
+    EXPECT_EQ(outbox_.sent(), 3u);
+    EXPECT_TRUE(acknowledge(2));
+    outbox_.rewind();
+    EXPECT_EQ(collect(), 3u);
+    EXPECT_EQ(batch_.front().sequence, 3u);
+    std::uint64_t word = 0;
+    std::memcpy(&word, batch_.front().data, 8);
+    EXPECT_EQ(word, 2 * kFrameBytes / 8);
+    done(true);
+}
+
+TEST_F(OutboxTest, BatchesAreBounded) {
+    for (std::uint64_t i = 0; i < 5 * kFrameBytes / 8; ++i) add_word(i);
+    EXPECT_EQ(collect(64, 2 * kFrameBytes), 2u);
+    done(true);
+    EXPECT_EQ(collect(64, 1), 1u) << "one frame goes, however large";
+    done(true);
+}
+
+TEST_F(OutboxTest, ClearFinishesEverything) {
+    int finished = 0;
+    add_transfer(finished);
+    add_word(1);
+    add_transfer(finished);
+    {
+        Graveyard graveyard;
+        outbox_.clear(graveyard);
+    }
+    EXPECT_EQ(finished, 2);
+    EXPECT_FALSE(outbox_.has_unsent());
+}
+
+}  // namespace
+}  // namespace gpupool::wire

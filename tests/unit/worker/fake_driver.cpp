@@ -1,0 +1,70 @@
+#include "tests/unit/worker/fake_driver.h"
+
+#include <algorithm>
+
+namespace gpupool::test {
+
+FakeDriver* FakeDriver::self_ = nullptr;
+
+FakeDriver::FakeDriver() {
+    self_ = this;
+    api.cuCtxSetCurrent = [](CUcontext context) {
+        self_->current = context;
+        return CUDA_SUCCESS;
+    };
+    api.cuStreamCreate = [](CUstream* stream, unsigned) {
+        *stream = reinterpret_cast<CUstream>(self_->next_ += 0x100);
+        return CUDA_SUCCESS;
+    };
+    api.cuEventCreate = [](CUevent* event, unsigned) {
+        *event = reinterpret_cast<CUevent>(self_->next_ += 0x100);
+        self_->events_[*event] = {};
+        return CUDA_SUCCESS;
+    };
+    api.cuEventDestroy_v2 = [](CUevent event) {
+        return self_->events_.erase(event) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    };
+    api.cuEventRecord = [](CUevent event, CUstream stream) {
+        if (self_->record_result != CUDA_SUCCESS) {
+            return self_->record_result;
+        }
+        self_->events_.at(event) = {stream, ++self_->streams_[stream].records};
+        return CUDA_SUCCESS;
+    };
+    api.cuEventQuery = [](CUevent event) {
+        const auto it = self_->events_.find(event);
+        if (it == self_->events_.end()) {
+            return CUDA_ERROR_INVALID_HANDLE;
+        }
+        const bool done = it->second.index <= self_->streams_[it->second.stream].completed;
+        return done ? self_->query_result : CUDA_ERROR_NOT_READY;
+    };
+    api.cuEventSynchronize = api.cuEventQuery;
+}
+
+FakeDriver::~FakeDriver() {
+    self_ = nullptr;
+}
+
+void FakeDriver::complete(CUstream stream) {
+    streams_[stream].completed = streams_[stream].records;
+}
+
+void FakeDriver::complete(CUstream stream, std::size_t count) {
+    Stream& state = streams_[stream];
+    state.completed = std::min(state.records, state.completed + count);
+}
+
+std::size_t FakeDriver::records_on(CUstream stream) const {
+    const auto it = streams_.find(stream);
+    return it == streams_.end() ? 0 : it->second.records;
+}
+
+CUevent FakeDriver::recorded_event(CUstream stream) {
+    CUevent event = nullptr;
+    api.cuEventCreate(&event, 0);
+    api.cuEventRecord(event, stream);
+    return event;
+}
+
+}  // namespace gpupool::test

@@ -1,0 +1,56 @@
+// A driver whose GPU the test plays: streams with events on them, which complete when the test says so.
+//
+// Ownership: one at a time; its functions are plain pointers, so the driver is found through a static one. Threads:
+// one.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/driver/api.h"
+
+namespace gpupool::test {
+
+class FakeDriver {
+  public:
+    FakeDriver();
+    ~FakeDriver();
+    FakeDriver(const FakeDriver&) = delete;
+    FakeDriver& operator=(const FakeDriver&) = delete;
+
+    driver::Api api;
+
+    // All events recorded on `stream` so far are complete.
+    void complete(CUstream stream);
+    // Only the `count` oldest of those that are not.
+    void complete(CUstream stream, std::size_t count);
+    [[nodiscard]] std::size_t records_on(CUstream stream) const;
+    [[nodiscard]] bool alive(CUevent event) const { return events_.contains(event); }
+    [[nodiscard]] std::size_t events() const { return events_.size(); }
+    // The test's own event, recorded on `stream`.
+    CUevent recorded_event(CUstream stream);
+
+    CUresult query_result = CUDA_SUCCESS;   // of an event that is complete
+    CUresult record_result = CUDA_SUCCESS;  // of every record
+    CUcontext current = nullptr;
+
+    static CUstream stream(std::uintptr_t number) { return reinterpret_cast<CUstream>(number << 8); }
+
+  private:
+    struct Event {
+        CUstream stream = nullptr;
+        std::size_t index = 0;  // of its record in the stream; 0: never recorded
+    };
+    struct Stream {
+        std::size_t records = 0, completed = 0;
+    };
+
+    static FakeDriver* self_;
+    std::uintptr_t next_ = 0x1000;
+    std::map<CUevent, Event> events_;
+    std::map<CUstream, Stream> streams_;
+};
+
+}  // namespace gpupool::test

@@ -1,0 +1,161 @@
+// Waiting without blocking: when_complete, when_recorded, when_issued, and what becomes of errors.
+#include "tests/unit/worker/scheduler_fixture.h"
+
+namespace gpupool::test {
+namespace {
+
+using worker::StreamState;
+
+TEST_F(SchedulerTest, WhenCompleteWaitsForTheStreamsWork) {
+    StreamState& stream = add_stream(1);
+    scheduler.issued(stream);
+    scheduler.when_complete(stream, note("first"));
+    scheduler.issued(stream);
+    scheduler.when_complete(stream, note("second"));
+    EXPECT_FALSE(scheduler.poll());
+    fake.complete(stream.driver, 1);
+    EXPECT_TRUE(scheduler.poll());
+    EXPECT_EQ(log, Log{"first"});
+    fake.complete(stream.driver, 1);
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"first", "second"}));
+    EXPECT_EQ(stream.outstanding, 0u);
+    EXPECT_FALSE(scheduler.waiting());
+}
+
+TEST_F(SchedulerTest, WhenCompleteTakesItsPlaceBehindHeldWork) {
+    StreamState& stream = add_stream(1);
+    bool ready = false;
+    scheduler.hold(stream, step("work", &ready));
+    scheduler.when_complete(stream, note("done"));
+    scheduler.poll();
+    EXPECT_EQ(fake.records_on(stream.driver), 0u);
+    ready = true;
+    scheduler.run_held();
+    EXPECT_EQ(log, Log{"work"});
+    EXPECT_FALSE(scheduler.poll());
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"work", "done"}));
+}
+
+TEST_F(SchedulerTest, TheLegacyStreamIsMarkedOnAHelperStream) {
+    scheduler.issued(context.legacy);
+    scheduler.when_complete(context.legacy, note("done"));
+    ASSERT_NE(context.helper, nullptr);
+    EXPECT_EQ(fake.records_on(nullptr), 0u) << "an event on the legacy stream would stall the other streams";
+    EXPECT_EQ(fake.records_on(context.helper), 1u);
+    fake.complete(context.helper);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{"done"});
+}
+
+TEST_F(SchedulerTest, AContextIsCompleteWhenAllItsStreamsAre) {
+    StreamState& a = add_stream(1);
+    StreamState& b = add_stream(2, false);
+    add_stream(3);  // never used: nobody waits for it
+    scheduler.issued(a);
+    scheduler.issued(b);
+    scheduler.when_complete(context, note("all"));
+    scheduler.when_blocking_complete(context, note("blocking"));
+    fake.complete(a.driver);
+    fake.complete(context.helper);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{"blocking"});
+    fake.complete(b.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"blocking", "all"}));
+    EXPECT_EQ(fake.records_on(FakeDriver::stream(3)), 0u);
+}
+
+TEST_F(SchedulerTest, TheFirstErrorOfAContextsStreamsIsReportedOnce) {
+    StreamState& a = add_stream(1);
+    scheduler.issued(a);
+    scheduler.when_complete(context, note("all"));
+    fake.query_result = CUDA_ERROR_ILLEGAL_ADDRESS;
+    fake.complete(a.driver);
+    fake.complete(context.helper);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{"all!" + std::to_string(CUDA_ERROR_ILLEGAL_ADDRESS)});
+}
+
+TEST_F(SchedulerTest, AMarkThatFailsSaysSoAtOnceAndGivesTheCreditBack) {
+    StreamState& stream = add_stream(1);
+    scheduler.issued(stream);
+    scheduler.issued(stream);
+    fake.record_result = CUDA_ERROR_LAUNCH_FAILED;
+    scheduler.when_complete(stream, note("done"));
+    EXPECT_EQ(log, Log{"done!" + std::to_string(CUDA_ERROR_LAUNCH_FAILED)});
+    EXPECT_EQ(stream.outstanding, 0u);
+    EXPECT_FALSE(scheduler.waiting());
+}
+
+TEST_F(SchedulerTest, WhenRecordedWaitsForTheEventsRecord) {
+    StreamState& stream = add_stream(1);
+    worker::EventState event;
+    event.driver = fake.recorded_event(stream.driver);
+    scheduler.when_recorded(event, note("one"));
+    scheduler.when_recorded(event, note("two"));
+    EXPECT_EQ(event.waiters, 2u);
+    EXPECT_TRUE(scheduler.waiting());
+    EXPECT_FALSE(scheduler.poll());
+    fake.complete(stream.driver);
+    EXPECT_TRUE(scheduler.poll());
+    EXPECT_EQ(log, (Log{"one", "two"}));
+    EXPECT_EQ(event.waiters, 0u);
+    EXPECT_TRUE(fake.alive(event.driver)) << "the application's event is its own";
+}
+
+TEST_F(SchedulerTest, ADetachedEventLivesUntilItsLastWaiterIsDone) {
+    StreamState& stream = add_stream(1);
+    worker::EventState event;
+    const CUevent old = event.driver = fake.recorded_event(stream.driver);
+    scheduler.when_recorded(event, note("one"));
+    scheduler.when_recorded(event, note("two"));
+    scheduler.detach(event);
+    event.driver = fake.recorded_event(FakeDriver::stream(9));
+    EXPECT_EQ(event.waiters, 0u);
+    EXPECT_FALSE(scheduler.poll());
+    EXPECT_TRUE(fake.alive(old));
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"one", "two"}));
+    EXPECT_FALSE(fake.alive(old));
+    EXPECT_TRUE(fake.alive(event.driver));
+    EXPECT_EQ(event.waiters, 0u);
+}
+
+TEST_F(SchedulerTest, WhenIssuedRunsInOrderAndNotBeforeWhatIsHeld) {
+    StreamState& stream = add_stream(1);
+    scheduler.when_issued([&] { log.push_back("at once"); });
+    EXPECT_EQ(log, Log{"at once"});
+    bool first = false, second = false;
+    scheduler.hold(stream, step("first", &first));
+    scheduler.when_issued([&] { log.push_back("after first"); });
+    scheduler.hold(stream, step("second", &second));
+    scheduler.when_issued([&] { log.push_back("after second"); });
+    EXPECT_FALSE(scheduler.run_held());
+    first = true;
+    scheduler.run_held();
+    EXPECT_EQ(log, (Log{"at once", "first", "after first"}));
+    second = true;
+    scheduler.run_held();
+    EXPECT_EQ(log, (Log{"at once", "first", "after first", "second", "after second"}));
+}
+
+TEST_F(SchedulerTest, AnActionMayAskForMoreWhileItRuns) {
+    StreamState& stream = add_stream(1);
+    scheduler.issued(stream);
+    scheduler.when_complete(stream, [&](CUresult) {
+        log.push_back("first");
+        scheduler.when_complete(stream, note("second"));
+    });
+    fake.complete(stream.driver);
+    scheduler.poll();
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"first", "second"}));
+}
+
+}  // namespace
+}  // namespace gpupool::test

@@ -1,0 +1,204 @@
+// What may go to the driver when: credit, the legacy stream's rules, and held work in its order.
+#include "tests/unit/worker/scheduler_fixture.h"
+
+namespace gpupool::test {
+namespace {
+
+using worker::Scheduler;
+using worker::StreamState;
+
+TEST_F(SchedulerTest, AStreamIsHeldWhenItsCreditIsUsedUpAndGoesOnWhenWorkCompletes) {
+    StreamState& stream = add_stream(1);
+    StreamState& other = add_stream(2);
+    for (std::uint32_t i = 0; i < Scheduler::kCredit; ++i) {
+        ASSERT_TRUE(scheduler.may_issue(stream)) << i;
+        scheduler.issued(stream);
+    }
+    EXPECT_FALSE(scheduler.may_issue(stream));
+    EXPECT_TRUE(scheduler.may_issue(other)) << "one stream's credit is not another's";
+    scheduler.hold(stream, step("late"));
+    EXPECT_FALSE(scheduler.run_held());
+    fake.complete(stream.driver, 1);
+    EXPECT_TRUE(scheduler.poll());
+    EXPECT_EQ(stream.outstanding, Scheduler::kCredit - Scheduler::kMarkEvery);
+    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_EQ(log, Log{"late"});
+    EXPECT_TRUE(scheduler.may_issue(stream));
+}
+
+TEST_F(SchedulerTest, MarksEverySoOftenAndReusesItsEvents) {
+    StreamState& stream = add_stream(1);
+    for (int round = 0; round < 10; ++round) {
+        for (std::uint32_t i = 0; i < Scheduler::kMarkEvery; ++i) {
+            scheduler.issued(stream);
+        }
+        EXPECT_EQ(fake.records_on(stream.driver), static_cast<std::size_t>(round) + 1);
+        fake.complete(stream.driver);
+        scheduler.poll();
+        EXPECT_EQ(stream.outstanding, 0u);
+    }
+    EXPECT_EQ(fake.events(), 1u);
+    EXPECT_FALSE(scheduler.waiting());
+}
+
+TEST_F(SchedulerTest, NoEventOfOursEntersACapturingStream) {
+    StreamState& stream = add_stream(1);
+    stream.capturing = true;
+    for (std::uint32_t i = 0; i < 2 * Scheduler::kCredit; ++i) {
+        scheduler.issued(stream);
+    }
+    EXPECT_EQ(fake.records_on(stream.driver), 0u);
+    EXPECT_TRUE(scheduler.may_issue(stream));
+}
+
+TEST_F(SchedulerTest, HeldWorkOfAStreamKeepsItsOrder) {
+    StreamState& stream = add_stream(1);
+    bool ready = false;
+    scheduler.hold(stream, step("first", &ready));
+    scheduler.hold(stream, step("second"));
+    EXPECT_FALSE(scheduler.may_issue(stream)) << "nothing may overtake what is held";
+    EXPECT_FALSE(scheduler.run_held());
+    ready = true;
+    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_EQ(log, (Log{"first", "second"}));
+    EXPECT_TRUE(scheduler.may_issue(stream));
+}
+
+TEST_F(SchedulerTest, TheLegacyStreamWaitsForHeldWorkOfBlockingStreamsOnly) {
+    StreamState& blocking = add_stream(1);
+    StreamState& free = add_stream(2, false);
+    bool free_ready = false, blocking_ready = false;
+    scheduler.hold(free, step("free", &free_ready));
+    EXPECT_TRUE(scheduler.may_issue(context.legacy));
+    scheduler.hold(blocking, step("blocking", &blocking_ready));
+    EXPECT_FALSE(scheduler.may_issue(context.legacy));
+    scheduler.hold(context.legacy, step("legacy"));
+    EXPECT_FALSE(scheduler.run_held());
+    blocking_ready = true;
+    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_EQ(log, (Log{"blocking", "legacy"}));
+    EXPECT_TRUE(scheduler.may_issue(context.legacy));
+}
+
+TEST_F(SchedulerTest, BlockingStreamsWaitForHeldWorkOfTheLegacyStream) {
+    StreamState& blocking = add_stream(1);
+    StreamState& free = add_stream(2, false);
+    bool ready = false;
+    scheduler.hold(context.legacy, step("legacy", &ready));
+    EXPECT_FALSE(scheduler.may_issue(blocking));
+    EXPECT_TRUE(scheduler.may_issue(free));
+    scheduler.hold(blocking, step("blocking"));
+    EXPECT_FALSE(scheduler.run_held());
+    ready = true;
+    scheduler.run_held();
+    EXPECT_EQ(log, (Log{"legacy", "blocking"}));
+}
+
+// Work that was held in the order a1 (blocking), legacy, a2 (blocking): the middle one divides the others.
+TEST_F(SchedulerTest, LegacyWorkDividesWhatIsHeldBeforeAndBehindIt) {
+    StreamState& a = add_stream(1);
+    StreamState& b = add_stream(2);
+    bool ready = false;
+    scheduler.hold(a, step("a1", &ready));
+    scheduler.hold(context.legacy, step("legacy"));
+    scheduler.hold(b, step("b1"));
+    scheduler.hold(a, step("a2"));
+    EXPECT_FALSE(scheduler.run_held());
+    ready = true;
+    scheduler.run_held();
+    ASSERT_EQ(log.size(), 4u);
+    EXPECT_EQ(log[0], "a1");
+    EXPECT_EQ(log[1], "legacy");
+}
+
+TEST_F(SchedulerTest, AnOperationWaitsForThoseItComesAfter) {
+    StreamState& a = add_stream(1, false);
+    StreamState& b = add_stream(2, false);
+    bool ready = false;
+    worker::EventState event;
+    auto record = step("record", &ready);
+    record->records = &event;
+    scheduler.hold(a, std::move(record));
+    ASSERT_NE(event.held_record, 0u);
+    auto wait = step("wait");
+    wait->after.push_back(event.held_record);
+    scheduler.hold(b, std::move(wait));
+    scheduler.hold(b, step("behind"));
+    EXPECT_FALSE(scheduler.run_held());
+    EXPECT_TRUE(scheduler.is_open(event.held_record));
+    ready = true;
+    scheduler.run_held();
+    EXPECT_EQ(log, (Log{"record", "wait", "behind"}));
+    EXPECT_EQ(event.held_record, 0u);
+}
+
+TEST_F(SchedulerTest, AnEventThatIsRecordedAgainBelongsToTheLaterRecord) {
+    StreamState& a = add_stream(1, false);
+    StreamState& b = add_stream(2, false);
+    bool first = false, second = false;
+    worker::EventState event;
+    auto one = step("first", &first), two = step("second", &second);
+    one->records = two->records = &event;
+    scheduler.hold(a, std::move(one));
+    scheduler.hold(b, std::move(two));
+    const std::uint64_t later = event.held_record;
+    first = true;
+    scheduler.run_held();
+    EXPECT_EQ(event.held_record, later);
+    second = true;
+    scheduler.run_held();
+    EXPECT_EQ(event.held_record, 0u);
+}
+
+TEST_F(SchedulerTest, TheClientIsToldToStopAndToGoOnOnce) {
+    StreamState& stream = add_stream(1);
+    bool ready = false;
+    scheduler.hold(stream, step("gate", &ready));
+    for (std::size_t i = 1; i < Scheduler::kTellClientAt + 100; ++i) {
+        scheduler.hold(stream, std::make_unique<Step>(log, "work"));
+    }
+    ASSERT_EQ(notices.size(), 1u);
+    EXPECT_EQ(notices[0], std::pair(stream.client, true));
+    ready = true;
+    scheduler.run_held();
+    ASSERT_EQ(notices.size(), 2u);
+    EXPECT_EQ(notices[1], std::pair(stream.client, false));
+    EXPECT_EQ(log.size(), Scheduler::kTellClientAt + 100);
+}
+
+TEST_F(SchedulerTest, ForgettingAStreamEndsWhatWaitsForIt) {
+    StreamState& stream = add_stream(1);
+    StreamState& other = add_stream(2, false);
+    bool never = false;
+    scheduler.issued(stream);
+    scheduler.when_complete(stream, note("waiter"));
+    worker::EventState event;
+    auto record = step("record", &never);
+    record->records = &event;
+    scheduler.hold(stream, std::move(record));
+    auto wait = step("wait");
+    wait->after.push_back(event.held_record);
+    scheduler.hold(other, std::move(wait));
+    scheduler.forget(stream, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT_EQ(log, Log{"waiter!" + std::to_string(CUDA_ERROR_CONTEXT_IS_DESTROYED)});
+    EXPECT_EQ(event.held_record, 0u);
+    scheduler.run_held();
+    EXPECT_EQ(log.back(), "wait") << "who waited for held work that is gone goes on";
+}
+
+TEST_F(SchedulerTest, EntersAContextOnlyWhenItIsAnother) {
+    worker::ContextState second;
+    second.driver = reinterpret_cast<CUcontext>(0xd0);
+    EXPECT_EQ(scheduler.enter(&context), CUDA_SUCCESS);
+    EXPECT_EQ(fake.current, context.driver);
+    fake.current = nullptr;
+    EXPECT_EQ(scheduler.enter(&context), CUDA_SUCCESS);
+    EXPECT_EQ(fake.current, nullptr) << "it was current";
+    EXPECT_EQ(scheduler.enter(&second), CUDA_SUCCESS);
+    EXPECT_EQ(fake.current, second.driver);
+    EXPECT_EQ(scheduler.enter(nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(fake.current, nullptr);
+}
+
+}  // namespace
+}  // namespace gpupool::test

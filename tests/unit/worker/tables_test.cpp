@@ -1,0 +1,193 @@
+// What the worker keeps count of: handles, pieces that are on their way in, images.
+#include <gtest/gtest.h>
+
+#include "server/worker/handle_table.h"
+#include "server/worker/images.h"
+#include "server/worker/incoming.h"
+
+namespace gpupool::test {
+namespace {
+
+using codec::HandleKind;
+using worker::HandleTable;
+using worker::Images;
+using worker::Incoming;
+
+template <class Handle>
+Handle client(HandleKind kind, std::uint64_t serial) {
+    return codec::from_wire<Handle>(codec::make_handle(kind, serial));
+}
+
+TEST(HandleTable, FindsWhatWasBoundAndNothingElse) {
+    HandleTable table;
+    const auto event = client<CUevent>(HandleKind::event, 1);
+    EXPECT_EQ(table.find(event).found, HandleTable::Found::no);
+    table.bind(event, codec::from_wire<CUevent>(0xabc0));
+    EXPECT_EQ(table.find(event).found, HandleTable::Found::yes);
+    EXPECT_EQ(table.find(event).driver, 0xabc0u);
+    EXPECT_EQ(table.client_handle(codec::from_wire<CUevent>(0xabc0)), event);
+    table.unbind(codec::to_wire(event));
+    EXPECT_EQ(table.find(event).found, HandleTable::Found::no);
+    EXPECT_EQ(table.size(), 0u);
+}
+
+TEST(HandleTable, AHandleOfAnotherKindIsNone) {
+    HandleTable table;
+    const auto stream = client<CUstream>(HandleKind::stream, 1);
+    table.bind(stream, codec::from_wire<CUstream>(0x10));
+    EXPECT_EQ(table.find(codec::from_wire<CUevent>(codec::to_wire(stream))).found, HandleTable::Found::no);
+    // A kernel may stand for a function, not the other way round.
+    const auto kernel = client<CUkernel>(HandleKind::kernel, 2);
+    table.bind(kernel, codec::from_wire<CUkernel>(0x20));
+    EXPECT_EQ(table.find(codec::from_wire<CUfunction>(codec::to_wire(kernel))).driver, 0x20u);
+    const auto function = client<CUfunction>(HandleKind::function, 3);
+    table.bind(function, codec::from_wire<CUfunction>(0x30));
+    EXPECT_EQ(table.find(codec::from_wire<CUkernel>(codec::to_wire(function))).found, HandleTable::Found::no);
+}
+
+TEST(HandleTable, NullAndTheSpecialStreamsAreThemselves) {
+    HandleTable table;
+    EXPECT_EQ(table.find(CUevent{}).found, HandleTable::Found::yes);
+    EXPECT_EQ(table.find(CUevent{}).driver, 0u);
+    EXPECT_EQ(table.find(CU_STREAM_LEGACY).driver, 1u);
+    EXPECT_EQ(table.find(CU_STREAM_PER_THREAD).driver, 2u);
+    EXPECT_EQ(table.find(codec::from_wire<CUevent>(1)).found, HandleTable::Found::no);
+    EXPECT_EQ(table.client_handle(CU_STREAM_PER_THREAD), CU_STREAM_PER_THREAD);
+    EXPECT_EQ(table.client_handle(CUevent{}), nullptr);
+}
+
+TEST(HandleTable, AFailedCreationIsRemembered) {
+    HandleTable table;
+    const auto event = client<CUevent>(HandleKind::event, 1);
+    table.bind_failed(codec::to_wire(event));
+    EXPECT_EQ(table.find(event).found, HandleTable::Found::creation_failed);
+    table.unbind(codec::to_wire(event));
+    EXPECT_EQ(table.find(event).found, HandleTable::Found::no);
+}
+
+TEST(HandleTable, MintsOneNameForEachOfTheDriversHandles) {
+    HandleTable table;
+    const auto first = table.client_handle(codec::from_wire<CUgraphNode>(0x40));
+    EXPECT_EQ(codec::kind_of(codec::to_wire(first)), HandleKind::graph_node);
+    EXPECT_NE(codec::to_wire(first) & codec::kMintedByWorker, 0u);
+    EXPECT_EQ(table.client_handle(codec::from_wire<CUgraphNode>(0x40)), first);
+    EXPECT_NE(table.client_handle(codec::from_wire<CUgraphNode>(0x50)), first);
+    EXPECT_EQ(table.find(first).driver, 0x40u);
+}
+
+TEST(HandleTable, ADriversHandleThatIsUsedAgainBelongsToItsNewName) {
+    HandleTable table;
+    const auto before = client<CUevent>(HandleKind::event, 1), after = client<CUevent>(HandleKind::event, 2);
+    const auto driver = codec::from_wire<CUevent>(0x70);
+    table.bind(before, driver);
+    table.bind(after, driver);  // the driver reused the address before the client's free was seen
+    table.unbind(codec::to_wire(before));
+    EXPECT_EQ(table.client_handle(driver), after);
+}
+
+TEST(HandleTable, HandlesOfNoKindAreHarmless) {
+    HandleTable table;
+    for (const std::uint64_t handle : {1ull, 0xffull << 52, ~0ull, 200ull << 52}) {
+        EXPECT_EQ(table.find(codec::from_wire<CUevent>(handle)).found, HandleTable::Found::no);
+        table.bind(codec::from_wire<CUevent>(handle), codec::from_wire<CUevent>(0x90));
+        EXPECT_EQ(table.find(codec::from_wire<CUevent>(handle)).found, HandleTable::Found::no);
+        table.unbind(handle);
+    }
+    EXPECT_EQ(table.size(), 0u);
+}
+
+TEST(IncomingPieces, LandInTheirPlacesInOrder) {
+    Incoming incoming;
+    std::byte memory[100];
+    incoming.expect(1, 0, 60, memory);
+    incoming.expect(1, 60, 40, memory + 60);
+    EXPECT_EQ(incoming.place(1, 0, 20).data(), memory);
+    incoming.landed(1, 0, 20);
+    EXPECT_FALSE(incoming.take_landed(1));
+    // The second piece may overtake the rest of the first.
+    EXPECT_EQ(incoming.place(1, 60, 40).data(), memory + 60);
+    incoming.landed(1, 60, 40);
+    EXPECT_FALSE(incoming.take_landed(1)) << "pieces are taken in their order";
+    EXPECT_EQ(incoming.place(1, 20, 40).data(), memory + 20);
+    incoming.landed(1, 20, 40);
+    const auto first = incoming.take_landed(1), second = incoming.take_landed(1);
+    ASSERT_TRUE(first && second);
+    EXPECT_EQ(first->place, memory);
+    EXPECT_EQ(second->offset, 60u);
+    EXPECT_FALSE(incoming.take_landed(1));
+}
+
+TEST(IncomingPieces, WhatNobodyAskedForHasNoPlace) {
+    Incoming incoming;
+    std::byte memory[100];
+    incoming.expect(1, 100, 50, memory);
+    EXPECT_TRUE(incoming.place(2, 100, 50).empty()) << "another transfer";
+    EXPECT_TRUE(incoming.place(1, 0, 50).empty()) << "before it";
+    EXPECT_TRUE(incoming.place(1, 110, 40).empty()) << "a gap";
+    EXPECT_TRUE(incoming.place(1, 100, 51).empty()) << "one byte too many";
+    EXPECT_TRUE(incoming.place(1, 100, ~std::size_t{0}).empty());
+    EXPECT_EQ(incoming.place(1, 100, 30).size(), 30u);
+    incoming.landed(1, 100, 30);
+    EXPECT_TRUE(incoming.place(1, 100, 30).empty()) << "it is there already";
+    EXPECT_TRUE(incoming.place(1, 130, 21).empty());
+    incoming.forget(1);
+    EXPECT_TRUE(incoming.place(1, 130, 20).empty());
+    incoming.landed(1, 130, 20);  // harmless
+}
+
+ImageHash hash(std::uint64_t number) {
+    return {number, ~number};
+}
+
+TEST(ImageStore, IsWholeWhenItsLastByteIsThere) {
+    Images images;
+    bool known = true;
+    ASSERT_EQ(images.offer(hash(1), 5, known), CUDA_SUCCESS);
+    EXPECT_FALSE(known);
+    const unsigned char data[] = {1, 2, 3, 4, 5};
+    EXPECT_EQ(images.add(hash(1), 0, std::span(data, 3)), CUDA_SUCCESS);
+    EXPECT_EQ(images.find(hash(1)), nullptr);
+    EXPECT_EQ(images.add(hash(1), 3, std::span(data + 3, 2)), CUDA_SUCCESS);
+    const auto whole = images.find(hash(1));
+    ASSERT_NE(whole, nullptr);
+    EXPECT_EQ(whole->size(), 6u);
+    EXPECT_EQ(whole->back(), std::byte{0}) << "PTX is text: it ends with a NUL";
+    EXPECT_EQ((*whole)[4], std::byte{5});
+    ASSERT_EQ(images.offer(hash(1), 5, known), CUDA_SUCCESS);
+    EXPECT_TRUE(known);
+}
+
+TEST(ImageStore, RefusesWhatDoesNotFit) {
+    Images images;
+    bool known = false;
+    const unsigned char data[8] = {};
+    EXPECT_EQ(images.offer(hash(1), 0, known), CUDA_ERROR_INVALID_IMAGE);
+    EXPECT_EQ(images.offer(hash(1), Images::kMaxImageBytes + 1, known), CUDA_ERROR_INVALID_IMAGE);
+    EXPECT_EQ(images.offer(hash(1), ~std::uint64_t{0}, known), CUDA_ERROR_INVALID_IMAGE);
+    EXPECT_EQ(images.add(hash(1), 0, data), CUDA_ERROR_INVALID_VALUE) << "what was refused takes no bytes";
+    EXPECT_EQ(images.add(hash(9), 0, data), CUDA_ERROR_INVALID_VALUE) << "never offered";
+    ASSERT_EQ(images.offer(hash(2), 8, known), CUDA_SUCCESS);
+    EXPECT_EQ(images.add(hash(2), 4, std::span(data, 4)), CUDA_ERROR_INVALID_VALUE) << "a gap";
+    EXPECT_EQ(images.add(hash(2), ~std::uint64_t{0}, std::span(data, 4)), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(images.add(hash(2), 0, std::span(data, 5)), CUDA_SUCCESS);
+    EXPECT_EQ(images.add(hash(2), 5, std::span(data, 4)), CUDA_ERROR_INVALID_VALUE) << "beyond its end";
+    EXPECT_EQ(images.add(hash(2), 5, {}), CUDA_SUCCESS) << "nothing is little, not wrong";
+    EXPECT_EQ(images.add(hash(2), 5, std::span(data, 3)), CUDA_SUCCESS);
+    EXPECT_NE(images.find(hash(2)), nullptr);
+    EXPECT_EQ(images.add(hash(2), 8, std::span(data, 1)), CUDA_ERROR_INVALID_VALUE) << "it is whole";
+}
+
+TEST(ImageStore, AnOfferMayBeginAgainButNotWithAnotherSize) {
+    Images images;
+    bool known = false;
+    const unsigned char data[4] = {7, 7, 7, 7};
+    ASSERT_EQ(images.offer(hash(3), 4, known), CUDA_SUCCESS);
+    EXPECT_EQ(images.add(hash(3), 0, std::span(data, 2)), CUDA_SUCCESS);
+    EXPECT_EQ(images.offer(hash(3), 5, known), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_EQ(images.offer(hash(3), 4, known), CUDA_SUCCESS);
+    EXPECT_EQ(images.add(hash(3), 0, data), CUDA_SUCCESS);
+    EXPECT_NE(images.find(hash(3)), nullptr);
+}
+
+}  // namespace
+}  // namespace gpupool::test
