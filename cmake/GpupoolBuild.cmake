@@ -34,7 +34,9 @@ if(GPUPOOL_SANITIZE)
   add_compile_options(-fsanitize=${GPUPOOL_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${GPUPOOL_SANITIZE})
   if(GPUPOOL_SANITIZE MATCHES "undefined")
-    add_compile_options(-fno-sanitize-recover=undefined)
+    # What an application or a peer says is passed on to the driver, which is the one to refuse a value that one of
+    # cuda.h's enumerations does not have.
+    add_compile_options(-fno-sanitize-recover=undefined -fno-sanitize=enum)
   endif()
   if(GPUPOOL_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # Asio's fences are only a second belt beside its mutexes, which ThreadSanitizer does follow.

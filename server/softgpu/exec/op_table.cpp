@@ -27,9 +27,13 @@ const Op* OpTable::find(std::string_view mnemonic) const {
 const OpTable& op_table() {
     static const OpTable& table = *[] {
         auto* result = new OpTable;
+#if GPUPOOL_SOFTGPU_HAS_AVX2
         const bool wide =
             __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi");
 #define X(file) (wide ? ops_avx2::register_##file : ops_base::register_##file)(*result);
+#else
+#define X(file) ops_base::register_##file(*result);
+#endif
         GPUPOOL_SOFTGPU_OP_FILES(X)
 #undef X
         return result;

@@ -1,0 +1,373 @@
+// What other calls give while a stream captures: each call, from the capturing thread and from another, in each mode,
+// and how the capture ends afterwards.
+// It prints nothing but "mode.thread.call=answer/end" lines, so that a native and a forwarded run can be compared line by
+// line. What the documentation promises is checked as well.
+#include <thread>
+
+#include "tests/gpu/driver.h"
+#include "tests/gpu/images.h"
+
+namespace gpupool::programs {
+
+namespace {
+
+// What the calls work on; made before any capture.
+struct Things {
+    Things() : module(kernels_ptx().data), function(module.function("add_value")) {
+        DRIVER_OK(cuMemAlloc(&device, bytes));
+        DRIVER_OK(cuMemAllocHost(&pinned, bytes));
+        DRIVER_OK(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING));
+        DRIVER_OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+        DRIVER_OK(cuEventCreate(&event, CU_EVENT_DEFAULT));
+        DRIVER_OK(cuEventRecord(event, other));
+        DRIVER_OK(cuDeviceGetDefaultMemPool(&pool, 0));
+        DRIVER_OK(cuGraphCreate(&graph, 0));
+        DRIVER_OK(cuGraphInstantiate(&executable, graph, 0));
+        DRIVER_OK(launch(function, 1, 1, capturing, device, 0u, 0u));
+        DRIVER_OK(cuCtxSynchronize());
+    }
+    ~Things() {
+        cuGraphExecDestroy(executable);
+        cuGraphDestroy(graph);
+        cuEventDestroy(event);
+        cuStreamDestroy(other);
+        cuStreamDestroy(capturing);
+        cuMemFreeHost(pinned);
+        cuMemFree(device);
+    }
+    Things(const Things&) = delete;
+    Things& operator=(const Things&) = delete;
+
+    static constexpr size_t bytes = 4096;
+    Module module;
+    CUfunction function;
+    CUdeviceptr device = 0;
+    void* pinned = nullptr;
+    CUstream capturing = nullptr, other = nullptr;
+    CUevent event = nullptr;
+    CUmemoryPool pool = nullptr;
+    CUgraph graph = nullptr;
+    CUgraphExec executable = nullptr;
+    alignas(4096) unsigned char pageable[bytes] = {};
+};
+
+// The first failure of several calls.
+CUresult first(std::initializer_list<CUresult> results) {
+    for (const CUresult result : results) {
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+struct Probe {
+    const char* name;
+    CUresult (*call)(Things&);
+};
+
+const Probe probes[] = {
+    {"cuMemAlloc",
+     [](Things&) {
+         CUdeviceptr block = 0;
+         const CUresult result = cuMemAlloc(&block, 1024);
+         return result == CUDA_SUCCESS ? cuMemFree(block) : result;
+     }},
+    {"cuMemAllocPitch",
+     [](Things&) {
+         CUdeviceptr block = 0;
+         size_t pitch = 0;
+         const CUresult result = cuMemAllocPitch(&block, &pitch, 64, 4, 4);
+         return result == CUDA_SUCCESS ? cuMemFree(block) : result;
+     }},
+    {"cuMemAllocHost",
+     [](Things&) {
+         void* block = nullptr;
+         const CUresult result = cuMemAllocHost(&block, 4096);
+         return result == CUDA_SUCCESS ? cuMemFreeHost(block) : result;
+     }},
+    {"cuMemHostAlloc",
+     [](Things&) {
+         void* block = nullptr;
+         const CUresult result = cuMemHostAlloc(&block, 4096, CU_MEMHOSTALLOC_PORTABLE);
+         return result == CUDA_SUCCESS ? cuMemFreeHost(block) : result;
+     }},
+    {"cuMemHostRegister",
+     [](Things& things) {
+         const CUresult result = cuMemHostRegister(things.pageable, Things::bytes, 0);
+         return result == CUDA_SUCCESS ? cuMemHostUnregister(things.pageable) : result;
+     }},
+    {"cuArrayCreate",
+     [](Things&) {
+         CUDA_ARRAY_DESCRIPTOR description{};
+         description.Width = description.Height = 16;
+         description.Format = CU_AD_FORMAT_UNSIGNED_INT32;
+         description.NumChannels = 1;
+         CUarray array = nullptr;
+         const CUresult result = cuArrayCreate(&array, &description);
+         return result == CUDA_SUCCESS ? cuArrayDestroy(array) : result;
+     }},
+    {"cuMemcpy", [](Things& things) { return cuMemcpy(things.device, things.device + 2048, 256); }},
+    {"cuMemcpyHtoD", [](Things& things) { return cuMemcpyHtoD(things.device, things.pageable, 256); }},
+    {"cuMemcpyDtoH", [](Things& things) { return cuMemcpyDtoH(things.pageable, things.device, 256); }},
+    {"cuMemcpyDtoD", [](Things& things) { return cuMemcpyDtoD(things.device, things.device + 2048, 256); }},
+    {"cuMemsetD8", [](Things& things) { return cuMemsetD8(things.device, 0, 256); }},
+    {"cuMemsetD8Async_legacy", [](Things& things) { return cuMemsetD8Async(things.device, 0, 256, nullptr); }},
+    {"cuMemsetD8Async_other", [](Things& things) { return cuMemsetD8Async(things.device, 0, 256, things.other); }},
+    {"cuMemcpyDtoHAsync_other",
+     [](Things& things) { return cuMemcpyDtoHAsync(things.pinned, things.device, 256, things.other); }},
+    {"cuMemcpyHtoDAsync_pageable",
+     [](Things& things) { return cuMemcpyHtoDAsync(things.device, things.pageable, 256, things.capturing); }},
+    {"cuMemcpyDtoHAsync_pageable",
+     [](Things& things) { return cuMemcpyDtoHAsync(things.pageable, things.device, 256, things.capturing); }},
+    {"cuMemAllocAsync_other",
+     [](Things& things) {
+         CUdeviceptr block = 0;
+         const CUresult result = cuMemAllocAsync(&block, 1024, things.other);
+         return result == CUDA_SUCCESS ? cuMemFreeAsync(block, things.other) : result;
+     }},
+    {"cuMemAllocAsync_capturing",
+     [](Things& things) {
+         CUdeviceptr block = 0;
+         const CUresult result = cuMemAllocAsync(&block, 1024, things.capturing);
+         return result == CUDA_SUCCESS ? cuMemFreeAsync(block, things.capturing) : result;
+     }},
+    {"cuMemPoolTrimTo", [](Things& things) { return cuMemPoolTrimTo(things.pool, 0); }},
+    {"cuMemPoolCreate",
+     [](Things&) {
+         CUmemPoolProps properties{};
+         properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+         properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+         CUmemoryPool pool = nullptr;
+         const CUresult result = cuMemPoolCreate(&pool, &properties);
+         return result == CUDA_SUCCESS ? cuMemPoolDestroy(pool) : result;
+     }},
+    {"cuMemCreate",
+     [](Things&) {
+         CUmemAllocationProp properties{};
+         properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+         properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+         CUmemGenericAllocationHandle handle = 0;
+         const CUresult result = cuMemCreate(&handle, 2 << 20, &properties, 0);
+         return result == CUDA_SUCCESS ? cuMemRelease(handle) : result;
+     }},
+    {"cuMemAddressReserve",
+     [](Things&) {
+         CUdeviceptr address = 0;
+         const CUresult result = cuMemAddressReserve(&address, 2 << 20, 0, 0, 0);
+         return result == CUDA_SUCCESS ? cuMemAddressFree(address, 2 << 20) : result;
+     }},
+    {"cuMemGetInfo",
+     [](Things&) {
+         size_t free_bytes = 0, total = 0;
+         return cuMemGetInfo(&free_bytes, &total);
+     }},
+    {"cuPointerGetAttribute",
+     [](Things& things) {
+         CUmemorytype type{};
+         return cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, things.device);
+     }},
+    {"cuPointerSetAttribute",
+     [](Things& things) {
+         int on = 1;
+         return cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, things.device);
+     }},
+    {"cuModuleLoadData",
+     [](Things&) {
+         CUmodule loaded = nullptr;
+         const CUresult result = cuModuleLoadData(&loaded, kernels_ptx().data);
+         return result == CUDA_SUCCESS ? cuModuleUnload(loaded) : result;
+     }},
+    {"cuLibraryLoadData",
+     [](Things&) {
+         CUlibrary loaded = nullptr;
+         const CUresult result =
+             cuLibraryLoadData(&loaded, kernels_ptx().data, nullptr, nullptr, 0, nullptr, nullptr, 0);
+         return result == CUDA_SUCCESS ? cuLibraryUnload(loaded) : result;
+     }},
+    {"cuModuleGetFunction",
+     [](Things& things) {
+         CUfunction found = nullptr;
+         return cuModuleGetFunction(&found, things.module.get(), "store_word");
+     }},
+    {"cuModuleGetGlobal",
+     [](Things& things) {
+         CUdeviceptr address = 0;
+         size_t size = 0;
+         const CUresult result = cuModuleGetGlobal(&address, &size, things.module.get(), "no_such_global");
+         return result == CUDA_ERROR_NOT_FOUND ? CUDA_SUCCESS : result;
+     }},
+    {"cuFuncGetAttribute",
+     [](Things& things) {
+         int value = 0;
+         return cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, things.function);
+     }},
+    {"cuFuncSetAttribute",
+     [](Things& things) {
+         return cuFuncSetAttribute(things.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1024);
+     }},
+    {"cuOccupancy",
+     [](Things& things) {
+         int blocks = 0;
+         return cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, things.function, 64, 0);
+     }},
+    {"cuStreamCreate",
+     [](Things&) {
+         CUstream made = nullptr;
+         const CUresult result = cuStreamCreate(&made, CU_STREAM_NON_BLOCKING);
+         return result == CUDA_SUCCESS ? cuStreamDestroy(made) : result;
+     }},
+    {"cuStreamQuery_other", [](Things& things) { return cuStreamQuery(things.other); }},
+    {"cuStreamQuery_legacy", [](Things&) { return cuStreamQuery(nullptr); }},
+    {"cuStreamQuery_capturing", [](Things& things) { return cuStreamQuery(things.capturing); }},
+    {"cuStreamSynchronize_other", [](Things& things) { return cuStreamSynchronize(things.other); }},
+    {"cuStreamSynchronize_legacy", [](Things&) { return cuStreamSynchronize(nullptr); }},
+    {"cuStreamSynchronize_capturing", [](Things& things) { return cuStreamSynchronize(things.capturing); }},
+    {"cuStreamGetFlags",
+     [](Things& things) {
+         unsigned flags = 0;
+         return cuStreamGetFlags(things.capturing, &flags);
+     }},
+    {"cuStreamWaitEvent_capturing",
+     [](Things& things) { return cuStreamWaitEvent(things.capturing, things.event, 0); }},
+    {"cuEventCreate",
+     [](Things&) {
+         CUevent made = nullptr;
+         const CUresult result = cuEventCreate(&made, CU_EVENT_DEFAULT);
+         return result == CUDA_SUCCESS ? cuEventDestroy(made) : result;
+     }},
+    {"cuEventQuery", [](Things& things) { return cuEventQuery(things.event); }},
+    {"cuEventSynchronize", [](Things& things) { return cuEventSynchronize(things.event); }},
+    {"cuEventElapsedTime",
+     [](Things& things) {
+         float milliseconds = 0;
+         return cuEventElapsedTime(&milliseconds, things.event, things.event);
+     }},
+    {"cuEventRecord_other", [](Things& things) { return cuEventRecord(things.event, things.other); }},
+    {"cuEventRecord_query",
+     [](Things& things) {
+         CUevent mark = nullptr;
+         const CUresult made = cuEventCreate(&mark, CU_EVENT_DISABLE_TIMING);
+         const CUresult result = made != CUDA_SUCCESS
+                                     ? made
+                                     : first({cuEventRecord(mark, things.capturing), cuEventQuery(mark)});
+         cuEventDestroy(mark);
+         return result;
+     }},
+    {"cuEventRecord_destroy",
+     [](Things& things) {
+         CUevent mark = nullptr;
+         return first({cuEventCreate(&mark, CU_EVENT_DISABLE_TIMING), cuEventRecord(mark, things.capturing),
+                       cuEventDestroy(mark)});
+     }},
+    {"cuCtxSynchronize", [](Things&) { return cuCtxSynchronize(); }},
+    {"cuCtxSetLimit",
+     [](Things&) {
+         size_t bytes = 0;
+         const CUresult result = cuCtxGetLimit(&bytes, CU_LIMIT_STACK_SIZE);
+         return result == CUDA_SUCCESS ? cuCtxSetLimit(CU_LIMIT_STACK_SIZE, bytes) : result;
+     }},
+    {"cuCtxGetApiVersion",
+     [](Things&) {
+         unsigned version = 0;
+         return cuCtxGetApiVersion(nullptr, &version);
+     }},
+    {"cuLaunchHostFunc",
+     [](Things& things) { return cuLaunchHostFunc(things.capturing, [](void*) {}, nullptr); }},
+    {"cuStreamAddCallback",
+     [](Things& things) {
+         return cuStreamAddCallback(things.capturing, [](CUstream, CUresult, void*) {}, nullptr, 0);
+     }},
+    {"cuStreamWriteValue32",
+     [](Things& things) { return cuStreamWriteValue32(things.capturing, things.device, 1, 0); }},
+    {"cuGraphCreate",
+     [](Things&) {
+         CUgraph made = nullptr;
+         const CUresult result = cuGraphCreate(&made, 0);
+         return result == CUDA_SUCCESS ? cuGraphDestroy(made) : result;
+     }},
+    {"cuGraphInstantiate",
+     [](Things& things) {
+         CUgraphExec made = nullptr;
+         const CUresult result = cuGraphInstantiate(&made, things.graph, 0);
+         return result == CUDA_SUCCESS ? cuGraphExecDestroy(made) : result;
+     }},
+    {"cuGraphLaunch_other", [](Things& things) { return cuGraphLaunch(things.executable, things.other); }},
+    {"cuGraphLaunch_capturing", [](Things& things) { return cuGraphLaunch(things.executable, things.capturing); }},
+    {"cuGraphUpload_other", [](Things& things) { return cuGraphUpload(things.executable, things.other); }},
+    {"cuStreamBeginCapture_other",
+     [](Things& things) {
+         CUgraph captured = nullptr;
+         const CUresult result = cuStreamBeginCapture(things.other, CU_STREAM_CAPTURE_MODE_RELAXED);
+         if (result != CUDA_SUCCESS) {
+             return result;
+         }
+         const CUresult end = cuStreamEndCapture(things.other, &captured);
+         return captured != nullptr ? first({end, cuGraphDestroy(captured)}) : end;
+     }},
+    {"cuDevicePrimaryCtxRetain",
+     [](Things&) {
+         CUcontext context = nullptr;
+         const CUresult result = cuDevicePrimaryCtxRetain(&context, 0);
+         return result == CUDA_SUCCESS ? cuDevicePrimaryCtxRelease(0) : result;
+     }},
+};
+
+struct Mode {
+    const char* name;
+    CUstreamCaptureMode mode;
+};
+const Mode modes[] = {{"global", CU_STREAM_CAPTURE_MODE_GLOBAL},
+                      {"thread_local", CU_STREAM_CAPTURE_MODE_THREAD_LOCAL},
+                      {"relaxed", CU_STREAM_CAPTURE_MODE_RELAXED}};
+
+CUresult in_other_thread(const Device& device, const Probe& probe, Things& things) {
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    std::thread([&] {
+        device.use();
+        result = probe.call(things);
+    }).join();
+    return result;
+}
+
+void try_in(const Device& device, Things& things, const Mode& mode, const Probe& probe, bool other_thread) {
+    DRIVER_OK(cuStreamBeginCapture(things.capturing, mode.mode));
+    const CUresult result = other_thread ? in_other_thread(device, probe, things) : probe.call(things);
+    CUgraph graph = nullptr;
+    const CUresult end = cuStreamEndCapture(things.capturing, &graph);
+    size_t nodes = 0;
+    if (graph != nullptr) {
+        DRIVER_OK(cuGraphGetNodes(graph, nullptr, &nodes));
+        DRIVER_OK(cuGraphDestroy(graph));
+    }
+    printf("%s.%s.%s=%d/%d/%zu\n", mode.name, other_thread ? "other" : "own", probe.name, result, end, nodes);
+    const bool forbidden = mode.mode == CU_STREAM_CAPTURE_MODE_GLOBAL ||
+                           (mode.mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL && !other_thread);
+    if (std::string_view(probe.name) == "cuMemAlloc") {
+        (result == (forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS) ? held_checks : failed_checks)
+            .fetch_add(1);
+    }
+}
+
+int run(int argc, char** argv) {
+    const Program program("capture_calls", argc, argv);
+    const Device device;
+    Things things;
+    for (const Mode& mode : modes) {
+        for (const bool other_thread : {false, true}) {
+            for (const Probe& probe : probes) {
+                try_in(device, things, mode, probe, other_thread);
+            }
+        }
+    }
+    DRIVER_OK(cuCtxSynchronize());
+    return failed_checks.load() == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+}  // namespace gpupool::programs
+
+int main(int argc, char** argv) {
+    return gpupool::programs::run(argc, argv);
+}
