@@ -24,6 +24,15 @@ CUresult enter(Body body) noexcept {
             return CUDA_ERROR_NOT_PERMITTED;
         }
     }
+    if constexpr (calls::has_rule(Call::kRules, calls::Rule::no_capture)) {
+        if (Captures& captures = this_session().captures; captures.any()) {
+            result = captures.before_unsafe_call();
+            if (result != CUDA_SUCCESS) {
+                traced.end(result);
+                return result;
+            }
+        }
+    }
     try {
         result = body();
     } catch (const std::bad_alloc&) {

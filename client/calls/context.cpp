@@ -172,7 +172,15 @@ CUresult synchronize(ContextState* context) {
     if (context == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    return context->live ? remote<calls::gpContextSynchronize>(context->handle) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (!context->live) {
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    Captures& captures = this_session().captures;
+    if (const CUresult result = captures.any() ? captures.before_context_wait(context) : CUDA_SUCCESS;
+        result != CUDA_SUCCESS) {
+        return result;
+    }
+    return remote<calls::gpContextSynchronize>(context->handle);
 }
 
 ContextState* context_or_current(CUcontext ctx) {

@@ -3,19 +3,12 @@
 #include <cstring>
 #include <vector>
 
+#include "client/calls/copy_shapes.h"
 #include "client/calls/handlers.h"
 #include "client/core/remote.h"
 
 namespace gpupool::client::entry {
 namespace {
-
-bool on_device(const Session& s, std::uint64_t address) {
-    if (s.window.contains(address)) {
-        return true;
-    }
-    const auto range = s.memory.find(address);
-    return range && range->on_device();
-}
 
 bool pinned(const Session& s, const void* address) {
     const auto range = s.memory.find(reinterpret_cast<std::uint64_t>(address));
@@ -77,6 +70,30 @@ CUresult from_device(Session& s, void* destination, CUdeviceptr source, std::siz
     return result;
 }
 
+// Does the stream capture? Then a copy becomes a node, which reads and writes host memory when its graph is launched.
+bool captures(const Session& s, CUstream stream) {
+    return s.captures.any() && s.captures.find(stream_key(stream));
+}
+
+CUDA_MEMCPY3D plain_copy(CUdeviceptr dst, bool to_device, CUdeviceptr src, bool from_device, std::size_t bytes) {
+    CUDA_MEMCPY3D copy{};
+    copy.srcMemoryType = from_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    copy.srcDevice = src;
+    copy.srcHost = reinterpret_cast<const void*>(src);
+    copy.dstMemoryType = to_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    copy.dstDevice = dst;
+    copy.dstHost = reinterpret_cast<void*>(dst);
+    copy.WidthInBytes = bytes;
+    copy.Height = copy.Depth = 1;
+    return copy;
+}
+
+CUresult capture_copy(const CUDA_MEMCPY3D& copy, bool plain, CUstream stream) {
+    CUDA_MEMCPY3D named = copy;
+    const CUresult result = name_host_memory(named);
+    return result != CUDA_SUCCESS ? result : remote<calls::gpCaptureCopy>(&named, plain ? 1u : 0u, stream);
+}
+
 enum class Waiting { as_synchronous, as_asynchronous };
 
 CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream stream, Waiting waiting) {
@@ -94,6 +111,9 @@ CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstrea
     if (to && from) {
         return remote<calls::cuMemcpyDtoDAsync_v2>(dst, src, bytes, stream);
     }
+    if (captures(*s, stream)) {
+        return capture_copy(plain_copy(dst, to, src, from, bytes), true, stream);
+    }
     if (to) {
         return to_device(*s, dst, host_src, bytes, stream, asynchronous && pinned(*s, host_src));
     }
@@ -109,31 +129,6 @@ CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstrea
 
 // ---- shaped copies
 
-struct HostSide {
-    char* base;
-    std::size_t x, y, z, pitch, height;
-    [[nodiscard]] char* row(std::size_t r, std::size_t slice) const {
-        return base + ((z + slice) * height + y + r) * pitch + x;
-    }
-};
-
-HostSide source_of(const CUDA_MEMCPY3D& c) {
-    return {const_cast<char*>(static_cast<const char*>(c.srcHost)),
-            c.srcXInBytes,
-            c.srcY,
-            c.srcZ,
-            c.srcPitch != 0 ? c.srcPitch : c.srcXInBytes + c.WidthInBytes,
-            c.srcHeight != 0 ? c.srcHeight : c.srcY + c.Height};
-}
-HostSide destination_of(const CUDA_MEMCPY3D& c) {
-    return {static_cast<char*>(c.dstHost),
-            c.dstXInBytes,
-            c.dstY,
-            c.dstZ,
-            c.dstPitch != 0 ? c.dstPitch : c.dstXInBytes + c.WidthInBytes,
-            c.dstHeight != 0 ? c.dstHeight : c.dstY + c.Height};
-}
-
 template <class RowCopy>
 void each_row(const CUDA_MEMCPY3D& c, const HostSide& side, RowCopy row_copy) {
     std::size_t offset = 0;
@@ -141,18 +136,6 @@ void each_row(const CUDA_MEMCPY3D& c, const HostSide& side, RowCopy row_copy) {
         for (std::size_t row = 0; row < c.Height; ++row, offset += c.WidthInBytes) {
             row_copy(side.row(row, slice), offset);
         }
-    }
-}
-
-// UNIFIED becomes what the address is; the host's pitch need not reach the server.
-void resolve_unified(const Session& s, CUDA_MEMCPY3D& c) {
-    if (c.srcMemoryType == CU_MEMORYTYPE_UNIFIED) {
-        c.srcMemoryType = on_device(s, c.srcDevice) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-        c.srcHost = reinterpret_cast<const void*>(c.srcDevice);
-    }
-    if (c.dstMemoryType == CU_MEMORYTYPE_UNIFIED) {
-        c.dstMemoryType = on_device(s, c.dstDevice) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-        c.dstHost = reinterpret_cast<void*>(c.dstDevice);
     }
 }
 
@@ -206,6 +189,9 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
     if (c.WidthInBytes > kLimit || c.Height > kLimit / c.WidthInBytes ||
         c.Depth > kLimit / (c.WidthInBytes * c.Height)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (captures(*s, stream)) {
+        return capture_copy(c, false, stream);
     }
     const bool from_host = c.srcMemoryType == CU_MEMORYTYPE_HOST, to_host = c.dstMemoryType == CU_MEMORYTYPE_HOST;
     if ((from_host && c.srcPitch != 0 && c.srcPitch < c.WidthInBytes + c.srcXInBytes && c.Height > 1) ||

@@ -90,6 +90,12 @@ CUresult register_host(void* p, std::size_t bytes, unsigned flags) {
     return CUDA_SUCCESS;
 }
 
+// In stream order it is part of a capture, beside one it is an allocation like others.
+CUresult may_allocate_in(CUstream stream) {
+    Captures& captures = this_session().captures;
+    return !captures.any() || captures.find(stream_key(stream)) ? CUDA_SUCCESS : captures.before_unsafe_call();
+}
+
 // Pending copies may still use host memory: natively freeing it waits for them.
 CUresult wait_for_device(ContextState* context) {
     return context != nullptr && context->live ? remote<calls::gpContextSynchronize>(context->handle) : CUDA_SUCCESS;
@@ -148,7 +154,8 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
 
 CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStream) {
     CUdeviceptr address = 0;
-    CUresult result = remote<calls::cuMemAllocAsync>(&address, bytesize, hStream);
+    CUresult result = may_allocate_in(hStream);
+    result = result != CUDA_SUCCESS ? result : remote<calls::cuMemAllocAsync>(&address, bytesize, hStream);
     if (result == CUDA_SUCCESS) {
         ContextState* context = this_thread().current();
         session(result)->memory.add({address, bytesize, MemoryKind::pool, context->device, context});
@@ -159,7 +166,8 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStre
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytesize, CUmemoryPool pool, CUstream hStream) {
     CUdeviceptr address = 0;
-    CUresult result = remote<calls::cuMemAllocFromPoolAsync>(&address, bytesize, pool, hStream);
+    CUresult result = may_allocate_in(hStream);
+    result = result != CUDA_SUCCESS ? result : remote<calls::cuMemAllocFromPoolAsync>(&address, bytesize, pool, hStream);
     if (result == CUDA_SUCCESS) {
         ContextState* context = this_thread().current();
         MemoryRange range{address, bytesize, MemoryKind::pool, context->device, context};
@@ -189,8 +197,10 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
     if (range->kind != MemoryKind::pool) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    // A graph that frees it may have allocated it too, and does both again and again: the address stays known.
+    const bool captured = s->captures.find(stream_key(hStream)).has_value();
     result = remote<calls::cuMemFreeAsync>(dptr, hStream);
-    if (result == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS && !captured) {
         s->memory.remove(dptr);
     }
     return result;

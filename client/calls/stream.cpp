@@ -4,16 +4,11 @@
 #include <unordered_map>
 
 #include "client/calls/handlers.h"
+#include "client/calls/streams.h"
 #include "client/core/remote.h"
 
 namespace gpupool::client::entry {
 namespace {
-
-struct StreamInfo {
-    unsigned flags = 0;
-    int priority = 0;
-    ContextState* context = nullptr;
-};
 
 struct Streams {
     std::shared_mutex mutex;
@@ -29,7 +24,8 @@ bool is_special(CUstream stream) {
     return codec::to_wire(stream) <= 2;
 }
 
-// What is known of a stream; the special ones are the current context's.
+}  // namespace
+
 CUresult find_stream(CUstream stream, StreamInfo& info) {
     if (is_special(stream)) {
         info = {};
@@ -45,6 +41,8 @@ CUresult find_stream(CUstream stream, StreamInfo& info) {
     return CUDA_SUCCESS;
 }
 
+namespace {
+
 CUresult check_stream(CUstream stream) {
     StreamInfo info;
     return find_stream(stream, info);
@@ -56,9 +54,36 @@ CUresult check_event(CUevent event) {
     return all.events.contains(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+// A stream that may be asked about: one that captures has nothing to say, and the question ends the capture.
+CUresult check_not_capturing(CUstream stream) {
+    const CUresult result = check_stream(stream);
+    Captures& captures = this_session().captures;
+    return result != CUDA_SUCCESS || !captures.any() ? result : captures.refuse_if_capturing(stream_key(stream));
+}
+
 CUresult check_both(CUstream stream, CUevent event) {
     const CUresult result = check_stream(stream);
     return result != CUDA_SUCCESS ? result : check_event(event);
+}
+
+// An event that a capture recorded stands for nodes of a graph, not for work that one could wait for.
+CUresult check_not_captured(CUevent event) {
+    const CUresult result = check_event(event);
+    return result != CUDA_SUCCESS ? result : this_session().captures.refuse_if_captured(event);
+}
+
+template <class Send>
+CUresult record(CUevent event, CUstream stream, unsigned flags, Send send) {
+    CUresult result = check_both(stream, event);
+    if (result == CUDA_SUCCESS) {
+        result = send();
+    }
+    Captures& captures = this_session().captures;
+    if (result == CUDA_SUCCESS && (flags & CU_EVENT_RECORD_EXTERNAL) == 0 &&
+        (captures.any() || captures.any_events())) {
+        captures.recorded(event, stream_key(stream));
+    }
+    return result;
 }
 
 template <class Create>
@@ -104,6 +129,7 @@ CUresult destroy_event(CUevent event) {
             return CUDA_ERROR_INVALID_HANDLE;
         }
     }
+    this_session().captures.forget(event);
     return remote<calls::cuEventDestroy_v2>(event);
 }
 
@@ -153,23 +179,45 @@ CUresult cuStreamDestroy_v2(CUstream hStream) {
 }
 
 CUresult cuStreamQuery(CUstream hStream) {
-    const CUresult result = check_stream(hStream);
+    const CUresult result = check_not_capturing(hStream);
     return result != CUDA_SUCCESS ? result : remote<calls::cuStreamQuery>(hStream);
 }
 
 CUresult cuStreamSynchronize(CUstream hStream) {
-    const CUresult result = check_stream(hStream);
+    const CUresult result = check_not_capturing(hStream);
     return result != CUDA_SUCCESS ? result : remote<calls::cuStreamSynchronize>(hStream);
 }
 
 CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned Flags) {
-    const CUresult result = check_both(hStream, hEvent);
-    return result != CUDA_SUCCESS ? result : remote<calls::cuStreamWaitEvent>(hStream, hEvent, Flags);
+    CUresult result = check_both(hStream, hEvent);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    Captures& captures = this_session().captures;
+    const bool external = (Flags & CU_EVENT_WAIT_EXTERNAL) != 0;
+    if (const auto capture = external ? std::nullopt : captures.capture_of(hEvent)) {
+        // Joins the capture, or merges two, or comes too late: the driver knows.
+        const WaitForReplies exact;
+        result = remote<calls::cuStreamWaitEvent>(hStream, hEvent, Flags);
+        StreamInfo info;
+        if (result == CUDA_SUCCESS && find_stream(hStream, info) == CUDA_SUCCESS) {
+            captures.join(stream_key(hStream), info.blocking(), *capture);
+        }
+        return result;
+    }
+    if (const StreamKey key = stream_key(hStream); !external && captures.find(key)) {
+        captures.invalidate(key);
+        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    }
+    return remote<calls::cuStreamWaitEvent>(hStream, hEvent, Flags);
 }
 
 CUresult cuStreamGetFlags(CUstream hStream, unsigned* flags) {
     StreamInfo info;
-    const CUresult result = find_stream(hStream, info);
+    CUresult result = check_not_capturing(hStream);
+    if (result == CUDA_SUCCESS) {
+        result = find_stream(hStream, info);
+    }
     if (result == CUDA_SUCCESS) {
         if (flags == nullptr) {
             return CUDA_ERROR_INVALID_VALUE;
@@ -240,28 +288,13 @@ CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreen
     return result;
 }
 
-CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureStatus) {
-    const CUresult result = check_stream(hStream);
-    if (result == CUDA_SUCCESS) {
-        if (captureStatus == nullptr) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-        *captureStatus = CU_STREAM_CAPTURE_STATUS_NONE;
-    }
-    return result;
-}
-
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-    if (mode == nullptr || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    std::swap(this_thread().capture_mode, *mode);
-    return CUDA_SUCCESS;
-}
-
 CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) {
     if (fn == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (Session& s = this_session(); s.captures.find(stream_key(hStream))) {
+        const std::uint64_t name = s.graph_hosts.name_function({fn, userData});
+        return name == 0 ? CUDA_ERROR_OUT_OF_MEMORY : remote<calls::gpCaptureHostFunction>(name, hStream);
     }
     return submit_host_function(hStream, [fn, userData](CUresult status) {
         if (status == CUDA_SUCCESS) {
@@ -273,6 +306,9 @@ CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData) {
 CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void* userData, unsigned flags) {
     if (callback == nullptr || flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (const CUresult result = check_not_capturing(hStream); result != CUDA_SUCCESS) {
+        return result;
     }
     return submit_host_function(
         hStream, [hStream, callback, userData](CUresult status) { callback(hStream, status, userData); });
@@ -310,22 +346,21 @@ CUresult cuEventDestroy_v2(CUevent hEvent) {
 }
 
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream) {
-    const CUresult result = check_both(hStream, hEvent);
-    return result != CUDA_SUCCESS ? result : remote<calls::cuEventRecord>(hEvent, hStream);
+    return record(hEvent, hStream, 0, [&] { return remote<calls::cuEventRecord>(hEvent, hStream); });
 }
 
 CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned flags) {
-    const CUresult result = check_both(hStream, hEvent);
-    return result != CUDA_SUCCESS ? result : remote<calls::cuEventRecordWithFlags>(hEvent, hStream, flags);
+    return record(hEvent, hStream, flags,
+                  [&] { return remote<calls::cuEventRecordWithFlags>(hEvent, hStream, flags); });
 }
 
 CUresult cuEventQuery(CUevent hEvent) {
-    const CUresult result = check_event(hEvent);
+    const CUresult result = check_not_captured(hEvent);
     return result != CUDA_SUCCESS ? result : remote<calls::cuEventQuery>(hEvent);
 }
 
 CUresult cuEventSynchronize(CUevent hEvent) {
-    const CUresult result = check_event(hEvent);
+    const CUresult result = check_not_captured(hEvent);
     return result != CUDA_SUCCESS ? result : remote<calls::cuEventSynchronize>(hEvent);
 }
 

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "client/core/thread.h"
+#include "protocol/codec/handles.h"
 
 namespace gpupool::client {
 
@@ -14,12 +15,26 @@ void HostFunctions::start(std::function<void(std::uint64_t)> done, std::function
 
 std::uint64_t HostFunctions::submit(CUstream stream, Function function) {
     const std::lock_guard lock(mutex_);
+    start_thread();
+    entries_[next_] = {stream, std::move(function)};
+    return next_++;
+}
+
+void HostFunctions::run_when_due(std::uint64_t ticket, Function function) {
+    {
+        const std::lock_guard lock(mutex_);
+        start_thread();
+        // No stream's copies look for it: within a graph the worker keeps the order.
+        entries_[ticket] = {codec::from_wire<CUstream>(ticket), std::move(function)};
+    }
+    due(ticket, CUDA_SUCCESS);
+}
+
+void HostFunctions::start_thread() {
     if (!started_) {
         started_ = true;
         std::thread([this] { run(); }).detach();  // lives as long as the process, like the session
     }
-    entries_[next_] = {stream, std::move(function)};
-    return next_++;
 }
 
 void HostFunctions::cancel(std::uint64_t ticket) {

@@ -26,6 +26,8 @@ class HostFunctions {
     std::uint64_t submit(CUstream stream, Function function);
     void cancel(std::uint64_t ticket);
     void due(std::uint64_t ticket, CUresult status);
+    // A graph's: the worker has made the ticket, and its turn has come.
+    void run_when_due(std::uint64_t ticket, Function function);
     // The newest function submitted for `stream` that has not run yet, or 0.
     [[nodiscard]] std::uint64_t newest_pending(CUstream stream) const;
     [[nodiscard]] bool pending(std::uint64_t ticket) const;
@@ -33,6 +35,7 @@ class HostFunctions {
 
   private:
     void run();
+    void start_thread();  // with the lock held
 
     struct Entry {
         CUstream stream;

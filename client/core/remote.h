@@ -95,9 +95,16 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
             }
         }
         if constexpr (calls::has_rule(Call::kRules, calls::Rule::stream_order)) {
+            if (s->captures.any()) {
+                if (const CUresult refused = s->captures.before_work(stream_key(stream_of(arguments...)), context);
+                    refused != CUDA_SUCCESS) {
+                    return refused;
+                }
+            }
             wait_for_credit(*s, arguments...);
         }
-        const bool wait = Call::kDelivery != calls::Delivery::deferred || s->synchronous || context == nullptr ||
+        const bool wait = Call::kDelivery != calls::Delivery::deferred || s->synchronous || thread.wait_for_replies ||
+                          context == nullptr ||
                           !context->live.load(std::memory_order_relaxed);
         std::tuple<Minted<Call, Index>...> minted;
         (std::get<Index>(minted).prepare(*s, arguments), ...);
@@ -139,6 +146,21 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
             result = static_cast<CUresult>(reply.header.deferred);
         }
         return take_result(context, result);
+    }
+
+    // The first stream parameter; without one, the work is for the default stream.
+    static CUstream stream_of(const calls::ArgumentOf<Call, Index>&... arguments) {
+        CUstream found = nullptr;
+        bool is_found = false;
+        (take_stream(arguments, found, is_found), ...);
+        return found;
+    }
+    template <class T>
+    static void take_stream(const T& argument, CUstream& found, bool& is_found) {
+        if constexpr (std::is_same_v<T, CUstream>) {
+            found = is_found ? found : argument;
+            is_found = true;
+        }
     }
 
     // A stream parameter whose stream the worker holds: the caller waits, other streams' callers do not.

@@ -10,6 +10,12 @@ namespace gpupool::client {
 // The session once cuInit has succeeded; null with `result` set otherwise.
 Session* session(CUresult& result) noexcept;
 
+// The same within a call that has found it to be there.
+inline Session& this_session() noexcept {
+    CUresult ignored = CUDA_SUCCESS;
+    return *session(ignored);
+}
+
 // Connects if need be, for what may be asked before cuInit. Null when no server can be reached: then one line on stderr
 // said why.
 Session* connect_session() noexcept;

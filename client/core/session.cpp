@@ -1,5 +1,7 @@
 #include "client/core/session.h"
 
+#include "client/core/packed_rows.h"
+
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 #include <fmt/format.h>
@@ -234,6 +236,11 @@ void Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
             transfers.cancel(in.value<codec::TransferFailedNotice>().transfer);
             return;
         case codec::NoticeType::hold: take_hold(in.value<codec::StreamHoldNotice>()); return;
+        case codec::NoticeType::graph_function:
+            take_graph_function(in.value<codec::GraphFunctionNotice>());
+            return;
+        case codec::NoticeType::graph_upload: take_graph_copy(in.value<codec::GraphCopyNotice>(), true); return;
+        case codec::NoticeType::graph_download: take_graph_copy(in.value<codec::GraphCopyNotice>(), false); return;
     }
 }
 
@@ -260,6 +267,31 @@ void Session::take_hold(const codec::StreamHoldNotice& notice) {
         held_count_ = held_streams_.size();
     }
     held_changed_.notify_all();
+}
+
+void Session::take_graph_function(const codec::GraphFunctionNotice& notice) {
+    const std::optional<GraphHosts::Function> known = graph_hosts.function(notice.function);
+    if (!known || (notice.ticket & codec::kTransferOfWorker) == 0) {
+        log::error("the server asks for a function that no graph of this program has");
+        return;
+    }
+    host_functions.run_when_due(notice.ticket, [known](CUresult) { known->function(known->argument); });
+}
+
+void Session::take_graph_copy(const codec::GraphCopyNotice& notice, bool upload) {
+    const std::optional<GraphHosts::Memory> memory = graph_hosts.memory(notice.memory);
+    PackedRows rows;
+    if (!memory || (notice.transfer & codec::kTransferOfWorker) == 0 || !rows.describe(notice, *memory)) {
+        log::error("the server asks for memory that no graph of this program has");
+        return;
+    }
+    if (upload) {
+        transfers.send_unasked(notice.transfer, rows.contiguous() ? rows.as_span() : std::span<const std::byte>{},
+                               rows.contiguous() ? std::vector<std::byte>{} : rows.packed(), codec::kGraphPieceBytes);
+    } else {
+        transfers.begin_named_download(notice.transfer, rows.bytes(), rows.contiguous() ? rows.place() : nullptr,
+                                       [rows](std::span<const std::byte> data) { rows.scatter(data); });
+    }
 }
 
 void Session::on_closed(const Error& cause) {

@@ -15,9 +15,11 @@
 
 #include "client/config.h"
 #include "client/core/address_window.h"
+#include "client/core/captures.h"
 #include "client/core/contexts.h"
 #include "client/core/device_heap.h"
 #include "client/core/devices.h"
+#include "client/core/graph_hosts.h"
 #include "client/core/host_functions.h"
 #include "client/core/memory_map.h"
 #include "client/core/thread.h"
@@ -46,6 +48,8 @@ class Session final : public wire::Receiver {
     MemoryMap memory;
     Transfers transfers;
     HostFunctions host_functions;
+    Captures captures;
+    GraphHosts graph_hosts;
     std::vector<std::unique_ptr<DeviceHeap>> heaps;  // by device
     bool synchronous = false;                        // GPUPOOL_SYNC, CUDA_LAUNCH_BLOCKING
 
@@ -99,6 +103,8 @@ class Session final : public wire::Receiver {
     void take_notice(const codec::ReplyHeader& header, std::span<std::byte> body);
     void take_deferred_error(const codec::DeferredErrorNotice& notice);
     void take_hold(const codec::StreamHoldNotice& notice);
+    void take_graph_function(const codec::GraphFunctionNotice& notice);
+    void take_graph_copy(const codec::GraphCopyNotice& notice, bool upload);
 
     std::unique_ptr<wire::Channel> channel_;
     std::uint64_t commands_ = 0;  // guarded by the channel's order

@@ -47,6 +47,7 @@ struct ThreadState {
     bool per_thread_default = false;   // within a call of the per-thread form
     CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     bool in_host_function = false;  // CUDA calls are not permitted there
+    bool wait_for_replies = false;  // also of deferred calls
     ReplySlot reply;
 
     [[nodiscard]] ContextState* current() const { return stack.empty() ? nullptr : stack.back(); }
@@ -74,6 +75,19 @@ class PerThreadDefault {
     ~PerThreadDefault() { thread_.per_thread_default = before_; }
     PerThreadDefault(const PerThreadDefault&) = delete;
     PerThreadDefault& operator=(const PerThreadDefault&) = delete;
+
+  private:
+    ThreadState& thread_;
+    const bool before_;
+};
+
+// Within it, deferred calls wait for their reply too: where only the driver knows the answer.
+class WaitForReplies {
+  public:
+    WaitForReplies() : thread_(this_thread()), before_(thread_.wait_for_replies) { thread_.wait_for_replies = true; }
+    ~WaitForReplies() { thread_.wait_for_replies = before_; }
+    WaitForReplies(const WaitForReplies&) = delete;
+    WaitForReplies& operator=(const WaitForReplies&) = delete;
 
   private:
     ThreadState& thread_;

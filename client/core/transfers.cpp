@@ -40,6 +40,20 @@ std::uint64_t Transfers::begin_download(std::uint64_t bytes, std::uint64_t lowes
     return next_++;
 }
 
+void Transfers::begin_named_download(std::uint64_t transfer, std::uint64_t bytes, std::byte* destination,
+                                     std::function<void(std::span<const std::byte>)> scatter) {
+    auto download = std::make_unique<Download>();
+    download->bytes = bytes;
+    if (destination == nullptr) {
+        download->buffer.resize(bytes);
+        download->scatter = std::move(scatter);
+        destination = download->buffer.data();
+    }
+    download->destination = destination;
+    const std::lock_guard lock(mutex_);
+    downloads_[transfer] = std::move(download);
+}
+
 std::span<std::byte> Transfers::place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     const auto it = downloads_.find(transfer);
@@ -109,6 +123,22 @@ std::uint64_t Transfers::begin_upload(std::vector<std::byte> source) {
     const std::lock_guard lock(mutex_);
     uploads_[next_] = std::move(upload);
     return next_++;
+}
+
+void Transfers::send_unasked(std::uint64_t transfer, std::span<const std::byte> source, std::vector<std::byte> copy,
+                             std::size_t piece_bytes) {
+    auto upload = std::make_unique<Upload>();
+    upload->copy = std::move(copy);
+    upload->source = upload->copy.empty() ? source : upload->copy;
+    {
+        const std::lock_guard lock(mutex_);
+        const std::size_t bytes = upload->source.size();
+        uploads_[transfer] = std::move(upload);
+        for (std::size_t offset = 0; offset < bytes; offset += piece_bytes) {
+            pulls_.push_back({transfer, offset, std::min(piece_bytes, bytes - offset)});
+        }
+    }
+    changed_.notify_all();
 }
 
 void Transfers::pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes) {

@@ -42,6 +42,9 @@ class Transfers {
     std::uint64_t begin_download(void* destination, std::uint64_t bytes);
     std::uint64_t begin_download(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest,
                                  std::function<void(std::span<const std::byte>)> scatter);
+    // The same for data that a graph's copy writes, under the worker's name: to `destination`, or else to `scatter`.
+    void begin_named_download(std::uint64_t transfer, std::uint64_t bytes, std::byte* destination,
+                              std::function<void(std::span<const std::byte>)> scatter);
     std::span<std::byte> place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes);
     void landed(std::uint64_t transfer, std::size_t bytes);
     // The call failed: no data will come.
@@ -58,6 +61,9 @@ class Transfers {
     void pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes);
     // Waits until all of it was handed over; the source is the application's again. False when the session ended first.
     bool wait_sent(std::uint64_t transfer);
+    // Sends memory that a graph's copy reads, in pieces, under the worker's name for it. One of the two holds the data.
+    void send_unasked(std::uint64_t transfer, std::span<const std::byte> source, std::vector<std::byte> copy,
+                      std::size_t piece_bytes);
     // Something that a `ready` may look at has changed.
     void changed();
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "protocol/calls/cuda_api.h"
+#include "protocol/calls/graph_node.h"
 
 namespace gpupool {
 
@@ -105,6 +106,32 @@ CUresult gpContextSynchronize(CUcontext context);
 CUresult gpHostFunction(std::uint64_t ticket, CUstream stream);
 // The application's function, announced by Notice::host_function, has returned.
 CUresult gpHostFunctionDone(std::uint64_t ticket);
+
+// ---- graphs
+
+// Adds a node. `address` is that of memory to allocate, `graphs` are those of a conditional node.
+CUresult gpGraphAddNode(CUgraphNode* created, CUgraph graph, const CUgraphNode* dependencies,
+                        const CUgraphEdgeData* edges, std::size_t dependency_count, std::size_t edge_count,
+                        const gpupool::GraphNode* node, const unsigned char* payload, std::size_t payload_bytes,
+                        CUdeviceptr* address, CUgraph* graphs, std::size_t graph_count);
+// Of a graph's node, or, where `executable` is not null, of that node in it.
+CUresult gpGraphNodeSetParams(CUgraphExec executable, CUgraphNode changed, const gpupool::GraphNode* node,
+                              const unsigned char* payload, std::size_t payload_bytes);
+CUresult gpGraphNodeGetParams(CUgraphNode asked, gpupool::GraphNode* node, unsigned char* payload, std::size_t capacity,
+                              std::size_t* payload_bytes);
+CUresult gpGraphInstantiate(CUgraphExec* executable, CUgraph graph, std::uint64_t flags, CUgraphNode* error_node,
+                            int* outcome);
+// The graph in the DOT language; the text is read in parts.
+CUresult gpGraphDot(CUgraph graph, unsigned flags, std::size_t* bytes);
+CUresult gpGraphDotRead(std::size_t offset, unsigned char* data, std::size_t data_bytes);
+
+// Ends a capture. With `discard` the client has found it invalid: no graph comes of it.
+CUresult gpCaptureEnd(CUstream stream, unsigned discard, CUgraph* graph);
+CUresult gpCaptureInfo(CUstream stream, CUgraph* graph, CUgraphNode* dependencies, CUgraphEdgeData* edges,
+                       std::size_t capacity, std::size_t* count);
+// A copy to or from the client's memory, into a capturing stream; `plain`: of one piece, as cuMemcpyAsync's.
+CUresult gpCaptureCopy(const gpupool::CopyShape* shape, unsigned plain, CUstream stream);
+CUresult gpCaptureHostFunction(std::uint64_t function, CUstream stream);
 
 CUresult gpContextCreate(CUcontext* context, unsigned flags, CUdevice device, const CUexecAffinityParam* affinities,
                          unsigned affinity_count);

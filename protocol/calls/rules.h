@@ -42,6 +42,7 @@ enum class Rule : std::uint8_t {
     served,        // the server has a function of the same name in server/worker/calls/
     stream_order,  // enqueues work on its stream parameter (or, without one, on the default stream)
     synchronizes,  // reports what failed among the deferred calls before it
+    no_capture,    // not permitted while a stream captures, but in relaxed mode
     before_init,   // may be called before cuInit
     because,       // why a call is refused
 };
@@ -106,6 +107,7 @@ constexpr RuleEntry served{Rule::served};
 constexpr RuleEntry before_init{Rule::before_init};
 constexpr RuleEntry stream_order{Rule::stream_order};
 constexpr RuleEntry synchronizes{Rule::synchronizes};
+constexpr RuleEntry no_capture{Rule::no_capture};
 constexpr RuleEntry because(const char* why) {
     return {Rule::because, -1, -1, 0, why};
 }

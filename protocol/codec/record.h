@@ -54,7 +54,10 @@ enum class NoticeType : std::uint16_t {
     deferred_error = 3,  // DeferredError: a deferred call failed
     output = 5,          // what kernels printed: 8 bytes of length, then the text
     hold = 4,            // StreamHold: a stream has too much outstanding, or has caught up
-    transfer_failed = 6  // TransferFailed: no more of it will be asked for or sent
+    transfer_failed = 6,      // TransferFailed: no more of it will be asked for or sent
+    graph_function = 7,       // GraphFunction: as host_function, for a graph's node
+    graph_upload = 8,         // GraphCopy: send this host memory as bulk data of the transfer, in pieces
+    graph_download = 9        // GraphCopy: the transfer's bulk data goes to this host memory
 };
 
 struct PullNotice {
@@ -68,6 +71,20 @@ struct HostFunctionNotice {
     std::int32_t status;  // CUresult for cuStreamAddCallback's function
     std::uint32_t reserved;
 };
+struct GraphFunctionNotice {
+    std::uint64_t ticket;    // for gpHostFunctionDone
+    std::uint64_t function;  // as the client named it
+};
+// The part of named host memory that a graph's copy reads or writes; its data travels packed.
+struct GraphCopyNotice {
+    std::uint64_t transfer;  // minted by the worker
+    std::uint64_t memory;    // host_memory_number()
+    std::uint64_t x_bytes, y, z, pitch_bytes, height;
+    std::uint64_t width_bytes, rows, slices;
+};
+inline constexpr std::uint64_t kTransferOfWorker = 1ull << 63;
+inline constexpr std::size_t kGraphPieceBytes = 1u << 20;
+
 struct DeferredErrorNotice {
     std::uint64_t number, context;
     std::int32_t result;

@@ -71,6 +71,7 @@ GP_PLAIN(CUDA_TEXTURE_DESC)
 GP_PLAIN(CUDA_RESOURCE_VIEW_DESC)
 GP_PLAIN(CUmemPoolProps)  // win32SecurityAttributes is NULL on Linux
 GP_PLAIN(CUgraphEdgeData)
+GP_PLAIN(CUgraphExecUpdateResultInfo)  // its nodes are named by hand, on both sides
 
 GP_WITH_HANDLES(LaunchShape, { visit(value.function); })
 GP_WITH_HANDLES(CUDA_MEMCPY3D, {
@@ -80,6 +81,13 @@ GP_WITH_HANDLES(CUDA_MEMCPY3D, {
     if (number_of(value.dstMemoryType) == CU_MEMORYTYPE_ARRAY) {
         visit(value.dstArray);
     }
+})
+GP_WITH_HANDLES(GraphNode, {
+    visit(value.context);
+    visit(value.function);
+    StructTraits<CUDA_MEMCPY3D>::visit(value.copy, visit);
+    visit(value.graph);
+    visit(value.event);
 })
 GP_WITH_HANDLES(CUDA_RESOURCE_DESC, {
     if (number_of(value.resType) == CU_RESOURCE_TYPE_ARRAY) {

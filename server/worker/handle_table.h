@@ -45,6 +45,16 @@ class HandleTable {
         return codec::from_wire<Handle>(client_wire(codec::handle_kind_of<Handle>, codec::to_wire(driver)));
     }
 
+    // The driver's object has ended: its handle may come again for another.
+    template <class Handle>
+    void forget_driver(Handle driver) {
+        auto& reverse = reverse_[static_cast<std::size_t>(codec::handle_kind_of<Handle>)];
+        if (const auto it = reverse.find(codec::to_wire(driver)); it != reverse.end()) {
+            entries_.erase(it->second);
+            reverse.erase(it);
+        }
+    }
+
     [[nodiscard]] std::size_t size() const { return entries_.size(); }
 
   private:

@@ -52,6 +52,7 @@ struct EventState {
     std::uint64_t held_record = 0;  // the operation that will record it, while that is held
     std::uint32_t waiters = 0;      // that wait for the present record
     bool ending = false;            // destroyed: nothing new with it
+    bool in_graph = false;          // a graph names the driver's event: it stays that one
 };
 
 struct ContextState {

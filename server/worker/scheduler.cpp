@@ -57,6 +57,9 @@ bool Scheduler::full(const StreamState& stream) {
 }
 
 bool Scheduler::ready(const StreamState& stream) const {
+    if (stream.capturing) {
+        return true;  // it only becomes nodes
+    }
     if (full(stream)) {
         return false;
     }
@@ -188,6 +191,12 @@ CUresult Scheduler::new_event(ContextState& context, CUevent& event) {
 }
 
 void Scheduler::mark(StreamState& stream, Action action, std::uint32_t credit) {
+    if (stream.capturing) {
+        if (action) {
+            action(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        }
+        return;
+    }
     ContextState& context = *stream.context;
     credit += stream.unmarked;
     stream.unmarked = 0;
@@ -300,6 +309,9 @@ void Scheduler::when_all_complete(ContextState& context, bool blocking_only, Act
     const auto group = std::make_shared<Group>(std::move(action));
     context.each_stream([&](StreamState& stream) {
         // The legacy stream always counts: its helper is what sees the context's errors when nothing else is busy.
+        if (stream.capturing) {
+            return;
+        }
         if (!stream.legacy && ((!stream.touched && stream.held.empty()) || (blocking_only && !stream.blocking))) {
             return;
         }

@@ -106,6 +106,7 @@ void Worker::loop() {
         }
         moved = scheduler.run_held() || moved;
         moved = scheduler.poll() || moved;
+        moved = graph_turns.poll() || moved;
         if (moved) {
             idle_rounds = 0;
         } else {

@@ -23,6 +23,7 @@
 #include "protocol/wire/channel.h"
 #include "server/driver/library.h"
 #include "server/worker/command.h"
+#include "server/worker/graph_turns.h"
 #include "server/worker/handle_table.h"
 #include "server/worker/helpers.h"
 #include "server/worker/images.h"
@@ -122,7 +123,11 @@ class Worker final : public wire::Receiver {
     // The client broke the protocol: ends the session.
     void violation(const Command& command, const std::string& what);
 
-    std::unordered_map<CUlinkState, std::shared_ptr<LinkState>> link_states;  // by client handle
+    std::unordered_map<CUlinkState, std::shared_ptr<LinkState>> link_states;      // by client handle
+    std::unordered_map<CUgraphExec, std::shared_ptr<GraphExec>> executable_graphs;  // the same
+    GraphTurns graph_turns{*this};
+    std::size_t captures = 0;  // that have begun and not ended
+    std::string dot_text;  // of the last gpGraphDot
 
     // Host function tickets: a word of pinned memory that a stream waits on.
     struct HostFunctionWait {

@@ -202,6 +202,10 @@ Outcome begin(Worker& worker, Command& command, CUstream handle, DeviceSide side
         transfer_failed(worker, transfer);
         return result;
     }
+    if (stream->capturing) {
+        transfer_failed(worker, transfer);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // gpCaptureCopy
+    }
     if (std::is_same_v<Operation, CopyIn> && !worker.incoming.begin(transfer)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -267,6 +271,9 @@ Outcome copy_inline(Worker& worker, Command& command, codec::Slots<Call>& slots,
     StreamState* stream = worker.stream_of(command, slots.template at<Call::stream>().value, result);
     if (stream == nullptr) {
         return result;
+    }
+    if (stream->capturing) {
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     auto& data = slots.template at<Call::data>().object;
     if (data.empty() || data.size() > worker.small_staging.chunk_bytes()) {

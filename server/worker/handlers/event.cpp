@@ -31,7 +31,7 @@ Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
         return Outcome::hold(*stream, std::move(operation));
     }
     worker.scheduler.enter(event->context);
-    if (event->waiters != 0) {
+    if (event->waiters != 0 && !event->in_graph && !stream->capturing) {
         CUevent fresh = nullptr;
         result = driver::call(worker.api.cuEventCreate, &fresh, event->flags);
         if (result != CUDA_SUCCESS) {

@@ -46,6 +46,9 @@ Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpH
     if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
         return Outcome::hold(*stream);
     }
+    if (stream->capturing) {
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // gpCaptureHostFunction
+    }
     worker.scheduler.enter(stream->context);
     const std::uint64_t ticket = slots.at<Call::ticket>().value;
     if (worker.host_functions.contains(ticket)) {
@@ -69,9 +72,10 @@ Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpH
 }
 
 Outcome gpHostFunctionDone(Worker& worker, Command&, codec::Slots<calls::gpHostFunctionDone>& slots) {
-    const auto it = worker.host_functions.find(slots.at<calls::gpHostFunctionDone::ticket>().value);
+    const std::uint64_t ticket = slots.at<calls::gpHostFunctionDone::ticket>().value;
+    const auto it = worker.host_functions.find(ticket);
     if (it == worker.host_functions.end()) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return worker.graph_turns.function_done(ticket) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     __atomic_store_n(it->second.word, 1u, __ATOMIC_RELEASE);
     worker.host_functions.erase(it);

@@ -196,6 +196,10 @@ Outcome allocate_in_order(Worker& worker, Command& command, codec::Slots<Call>& 
     }
     const std::uint64_t bytes = slots.template at<Call::bytesize>().value;
     const CUdevice device = stream->context->device;
+    if (stream->capturing) {
+        worker.scheduler.enter(stream->context);
+        return allocate(slots.template at<Call::dptr>().object, bytes, stream->driver);  // takes memory when launched
+    }
     if (worker.pool_allocations.size() >= kMaxAllocations || !worker.memory.charge(device, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -247,7 +251,7 @@ Outcome cuMemFreeAsync(Worker& worker, Command& command, codec::Slots<calls::cuM
     result = driver::call(worker.api.cuMemFreeAsync, address, stream->driver);
     worker.scheduler.issued(*stream);
     if (const auto it = worker.pool_allocations.find(address);
-        result == CUDA_SUCCESS && it != worker.pool_allocations.end()) {
+        result == CUDA_SUCCESS && !stream->capturing && it != worker.pool_allocations.end()) {
         worker.memory.release(it->second.device, it->second.bytes);
         worker.pool_allocations.erase(it);
         worker.memory_changed();

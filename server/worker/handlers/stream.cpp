@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "server/worker/capture.h"
 #include "server/worker/serve.h"
 
 namespace gpupool::worker::handlers {
@@ -139,6 +140,7 @@ Outcome cuStreamWaitEvent(Worker& worker, Command& command, codec::Slots<calls::
     worker.scheduler.enter(stream->context);
     result = driver::call(worker.api.cuStreamWaitEvent, stream->driver, event->driver, flags);
     worker.scheduler.issued(*stream);
+    note_capture(worker, *stream);  // who waits for an event of a capture joins it
     return result;
 }
 

@@ -1,0 +1,102 @@
+#include "client/calls/copy_shapes.h"
+
+#include "client/core/runtime.h"
+#include "protocol/calls/graph_node.h"
+
+namespace gpupool::client {
+namespace {
+
+// Bytes from the base to the end of the last row.
+std::uint64_t extent(const CUDA_MEMCPY3D& c, const HostSide& side) {
+    return static_cast<std::uint64_t>(side.row(c.Height - 1, c.Depth - 1) - side.base) + c.WidthInBytes;
+}
+
+std::uint64_t name_of(const CUDA_MEMCPY3D& c, const HostSide& side) {
+    return this_session().graph_hosts.name_memory({reinterpret_cast<std::byte*>(side.base), extent(c, side)});
+}
+
+template <class Pointer>
+void restore(Pointer& address) {
+    const auto name = reinterpret_cast<std::uint64_t>(address);
+    if (is_host_memory_name(name)) {
+        if (const auto memory = this_session().graph_hosts.memory(host_memory_number(name))) {
+            address = memory->place;
+        }
+    }
+}
+
+}  // namespace
+
+HostSide source_of(const CUDA_MEMCPY3D& c) {
+    return {const_cast<char*>(static_cast<const char*>(c.srcHost)),
+            c.srcXInBytes,
+            c.srcY,
+            c.srcZ,
+            c.srcPitch != 0 ? c.srcPitch : c.srcXInBytes + c.WidthInBytes,
+            c.srcHeight != 0 ? c.srcHeight : c.srcY + c.Height};
+}
+
+HostSide destination_of(const CUDA_MEMCPY3D& c) {
+    return {static_cast<char*>(c.dstHost),
+            c.dstXInBytes,
+            c.dstY,
+            c.dstZ,
+            c.dstPitch != 0 ? c.dstPitch : c.dstXInBytes + c.WidthInBytes,
+            c.dstHeight != 0 ? c.dstHeight : c.dstY + c.Height};
+}
+
+bool on_device(const Session& s, std::uint64_t address) {
+    if (s.window.contains(address)) {
+        return true;
+    }
+    const auto range = s.memory.find(address);
+    return range && range->on_device();
+}
+
+void resolve_unified(const Session& s, CUDA_MEMCPY3D& c) {
+    if (c.srcMemoryType == CU_MEMORYTYPE_UNIFIED) {
+        c.srcMemoryType = on_device(s, c.srcDevice) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        c.srcHost = reinterpret_cast<const void*>(c.srcDevice);
+    }
+    if (c.dstMemoryType == CU_MEMORYTYPE_UNIFIED) {
+        c.dstMemoryType = on_device(s, c.dstDevice) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        c.dstHost = reinterpret_cast<void*>(c.dstDevice);
+    }
+}
+
+CUresult name_host_memory(CUDA_MEMCPY3D& c) {
+    constexpr std::size_t kLimit = std::size_t{1} << 46;
+    if (c.WidthInBytes == 0 || c.Height == 0 || c.Depth == 0) {
+        return CUDA_SUCCESS;
+    }
+    if (c.WidthInBytes > kLimit || c.Height > kLimit / c.WidthInBytes ||
+        c.Depth > kLimit / (c.WidthInBytes * c.Height)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (c.srcMemoryType == CU_MEMORYTYPE_HOST) {
+        const std::uint64_t name = name_of(c, source_of(c));
+        if (name == 0) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        c.srcHost = reinterpret_cast<const void*>(host_memory_name(name));
+    }
+    if (c.dstMemoryType == CU_MEMORYTYPE_HOST) {
+        const std::uint64_t name = name_of(c, destination_of(c));
+        if (name == 0) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        c.dstHost = reinterpret_cast<void*>(host_memory_name(name));
+    }
+    return CUDA_SUCCESS;
+}
+
+void restore_host_memory(CUDA_MEMCPY3D& c) {
+    if (c.srcMemoryType == CU_MEMORYTYPE_HOST) {
+        restore(c.srcHost);
+    }
+    if (c.dstMemoryType == CU_MEMORYTYPE_HOST) {
+        restore(c.dstHost);
+    }
+}
+
+}  // namespace gpupool::client

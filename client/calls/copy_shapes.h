@@ -1,0 +1,29 @@
+// What a copy's description says about the host's side of it, and about which side an address is on.
+#pragma once
+
+#include "client/core/session.h"
+
+namespace gpupool::client {
+
+// The host's side of a shaped copy.
+struct HostSide {
+    char* base;
+    std::size_t x, y, z, pitch, height;
+    [[nodiscard]] char* row(std::size_t r, std::size_t slice) const {
+        return base + ((z + slice) * height + y + r) * pitch + x;
+    }
+};
+
+HostSide source_of(const CUDA_MEMCPY3D& c);
+HostSide destination_of(const CUDA_MEMCPY3D& c);
+
+bool on_device(const Session& s, std::uint64_t address);
+
+// UNIFIED becomes what the address is; the host's pitch need not reach the server.
+void resolve_unified(const Session& s, CUDA_MEMCPY3D& c);
+
+// In place of host addresses, names that the server may use (core/graph_hosts.h); and back.
+CUresult name_host_memory(CUDA_MEMCPY3D& c);
+void restore_host_memory(CUDA_MEMCPY3D& c);
+
+}  // namespace gpupool::client

@@ -1,0 +1,230 @@
+// Graphs as wholes: their shape, instantiation, launches and updates. What nodes do is in graph_nodes.cpp.
+
+#include <cstdio>
+
+#include "client/calls/handlers.h"
+#include "client/core/remote.h"
+
+namespace gpupool::client::entry {
+namespace {
+
+constexpr std::size_t kMostNodesAsked = 8192;  // that one reply holds
+
+// Queries give a count, or as many nodes as there is room for, with the rest of the room cleared. `ask` gets the count's
+// place. An array that holds more than one reply can carry is asked for as far as that goes.
+template <class Ask>
+CUresult ask_for_nodes(std::size_t* count, bool arrays, Ask ask) {
+    if (count == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::size_t room = arrays ? *count : 0;
+    if (room > kMostNodesAsked) {
+        std::size_t there = 0;
+        if (const CUresult result = ask(&there, false); result != CUDA_SUCCESS) {
+            return result;
+        }
+        if (there > kMostNodesAsked) {
+            return CUDA_ERROR_NOT_SUPPORTED;
+        }
+        room = there;
+    }
+    const CUresult result = ask(&room, arrays);
+    if (result == CUDA_SUCCESS) {
+        *count = room;
+    }
+    return result;
+}
+
+CUresult instantiate(CUgraphExec* executable, CUgraph graph, std::uint64_t flags, CUgraphNode* error_node,
+                     int* outcome) {
+    if (executable == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUgraphExec made = nullptr;
+    CUgraphNode node = nullptr;
+    int kind = 0;
+    const CUresult result = remote<calls::gpGraphInstantiate>(&made, graph, flags, &node, &kind);
+    if (error_node != nullptr) {
+        *error_node = node;
+    }
+    if (outcome != nullptr) {
+        *outcome = kind;
+    }
+    if (result == CUDA_SUCCESS) {
+        *executable = made;
+    }
+    return result;
+}
+
+CUresult instantiate_with_log(CUgraphExec* executable, CUgraph graph, CUgraphNode* error_node, char* log,
+                              std::size_t bytes) {
+    if (log != nullptr && bytes != 0) {
+        log[0] = '\0';
+    }
+    return instantiate(executable, graph, 0, error_node, nullptr);
+}
+
+bool says_something(const CUgraphEdgeData& edge) {
+    return edge.from_port != 0 || edge.to_port != 0 || edge.type != 0;
+}
+
+// The calls from before edges had data refuse to lose any.
+template <class Ask>
+CUresult ask_without_data(std::size_t* count, bool arrays, Ask ask) {
+    if (!arrays || count == nullptr) {
+        return ask(static_cast<CUgraphEdgeData*>(nullptr));
+    }
+    std::vector<CUgraphEdgeData> data(std::min(*count, kMostNodesAsked));
+    const CUresult result = ask(data.data());
+    if (result == CUDA_SUCCESS) {
+        for (std::size_t i = 0; i < std::min(*count, data.size()); ++i) {
+            if (says_something(data[i])) {
+                return CUDA_ERROR_LOSSY_QUERY;
+            }
+        }
+    }
+    return result;
+}
+
+}  // namespace
+
+// ---- shape
+
+CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode* nodes, std::size_t* numNodes) {
+    return ask_for_nodes(numNodes, nodes != nullptr, [&](std::size_t* count, bool arrays) {
+        return remote<calls::cuGraphGetNodes>(hGraph, arrays ? nodes : nullptr, count);
+    });
+}
+
+CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode* rootNodes, std::size_t* numRootNodes) {
+    return ask_for_nodes(numRootNodes, rootNodes != nullptr, [&](std::size_t* count, bool arrays) {
+        return remote<calls::cuGraphGetRootNodes>(hGraph, arrays ? rootNodes : nullptr, count);
+    });
+}
+
+CUresult cuGraphGetEdges(CUgraph hGraph, CUgraphNode* from, CUgraphNode* to, std::size_t* numEdges) {
+    return ask_without_data(numEdges, from != nullptr && to != nullptr, [&](CUgraphEdgeData* data) {
+        return entry::cuGraphGetEdges_v2(hGraph, from, to, data, numEdges);
+    });
+}
+
+CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* edgeData,
+                            std::size_t* numEdges) {
+    if ((from == nullptr) != (to == nullptr)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return ask_for_nodes(numEdges, from != nullptr, [&](std::size_t* count, bool arrays) {
+        return remote<calls::cuGraphGetEdges_v2>(hGraph, arrays ? from : nullptr, arrays ? to : nullptr,
+                                                 arrays ? edgeData : nullptr, count);
+    });
+}
+
+CUresult cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode* dependencies, std::size_t* numDependencies) {
+    return ask_without_data(numDependencies, dependencies != nullptr, [&](CUgraphEdgeData* data) {
+        return entry::cuGraphNodeGetDependencies_v2(hNode, dependencies, data, numDependencies);
+    });
+}
+
+CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode* dependencies, CUgraphEdgeData* edgeData,
+                                       std::size_t* numDependencies) {
+    return ask_for_nodes(numDependencies, dependencies != nullptr, [&](std::size_t* count, bool arrays) {
+        return remote<calls::cuGraphNodeGetDependencies_v2>(hNode, arrays ? dependencies : nullptr,
+                                                            arrays ? edgeData : nullptr, count);
+    });
+}
+
+CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode* dependentNodes, std::size_t* numDependentNodes) {
+    return ask_without_data(numDependentNodes, dependentNodes != nullptr, [&](CUgraphEdgeData* data) {
+        return entry::cuGraphNodeGetDependentNodes_v2(hNode, dependentNodes, data, numDependentNodes);
+    });
+}
+
+CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode* dependentNodes, CUgraphEdgeData* edgeData,
+                                         std::size_t* numDependentNodes) {
+    return ask_for_nodes(numDependentNodes, dependentNodes != nullptr, [&](std::size_t* count, bool arrays) {
+        return remote<calls::cuGraphNodeGetDependentNodes_v2>(hNode, arrays ? dependentNodes : nullptr,
+                                                              arrays ? edgeData : nullptr, count);
+    });
+}
+
+// ---- instantiation
+
+CUresult cuGraphInstantiate(CUgraphExec* phGraphExec, CUgraph hGraph, CUgraphNode* phErrorNode, char* logBuffer,
+                            std::size_t bufferSize) {
+    return instantiate_with_log(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec* phGraphExec, CUgraph hGraph, CUgraphNode* phErrorNode, char* logBuffer,
+                               std::size_t bufferSize) {
+    return instantiate_with_log(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec* phGraphExec, CUgraph hGraph, unsigned long long flags) {
+    return (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0 ? CUDA_ERROR_INVALID_VALUE  // it names no stream
+                                                             : instantiate(phGraphExec, hGraph, flags, nullptr, nullptr);
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph,
+                                      CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
+    if (instantiateParams == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const bool upload = (instantiateParams->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
+    int outcome = 0;
+    CUresult result = instantiate(
+        phGraphExec, hGraph, instantiateParams->flags & ~std::uint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD},
+        &instantiateParams->hErrNode_out, &outcome);
+    instantiateParams->result_out = static_cast<CUgraphInstantiateResult>(outcome);
+    if (result == CUDA_SUCCESS && upload) {
+        result = remote<calls::cuGraphUpload>(*phGraphExec, instantiateParams->hUploadStream);
+    }
+    return result;
+}
+
+// ---- launching, updating
+
+CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
+    Captures& captures = this_session().captures;
+    if (const CUresult result = captures.any() ? captures.refuse_if_capturing(stream_key(hStream)) : CUDA_SUCCESS;
+        result != CUDA_SUCCESS) {
+        return result;
+    }
+    return remote<calls::cuGraphLaunch>(hGraphExec, hStream);
+}
+
+CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode* hErrorNode_out,
+                           CUgraphExecUpdateResult* updateResult_out) {
+    CUgraphExecUpdateResultInfo information{};
+    const CUresult result = remote<calls::cuGraphExecUpdate_v2>(hGraphExec, hGraph, &information);
+    if (hErrorNode_out != nullptr) {
+        *hErrorNode_out = information.errorNode;
+    }
+    if (updateResult_out != nullptr) {
+        *updateResult_out = information.result;
+    }
+    return result;
+}
+
+// The file is written here: the application means this host's.
+CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char* path, unsigned flags) {
+    if (path == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::size_t bytes = 0;
+    CUresult result = remote<calls::gpGraphDot>(hGraph, flags, &bytes);
+    std::vector<unsigned char> part(128u << 10);
+    std::FILE* const file = result == CUDA_SUCCESS ? std::fopen(path, "w") : nullptr;
+    if (file == nullptr) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    for (std::size_t offset = 0; offset < bytes && result == CUDA_SUCCESS; offset += part.size()) {
+        const std::size_t count = std::min(part.size(), bytes - offset);
+        result = remote<calls::gpGraphDotRead>(offset, part.data(), count);
+        if (result == CUDA_SUCCESS && std::fwrite(part.data(), 1, count, file) != count) {
+            result = CUDA_ERROR_OPERATING_SYSTEM;
+        }
+    }
+    return std::fclose(file) == 0 ? result : CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+}  // namespace gpupool::client::entry

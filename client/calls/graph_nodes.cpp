@@ -1,0 +1,599 @@
+// Nodes of graphs: what they do, given and asked.
+
+#include "client/calls/graph_nodes.h"
+
+#include <cstring>
+#include <memory>
+#include <unordered_map>
+
+#include "client/calls/copy_shapes.h"
+#include "client/calls/handlers.h"
+#include "client/calls/launch_arguments.h"
+#include "client/core/remote.h"
+
+namespace gpupool::client {
+namespace {
+
+constexpr std::size_t kMaxPayloadBytes = 64u << 10;
+constexpr unsigned kMaxOperations = 256;  // the driver takes as many in one call
+
+CUresult kernel_message(const CUDA_KERNEL_NODE_PARAMS_v3& p, NodeMessage& message) {
+    GraphNode& node = message.node;
+    CUfunction function = p.func != nullptr ? p.func : reinterpret_cast<CUfunction>(p.kern);
+    if (const CUresult result = launchable(function); result != CUDA_SUCCESS) {
+        return result;
+    }
+    const auto info = function_info(function);
+    if (info == nullptr) {
+        return function == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+    }
+    ArgumentBlock arguments;
+    if (const CUresult result = arguments.pack(*info, p.kernelParams, p.extra); result != CUDA_SUCCESS) {
+        return result;
+    }
+    node.function = function;
+    node.context = p.func != nullptr ? nullptr : p.ctx;
+    node.grid_x = p.gridDimX;
+    node.grid_y = p.gridDimY;
+    node.grid_z = p.gridDimZ;
+    node.block_x = p.blockDimX;
+    node.block_y = p.blockDimY;
+    node.block_z = p.blockDimZ;
+    node.shared_bytes = p.sharedMemBytes;
+    message.payload.assign(arguments.data(), arguments.data() + arguments.bytes());
+    return CUDA_SUCCESS;
+}
+
+CUresult copy_message(const CUDA_MEMCPY_NODE_PARAMS& p, NodeMessage& message) {
+    message.node.copy = p.copyParams;
+    message.node.context = p.copyCtx;
+    resolve_unified(this_session(), message.node.copy);
+    return name_host_memory(message.node.copy);
+}
+
+template <class T>
+CUresult take_array(NodeMessage& message, const T* elements, std::size_t count, std::size_t most) {
+    if (count > most || (count != 0 && elements == nullptr)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    message.node.count = static_cast<std::uint32_t>(count);
+    message.payload.resize(count * sizeof(T));
+    if (count != 0) {
+        std::memcpy(message.payload.data(), elements, message.payload.size());
+    }
+    return CUDA_SUCCESS;
+}
+
+// What cuGraphKernelNodeGetParams and the like point to, which natively belongs to the node.
+struct NodeStorage {
+    std::vector<unsigned char> payload;
+    std::vector<void*> addresses;
+};
+struct Storages {
+    std::mutex mutex;
+    std::unordered_map<CUgraphNode, std::unique_ptr<NodeStorage>> by_node;
+};
+
+NodeStorage& storage_of(CUgraphNode node, std::vector<unsigned char> payload) {
+    static auto& all = *new Storages;
+    const std::lock_guard lock(all.mutex);
+    std::unique_ptr<NodeStorage>& storage = all.by_node[node];
+    if (storage == nullptr) {
+        storage = std::make_unique<NodeStorage>();
+    }
+    storage->payload = std::move(payload);
+    return *storage;
+}
+
+CUresult get_node(CUgraphNode asked, CUgraphNodeType type, NodeMessage& message) {
+    message.payload.resize(kMaxPayloadBytes);
+    std::size_t bytes = 0;
+    const CUresult result = remote<calls::gpGraphNodeGetParams>(asked, &message.node, message.payload.data(),
+                                                                message.payload.size(), &bytes);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (message.node.type != static_cast<int>(type) || bytes > message.payload.size()) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    message.payload.resize(bytes);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult to_message(const CUgraphNodeParams& p, NodeMessage& message) {
+    GraphNode& node = message.node;
+    node.type = static_cast<int>(p.type);
+    switch (p.type) {
+        case CU_GRAPH_NODE_TYPE_KERNEL: return kernel_message(p.kernel, message);
+        case CU_GRAPH_NODE_TYPE_MEMCPY: return copy_message(p.memcpy, message);
+        case CU_GRAPH_NODE_TYPE_MEMSET:
+            node.address = p.memset.dst;
+            node.pitch_bytes = p.memset.pitch;
+            node.value = p.memset.value;
+            node.element_bytes = p.memset.elementSize;
+            node.width = p.memset.width;
+            node.height = p.memset.height;
+            node.context = p.memset.ctx;
+            return CUDA_SUCCESS;
+        case CU_GRAPH_NODE_TYPE_HOST:
+            if (p.host.fn == nullptr) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
+            node.host_function = this_session().graph_hosts.name_function({p.host.fn, p.host.userData});
+            return node.host_function == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+        case CU_GRAPH_NODE_TYPE_GRAPH: node.graph = p.graph.graph; return CUDA_SUCCESS;
+        case CU_GRAPH_NODE_TYPE_EMPTY: return CUDA_SUCCESS;
+        case CU_GRAPH_NODE_TYPE_WAIT_EVENT: node.event = p.eventWait.event; return CUDA_SUCCESS;
+        case CU_GRAPH_NODE_TYPE_EVENT_RECORD: node.event = p.eventRecord.event; return CUDA_SUCCESS;
+        case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+            node.pool = p.alloc.poolProps;
+            node.bytes = p.alloc.bytesize;
+            return take_array(message, p.alloc.accessDescs, p.alloc.accessDescCount, 64);
+        case CU_GRAPH_NODE_TYPE_MEM_FREE: node.address = p.free.dptr; return CUDA_SUCCESS;
+        case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+            node.context = p.memOp.ctx;
+            node.flags = p.memOp.flags;
+            return take_array(message, p.memOp.paramArray, p.memOp.count, kMaxOperations);
+        case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+            node.condition = p.conditional.handle;
+            node.condition_type = static_cast<int>(p.conditional.type);
+            node.count = p.conditional.size;
+            node.context = p.conditional.ctx;
+            return CUDA_SUCCESS;
+        default: return CUDA_ERROR_NOT_SUPPORTED;  // semaphores of other APIs of this host
+    }
+}
+
+CUresult set_node(CUgraphExec executable, CUgraphNode changed, const CUgraphNodeParams& parameters) {
+    NodeMessage message;
+    const CUresult result = to_message(parameters, message);
+    return result != CUDA_SUCCESS
+               ? result
+               : remote<calls::gpGraphNodeSetParams>(executable, changed, &message.node,
+                                                     static_cast<const unsigned char*>(message.payload.data()),
+                                                     message.payload.size());
+}
+
+namespace entry {
+namespace {
+
+// ---- parameters of one kind as the union that all have in common
+
+CUgraphNodeParams of_type(CUgraphNodeType type) {
+    CUgraphNodeParams p;
+    std::memset(static_cast<void*>(&p), 0, sizeof p);
+    p.type = type;
+    return p;
+}
+
+CUgraphNodeParams kernel_node(const CUDA_KERNEL_NODE_PARAMS_v1& given) {
+    CUgraphNodeParams p = of_type(CU_GRAPH_NODE_TYPE_KERNEL);
+    std::memcpy(&p.kernel, &given, sizeof given);  // the later versions only append to it
+    return p;
+}
+
+CUgraphNodeParams kernel_node(const CUDA_KERNEL_NODE_PARAMS_v2& given) {
+    CUgraphNodeParams p = of_type(CU_GRAPH_NODE_TYPE_KERNEL);
+    std::memcpy(&p.kernel, &given, sizeof given);
+    return p;
+}
+
+CUgraphNodeParams copy_node(const CUDA_MEMCPY3D& given, CUcontext ctx) {
+    CUgraphNodeParams p = of_type(CU_GRAPH_NODE_TYPE_MEMCPY);
+    p.memcpy.copyParams = given;
+    p.memcpy.copyCtx = ctx;
+    return p;
+}
+
+CUgraphNodeParams memset_node(const CUDA_MEMSET_NODE_PARAMS& given, CUcontext ctx) {
+    CUgraphNodeParams p = of_type(CU_GRAPH_NODE_TYPE_MEMSET);
+    std::memcpy(&p.memset, &given, sizeof given);
+    p.memset.ctx = ctx;
+    return p;
+}
+
+CUgraphNodeParams host_node(const CUDA_HOST_NODE_PARAMS& given) {
+    CUgraphNodeParams p = of_type(CU_GRAPH_NODE_TYPE_HOST);
+    p.host.fn = given.fn;
+    p.host.userData = given.userData;
+    return p;
+}
+
+CUgraphNodeParams event_node(CUgraphNodeType type, CUevent event) {
+    CUgraphNodeParams p = of_type(type);
+    p.eventRecord.event = event;  // eventWait lies in the same place
+    return p;
+}
+
+CUgraphNodeParams operations_node(const CUDA_BATCH_MEM_OP_NODE_PARAMS& given) {
+    CUgraphNodeParams p = of_type(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+    p.memOp.ctx = given.ctx;
+    p.memOp.count = given.count;
+    p.memOp.paramArray = given.paramArray;
+    p.memOp.flags = given.flags;
+    return p;
+}
+
+CUgraphNodeParams child_node(CUgraph child) {
+    CUgraphNodeParams p = of_type(CU_GRAPH_NODE_TYPE_GRAPH);
+    p.graph.graph = child;
+    return p;
+}
+
+// A conditional node's graphs, which natively the driver keeps for as long as the node.
+CUgraph* keep_graphs(const std::vector<CUgraph>& graphs) {
+    auto* const kept = new CUgraph[graphs.size()];
+    std::copy(graphs.begin(), graphs.end(), kept);
+    return kept;
+}
+
+CUresult add_node(CUgraphNode* created, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
+                  std::size_t count, CUgraphNodeParams& p) {
+    if (created == nullptr || (count != 0 && dependencies == nullptr)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    constexpr unsigned kMostGraphs = 1024;
+    if (p.type == CU_GRAPH_NODE_TYPE_CONDITIONAL && (p.conditional.size == 0 || p.conditional.size > kMostGraphs)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    NodeMessage message;
+    CUresult result = to_message(p, message);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    CUdeviceptr address = 0;
+    std::vector<CUgraph> graphs(p.type == CU_GRAPH_NODE_TYPE_CONDITIONAL ? p.conditional.size : 0);
+    CUgraphNode node = nullptr;
+    result = remote<calls::gpGraphAddNode>(&node, graph, dependencies, edges, count, edges == nullptr ? 0 : count,
+                                           &message.node, static_cast<const unsigned char*>(message.payload.data()),
+                                           message.payload.size(), &address, graphs.data(), graphs.size());
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (p.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+        p.alloc.dptr = address;
+        ContextState* const context = this_thread().current();
+        if (address != 0 && context != nullptr) {
+            this_session().memory.add({address, p.alloc.bytesize, MemoryKind::pool, context->device, context});
+        }
+    } else if (p.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+        p.conditional.phGraph_out = keep_graphs(graphs);
+    }
+    *created = node;
+    return CUDA_SUCCESS;
+}
+
+CUresult add_node(CUgraphNode* created, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                  CUgraphNodeParams p) {
+    return add_node(created, graph, dependencies, nullptr, count, p);
+}
+
+// `to` of any version of the kernel's parameters.
+template <class Parameters>
+CUresult get_kernel(CUgraphNode asked, Parameters* to) {
+    if (to == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    NodeMessage message;
+    const CUresult result = get_node(asked, CU_GRAPH_NODE_TYPE_KERNEL, message);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const GraphNode& node = message.node;
+    *to = {};
+    to->func = node.function;
+    to->gridDimX = node.grid_x;
+    to->gridDimY = node.grid_y;
+    to->gridDimZ = node.grid_z;
+    to->blockDimX = node.block_x;
+    to->blockDimY = node.block_y;
+    to->blockDimZ = node.block_z;
+    to->sharedMemBytes = node.shared_bytes;
+    if constexpr (requires { to->ctx; }) {
+        to->ctx = node.context;
+    }
+    const auto info = function_info(node.function);
+    if (info == nullptr || info->layout.empty()) {
+        return CUDA_SUCCESS;
+    }
+    NodeStorage& storage = storage_of(asked, std::move(message.payload));
+    storage.payload.resize(std::max(storage.payload.size(), info->parameter_bytes));
+    storage.addresses.clear();
+    for (const ParameterLayout& parameter : info->layout) {
+        storage.addresses.push_back(storage.payload.data() + parameter.offset_bytes);
+    }
+    to->kernelParams = storage.addresses.data();
+    return CUDA_SUCCESS;
+}
+
+CUresult get_event(CUgraphNode asked, CUgraphNodeType type, CUevent* event) {
+    NodeMessage message;
+    const CUresult result =
+        event == nullptr ? CUDA_ERROR_INVALID_VALUE : get_node(asked, type, message);
+    if (result == CUDA_SUCCESS) {
+        *event = message.node.event;
+    }
+    return result;
+}
+
+}  // namespace
+
+// ---- adding
+
+CUresult cuGraphAddKernelNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
+                              std::size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
+    return nodeParams == nullptr
+               ? CUDA_ERROR_INVALID_VALUE
+               : add_node(phGraphNode, hGraph, dependencies, numDependencies, kernel_node(*nodeParams));
+}
+
+CUresult cuGraphAddKernelNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
+                                 std::size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) {
+    return nodeParams == nullptr
+               ? CUDA_ERROR_INVALID_VALUE
+               : add_node(phGraphNode, hGraph, dependencies, numDependencies, kernel_node(*nodeParams));
+}
+
+CUresult cuGraphAddMemcpyNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
+                              std::size_t numDependencies, const CUDA_MEMCPY3D* copyParams, CUcontext ctx) {
+    return copyParams == nullptr
+               ? CUDA_ERROR_INVALID_VALUE
+               : add_node(phGraphNode, hGraph, dependencies, numDependencies, copy_node(*copyParams, ctx));
+}
+
+CUresult cuGraphAddMemsetNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
+                              std::size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS* memsetParams,
+                              CUcontext ctx) {
+    return memsetParams == nullptr
+               ? CUDA_ERROR_INVALID_VALUE
+               : add_node(phGraphNode, hGraph, dependencies, numDependencies, memset_node(*memsetParams, ctx));
+}
+
+CUresult cuGraphAddHostNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
+                            std::size_t numDependencies, const CUDA_HOST_NODE_PARAMS* nodeParams) {
+    return nodeParams == nullptr
+               ? CUDA_ERROR_INVALID_VALUE
+               : add_node(phGraphNode, hGraph, dependencies, numDependencies, host_node(*nodeParams));
+}
+
+CUresult cuGraphAddChildGraphNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
+                                  std::size_t numDependencies, CUgraph childGraph) {
+    return add_node(phGraphNode, hGraph, dependencies, numDependencies, child_node(childGraph));
+}
+
+CUresult cuGraphAddEmptyNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
+                             std::size_t numDependencies) {
+    return add_node(phGraphNode, hGraph, dependencies, numDependencies, of_type(CU_GRAPH_NODE_TYPE_EMPTY));
+}
+
+CUresult cuGraphAddEventRecordNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
+                                   std::size_t numDependencies, CUevent event) {
+    return add_node(phGraphNode, hGraph, dependencies, numDependencies,
+                    event_node(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
+}
+
+CUresult cuGraphAddEventWaitNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
+                                 std::size_t numDependencies, CUevent event) {
+    return add_node(phGraphNode, hGraph, dependencies, numDependencies,
+                    event_node(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
+}
+
+CUresult cuGraphAddMemAllocNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
+                                std::size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS* nodeParams) {
+    if (nodeParams == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUgraphNodeParams p = of_type(CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    p.alloc.poolProps = nodeParams->poolProps;
+    p.alloc.accessDescs = nodeParams->accessDescs;
+    p.alloc.accessDescCount = nodeParams->accessDescCount;
+    p.alloc.bytesize = nodeParams->bytesize;
+    const CUresult result = add_node(phGraphNode, hGraph, dependencies, nullptr, numDependencies, p);
+    if (result == CUDA_SUCCESS) {
+        nodeParams->dptr = p.alloc.dptr;
+    }
+    return result;
+}
+
+CUresult cuGraphAddMemFreeNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
+                               std::size_t numDependencies, CUdeviceptr dptr) {
+    CUgraphNodeParams p = of_type(CU_GRAPH_NODE_TYPE_MEM_FREE);
+    p.free.dptr = dptr;
+    return add_node(phGraphNode, hGraph, dependencies, numDependencies, p);
+}
+
+CUresult cuGraphAddBatchMemOpNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
+                                  std::size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+    return nodeParams == nullptr
+               ? CUDA_ERROR_INVALID_VALUE
+               : add_node(phGraphNode, hGraph, dependencies, numDependencies, operations_node(*nodeParams));
+}
+
+CUresult cuGraphAddNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
+                        std::size_t numDependencies, CUgraphNodeParams* nodeParams) {
+    return entry::cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, nullptr, numDependencies, nodeParams);
+}
+
+CUresult cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
+                           const CUgraphEdgeData* dependencyData, std::size_t numDependencies,
+                           CUgraphNodeParams* nodeParams) {
+    return nodeParams == nullptr
+               ? CUDA_ERROR_INVALID_VALUE
+               : add_node(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, *nodeParams);
+}
+
+// ---- changing
+
+CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams* nodeParams) {
+    return nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE : set_node(nullptr, hNode, *nodeParams);
+}
+CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams* nodeParams) {
+    return nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE : set_node(hGraphExec, hNode, *nodeParams);
+}
+
+CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
+    return nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE : set_node(nullptr, hNode, kernel_node(*nodeParams));
+}
+CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) {
+    return nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE : set_node(nullptr, hNode, kernel_node(*nodeParams));
+}
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                        const CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
+    return nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE : set_node(hGraphExec, hNode, kernel_node(*nodeParams));
+}
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                           const CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) {
+    return nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE : set_node(hGraphExec, hNode, kernel_node(*nodeParams));
+}
+
+CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D* nodeParams) {
+    return nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                 : set_node(nullptr, hNode, copy_node(*nodeParams, nullptr));
+}
+CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D* copyParams,
+                                        CUcontext ctx) {
+    return copyParams == nullptr ? CUDA_ERROR_INVALID_VALUE : set_node(hGraphExec, hNode, copy_node(*copyParams, ctx));
+}
+
+CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS* nodeParams) {
+    return nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                 : set_node(nullptr, hNode, memset_node(*nodeParams, nullptr));
+}
+CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                        const CUDA_MEMSET_NODE_PARAMS* memsetParams, CUcontext ctx) {
+    return memsetParams == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                   : set_node(hGraphExec, hNode, memset_node(*memsetParams, ctx));
+}
+
+CUresult cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS* nodeParams) {
+    return nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE : set_node(nullptr, hNode, host_node(*nodeParams));
+}
+CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                      const CUDA_HOST_NODE_PARAMS* nodeParams) {
+    return nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE : set_node(hGraphExec, hNode, host_node(*nodeParams));
+}
+
+CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event) {
+    return set_node(nullptr, hNode, event_node(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
+}
+CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event) {
+    return set_node(nullptr, hNode, event_node(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
+}
+CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event) {
+    return set_node(hGraphExec, hNode, event_node(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
+}
+CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event) {
+    return set_node(hGraphExec, hNode, event_node(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
+}
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph) {
+    return set_node(hGraphExec, hNode, child_node(childGraph));
+}
+CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+    return nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE : set_node(nullptr, hNode, operations_node(*nodeParams));
+}
+CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                            const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+    return nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                 : set_node(hGraphExec, hNode, operations_node(*nodeParams));
+}
+
+// ---- asking
+
+CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
+    return get_kernel(hNode, nodeParams);
+}
+CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v2* nodeParams) {
+    return get_kernel(hNode, nodeParams);
+}
+
+CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D* nodeParams) {
+    NodeMessage message;
+    const CUresult result =
+        nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE : get_node(hNode, CU_GRAPH_NODE_TYPE_MEMCPY, message);
+    if (result == CUDA_SUCCESS) {
+        *nodeParams = message.node.copy;
+        restore_host_memory(*nodeParams);
+    }
+    return result;
+}
+
+CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS* nodeParams) {
+    NodeMessage message;
+    const CUresult result =
+        nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE : get_node(hNode, CU_GRAPH_NODE_TYPE_MEMSET, message);
+    if (result == CUDA_SUCCESS) {
+        const GraphNode& node = message.node;
+        *nodeParams = {node.address, node.pitch_bytes, node.value, node.element_bytes, node.width, node.height};
+    }
+    return result;
+}
+
+CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS* nodeParams) {
+    NodeMessage message;
+    const CUresult result =
+        nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE : get_node(hNode, CU_GRAPH_NODE_TYPE_HOST, message);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const auto known = this_session().graph_hosts.function(message.node.host_function);
+    if (!known) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *nodeParams = {known->function, known->argument};
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent* event_out) {
+    return get_event(hNode, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event_out);
+}
+CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent* event_out) {
+    return get_event(hNode, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event_out);
+}
+
+CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS* params_out) {
+    NodeMessage message;
+    const CUresult result =
+        params_out == nullptr ? CUDA_ERROR_INVALID_VALUE : get_node(hNode, CU_GRAPH_NODE_TYPE_MEM_ALLOC, message);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    *params_out = {};
+    params_out->poolProps = message.node.pool;
+    params_out->bytesize = message.node.bytes;
+    params_out->dptr = message.node.address;
+    params_out->accessDescCount = message.node.count;
+    if (message.node.count != 0) {
+        NodeStorage& storage = storage_of(hNode, std::move(message.payload));
+        params_out->accessDescs = reinterpret_cast<const CUmemAccessDesc*>(storage.payload.data());
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr* dptr_out) {
+    NodeMessage message;
+    const CUresult result =
+        dptr_out == nullptr ? CUDA_ERROR_INVALID_VALUE : get_node(hNode, CU_GRAPH_NODE_TYPE_MEM_FREE, message);
+    if (result == CUDA_SUCCESS) {
+        *dptr_out = message.node.address;
+    }
+    return result;
+}
+
+CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams_out) {
+    NodeMessage message;
+    const CUresult result = nodeParams_out == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                                      : get_node(hNode, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, message);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const GraphNode node = message.node;
+    NodeStorage& storage = storage_of(hNode, std::move(message.payload));
+    *nodeParams_out = {node.context, node.count, reinterpret_cast<CUstreamBatchMemOpParams*>(storage.payload.data()),
+                       node.flags};
+    return CUDA_SUCCESS;
+}
+
+}  // namespace entry
+}  // namespace gpupool::client

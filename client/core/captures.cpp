@@ -1,0 +1,210 @@
+#include "client/core/captures.h"
+
+#include "client/core/contexts.h"
+#include "client/core/thread.h"
+#include "protocol/codec/handles.h"
+
+namespace gpupool::client {
+namespace {
+
+constexpr std::uint64_t kLegacy = 1, kOwn = 2;
+
+}  // namespace
+
+StreamKey stream_key(CUstream stream) {
+    const ThreadState& thread = this_thread();
+    std::uint64_t value = codec::to_wire(stream);
+    if (value > kOwn) {
+        return {value, 0};
+    }
+    if (value == 0) {
+        value = thread.per_thread_default ? kOwn : kLegacy;
+    }
+    const std::uint64_t context = thread.current() == nullptr ? 0 : thread.current()->id;
+    return {value, context << 32 | (value == kOwn ? thread.index : 0)};
+}
+
+bool is_legacy(const StreamKey& key) {
+    return key.first == kLegacy;
+}
+
+Captures::Capture* Captures::of_stream(const StreamKey& stream) const {
+    const auto it = by_stream_.find(stream);
+    return it == by_stream_.end() ? nullptr : it->second;
+}
+
+void Captures::begin(const StreamKey& stream, bool blocking, const ContextState* context, CUstreamCaptureMode mode) {
+    const std::lock_guard lock(mutex_);
+    auto capture = std::make_unique<Capture>();
+    capture->id = next_id_++;
+    capture->context = context;
+    capture->owner = this_thread().index;
+    capture->mode = mode;
+    capture->blocking = blocking;
+    capture->streams.insert(stream);
+    by_stream_[stream] = capture.get();
+    captures_[capture->id] = std::move(capture);
+    active_ = captures_.size();
+}
+
+bool Captures::end(const StreamKey& stream) {
+    const std::lock_guard lock(mutex_);
+    const Capture* const capture = of_stream(stream);
+    if (capture == nullptr) {
+        return false;
+    }
+    for (const StreamKey& member : capture->streams) {
+        by_stream_.erase(member);
+    }
+    captures_.erase(capture->id);
+    active_ = captures_.size();
+    return true;
+}
+
+void Captures::join(const StreamKey& stream, bool blocking, std::uint64_t id) {
+    const std::lock_guard lock(mutex_);
+    const auto it = captures_.find(id);
+    if (it == captures_.end() || by_stream_.contains(stream)) {
+        return;
+    }
+    it->second->streams.insert(stream);
+    it->second->blocking = it->second->blocking || blocking;
+    by_stream_[stream] = it->second.get();
+}
+
+std::optional<Captures::Status> Captures::find(const StreamKey& stream) const {
+    if (!any()) {
+        return {};
+    }
+    const std::lock_guard lock(mutex_);
+    const Capture* const capture = of_stream(stream);
+    return capture == nullptr ? std::nullopt : std::optional<Status>({capture->id, capture->invalid});
+}
+
+bool Captures::ends_here(const StreamKey& stream) const {
+    const std::lock_guard lock(mutex_);
+    const Capture* const capture = of_stream(stream);
+    return capture == nullptr || capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
+           capture->owner == this_thread().index;
+}
+
+void Captures::invalidate(const StreamKey& stream) {
+    const std::lock_guard lock(mutex_);
+    if (Capture* const capture = of_stream(stream)) {
+        capture->invalid = true;
+    }
+}
+
+CUresult Captures::before_work(const StreamKey& stream, const ContextState* context) {
+    const std::lock_guard lock(mutex_);
+    if (const Capture* const capture = of_stream(stream)) {
+        return capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+    }
+    if (!is_legacy(stream)) {
+        return CUDA_SUCCESS;
+    }
+    // The legacy stream would have to wait for what a blocking stream only captures.
+    CUresult result = CUDA_SUCCESS;
+    for (const auto& [id, capture] : captures_) {
+        if (capture->blocking && capture->context == context) {
+            capture->invalid = true;
+            result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+        }
+    }
+    return result;
+}
+
+CUresult Captures::before_unsafe_call() {
+    const ThreadState& thread = this_thread();
+    if (thread.capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) {
+        return CUDA_SUCCESS;
+    }
+    CUresult result = CUDA_SUCCESS;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, capture] : captures_) {
+        const bool forbids = capture->owner == thread.index
+                                 ? capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED
+                                 : capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                                       thread.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+        if (forbids) {
+            capture->invalid = true;
+            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+    }
+    return result;
+}
+
+CUresult Captures::refuse_if_capturing(const StreamKey& stream) {
+    const std::lock_guard lock(mutex_);
+    Capture* const capture = of_stream(stream);
+    if (capture == nullptr) {
+        return CUDA_SUCCESS;
+    }
+    capture->invalid = true;
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+CUresult Captures::before_context_wait(const ContextState* context) {
+    CUresult result = CUDA_SUCCESS;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, capture] : captures_) {
+        if (capture->context == context) {
+            capture->invalid = true;
+            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+    }
+    return result;
+}
+
+void Captures::recorded(CUevent event, const StreamKey& stream) {
+    const std::lock_guard lock(mutex_);
+    if (const Capture* const capture = of_stream(stream)) {
+        events_[event] = capture->id;
+    } else {
+        events_.erase(event);
+    }
+    captured_events_ = events_.size();
+}
+
+void Captures::forget(CUevent event) {
+    if (!any_events()) {
+        return;
+    }
+    const std::lock_guard lock(mutex_);
+    events_.erase(event);
+    captured_events_ = events_.size();
+}
+
+std::optional<std::uint64_t> Captures::capture_of(CUevent event) const {
+    if (!any_events()) {
+        return {};
+    }
+    const std::lock_guard lock(mutex_);
+    const auto it = events_.find(event);
+    return it == events_.end() ? std::nullopt : std::optional(it->second);
+}
+
+bool Captures::active(std::uint64_t id) const {
+    const std::lock_guard lock(mutex_);
+    return captures_.contains(id);
+}
+
+CUresult Captures::refuse_if_captured(CUevent event) {
+    const std::optional<std::uint64_t> id = capture_of(event);
+    if (!id) {
+        return CUDA_SUCCESS;
+    }
+    const std::lock_guard lock(mutex_);
+    if (const auto it = captures_.find(*id); it != captures_.end()) {
+        it->second->invalid = true;
+    }
+    return CUDA_ERROR_CAPTURED_EVENT;
+}
+
+Captures::Dependencies* Captures::dependencies_of(const StreamKey& stream) {
+    const std::lock_guard lock(mutex_);
+    Capture* const capture = of_stream(stream);
+    return capture == nullptr ? nullptr : &capture->dependencies[stream];
+}
+
+}  // namespace gpupool::client

@@ -1,0 +1,57 @@
+// A graph node's parameters as they travel, whatever its type: what the driver's CUDA_*_NODE_PARAMS say, less the
+// pointers. Variable data (kernel arguments, memory operations, access descriptors) follows as the call's payload.
+//
+// Memory and functions of the client's process are named, not pointed to: a server can ask for them only by the names
+// that the client gave out (client/core/graph_hosts.h), and a name never is an address of the server's process.
+#pragma once
+
+#include <cstdint>
+
+#include "protocol/calls/cuda_api.h"
+
+namespace gpupool {
+
+// A kernel's node, its launch.
+struct GraphNode {
+    std::int32_t type = 0;  // CUgraphNodeType
+    std::uint32_t count = 0;  // memory operations, access descriptors, or the graphs of a conditional node
+    CUcontext context = nullptr;
+    CUfunction function = nullptr;
+    std::uint32_t grid_x = 0, grid_y = 0, grid_z = 0;
+    std::uint32_t block_x = 0, block_y = 0, block_z = 0;
+    std::uint32_t shared_bytes = 0;
+    std::uint32_t flags = 0;          // of memory operations
+    CUDA_MEMCPY3D copy{};             // a host side is a name of host memory
+    std::uint64_t address = 0;        // memset, memory to free, memory allocated
+    std::uint64_t pitch_bytes = 0;    // memset
+    std::uint32_t value = 0;          // memset
+    std::uint32_t element_bytes = 0;  // memset
+    std::uint64_t width = 0, height = 0;
+    std::uint64_t host_function = 0;
+    CUgraph graph = nullptr;
+    CUevent event = nullptr;
+    CUmemPoolProps pool{};    // memory to allocate
+    std::uint64_t bytes = 0;  // the same
+    std::uint64_t condition = 0;
+    std::int32_t condition_type = 0;
+    std::uint32_t reserved = 0;
+};
+
+// Host memory's name stands where the driver wants an address: 16 TiB and up, where neither a program nor a driver has
+// anything.
+inline constexpr std::uint64_t kHostMemoryNames = 0x100000000000;
+inline constexpr unsigned kHostMemoryNameShift = 12;
+inline constexpr std::uint64_t kMaxHostMemoryNames = 1u << 24;
+
+constexpr std::uint64_t host_memory_name(std::uint64_t number) {
+    return kHostMemoryNames + (number << kHostMemoryNameShift);
+}
+constexpr bool is_host_memory_name(std::uint64_t address) {
+    return address >= kHostMemoryNames && address < host_memory_name(kMaxHostMemoryNames) &&
+           (address & ((1u << kHostMemoryNameShift) - 1)) == 0;
+}
+constexpr std::uint64_t host_memory_number(std::uint64_t name) {
+    return (name - kHostMemoryNames) >> kHostMemoryNameShift;
+}
+
+}  // namespace gpupool

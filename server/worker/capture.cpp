@@ -1,0 +1,26 @@
+#include "server/worker/capture.h"
+
+namespace gpupool::worker {
+
+void note_capture(Worker& worker, StreamState& stream) {
+    if (worker.captures == 0 || stream.legacy) {
+        return;
+    }
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    driver::call(worker.api.cuStreamIsCapturing, stream.driver, &status);
+    stream.capturing = status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+void note_end_of_capture(Worker& worker) {
+    for (auto& [handle, context] : worker.objects.contexts) {
+        worker.scheduler.enter(context.get());
+        context->each_stream([&](StreamState& stream) {
+            if (stream.capturing) {
+                note_capture(worker, stream);
+            }
+        });
+    }
+    --worker.captures;
+}
+
+}  // namespace gpupool::worker

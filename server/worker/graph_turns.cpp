@@ -1,0 +1,134 @@
+#include "server/worker/graph_turns.h"
+
+#include <algorithm>
+
+#include "server/worker/worker.h"
+
+namespace gpupool::worker {
+namespace {
+
+constexpr unsigned kPiecesFlying = 8;
+
+std::size_t piece_at(const HostTurn& turn) {
+    return static_cast<std::size_t>(std::min<std::uint64_t>(codec::kGraphPieceBytes, turn.bytes - turn.offset));
+}
+
+}  // namespace
+
+void GraphTurns::begin(const std::shared_ptr<GraphExec>& graph) {
+    if (graph->running++ == 0) {
+        running_.push_back(graph);
+    }
+}
+
+void GraphTurns::end(const std::shared_ptr<GraphExec>& graph) {
+    if (--graph->running == 0) {
+        std::erase(running_, graph);
+        std::erase_if(functions_, [&](const auto& entry) {
+            return std::any_of(graph->turns().begin(), graph->turns().end(),
+                               [&](const auto& turn) { return turn.get() == entry.second; });
+        });
+    }
+}
+
+bool GraphTurns::poll() {
+    bool moved = false;
+    for (const std::shared_ptr<GraphExec>& graph : running_) {
+        for (const std::unique_ptr<HostTurn>& turn : graph->turns()) {
+            moved = poll(*turn) || moved;
+        }
+    }
+    return moved;
+}
+
+bool GraphTurns::poll(HostTurn& turn) {
+    if (turn.busy) {
+        return go_on(turn);
+    }
+    if (__atomic_load_n(turn.request, __ATOMIC_ACQUIRE) == 0) {
+        return false;
+    }
+    __atomic_store_n(turn.request, 0u, __ATOMIC_RELAXED);
+    start(turn);
+    return true;
+}
+
+void GraphTurns::start(HostTurn& turn) {
+    turn.busy = true;
+    turn.offset = 0;
+    turn.ticket = codec::kTransferOfWorker | next_ticket_++;
+    turn.rows.transfer = turn.ticket;
+    turn.flying = std::make_shared<std::atomic<unsigned>>(0);
+    switch (turn.kind) {
+        case HostTurn::Kind::function:
+            functions_[turn.ticket] = &turn;
+            worker_.notify(codec::NoticeType::graph_function,
+                           codec::GraphFunctionNotice{turn.ticket, turn.function});
+            return;
+        case HostTurn::Kind::from_client:
+            worker_.incoming.begin(turn.ticket);
+            for (; turn.offset < turn.bytes; turn.offset += piece_at(turn)) {
+                worker_.incoming.expect(turn.ticket, turn.offset, piece_at(turn), turn.staging + turn.offset);
+                ++*turn.flying;
+            }
+            worker_.notify(codec::NoticeType::graph_upload, turn.rows);
+            return;
+        case HostTurn::Kind::to_client: worker_.notify(codec::NoticeType::graph_download, turn.rows); return;
+    }
+}
+
+bool GraphTurns::go_on(HostTurn& turn) {
+    switch (turn.kind) {
+        case HostTurn::Kind::function: return false;
+        case HostTurn::Kind::from_client:
+            while (worker_.incoming.take_landed(turn.ticket)) {
+                --*turn.flying;
+            }
+            if (*turn.flying != 0) {
+                return false;
+            }
+            worker_.incoming.forget(turn.ticket);
+            break;
+        case HostTurn::Kind::to_client:
+            while (turn.offset < turn.bytes && *turn.flying < kPiecesFlying) {
+                const std::size_t bytes = piece_at(turn);
+                ++*turn.flying;
+                const Status sent = worker_.channel().append_bulk(
+                    turn.ticket, turn.offset, {turn.staging + turn.offset, bytes},
+                    [flying = turn.flying, &inbox = worker_.inbox] {
+                        --*flying;
+                        inbox.poke();
+                    });
+                if (!sent) {
+                    worker_.stop(sent.error().message);
+                    return false;
+                }
+                turn.offset += bytes;
+            }
+            // Until it is acknowledged the memory must stay as it is: a broken line would send it again.
+            if (turn.offset < turn.bytes || *turn.flying != 0) {
+                return false;
+            }
+            break;
+    }
+    finish(turn);
+    return true;
+}
+
+void GraphTurns::finish(HostTurn& turn) {
+    turn.busy = false;
+    __atomic_store_n(turn.done, 1u, __ATOMIC_RELEASE);
+}
+
+bool GraphTurns::function_done(std::uint64_t ticket) {
+    const auto it = functions_.find(ticket);
+    if (it == functions_.end()) {
+        return false;
+    }
+    HostTurn& turn = *it->second;
+    functions_.erase(it);
+    finish(turn);
+    return true;
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,42 @@
+// Looks after launched graphs whose nodes need the client: when the GPU says that a node's turn has come, the client is
+// asked, and when it has done its part the GPU goes on.
+//
+// Threads: the dispatcher's alone; `flying` counts are let go by the channel's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "server/worker/graph_exec.h"
+
+namespace gpupool::worker {
+
+class Worker;
+
+class GraphTurns {
+  public:
+    explicit GraphTurns(Worker& worker) : worker_(worker) {}
+
+    // A launch of the executable begins, or has ended.
+    void begin(const std::shared_ptr<GraphExec>& graph);
+    void end(const std::shared_ptr<GraphExec>& graph);
+    // Takes the turns that have come; true when anything moved.
+    bool poll();
+    // The client's function of this ticket has returned. False when no graph has it.
+    bool function_done(std::uint64_t ticket);
+
+  private:
+    bool poll(HostTurn& turn);
+    void start(HostTurn& turn);
+    bool go_on(HostTurn& turn);
+    static void finish(HostTurn& turn);
+
+    Worker& worker_;
+    std::uint64_t next_ticket_ = 1;
+    std::vector<std::shared_ptr<GraphExec>> running_;
+    std::unordered_map<std::uint64_t, HostTurn*> functions_;  // that the client runs now
+};
+
+}  // namespace gpupool::worker

@@ -1,0 +1,167 @@
+// Stream capture. The driver always captures in relaxed mode: the modes that the application asked for are the client's
+// to keep, and the worker's own work must never be in a capture's way.
+
+#include <algorithm>
+
+#include "server/worker/capture.h"
+#include "server/worker/graph_params.h"
+#include "server/worker/serve.h"
+
+namespace gpupool::worker::handlers {
+namespace {
+
+// The stream, ready to begin: what was held before is issued, and no event of ours will have to be recorded.
+template <class Begin>
+Outcome begin(Worker& worker, Command& command, CUstream handle, Begin begin_capture) {
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, handle, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    if (!stream->held.empty() && !command.its_turn) {
+        return Outcome::hold(*stream);
+    }
+    if (result = worker.scheduler.enter(stream->context); result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (stream->unmarked != 0) {
+        worker.scheduler.mark(*stream, {});
+    }
+    result = begin_capture(stream->driver);
+    if (result == CUDA_SUCCESS) {
+        ++worker.captures;
+        stream->capturing = true;
+    }
+    return result;
+}
+
+}  // namespace
+
+Outcome cuStreamBeginCapture_v2(Worker& worker, Command& command, codec::Slots<calls::cuStreamBeginCapture_v2>& slots) {
+    return begin(worker, command, slots.at<calls::cuStreamBeginCapture_v2::hStream>().value, [&](CUstream stream) {
+        return driver::call(worker.api.cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+    });
+}
+
+Outcome cuStreamBeginCaptureToGraph(Worker& worker, Command& command,
+                                    codec::Slots<calls::cuStreamBeginCaptureToGraph>& slots) {
+    using Call = calls::cuStreamBeginCaptureToGraph;
+    detail::Translator translator{worker, command};
+    translator.handle(slots.at<Call::hGraph>().value);
+    for (CUgraphNode& node : slots.at<Call::dependencies>().object) {
+        translator.handle(node);
+    }
+    if (translator.result != CUDA_SUCCESS) {
+        return translator.result;
+    }
+    return begin(worker, command, slots.at<Call::hStream>().value, [&](CUstream stream) {
+        return driver::call(worker.api.cuStreamBeginCaptureToGraph, stream, slots.at<Call::hGraph>().value,
+                            slots.at<Call::dependencies>().value, slots.at<Call::dependencyData>().value,
+                            slots.at<Call::numDependencies>().value, CU_STREAM_CAPTURE_MODE_RELAXED);
+    });
+}
+
+Outcome gpCaptureEnd(Worker& worker, Command& command, codec::Slots<calls::gpCaptureEnd>& slots) {
+    using Call = calls::gpCaptureEnd;
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    if (!stream->capturing) {
+        return CUDA_ERROR_ILLEGAL_STATE;
+    }
+    worker.scheduler.enter(stream->context);
+    CUgraph graph = nullptr;
+    result = driver::call(worker.api.cuStreamEndCapture, stream->driver, &graph);
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    driver::call(worker.api.cuStreamIsCapturing, stream->driver, &status);
+    if (status == CU_STREAM_CAPTURE_STATUS_NONE) {
+        note_end_of_capture(worker);
+    }
+    if (slots.at<Call::discard>().value != 0 && result == CUDA_SUCCESS) {
+        driver::call(worker.api.cuGraphDestroy, graph);
+        graph = nullptr;
+        result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    slots.at<Call::graph>().object = graph;
+    return result;
+}
+
+Outcome gpCaptureInfo(Worker& worker, Command& command, codec::Slots<calls::gpCaptureInfo>& slots) {
+    using Call = calls::gpCaptureInfo;
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    worker.scheduler.enter(stream->context);
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    cuuint64_t id = 0;
+    const CUgraphNode* nodes = nullptr;
+    const CUgraphEdgeData* edges = nullptr;
+    std::size_t count = 0;
+    result = driver::call(worker.api.cuStreamGetCaptureInfo_v3, stream->driver, &status, &id,
+                          &slots.at<Call::graph>().object, &nodes, &edges, &count);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    auto& out_nodes = slots.at<Call::dependencies>().object;
+    auto& out_edges = slots.at<Call::edges>().object;
+    const std::size_t kept = std::min({count, out_nodes.size(), out_edges.size()});
+    std::copy_n(nodes, nodes == nullptr ? 0 : kept, out_nodes.begin());
+    std::copy_n(edges, edges == nullptr ? 0 : kept, out_edges.begin());
+    // The rest of the arrays travels as what it is not: nothing.
+    std::fill(out_nodes.begin() + static_cast<std::ptrdiff_t>(kept), out_nodes.end(), nullptr);
+    slots.at<Call::count>().object = kept;
+    return CUDA_SUCCESS;
+}
+
+Outcome gpCaptureCopy(Worker& worker, Command& command, codec::Slots<calls::gpCaptureCopy>& slots) {
+    using Call = calls::gpCaptureCopy;
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    if (!stream->capturing || slots.at<Call::shape>().value == nullptr) {
+        return CUDA_ERROR_ILLEGAL_STATE;
+    }
+    GraphNode node;
+    node.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+    node.copy = slots.at<Call::shape>().object;
+    std::vector<unsigned char> payload;
+    NodeParameters parameters;
+    if (result = parameters.read(worker.handles, worker.objects, node, payload); result != CUDA_SUCCESS) {
+        return result;
+    }
+    worker.scheduler.enter(stream->context);
+    const CUDA_MEMCPY3D& copy = parameters.driver.memcpy.copyParams;
+    const bool from_host = copy.srcMemoryType == CU_MEMORYTYPE_HOST, to_host = copy.dstMemoryType == CU_MEMORYTYPE_HOST;
+    if (slots.at<Call::plain>().value != 0 && from_host && !to_host) {
+        return driver::call(worker.api.cuMemcpyHtoDAsync_v2, copy.dstDevice, copy.srcHost, copy.WidthInBytes,
+                            stream->driver);
+    }
+    if (slots.at<Call::plain>().value != 0 && to_host && !from_host) {
+        return driver::call(worker.api.cuMemcpyDtoHAsync_v2, copy.dstHost, copy.srcDevice, copy.WidthInBytes,
+                            stream->driver);
+    }
+    return driver::call(worker.api.cuMemcpy3DAsync_v2, &copy, stream->driver);
+}
+
+Outcome gpCaptureHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpCaptureHostFunction>& slots) {
+    using Call = calls::gpCaptureHostFunction;
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    if (!stream->capturing) {
+        return CUDA_ERROR_ILLEGAL_STATE;
+    }
+    worker.scheduler.enter(stream->context);
+    return driver::call(worker.api.cuLaunchHostFunc, stream->driver, static_cast<CUhostFn>(placeholder_function),
+                        codec::from_wire<void*>(slots.at<Call::function>().value));
+}
+
+}  // namespace gpupool::worker::handlers

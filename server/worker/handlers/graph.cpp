@@ -1,0 +1,352 @@
+// Graphs: nodes by their parameters, instantiation (on a helper thread, since the driver compiles), launches.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "server/worker/graph_params.h"
+#include "server/worker/serve.h"
+
+namespace gpupool::worker::handlers {
+namespace {
+
+constexpr std::size_t kMaxExecutables = 64u << 10;
+
+template <class Handle>
+CUresult translate(const Worker& worker, Handle& handle) {
+    const HandleTable::Lookup found = worker.handles.find(handle);
+    handle = codec::from_wire<Handle>(found.driver);
+    return found.found == HandleTable::Found::yes && found.driver != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+std::shared_ptr<GraphExec> executable(const Worker& worker, CUgraphExec client) {
+    const auto it = worker.executable_graphs.find(client);
+    return it == worker.executable_graphs.end() ? nullptr : it->second;
+}
+
+// The nodes end with their graph: the driver may give their handles to others.
+void forget_nodes(Worker& worker, CUgraph graph) {
+    std::size_t count = 0;
+    if (driver::call(worker.api.cuGraphGetNodes, graph, static_cast<CUgraphNode*>(nullptr), &count) != CUDA_SUCCESS ||
+        count == 0) {
+        return;
+    }
+    std::vector<CUgraphNode> nodes(count);
+    driver::call(worker.api.cuGraphGetNodes, graph, nodes.data(), &count);
+    for (const CUgraphNode node : nodes) {
+        CUgraphNodeType type{};
+        CUgraph child = nullptr;
+        if (driver::call(worker.api.cuGraphNodeGetType, node, &type) == CUDA_SUCCESS &&
+            type == CU_GRAPH_NODE_TYPE_GRAPH &&
+            driver::call(worker.api.cuGraphChildGraphNodeGetGraph, node, &child) == CUDA_SUCCESS) {
+            forget_nodes(worker, child);
+            worker.handles.forget_driver(child);
+        }
+        worker.handles.forget_driver(node);
+    }
+}
+
+}  // namespace
+
+Outcome gpGraphAddNode(Worker& worker, Command& command, codec::Slots<calls::gpGraphAddNode>& slots) {
+    using Call = calls::gpGraphAddNode;
+    const GraphNode& node = slots.at<Call::node>().object;
+    auto& graphs = slots.at<Call::graphs>().object;
+    const std::size_t graph_count = slots.at<Call::graph_count>().value;
+    if (slots.at<Call::node>().value == nullptr ||
+        (slots.at<Call::edge_count>().value != 0 &&
+         slots.at<Call::edge_count>().value != slots.at<Call::dependency_count>().value) ||
+        (node.type == CU_GRAPH_NODE_TYPE_CONDITIONAL && graph_count != node.count)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    detail::Translator translator{worker, command};
+    translator.handle(slots.at<Call::graph>().value);
+    for (CUgraphNode& dependency : slots.at<Call::dependencies>().object) {
+        translator.handle(dependency);
+    }
+    if (translator.result != CUDA_SUCCESS || slots.at<Call::graph>().value == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    NodeParameters parameters;
+    CUresult result =
+        parameters.read(worker.handles, worker.objects, node, slots.at<Call::payload>().object);
+    if (result == CUDA_SUCCESS) {
+        result = worker.scheduler.enter(worker.context_of(command));
+    }
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const CUgraphEdgeData* const edges =
+        slots.at<Call::edge_count>().value == 0 ? nullptr : slots.at<Call::edges>().value;
+    result = driver::call(worker.api.cuGraphAddNode_v2, &slots.at<Call::created>().object,
+                          slots.at<Call::graph>().value, slots.at<Call::dependencies>().value, edges,
+                          slots.at<Call::dependency_count>().value, &parameters.driver);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    slots.at<Call::address>().object =
+        node.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? parameters.driver.alloc.dptr : CUdeviceptr{0};
+    if (node.type == CU_GRAPH_NODE_TYPE_CONDITIONAL && parameters.driver.conditional.phGraph_out != nullptr) {
+        std::copy_n(parameters.driver.conditional.phGraph_out, std::min(graph_count, graphs.size()), graphs.begin());
+    }
+    return CUDA_SUCCESS;
+}
+
+Outcome gpGraphNodeSetParams(Worker& worker, Command& command, codec::Slots<calls::gpGraphNodeSetParams>& slots) {
+    using Call = calls::gpGraphNodeSetParams;
+    CUgraphNode changed = slots.at<Call::changed>().value;
+    if (slots.at<Call::node>().value == nullptr || translate(worker, changed) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    NodeParameters parameters;
+    CUresult result = parameters.read(worker.handles, worker.objects, slots.at<Call::node>().object,
+                                      slots.at<Call::payload>().object);
+    if (result == CUDA_SUCCESS) {
+        result = worker.scheduler.enter(worker.context_of(command));
+    }
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (slots.at<Call::executable>().value == nullptr) {
+        return driver::call(worker.api.cuGraphNodeSetParams, changed, &parameters.driver);
+    }
+    const auto graph = executable(worker, slots.at<Call::executable>().value);
+    return graph == nullptr ? CUDA_ERROR_INVALID_VALUE : graph->set(changed, parameters.driver);
+}
+
+Outcome gpGraphNodeGetParams(Worker& worker, Command& command, codec::Slots<calls::gpGraphNodeGetParams>& slots) {
+    using Call = calls::gpGraphNodeGetParams;
+    CUgraphNode asked = slots.at<Call::asked>().value;
+    if (translate(worker, asked) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    return describe(worker.api, worker.handles, asked, slots.at<Call::node>().object,
+                    slots.at<Call::payload>().object, slots.at<Call::payload_bytes>().object);
+}
+
+Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls::gpGraphInstantiate>& slots) {
+    using Call = calls::gpGraphInstantiate;
+    CUgraph graph = slots.at<Call::graph>().value;
+    if (translate(worker, graph) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const ContextState* const context = worker.context_of(command);
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (worker.executable_graphs.size() >= kMaxExecutables) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    struct Work {
+        std::shared_ptr<GraphExec> made;
+        CUgraphNode error_node = nullptr;
+        int outcome = 0;
+        CUresult result = CUDA_SUCCESS;
+    };
+    const auto work = std::make_shared<Work>();
+    work->made = std::make_shared<GraphExec>(worker.api);
+    const driver::Api& api = worker.api;
+    worker.helpers.run(
+        [&api, work, graph, context = context->driver, flags = slots.at<Call::flags>().value] {
+            driver::call(api.cuCtxSetCurrent, context);
+            work->result = work->made->instantiate(graph, flags, work->error_node, work->outcome);
+        },
+        [&worker, command, work, client = codec::from_wire<CUgraphExec>(slots.at<Call::executable>().minted)] {
+            if (work->result == CUDA_SUCCESS) {
+                worker.executable_graphs[client] = work->made;
+                worker.handles.bind(client, work->made->driver());
+            }
+            worker.answer(command, work->result, false, 16, [&](std::byte* place) {
+                codec::Writer out(place);
+                out.value(worker.handles.client_handle(work->error_node));
+                out.value(work->outcome);
+            });
+        });
+    return Outcome::answered();
+}
+
+Outcome cuGraphExecDestroy(Worker& worker, Command& command, codec::Slots<calls::cuGraphExecDestroy>& slots) {
+    const auto it = worker.executable_graphs.find(slots.at<calls::cuGraphExecDestroy::hGraphExec>().value);
+    if (it == worker.executable_graphs.end()) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    (void)command;
+    // Held launches, and those that run, keep it.
+    const std::shared_ptr<GraphExec> graph = it->second;
+    worker.executable_graphs.erase(it);
+    return CUDA_SUCCESS;
+}
+
+Outcome cuGraphDestroy(Worker& worker, Command& command, codec::Slots<calls::cuGraphDestroy>& slots) {
+    CUgraph graph = slots.at<calls::cuGraphDestroy::hGraph>().value;
+    if (translate(worker, graph) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    forget_nodes(worker, graph);
+    return driver::call(worker.api.cuGraphDestroy, graph);
+}
+
+Outcome cuGraphLaunch(Worker& worker, Command& command, codec::Slots<calls::cuGraphLaunch>& slots) {
+    using Call = calls::cuGraphLaunch;
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, slots.at<Call::hStream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    const auto graph = executable(worker, slots.at<Call::hGraphExec>().value);
+    if (graph == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
+        return Outcome::hold(*stream);
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    result = driver::call(worker.api.cuGraphLaunch, graph->driver(), stream->driver);
+    worker.scheduler.issued(*stream);
+    if (result == CUDA_SUCCESS && !graph->turns().empty()) {
+        worker.graph_turns.begin(graph);
+        worker.scheduler.mark(*stream, [&worker, graph](CUresult) { worker.graph_turns.end(graph); });
+    }
+    return result;
+}
+
+Outcome cuGraphUpload(Worker& worker, Command& command, codec::Slots<calls::cuGraphUpload>& slots) {
+    using Call = calls::cuGraphUpload;
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, slots.at<Call::hStream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
+        return Outcome::hold(*stream);
+    }
+    const auto graph = executable(worker, slots.at<Call::hGraphExec>().value);
+    if (graph == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    result = driver::call(worker.api.cuGraphUpload, graph->driver(), stream->driver);
+    worker.scheduler.issued(*stream);
+    return result;
+}
+
+Outcome cuGraphExecUpdate_v2(Worker& worker, Command& command, codec::Slots<calls::cuGraphExecUpdate_v2>& slots) {
+    using Call = calls::cuGraphExecUpdate_v2;
+    CUgraph graph = slots.at<Call::hGraph>().value;
+    const auto updated = executable(worker, slots.at<Call::hGraphExec>().value);
+    if (updated == nullptr || translate(worker, graph) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    CUgraphExecUpdateResultInfo& information = slots.at<Call::resultInfo>().object;
+    const CUresult result = updated->update(graph, information);
+    information.errorNode = worker.handles.client_handle(information.errorNode);
+    information.errorFromNode = worker.handles.client_handle(information.errorFromNode);
+    if (result != CUDA_SUCCESS && command.reply_wanted() && slots.at<Call::resultInfo>().value != nullptr) {
+        // It says why, which the caller gets although the call has failed.
+        worker.answer(command, result, false, codec::reply_bytes<Call>(slots), [&](std::byte* place) {
+            codec::Writer out(place);
+            codec::write_reply<Call>(out, slots);
+        });
+        return Outcome::answered();
+    }
+    return result;
+}
+
+Outcome cuGraphNodeSetEnabled(Worker& worker, Command& command, codec::Slots<calls::cuGraphNodeSetEnabled>& slots) {
+    using Call = calls::cuGraphNodeSetEnabled;
+    CUgraphNode node = slots.at<Call::hNode>().value;
+    const auto graph = executable(worker, slots.at<Call::hGraphExec>().value);
+    if (graph == nullptr || translate(worker, node) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    const CUresult result = graph->own_node(node, node);
+    return result != CUDA_SUCCESS ? result
+                                  : driver::call(worker.api.cuGraphNodeSetEnabled, graph->driver(), node,
+                                                 slots.at<Call::isEnabled>().value);
+}
+
+Outcome cuGraphNodeGetEnabled(Worker& worker, Command& command, codec::Slots<calls::cuGraphNodeGetEnabled>& slots) {
+    using Call = calls::cuGraphNodeGetEnabled;
+    CUgraphNode node = slots.at<Call::hNode>().value;
+    const auto graph = executable(worker, slots.at<Call::hGraphExec>().value);
+    if (graph == nullptr || translate(worker, node) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    const CUresult result = graph->own_node(node, node);
+    return result != CUDA_SUCCESS ? result
+                                  : driver::call(worker.api.cuGraphNodeGetEnabled, graph->driver(), node,
+                                                 slots.at<Call::isEnabled>().value);
+}
+
+Outcome cuGraphKernelNodeSetAttribute(Worker& worker, Command& command,
+                                      codec::Slots<calls::cuGraphKernelNodeSetAttribute>& slots) {
+    using Call = calls::cuGraphKernelNodeSetAttribute;
+    CUgraphNode node = slots.at<Call::hNode>().value;
+    if (slots.at<Call::value>().value == nullptr || translate(worker, node) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUlaunchAttribute attribute{};
+    attribute.id = slots.at<Call::attr>().value;
+    attribute.value = slots.at<Call::value>().object;
+    CUresult result = CUDA_SUCCESS;
+    codec::StructTraits<CUlaunchAttribute>::visit(attribute, [&](CUevent& event) {
+        EventState* const state = worker.objects.event(event);
+        if (state == nullptr) {
+            result = CUDA_ERROR_INVALID_HANDLE;
+            return;
+        }
+        state->in_graph = true;
+        event = state->driver;
+    });
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    return driver::call(worker.api.cuGraphKernelNodeSetAttribute, node, attribute.id,
+                        static_cast<const CUkernelNodeAttrValue*>(&attribute.value));
+}
+
+Outcome gpGraphDot(Worker& worker, Command& command, codec::Slots<calls::gpGraphDot>& slots) {
+    using Call = calls::gpGraphDot;
+    constexpr std::size_t kMaxText = 256u << 20;
+    CUgraph graph = slots.at<Call::graph>().value;
+    if (translate(worker, graph) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    // The driver writes to a file by name; this one is nobody else's.
+    char path[] = "/tmp/gpupool-graph-XXXXXX";
+    const int descriptor = mkstemp(path);
+    if (descriptor < 0) {
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    const CUresult result = driver::call(worker.api.cuGraphDebugDotPrint, graph, static_cast<const char*>(path),
+                                         slots.at<Call::flags>().value);
+    std::ifstream file(path);
+    worker.dot_text.assign(std::istreambuf_iterator<char>(file), {});
+    close(descriptor);
+    unlink(path);
+    slots.at<Call::bytes>().object = worker.dot_text.size();
+    return worker.dot_text.size() > kMaxText ? CUDA_ERROR_OUT_OF_MEMORY : result;
+}
+
+Outcome gpGraphDotRead(Worker& worker, Command&, codec::Slots<calls::gpGraphDotRead>& slots) {
+    using Call = calls::gpGraphDotRead;
+    const std::size_t offset = slots.at<Call::offset>().value, bytes = slots.at<Call::data_bytes>().value;
+    auto& data = slots.at<Call::data>().object;
+    if (offset > worker.dot_text.size() || bytes > worker.dot_text.size() - offset || data.size() < bytes) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::copy_n(worker.dot_text.begin() + static_cast<std::ptrdiff_t>(offset), bytes, data.begin());
+    return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::worker::handlers
