@@ -2,7 +2,10 @@
 
 #include <cstring>
 
+#include "server/softgpu/api/array.h"
 #include "server/softgpu/exec/address_space.h"
+#include "server/softgpu/graph/capture.h"
+#include "server/softgpu/graph/memory.h"
 
 namespace gpupool::softgpu {
 namespace {
@@ -48,13 +51,20 @@ bool sane(const Rows& r) {
 // Every row of a device side must lie in allocations; gaps between rows need not.
 bool reachable(std::uint64_t at, const Rows& r, std::size_t pitch, std::size_t slice) {
     const auto& space = AddressSpace::instance();
-    if (space.covers(at, extent_bytes(r.width_bytes, r.height, r.depth, pitch, slice))) return true;
+    const std::size_t extent = extent_bytes(r.width_bytes, r.height, r.depth, pitch, slice);
+    if (space.covers(at, extent)) return true;
     for (std::size_t z = 0; z < r.depth; ++z) {
         for (std::size_t y = 0; y < r.height; ++y) {
             if (!space.covers(at + z * slice + y * pitch, r.width_bytes)) return false;
         }
     }
     return true;
+}
+
+// Memory that a graph will have allocated by then counts as well.
+bool will_be_reachable(std::uint64_t at, const Rows& r, std::size_t pitch, std::size_t slice) {
+    return reachable(at, r, pitch, slice) ||
+           GraphMemory::reserves(at, extent_bytes(r.width_bytes, r.height, r.depth, pitch, slice));
 }
 
 void perform(const Rows& r) {
@@ -71,7 +81,8 @@ void perform(const Rows& r) {
 Side resolved(Side side, std::uint64_t address) {
     if (side != Side::unified) return side;
     AddressRange range;
-    return AddressSpace::instance().find(address, range) ? Side::device : Side::host;
+    const bool known = AddressSpace::instance().find(address, range) || GraphMemory::reserves(address, 1);
+    return known ? Side::device : Side::host;
 }
 
 bool pinned(std::uint64_t address) {
@@ -79,22 +90,138 @@ bool pinned(std::uint64_t address) {
     return AddressSpace::instance().find(address, range);
 }
 
+// One side of a description.
+struct Place {
+    CUmemorytype type;
+    std::uint64_t host;
+    CUdeviceptr device;
+    CUarray array;
+    std::size_t x_bytes, y, z, level, pitch_bytes, height;
+};
+
+CUresult place_side(const Place& place, const Rows& rows, std::uint64_t& at, std::size_t& pitch, std::size_t& slice,
+                    Side& side) {
+    if (place.type == CU_MEMORYTYPE_ARRAY) {
+        const auto array = state().arrays.find(place.array);
+        if (array == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+        const auto beyond = [](std::size_t begin, std::size_t count, std::size_t limit) {
+            return begin > limit || count > limit - begin;
+        };
+        if (place.level != 0 || beyond(place.x_bytes, rows.width_bytes, array->row_bytes) ||
+            beyond(place.y, rows.height, array->height) || beyond(place.z, rows.depth, array->depth) ||
+            place.x_bytes % array->element_bytes != 0 || rows.width_bytes % array->element_bytes != 0) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        side = Side::device;
+        at = array->address;
+        pitch = array->row_bytes;
+        slice = pitch * array->height;
+    } else {
+        switch (place.type) {
+            case CU_MEMORYTYPE_HOST: at = place.host, side = Side::host; break;
+            case CU_MEMORYTYPE_DEVICE: at = place.device, side = Side::device; break;
+            case CU_MEMORYTYPE_UNIFIED: at = place.device, side = Side::unified; break;
+            default: return CUDA_ERROR_INVALID_VALUE;
+        }
+        pitch = place.pitch_bytes != 0 ? place.pitch_bytes : rows.width_bytes;
+        const std::size_t height = place.height != 0 ? place.height : rows.height;
+        if (__builtin_mul_overflow(pitch, height, &slice)) return CUDA_ERROR_INVALID_VALUE;
+        if (rows.height > 1 && pitch < rows.width_bytes) return CUDA_ERROR_INVALID_VALUE;
+        if (rows.depth > 1 && height < rows.height) return CUDA_ERROR_INVALID_VALUE;
+    }
+    at += place.z * slice + place.y * pitch + place.x_bytes;
+    return CUDA_SUCCESS;
+}
+
+Rows rows_of(const CUDA_MEMSET_NODE_PARAMS& fill) {
+    Rows rows;
+    rows.to = fill.dst;
+    rows.width_bytes = fill.width * fill.elementSize;
+    rows.height = fill.height;
+    rows.to_pitch_bytes = fill.pitch;
+    return rows;
+}
+
 }  // namespace
 
-CUresult copy_rows(CUstream handle, Rows rows, Side from, Side to, bool wait) {
-    SOFTGPU_STREAM(handle, stream);
+CUresult place_copy(const CUDA_MEMCPY3D& d, Copy& copy) {
+    Rows& rows = copy.rows;
+    rows.width_bytes = d.WidthInBytes, rows.height = d.Height, rows.depth = d.Depth;
+    const Place from{d.srcMemoryType, reinterpret_cast<std::uint64_t>(d.srcHost),
+                     d.srcDevice,     d.srcArray,
+                     d.srcXInBytes,   d.srcY,
+                     d.srcZ,          d.srcLOD,
+                     d.srcPitch,      d.srcHeight};
+    const Place to{d.dstMemoryType, reinterpret_cast<std::uint64_t>(d.dstHost),
+                   d.dstDevice,     d.dstArray,
+                   d.dstXInBytes,   d.dstY,
+                   d.dstZ,          d.dstLOD,
+                   d.dstPitch,      d.dstHeight};
+    const CUresult error =
+        place_side(from, rows, rows.from, rows.from_pitch_bytes, rows.from_slice_bytes, copy.from);
+    if (error != CUDA_SUCCESS) return error;
+    return place_side(to, rows, rows.to, rows.to_pitch_bytes, rows.to_slice_bytes, copy.to);
+}
+
+CUDA_MEMCPY3D describe_copy(const Copy& copy) {
+    const auto type = [](Side side) {
+        return side == Side::host     ? CU_MEMORYTYPE_HOST
+               : side == Side::device ? CU_MEMORYTYPE_DEVICE
+                                      : CU_MEMORYTYPE_UNIFIED;
+    };
+    const auto height = [&](std::size_t pitch, std::size_t slice) { return pitch == 0 ? 0 : slice / pitch; };
+    const Rows& rows = copy.rows;
+    CUDA_MEMCPY3D d{};
+    d.srcMemoryType = type(copy.from);
+    d.srcHost = copy.from == Side::host ? reinterpret_cast<const void*>(rows.from) : nullptr;
+    d.srcDevice = copy.from == Side::host ? 0 : rows.from;
+    d.srcPitch = rows.from_pitch_bytes;
+    d.srcHeight = height(rows.from_pitch_bytes, rows.from_slice_bytes);
+    d.dstMemoryType = type(copy.to);
+    d.dstHost = copy.to == Side::host ? reinterpret_cast<void*>(rows.to) : nullptr;
+    d.dstDevice = copy.to == Side::host ? 0 : rows.to;
+    d.dstPitch = rows.to_pitch_bytes;
+    d.dstHeight = height(rows.to_pitch_bytes, rows.to_slice_bytes);
+    d.WidthInBytes = rows.width_bytes;
+    d.Height = rows.height;
+    d.Depth = rows.depth;
+    return d;
+}
+
+CUresult check_copy(Copy& copy) {
+    const Rows& rows = copy.rows;
     if (rows.width_bytes == 0 || rows.height == 0 || rows.depth == 0) return CUDA_SUCCESS;
-    if (!sane(rows)) return CUDA_ERROR_INVALID_VALUE;
-    if (rows.from == 0 || rows.to == 0) return CUDA_ERROR_INVALID_VALUE;
-    from = resolved(from, rows.from);
-    to = resolved(to, rows.to);
-    if (from == Side::device && !reachable(rows.from, rows, rows.from_pitch_bytes, rows.from_slice_bytes))
+    if (!sane(rows) || rows.from == 0 || rows.to == 0) return CUDA_ERROR_INVALID_VALUE;
+    copy.from = resolved(copy.from, rows.from);
+    copy.to = resolved(copy.to, rows.to);
+    if (copy.from == Side::device &&
+        !will_be_reachable(rows.from, rows, rows.from_pitch_bytes, rows.from_slice_bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    if (to == Side::device && !reachable(rows.to, rows, rows.to_pitch_bytes, rows.to_slice_bytes))
+    if (copy.to == Side::device && !will_be_reachable(rows.to, rows, rows.to_pitch_bytes, rows.to_slice_bytes))
         return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+CUresult run_copy(const Copy& copy) {
+    const Rows& rows = copy.rows;
+    if (rows.width_bytes == 0 || rows.height == 0 || rows.depth == 0) return CUDA_SUCCESS;
+    // What was freed in between is a fault, as for a kernel.
+    if (copy.from == Side::device && !reachable(rows.from, rows, rows.from_pitch_bytes, rows.from_slice_bytes))
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    if (copy.to == Side::device && !reachable(rows.to, rows, rows.to_pitch_bytes, rows.to_slice_bytes))
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    perform(rows);
+    return CUDA_SUCCESS;
+}
+
+namespace {
+
+CUresult submit(const StreamPtr& stream, Copy copy, bool wait) {
+    Rows& rows = copy.rows;
+    if (rows.width_bytes == 0 || rows.height == 0 || rows.depth == 0) return CUDA_SUCCESS;
     // Pageable sources are taken before the call returns; pageable destinations are complete when it does.
     std::shared_ptr<std::vector<std::uint8_t>> staged;
-    if (!wait && from == Side::host && !pinned(rows.from)) {
+    if (!wait && copy.from == Side::host && !pinned(rows.from)) {
         if (from_extent(rows) <= max_staged_bytes) {
             staged = std::make_shared<std::vector<std::uint8_t>>(from_extent(rows));
             std::memcpy(staged->data(), reinterpret_cast<const void*>(rows.from), staged->size());
@@ -103,55 +230,73 @@ CUresult copy_rows(CUstream handle, Rows rows, Side from, Side to, bool wait) {
             wait = true;
         }
     }
-    if (!wait && to == Side::host && !pinned(rows.to)) wait = true;
-    const std::uint64_t sequence = submit_ordered(stream, [rows, from, to, staged]() -> CUresult {
-        // What was freed in between is a fault, as for a kernel.
-        if (from == Side::device && !reachable(rows.from, rows, rows.from_pitch_bytes, rows.from_slice_bytes))
-            return CUDA_ERROR_ILLEGAL_ADDRESS;
-        if (to == Side::device && !reachable(rows.to, rows, rows.to_pitch_bytes, rows.to_slice_bytes))
-            return CUDA_ERROR_ILLEGAL_ADDRESS;
-        perform(rows);
-        return CUDA_SUCCESS;
-    });
+    if (!wait && copy.to == Side::host && !pinned(rows.to)) wait = true;
+    const std::uint64_t sequence = submit_ordered(stream, [copy, staged]() -> CUresult { return run_copy(copy); });
     if (!wait) return CUDA_SUCCESS;
     stream->wait(sequence);
     return stream->context.status();
 }
 
-CUresult fill_rows(CUstream handle, std::uint64_t to, std::uint32_t value, unsigned element_bytes, std::size_t width,
-                   std::size_t height, std::size_t pitch_bytes, bool wait) {
+}  // namespace
+
+CUresult submit_copy(CUstream handle, const CUDA_MEMCPY3D& description, bool wait) {
     SOFTGPU_STREAM(handle, stream);
-    if (to % element_bytes != 0 || (height > 1 && pitch_bytes % element_bytes != 0)) return CUDA_ERROR_INVALID_VALUE;
-    if (width == 0 || height == 0) return CUDA_SUCCESS;
-    if (width > (std::size_t{1} << 46)) return CUDA_ERROR_INVALID_VALUE;
-    Rows rows;
-    rows.to = to;
-    rows.width_bytes = width * element_bytes;
-    rows.height = height;
-    rows.to_pitch_bytes = pitch_bytes;
-    if (!sane(rows) || (height > 1 && pitch_bytes < rows.width_bytes)) return CUDA_ERROR_INVALID_VALUE;
-    if (!reachable(to, rows, pitch_bytes, 0)) return CUDA_ERROR_INVALID_VALUE;
-    const std::uint64_t sequence = submit_ordered(stream, [=]() -> CUresult {
-        if (!reachable(rows.to, rows, pitch_bytes, 0)) return CUDA_ERROR_ILLEGAL_ADDRESS;
-        for (std::size_t y = 0; y < height; ++y) {
-            const std::uint64_t row = rows.to + y * pitch_bytes;
-            if (element_bytes == 1) {
-                std::memset(reinterpret_cast<void*>(row), static_cast<int>(value), width);
-            } else {
-                for (std::size_t x = 0; x < width; ++x) {
-                    if (element_bytes == 2)
-                        __atomic_store_n(reinterpret_cast<std::uint16_t*>(row) + x, static_cast<std::uint16_t>(value),
-                                         __ATOMIC_RELAXED);
-                    else
-                        __atomic_store_n(reinterpret_cast<std::uint32_t*>(row) + x, value, __ATOMIC_RELAXED);
-                }
-            }
+    Copy copy;
+    if (const CUresult error = place_copy(description, copy); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = check_copy(copy); error != CUDA_SUCCESS) return error;
+    CUresult result;
+    if (captured(stream, [&] { return copy_payload(description, stream->context); }, result)) return result;
+    return submit(stream, copy, wait);
+}
+
+CUresult submit_rows(CUstream handle, const Rows& rows, Side from, Side to, bool wait) {
+    SOFTGPU_STREAM(handle, stream);
+    Copy copy{rows, from, to};
+    if (const CUresult error = check_copy(copy); error != CUDA_SUCCESS) return error;
+    CUresult result;
+    if (captured(stream, [&] { return copy_payload(describe_copy(copy), stream->context); }, result)) return result;
+    return submit(stream, copy, wait);
+}
+
+CUresult check_fill(const CUDA_MEMSET_NODE_PARAMS& fill) {
+    const unsigned element = fill.elementSize;
+    if (element != 1 && element != 2 && element != 4) return CUDA_ERROR_INVALID_VALUE;
+    if (fill.dst % element != 0 || (fill.height > 1 && fill.pitch % element != 0)) return CUDA_ERROR_INVALID_VALUE;
+    if (fill.width == 0 || fill.height == 0) return CUDA_SUCCESS;
+    if (fill.width > (std::size_t{1} << 46)) return CUDA_ERROR_INVALID_VALUE;
+    const Rows rows = rows_of(fill);
+    if (!sane(rows) || (fill.height > 1 && fill.pitch < rows.width_bytes)) return CUDA_ERROR_INVALID_VALUE;
+    return will_be_reachable(rows.to, rows, fill.pitch, 0) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult run_fill(const CUDA_MEMSET_NODE_PARAMS& fill) {
+    if (fill.width == 0 || fill.height == 0) return CUDA_SUCCESS;
+    if (!reachable(fill.dst, rows_of(fill), fill.pitch, 0)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    for (std::size_t y = 0; y < fill.height; ++y) {
+        const std::uint64_t row = fill.dst + y * fill.pitch;
+        if (fill.elementSize == 1) {
+            std::memset(reinterpret_cast<void*>(row), static_cast<int>(fill.value), fill.width);
+            continue;
         }
-        return CUDA_SUCCESS;
-    });
-    if (!wait) return CUDA_SUCCESS;
-    stream->wait(sequence);
-    return stream->context.status();
+        for (std::size_t x = 0; x < fill.width; ++x) {
+            if (fill.elementSize == 2)
+                __atomic_store_n(reinterpret_cast<std::uint16_t*>(row) + x, static_cast<std::uint16_t>(fill.value),
+                                 __ATOMIC_RELAXED);
+            else
+                __atomic_store_n(reinterpret_cast<std::uint32_t*>(row) + x, fill.value, __ATOMIC_RELAXED);
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult submit_fill(CUstream handle, const CUDA_MEMSET_NODE_PARAMS& fill) {
+    SOFTGPU_STREAM(handle, stream);
+    if (const CUresult error = check_fill(fill); error != CUDA_SUCCESS) return error;
+    CUresult result;
+    if (captured(stream, [&] { return fill_payload(fill, stream->context); }, result)) return result;
+    if (fill.width == 0 || fill.height == 0) return CUDA_SUCCESS;
+    submit_ordered(stream, [fill]() -> CUresult { return run_fill(fill); });
+    return CUDA_SUCCESS;
 }
 
 }  // namespace gpupool::softgpu

@@ -1,6 +1,11 @@
 // The memcpy and memset entry points.
 #include "server/softgpu/api/copy.h"
 
+#include <cstring>
+
+#include "server/softgpu/api/array.h"
+#include "server/softgpu/graph/capture.h"
+
 using namespace gpupool::softgpu;
 
 namespace {
@@ -15,63 +20,62 @@ std::uint64_t address(const void* pointer) {
     return reinterpret_cast<std::uint64_t>(pointer);
 }
 
-// Where one side of a 2D or 3D copy lies; arrays are not there yet.
-bool place(CUmemorytype type, const void* host, CUdeviceptr device, std::uint64_t& at, Side& side) {
-    switch (type) {
-        case CU_MEMORYTYPE_HOST: at = address(host), side = Side::host; return true;
-        case CU_MEMORYTYPE_DEVICE: at = device, side = Side::device; return true;
-        case CU_MEMORYTYPE_UNIFIED: at = device, side = Side::unified; return true;
-        default: return false;
-    }
-}
-
 CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
     SOFTGPU_NOT_NULL(copy);
-    if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    Rows rows;
-    Side from, to;
-    if (!place(copy->srcMemoryType, copy->srcHost, copy->srcDevice, rows.from, from) ||
-        !place(copy->dstMemoryType, copy->dstHost, copy->dstDevice, rows.to, to)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    rows.width_bytes = copy->WidthInBytes, rows.height = copy->Height;
-    rows.from_pitch_bytes = copy->srcPitch != 0 ? copy->srcPitch : copy->WidthInBytes;
-    rows.to_pitch_bytes = copy->dstPitch != 0 ? copy->dstPitch : copy->WidthInBytes;
-    if (rows.height > 1 && (rows.from_pitch_bytes < rows.width_bytes || rows.to_pitch_bytes < rows.width_bytes))
-        return CUDA_ERROR_INVALID_VALUE;
-    rows.from += copy->srcY * rows.from_pitch_bytes + copy->srcXInBytes;
-    rows.to += copy->dstY * rows.to_pitch_bytes + copy->dstXInBytes;
-    return copy_rows(stream, rows, from, to, wait);
+    CUDA_MEMCPY3D d{};
+    d.srcXInBytes = copy->srcXInBytes, d.srcY = copy->srcY;
+    d.srcMemoryType = copy->srcMemoryType, d.srcHost = copy->srcHost;
+    d.srcDevice = copy->srcDevice, d.srcArray = copy->srcArray, d.srcPitch = copy->srcPitch;
+    d.dstXInBytes = copy->dstXInBytes, d.dstY = copy->dstY;
+    d.dstMemoryType = copy->dstMemoryType, d.dstHost = copy->dstHost;
+    d.dstDevice = copy->dstDevice, d.dstArray = copy->dstArray, d.dstPitch = copy->dstPitch;
+    d.WidthInBytes = copy->WidthInBytes, d.Height = copy->Height, d.Depth = 1;
+    return submit_copy(stream, d, wait);
 }
 
-template <class Copy>
-CUresult copy_3d(const Copy* copy, CUstream stream, bool wait) {
+CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
     SOFTGPU_NOT_NULL(copy);
-    if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    Rows rows;
-    Side from, to;
-    if (!place(copy->srcMemoryType, copy->srcHost, copy->srcDevice, rows.from, from) ||
-        !place(copy->dstMemoryType, copy->dstHost, copy->dstDevice, rows.to, to)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    rows.width_bytes = copy->WidthInBytes, rows.height = copy->Height, rows.depth = copy->Depth;
-    rows.from_pitch_bytes = copy->srcPitch != 0 ? copy->srcPitch : copy->WidthInBytes;
-    rows.to_pitch_bytes = copy->dstPitch != 0 ? copy->dstPitch : copy->WidthInBytes;
-    const std::size_t from_height = copy->srcHeight != 0 ? copy->srcHeight : copy->Height;
-    const std::size_t to_height = copy->dstHeight != 0 ? copy->dstHeight : copy->Height;
-    if (__builtin_mul_overflow(rows.from_pitch_bytes, from_height, &rows.from_slice_bytes) ||
-        __builtin_mul_overflow(rows.to_pitch_bytes, to_height, &rows.to_slice_bytes)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    const bool rows_overlap =
-        rows.height > 1 && (rows.from_pitch_bytes < rows.width_bytes || rows.to_pitch_bytes < rows.width_bytes);
-    const bool slices_overlap = rows.depth > 1 && (from_height < rows.height || to_height < rows.height);
-    if (rows_overlap || slices_overlap) return CUDA_ERROR_INVALID_VALUE;
-    rows.from += copy->srcZ * rows.from_slice_bytes + copy->srcY * rows.from_pitch_bytes + copy->srcXInBytes;
-    rows.to += copy->dstZ * rows.to_slice_bytes + copy->dstY * rows.to_pitch_bytes + copy->dstXInBytes;
-    return copy_rows(stream, rows, from, to, wait);
+    return submit_copy(stream, *copy, wait);
+}
+
+CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* copy, CUstream stream, bool wait) {
+    SOFTGPU_NOT_NULL(copy);
+    // The same members; where this one names contexts the other has reserved pointers.
+    CUDA_MEMCPY3D d{};
+    static_assert(sizeof d == sizeof *copy);
+    std::memcpy(&d, copy, sizeof d);
+    d.reserved0 = d.reserved1 = nullptr;
+    return submit_copy(stream, d, wait);
+}
+
+CUresult fill(CUstream stream, CUdeviceptr to, std::size_t pitch, unsigned value, unsigned element, std::size_t width,
+              std::size_t height) {
+    return submit_fill(stream, {to, pitch, value, element, width, height});
+}
+
+// The forms without a stream are potentially unsafe calls to a capture: they work on the legacy stream.
+CUresult fill_now(CUdeviceptr to, std::size_t pitch, unsigned value, unsigned element, std::size_t width,
+                  std::size_t height) {
+    SOFTGPU_READY();
+    SOFTGPU_NOT_WHILE_CAPTURING();
+    return fill(nullptr, to, pitch, value, element, width, height);
+}
+
+CUresult copy_now(const Rows& rows, Side from, Side to, bool wait) {
+    SOFTGPU_READY();
+    SOFTGPU_NOT_WHILE_CAPTURING();
+    return submit_rows(nullptr, rows, from, to, wait);
+}
+
+// A line of an array and another place. Nothing is known of the line yet when the array is not.
+CUresult with_array(CUarray array, std::size_t offset, std::size_t bytes, std::uint64_t other, Side other_side,
+                    bool to_array, CUstream stream, bool wait) {
+    SOFTGPU_READY();
+    std::uint64_t line = 0;
+    if (const CUresult error = place_in_line(array, offset, bytes, line); error != CUDA_SUCCESS) return error;
+    if (wait) SOFTGPU_NOT_WHILE_CAPTURING();
+    return to_array ? submit_rows(stream, flat(line, other, bytes), other_side, Side::device, wait)
+                    : submit_rows(stream, flat(other, line, bytes), Side::device, other_side, wait);
 }
 
 CUresult check_contexts(CUcontext first, CUcontext second) {
@@ -85,100 +89,133 @@ CUresult check_contexts(CUcontext first, CUcontext second) {
 extern "C" {
 
 CUresult CUDAAPI cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-    return copy_rows(nullptr, flat(to, from, bytes), Side::unified, Side::unified, true);
+    return copy_now(flat(to, from, bytes), Side::unified, Side::unified, true);
 }
 CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    return copy_rows(stream, flat(to, from, bytes), Side::unified, Side::unified, false);
+    return submit_rows(stream, flat(to, from, bytes), Side::unified, Side::unified, false);
 }
 CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes) {
-    return copy_rows(nullptr, flat(to, address(from), bytes), Side::host, Side::device, true);
+    return copy_now(flat(to, address(from), bytes), Side::host, Side::device, true);
 }
 CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
-    return copy_rows(stream, flat(to, address(from), bytes), Side::host, Side::device, false);
+    return submit_rows(stream, flat(to, address(from), bytes), Side::host, Side::device, false);
 }
 CUresult CUDAAPI cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t bytes) {
-    return copy_rows(nullptr, flat(address(to), from, bytes), Side::device, Side::host, true);
+    return copy_now(flat(address(to), from, bytes), Side::device, Side::host, true);
 }
 CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    return copy_rows(stream, flat(address(to), from, bytes), Side::device, Side::host, false);
+    return submit_rows(stream, flat(address(to), from, bytes), Side::device, Side::host, false);
 }
 // Device to device is asynchronous natively even in its plain form; what follows on any blocking stream is behind it.
 CUresult CUDAAPI cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-    return copy_rows(nullptr, flat(to, from, bytes), Side::device, Side::device, false);
+    return copy_now(flat(to, from, bytes), Side::device, Side::device, false);
 }
 CUresult CUDAAPI cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    return copy_rows(stream, flat(to, from, bytes), Side::device, Side::device, false);
+    return submit_rows(stream, flat(to, from, bytes), Side::device, Side::device, false);
 }
 CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
                               size_t bytes) {
     if (const CUresult error = check_contexts(to_context, from_context); error != CUDA_SUCCESS) return error;
-    return copy_rows(nullptr, flat(to, from, bytes), Side::device, Side::device, false);
+    return copy_now(flat(to, from, bytes), Side::device, Side::device, false);
 }
 CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
                                    size_t bytes, CUstream stream) {
     if (const CUresult error = check_contexts(to_context, from_context); error != CUDA_SUCCESS) return error;
-    return copy_rows(stream, flat(to, from, bytes), Side::device, Side::device, false);
+    return submit_rows(stream, flat(to, from, bytes), Side::device, Side::device, false);
 }
 CUresult CUDAAPI cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) {
+    SOFTGPU_READY();
+    SOFTGPU_NOT_WHILE_CAPTURING();
     return copy_2d(copy, nullptr, true);
 }
 CUresult CUDAAPI cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* copy) {
+    SOFTGPU_READY();
+    SOFTGPU_NOT_WHILE_CAPTURING();
     return copy_2d(copy, nullptr, true);
 }
 CUresult CUDAAPI cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) {
     return copy_2d(copy, stream, false);
 }
 CUresult CUDAAPI cuMemcpy3D_v2(const CUDA_MEMCPY3D* copy) {
+    SOFTGPU_READY();
+    SOFTGPU_NOT_WHILE_CAPTURING();
     return copy_3d(copy, nullptr, true);
 }
 CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) {
     return copy_3d(copy, stream, false);
 }
 CUresult CUDAAPI cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* copy) {
-    return copy_3d(copy, nullptr, true);
+    SOFTGPU_READY();
+    SOFTGPU_NOT_WHILE_CAPTURING();
+    return copy_3d_peer(copy, nullptr, true);
 }
 CUresult CUDAAPI cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
-    return copy_3d(copy, stream, false);
+    return copy_3d_peer(copy, stream, false);
+}
+
+CUresult CUDAAPI cuMemcpyHtoA_v2(CUarray to, size_t offset, const void* from, size_t bytes) {
+    return with_array(to, offset, bytes, address(from), Side::host, true, nullptr, true);
+}
+CUresult CUDAAPI cuMemcpyHtoAAsync_v2(CUarray to, size_t offset, const void* from, size_t bytes, CUstream stream) {
+    return with_array(to, offset, bytes, address(from), Side::host, true, stream, false);
+}
+CUresult CUDAAPI cuMemcpyAtoH_v2(void* to, CUarray from, size_t offset, size_t bytes) {
+    return with_array(from, offset, bytes, address(to), Side::host, false, nullptr, true);
+}
+CUresult CUDAAPI cuMemcpyAtoHAsync_v2(void* to, CUarray from, size_t offset, size_t bytes, CUstream stream) {
+    return with_array(from, offset, bytes, address(to), Side::host, false, stream, false);
+}
+CUresult CUDAAPI cuMemcpyDtoA_v2(CUarray to, size_t offset, CUdeviceptr from, size_t bytes) {
+    return with_array(to, offset, bytes, from, Side::device, true, nullptr, true);
+}
+CUresult CUDAAPI cuMemcpyAtoD_v2(CUdeviceptr to, CUarray from, size_t offset, size_t bytes) {
+    return with_array(from, offset, bytes, to, Side::device, false, nullptr, true);
+}
+CUresult CUDAAPI cuMemcpyAtoA_v2(CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes) {
+    SOFTGPU_READY();
+    std::uint64_t line = 0;
+    if (const CUresult error = place_in_line(from, from_offset, bytes, line); error != CUDA_SUCCESS) return error;
+    return with_array(to, to_offset, bytes, line, Side::device, true, nullptr, true);
 }
 
 CUresult CUDAAPI cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count) {
-    return fill_rows(nullptr, to, value, 1, count, 1, 0, false);
+    return fill_now(to, 0, value, 1, count, 1);
 }
 CUresult CUDAAPI cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t count) {
-    return fill_rows(nullptr, to, value, 2, count, 1, 0, false);
+    return fill_now(to, 0, value, 2, count, 1);
 }
 CUresult CUDAAPI cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count) {
-    return fill_rows(nullptr, to, value, 4, count, 1, 0, false);
+    return fill_now(to, 0, value, 4, count, 1);
 }
 CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
-    return fill_rows(stream, to, value, 1, count, 1, 0, false);
+    return fill(stream, to, 0, value, 1, count, 1);
 }
 CUresult CUDAAPI cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) {
-    return fill_rows(stream, to, value, 2, count, 1, 0, false);
+    return fill(stream, to, 0, value, 2, count, 1);
 }
 CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
-    return fill_rows(stream, to, value, 4, count, 1, 0, false);
+    return fill(stream, to, 0, value, 4, count, 1);
 }
 CUresult CUDAAPI cuMemsetD2D8_v2(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height) {
-    return fill_rows(nullptr, to, value, 1, width, height, pitch, false);
+    return fill_now(to, pitch, value, 1, width, height);
 }
 CUresult CUDAAPI cuMemsetD2D16_v2(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height) {
-    return fill_rows(nullptr, to, value, 2, width, height, pitch, false);
+    return fill_now(to, pitch, value, 2, width, height);
 }
 CUresult CUDAAPI cuMemsetD2D32_v2(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height) {
-    return fill_rows(nullptr, to, value, 4, width, height, pitch, false);
+    return fill_now(to, pitch, value, 4, width, height);
 }
 CUresult CUDAAPI cuMemsetD2D8Async(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height,
                                    CUstream stream) {
-    return fill_rows(stream, to, value, 1, width, height, pitch, false);
+    return fill(stream, to, pitch, value, 1, width, height);
 }
 CUresult CUDAAPI cuMemsetD2D16Async(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height,
                                     CUstream stream) {
-    return fill_rows(stream, to, value, 2, width, height, pitch, false);
+    return fill(stream, to, pitch, value, 2, width, height);
 }
 CUresult CUDAAPI cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height,
                                     CUstream stream) {
-    return fill_rows(stream, to, value, 4, width, height, pitch, false);
+    return fill(stream, to, pitch, value, 4, width, height);
 }
 
 }  // extern "C"

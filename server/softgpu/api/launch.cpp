@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "server/softgpu/api/functions.h"
+#include "server/softgpu/api/kernel_call.h"
 #include "server/softgpu/exec/grid.h"
+#include "server/softgpu/graph/capture.h"
 
 namespace gpupool::softgpu {
 
@@ -24,17 +25,6 @@ int resident_blocks(const CompiledFunction& code, int threads, std::size_t dynam
 }
 
 namespace {
-
-struct Request {
-    CUfunction function = nullptr;
-    unsigned grid[3] = {1, 1, 1};
-    unsigned block[3] = {1, 1, 1};
-    unsigned shared_bytes = 0;
-    CUstream stream = nullptr;
-    void** params = nullptr;
-    void** extra = nullptr;
-    bool cooperative = false;
-};
 
 CUresult code_of(FaultKind kind) {
     switch (kind) {
@@ -58,18 +48,17 @@ const char* name_of(FaultKind kind) {
         case FaultKind::misaligned_address: return "misaligned address";
         case FaultKind::illegal_instruction: return "illegal instruction";
         case FaultKind::stack_overflow: return "stack overflow";
-        case FaultKind::assertion: return "assertion";
         case FaultKind::out_of_memory: return "out of host memory";
         case FaultKind::trap: return "trap";
         case FaultKind::deadlock: return "deadlock";
         case FaultKind::none:
+        case FaultKind::assertion:
         case FaultKind::stopped: break;
     }
     return "";
 }
 
-CUresult check(const Request& request, const Function& function, const Context& context,
-               const std::map<int, int>& attributes) {
+CUresult check(const KernelRequest& request, const Function& function, const std::map<int, int>& attributes) {
     const CompiledFunction& code = *function.code;
     constexpr std::uint64_t limits[6] = {2147483647, 65535, 65535, 1024, 1024, 64};
     for (int i = 0; i < 3; ++i) {
@@ -90,11 +79,11 @@ CUresult check(const Request& request, const Function& function, const Context& 
             return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
         }
     }
-    return context.status();
+    return CUDA_SUCCESS;
 }
 
 // The parameters as the kernel sees them, from either form of a launch.
-CUresult gather_params(const Request& request, const CompiledFunction& code, std::vector<std::uint8_t>& buffer) {
+CUresult gather_params(const KernelRequest& request, const CompiledFunction& code, std::vector<std::uint8_t>& buffer) {
     buffer.assign(code.param_bytes, 0);
     if (request.extra != nullptr) {
         if (request.params != nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -121,71 +110,76 @@ CUresult gather_params(const Request& request, const CompiledFunction& code, std
     return CUDA_SUCCESS;
 }
 
-// A launch on its way: keeps what the kernel needs until it has ended.
-struct Launch {
-    std::shared_ptr<CompiledModule> code;
-    std::vector<std::uint64_t> params;  // 8-byte aligned
-    std::vector<std::uint64_t> workspace;
-    LaunchState state;
-    bool cooperative = false;
+}  // namespace
 
-    CUresult run(Context& context) {
-        if (cooperative) AddressSpace::instance().add(state.grid_workspace, workspace.size() * 8);
-        const Fault fault = Grid::run(state, cooperative, context.stop);
-        if (cooperative) AddressSpace::instance().remove(state.grid_workspace, workspace.size() * 8);
-        std::fflush(stdout);  // device printf
-        if (fault.kind != FaultKind::none && fault.kind != FaultKind::stopped) {
-            std::fprintf(stderr, "gpupool software GPU: kernel '%s': %s at PTX line %u, address 0x%llx: %s\n",
-                         state.entry->name.c_str(), name_of(fault.kind), fault.line,
-                         static_cast<unsigned long long>(fault.address), fault.detail);
-        }
-        return code_of(fault.kind);
-    }
-};
-
-CUresult launch(const Request& request) {
-    SOFTGPU_READY();
-    std::shared_ptr<Function> function;
-    if (const CUresult error = find_function(request.function, function); error != CUDA_SUCCESS) return error;
-    SOFTGPU_STREAM(request.stream, stream);
-    Context& context = stream->context;
-    if (function->module->context.get() != &context) return CUDA_ERROR_INVALID_HANDLE;
+CUresult make_kernel_call(const KernelRequest& request, KernelCall& call) {
+    if (const CUresult error = find_function(request.function, call.function); error != CUDA_SUCCESS) return error;
+    const Function& function = *call.function;
     std::map<int, int> attributes;
     {
-        const std::lock_guard lock(function->mutex);
-        attributes = function->attributes;
+        const std::lock_guard lock(call.function->mutex);
+        attributes = function.attributes;
     }
-    if (const CUresult error = check(request, *function, context, attributes); error != CUDA_SUCCESS) return error;
+    if (const CUresult error = check(request, function, attributes); error != CUDA_SUCCESS) return error;
     std::vector<std::uint8_t> params;
-    if (const CUresult error = gather_params(request, *function->code, params); error != CUDA_SUCCESS) return error;
-    auto work = std::make_shared<Launch>();
-    work->code = function->module->code;
-    work->params.assign((params.size() + 7) / 8 + 1, 0);
-    if (!params.empty()) std::memcpy(work->params.data(), params.data(), params.size());
-    work->cooperative = request.cooperative;
-    LaunchState& launched = work->state;
-    launched.entry = function->code;
-    launched.functions = &work->code->functions;
-    launched.params = reinterpret_cast<const std::uint8_t*>(work->params.data());
-    std::copy(request.grid, request.grid + 3, launched.grid);
-    std::copy(request.block, request.block + 3, launched.block);
-    launched.dynamic_shared_bytes = request.shared_bytes;
-    std::size_t stack_limit = 0;
-    {
+    if (const CUresult error = gather_params(request, *function.code, params); error != CUDA_SUCCESS) return error;
+    call.module = function.module->shared_from_this();
+    call.params.assign((params.size() + 7) / 8 + 1, 0);
+    if (!params.empty()) std::memcpy(call.params.data(), params.data(), params.size());
+    std::copy(request.grid, request.grid + 3, call.grid);
+    std::copy(request.block, request.block + 3, call.block);
+    call.shared_bytes = request.shared_bytes;
+    call.cooperative = request.cooperative;
+    return CUDA_SUCCESS;
+}
+
+CUresult run_kernel(const KernelCall& call, Context& context) {
+    const CompiledFunction& code = *call.function->code;
+    LaunchState launched;
+    launched.entry = &code;
+    launched.functions = &call.module->code->functions;
+    launched.params = reinterpret_cast<const std::uint8_t*>(call.params.data());
+    std::copy(call.grid, call.grid + 3, launched.grid);
+    std::copy(call.block, call.block + 3, launched.block);
+    launched.dynamic_shared_bytes = call.shared_bytes;
+    std::size_t stack = code.stack_bytes;
+    if (code.may_recurse) {
         const std::lock_guard lock(context.order_mutex);
-        stack_limit = context.limits[CU_LIMIT_STACK_SIZE];
+        stack = std::max<std::size_t>(context.limits[CU_LIMIT_STACK_SIZE], stack);
     }
-    const std::size_t stack = function->code->may_recurse
-                                  ? std::max<std::size_t>(stack_limit, function->code->stack_bytes)
-                                  : function->code->stack_bytes;
     launched.local_bytes_per_lane = static_cast<std::uint32_t>((stack + 15) / 16 * 16);
     launched.grid_id = state().next_id.fetch_add(1);
     launched.sm_count = HelperPool::instance().size() + 1;
-    if (request.cooperative) {
-        work->workspace.assign(64, 0);
-        launched.grid_workspace = reinterpret_cast<std::uint64_t>(work->workspace.data());
+    std::vector<std::uint64_t> workspace;
+    if (call.cooperative) {
+        workspace.assign(64, 0);
+        launched.grid_workspace = reinterpret_cast<std::uint64_t>(workspace.data());
+        AddressSpace::instance().add(launched.grid_workspace, workspace.size() * 8);
     }
-    submit_ordered(stream, [work, &context] { return work->run(context); });
+    const Fault fault = Grid::run(launched, call.cooperative, context.stop);
+    if (call.cooperative) AddressSpace::instance().remove(launched.grid_workspace, workspace.size() * 8);
+    std::fflush(stdout);  // device printf
+    // A failed assertion has said what it had to say.
+    if (fault.kind != FaultKind::none && fault.kind != FaultKind::stopped && fault.kind != FaultKind::assertion) {
+        std::fprintf(stderr, "gpupool software GPU: kernel '%s': %s at PTX line %u, address 0x%llx: %s\n",
+                     code.name.c_str(), name_of(fault.kind), fault.line,
+                     static_cast<unsigned long long>(fault.address), fault.detail);
+    }
+    return code_of(fault.kind);
+}
+
+namespace {
+
+CUresult launch(const KernelRequest& request, CUstream handle) {
+    SOFTGPU_READY();
+    SOFTGPU_STREAM(handle, stream);
+    auto call = std::make_shared<KernelCall>();
+    if (const CUresult error = make_kernel_call(request, *call); error != CUDA_SUCCESS) return error;
+    Context& context = stream->context;
+    if (call->module->context.get() != &context) return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result;
+    if (captured(stream, [&] { return kernel_payload(std::move(*call)); }, result)) return result;
+    submit_ordered(stream, [call, &context] { return run_kernel(*call, context); });
     return CUDA_SUCCESS;
 }
 
@@ -229,26 +223,25 @@ extern "C" {
 
 CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                                 unsigned bz, unsigned shared_bytes, CUstream stream, void** params, void** extra) {
-    return launch({function, {gx, gy, gz}, {bx, by, bz}, shared_bytes, stream, params, extra, false});
+    return launch({function, {gx, gy, gz}, {bx, by, bz}, shared_bytes, params, extra, false}, stream);
 }
 
 CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                                            unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream,
                                            void** params) {
-    return launch({function, {gx, gy, gz}, {bx, by, bz}, shared_bytes, stream, params, nullptr, true});
+    return launch({function, {gx, gy, gz}, {bx, by, bz}, shared_bytes, params, nullptr, true}, stream);
 }
 
 CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params, void** extra) {
     SOFTGPU_READY();
     SOFTGPU_NOT_NULL(config);
-    Request request{function,
-                    {config->gridDimX, config->gridDimY, config->gridDimZ},
-                    {config->blockDimX, config->blockDimY, config->blockDimZ},
-                    config->sharedMemBytes,
-                    config->hStream,
-                    params,
-                    extra,
-                    false};
+    KernelRequest request{function,
+                          {config->gridDimX, config->gridDimY, config->gridDimZ},
+                          {config->blockDimX, config->blockDimY, config->blockDimZ},
+                          config->sharedMemBytes,
+                          params,
+                          extra,
+                          false};
     if (config->numAttrs != 0 && config->attrs == nullptr) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < config->numAttrs; ++i) {
         const CUlaunchAttribute& attribute = config->attrs[i];
@@ -262,7 +255,7 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction funct
             return CUDA_ERROR_NOT_SUPPORTED;
         }
     }
-    return launch(request);
+    return launch(request, config->hStream);
 }
 
 CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads,

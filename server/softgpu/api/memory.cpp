@@ -21,7 +21,8 @@ void* map_memory(std::uint64_t bytes) {
 CUresult allocate(const AllocationRequest& request, std::uint64_t& address) {
     if (request.size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     if (request.size_bytes > max_host_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-    const bool counted = request.kind == MemoryKind::device || request.kind == MemoryKind::managed;
+    const bool counted = request.kind == MemoryKind::device || request.kind == MemoryKind::managed ||
+                         request.kind == MemoryKind::array;
     // As the hardware hands out memory, so that "used" is what a program can take.
     const std::uint64_t counted_bytes = counted ? (request.size_bytes + 511) / 512 * 512 : 0;
     Device& device = *request.context->device;
@@ -39,7 +40,7 @@ CUresult allocate(const AllocationRequest& request, std::uint64_t& address) {
         }
     }
     state().allocations.add({address, request.size_bytes, request.kind, request.context, device.ordinal, request.flags,
-                             state().next_id.fetch_add(1), counted_bytes, request.pool});
+                             state().next_id.fetch_add(1), counted_bytes, request.pool, nullptr});
     return CUDA_SUCCESS;
 }
 
@@ -73,7 +74,7 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
         // A module's variable is device memory too, without an allocation of its own.
         AddressRange range;
         if (!AddressSpace::instance().find(pointer, range)) return CUDA_ERROR_INVALID_VALUE;
-        found = {range.begin, range.end - range.begin, MemoryKind::device, nullptr, 0, 0, 0, 0, nullptr};
+        found = {range.begin, range.end - range.begin, MemoryKind::device, nullptr, 0, 0, 0, 0, nullptr, nullptr};
     }
     const bool host = found.kind == MemoryKind::host || found.kind == MemoryKind::registered;
     switch (attribute) {
@@ -177,7 +178,7 @@ CUresult CUDAAPI cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flag
     const auto begin = reinterpret_cast<std::uint64_t>(pointer);
     if (AddressSpace::instance().touches(begin, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     state().allocations.add({begin, bytes, MemoryKind::registered, context.get(), context->device->ordinal, flags,
-                             state().next_id.fetch_add(1), 0, nullptr});
+                             state().next_id.fetch_add(1), 0, nullptr, nullptr});
     return CUDA_SUCCESS;
 }
 

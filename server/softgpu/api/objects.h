@@ -160,12 +160,14 @@ struct Context : std::enable_shared_from_this<Context> {
     void synchronize();
 };
 
+struct EventCapture;
 struct Event {
     Context* context = nullptr;
     ContextPtr keeps;
     unsigned flags = 0;
     std::mutex mutex;
     std::shared_ptr<Moment> moment;  // null: never recorded
+    std::shared_ptr<EventCapture> captured;  // under graph_mutex(); set: last recorded in a stream capture
 };
 
 struct Module;
@@ -211,7 +213,9 @@ struct Library : std::enable_shared_from_this<Library> {
     std::shared_ptr<Kernel> kernel(const CompiledFunction& from);
 };
 
-enum class MemoryKind : std::uint8_t { device, host, registered, managed, mapped };
+enum class MemoryKind : std::uint8_t { device, host, registered, managed, mapped, array };
+
+class GraphMemory;
 
 struct Allocation {
     std::uint64_t begin = 0;
@@ -223,6 +227,7 @@ struct Allocation {
     unsigned long long id = 0;
     std::uint64_t counted_bytes = 0;
     std::shared_ptr<MemoryPool> pool;
+    std::shared_ptr<GraphMemory> graph_memory;  // whose address range this is
 };
 
 // Every allocation that has an address.
@@ -238,6 +243,8 @@ class Allocations {
     std::map<std::uint64_t, Allocation> by_begin_;
 };
 
+struct Array;
+
 struct State {
     std::atomic<bool> initialised{false};
     std::mutex mutex;
@@ -250,6 +257,7 @@ struct State {
     Registry<Library> libraries;
     Registry<Kernel> kernels;
     Registry<MemoryPool> pools;
+    Registry<Array> arrays;
     Allocations allocations;
     std::atomic<unsigned long long> next_id{1};
 };
@@ -267,6 +275,9 @@ bool& in_host_function();
 // Submits under the legacy stream's rules.
 std::uint64_t submit_ordered(const StreamPtr& stream, Stream::Work work);
 bool is_legacy(const Stream& stream);
+
+// On the calling thread, as one of the context's, of which one runs at a time.
+CUresult run_host_function(Context& context, CUhostFn function, void* data);
 
 // Frees what remove() or remove_of() gave back.
 void release_memory(const Allocation& allocation);

@@ -1,16 +1,51 @@
 // Stream-ordered allocation and memory pools.
 #include "server/softgpu/api/memory.h"
+#include "server/softgpu/graph/capture.h"
+#include "server/softgpu/graph/payload.h"
 
 using namespace gpupool::softgpu;
 
 namespace {
 
+// While the stream captures, memory that is freed or allocated is the graph's.
+bool capture_allocation(CUdeviceptr* pointer, size_t bytes, const StreamPtr& stream, CUresult& result) {
+    if (capture_count().load() == 0) return false;
+    const std::lock_guard lock(graph_mutex());
+    bool captures = false;
+    result = may_submit(stream, captures);
+    if (result != CUDA_SUCCESS || !captures) return result != CUDA_SUCCESS;
+    CUDA_MEM_ALLOC_NODE_PARAMS params{};
+    params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {stream->context.device->ordinal}};
+    params.bytesize = bytes;
+    PayloadPtr payload;
+    result = make_allocation(&params, payload);
+    if (result != CUDA_SUCCESS) return true;
+    add_captured(stream, std::move(payload));
+    *pointer = params.dptr;
+    return true;
+}
+
+bool capture_free(CUdeviceptr pointer, const StreamPtr& stream, CUresult& result) {
+    if (capture_count().load() == 0) return false;
+    const std::lock_guard lock(graph_mutex());
+    bool captures = false;
+    result = may_submit(stream, captures);
+    if (result != CUDA_SUCCESS || !captures) return result != CUDA_SUCCESS;
+    PayloadPtr payload;
+    result = make_free(pointer, payload);
+    if (result == CUDA_SUCCESS) add_captured(stream, std::move(payload));
+    return true;
+}
+
 // The memory is there at once, which is no later than the stream's order promises.
 CUresult allocate_async(CUdeviceptr* pointer, size_t bytes, const std::shared_ptr<MemoryPool>& pool,
                         const StreamPtr& stream) {
     SOFTGPU_NOT_NULL(pointer);
+    CUresult result;
+    if (capture_allocation(pointer, bytes, stream, result)) return result;
     std::uint64_t address = 0;
-    const CUresult result = allocate({&stream->context, bytes, MemoryKind::device, 0, pool}, address);
+    result = allocate({&stream->context, bytes, MemoryKind::device, 0, pool}, address);
     if (result == CUDA_SUCCESS) *pointer = address;
     return result;
 }
@@ -52,9 +87,16 @@ CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr* pointer, size_t bytes, CUm
 
 CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
     SOFTGPU_STREAM(handle, stream);
+    CUresult result;
+    if (capture_free(pointer, stream, result)) return result;
+    // What a graph allocates can be freed once it was launched, which need not mean that it has run.
+    const auto memory = GraphMemory::find(pointer);
     Allocation found;
-    if (!state().allocations.find(pointer, found) || found.begin != pointer || found.kind != MemoryKind::device)
-        return CUDA_ERROR_INVALID_VALUE;
+    const bool known = memory != nullptr ? memory->held()
+                                         : state().allocations.find(pointer, found) && found.begin == pointer &&
+                                               found.kind == MemoryKind::device;
+    if (!known) return CUDA_ERROR_INVALID_VALUE;
+    if (memory != nullptr) memory->set_held(false);
     submit_ordered(stream, [pointer]() -> CUresult {
         Allocation removed;
         if (state().allocations.remove(pointer, removed)) release_memory(removed);

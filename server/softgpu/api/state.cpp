@@ -5,8 +5,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "server/softgpu/api/objects.h"
+#include "server/softgpu/api/array.h"
 #include "server/softgpu/exec/address_space.h"
+#include "server/softgpu/graph/capture.h"
 
 namespace gpupool::softgpu {
 
@@ -100,11 +101,13 @@ void Context::open() {
 void Context::close() {
     active = false;
     stop = true;
+    forget_context(*this);
     synchronize();
     const Context* self = this;
     state().streams.remove_if([=](const Stream& s) { return &s.context == self; });
     state().events.remove_if([=](const Event& e) { return e.context == self; });
     state().functions.remove_if([=](const Function& f) { return f.module->context.get() == self; });
+    state().arrays.remove_if([=](const Array& a) { return a.context == self; });
     state().modules.remove_if([=](const Module& m) { return m.context.get() == self; });
     for (const auto& allocation : state().allocations.remove_of(this)) release_memory(allocation);
 }
@@ -187,7 +190,11 @@ std::vector<Allocation> Allocations::remove_of(const Context* context) {
 
 void release_memory(const Allocation& allocation) {
     if (allocation.kind == MemoryKind::registered || allocation.kind == MemoryKind::mapped) return;
-    munmap(reinterpret_cast<void*>(allocation.begin), allocation.size_bytes);
+    // A graph's addresses stay its own; what was in them goes.
+    if (allocation.graph_memory != nullptr)
+        madvise(reinterpret_cast<void*>(allocation.begin), allocation.size_bytes, MADV_DONTNEED);
+    else
+        munmap(reinterpret_cast<void*>(allocation.begin), allocation.size_bytes);
     if (allocation.counted_bytes != 0) {
         state().devices[static_cast<std::size_t>(allocation.device)]->give(allocation.counted_bytes);
     }

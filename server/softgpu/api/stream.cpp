@@ -96,6 +96,14 @@ bool is_legacy(const Stream& stream) {
     return stream.context.legacy.get() == &stream;
 }
 
+CUresult run_host_function(Context& context, CUhostFn function, void* data) {
+    const std::lock_guard lock(context.host_function_mutex);
+    in_host_function() = true;
+    function(data);
+    in_host_function() = false;
+    return CUDA_SUCCESS;
+}
+
 std::uint64_t submit_ordered(const StreamPtr& stream, Stream::Work work) {
     Context& context = stream->context;
     stream->wait_for_space();

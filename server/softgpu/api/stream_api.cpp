@@ -1,10 +1,6 @@
-// Streams, events, host functions and stream memory operations.
-#include <sched.h>
-
-#include <thread>
-
+// Streams, events and host functions.
 #include "server/softgpu/api/objects.h"
-#include "server/softgpu/exec/address_space.h"
+#include "server/softgpu/graph/capture.h"
 
 using namespace gpupool::softgpu;
 
@@ -31,10 +27,12 @@ CUresult create_stream(CUstream* result, unsigned flags, int priority) {
     const auto name = state().events.find(handle); \
     if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
 
-CUresult record(CUevent handle, CUstream stream_handle) {
+CUresult record(CUevent handle, CUstream stream_handle, bool external) {
     SOFTGPU_EVENT(handle, event);
     SOFTGPU_STREAM(stream_handle, stream);
     if (event->context != &stream->context) return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result;
+    if (record_captured(event, stream, external, result)) return result;
     auto moment = std::make_shared<Moment>();
     {
         const std::lock_guard lock(event->mutex);
@@ -56,57 +54,14 @@ CUresult elapsed(float* milliseconds, CUevent from, CUevent to) {
     SOFTGPU_EVENT(from, first);
     SOFTGPU_EVENT(to, second);
     SOFTGPU_NOT_NULL(milliseconds);
+    for (const auto& event : {first, second}) {
+        if (const CUresult refused = refuse_wait(*event); refused != CUDA_SUCCESS) return refused;
+    }
     if (((first->flags | second->flags) & CU_EVENT_DISABLE_TIMING) != 0) return CUDA_ERROR_INVALID_HANDLE;
     const auto a = moment_of(*first), b = moment_of(*second);
     if (a == nullptr || b == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     if (!a->is_reached() || !b->is_reached()) return CUDA_ERROR_NOT_READY;
     *milliseconds = std::chrono::duration<float, std::milli>(b->at - a->at).count();
-    return CUDA_SUCCESS;
-}
-
-bool satisfied(std::uint64_t have, std::uint64_t want, unsigned flags, bool wide) {
-    switch (flags & 3) {
-        case CU_STREAM_WAIT_VALUE_GEQ:
-            return wide ? static_cast<std::int64_t>(have - want) >= 0
-                        : static_cast<std::int32_t>(static_cast<std::uint32_t>(have - want)) >= 0;
-        case CU_STREAM_WAIT_VALUE_EQ: return have == want;
-        case CU_STREAM_WAIT_VALUE_AND: return (have & want) != 0;
-        default: return (wide ? ~(have | want) : ~(have | want) & 0xFFFFFFFF) != 0;
-    }
-}
-
-template <class T>
-CUresult wait_value(CUstream handle, CUdeviceptr address, T value, unsigned flags) {
-    SOFTGPU_STREAM(handle, stream);
-    if (address % sizeof(T) != 0 || !AddressSpace::instance().covers(address, sizeof(T)))
-        return CUDA_ERROR_INVALID_VALUE;
-    Context* context = &stream->context;
-    submit_ordered(stream, [=]() -> CUresult {
-        for (int round = 0; !context->stop.load(); ++round) {
-            if (!AddressSpace::instance().covers(address, sizeof(T))) return CUDA_ERROR_ILLEGAL_ADDRESS;
-            if (satisfied(__atomic_load_n(reinterpret_cast<const T*>(address), __ATOMIC_ACQUIRE), value, flags,
-                          sizeof(T) == 8))
-                break;
-            if (round < 100)
-                sched_yield();
-            else
-                std::this_thread::sleep_for(std::chrono::microseconds(50));
-        }
-        return CUDA_SUCCESS;
-    });
-    return CUDA_SUCCESS;
-}
-
-template <class T>
-CUresult write_value(CUstream handle, CUdeviceptr address, T value) {
-    SOFTGPU_STREAM(handle, stream);
-    if (address % sizeof(T) != 0 || !AddressSpace::instance().covers(address, sizeof(T)))
-        return CUDA_ERROR_INVALID_VALUE;
-    submit_ordered(stream, [=]() -> CUresult {
-        if (!AddressSpace::instance().covers(address, sizeof(T))) return CUDA_ERROR_ILLEGAL_ADDRESS;
-        __atomic_store_n(reinterpret_cast<T*>(address), value, __ATOMIC_SEQ_CST);
-        return CUDA_SUCCESS;
-    });
     return CUDA_SUCCESS;
 }
 
@@ -126,6 +81,7 @@ CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) {
     // Work that is under way goes on; the stream's thread keeps the stream until then.
     auto stream = state().streams.remove(handle);
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    forget_stream(*stream);
     if (!stream->is_done(stream->submitted())) {
         stream->submit([stream]() -> CUresult { return CUDA_SUCCESS; });
     }
@@ -134,6 +90,7 @@ CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) {
 
 CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
     SOFTGPU_STREAM(handle, stream);
+    if (const CUresult refused = refuse_wait(stream); refused != CUDA_SUCCESS) return refused;
     if (is_legacy(*stream)) {
         // What was submitted to the legacy stream depends on the blocking streams; an empty piece of work shows that.
         stream->wait(submit_ordered(stream, []() -> CUresult { return CUDA_SUCCESS; }));
@@ -145,6 +102,7 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
 
 CUresult CUDAAPI cuStreamQuery(CUstream handle) {
     SOFTGPU_STREAM(handle, stream);
+    if (const CUresult refused = refuse_wait(stream); refused != CUDA_SUCCESS) return refused;
     bool done = stream->is_done(stream->submitted());
     if (is_legacy(*stream)) {
         const std::lock_guard lock(stream->context.order_mutex);
@@ -195,6 +153,8 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsig
     SOFTGPU_EVENT(handle, event);
     SOFTGPU_STREAM(stream_handle, stream);
     if (flags > CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result;
+    if (wait_captured(event, stream, flags == CU_EVENT_WAIT_EXTERNAL, result)) return result;
     const auto moment = moment_of(*event);
     if (moment == nullptr || moment->is_reached()) return CUDA_SUCCESS;
     Context* context = &stream->context;
@@ -208,20 +168,17 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsig
 CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
     SOFTGPU_STREAM(handle, stream);
     SOFTGPU_NOT_NULL(function);
+    CUresult result;
+    if (captured(stream, [&] { return host_payload(function, data); }, result)) return result;
     Context* context = &stream->context;
-    submit_ordered(stream, [=]() -> CUresult {
-        const std::lock_guard lock(context->host_function_mutex);
-        in_host_function() = true;
-        function(data);
-        in_host_function() = false;
-        return CUDA_SUCCESS;
-    });
+    submit_ordered(stream, [=] { return run_host_function(*context, function, data); });
     return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuStreamAddCallback(CUstream handle, CUstreamCallback function, void* data, unsigned flags) {
     SOFTGPU_STREAM(handle, stream);
     if (function == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult refused = refuse_captured(stream); refused != CUDA_SUCCESS) return refused;
     Context* context = &stream->context;
     submit_ordered(stream, [=]() -> CUresult {
         const std::lock_guard lock(context->host_function_mutex);
@@ -233,22 +190,11 @@ CUresult CUDAAPI cuStreamAddCallback(CUstream handle, CUstreamCallback function,
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-    return wait_value<std::uint32_t>(stream, address, value, flags);
-}
-CUresult CUDAAPI cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-    return wait_value<std::uint64_t>(stream, address, value, flags);
-}
-CUresult CUDAAPI cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
-    return write_value<std::uint32_t>(stream, address, value);
-}
-CUresult CUDAAPI cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned) {
-    return write_value<std::uint64_t>(stream, address, value);
-}
-
 CUresult CUDAAPI cuEventCreate(CUevent* result, unsigned flags) {
     SOFTGPU_CONTEXT(context);
     if (result == nullptr || (flags & ~7U) != 0) return CUDA_ERROR_INVALID_VALUE;
+    // An interprocess event cannot be timed.
+    if ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
     if ((flags & CU_EVENT_INTERPROCESS) != 0) return CUDA_ERROR_NOT_SUPPORTED;
     auto event = std::make_shared<Event>();
     event->context = context.get();
@@ -265,15 +211,17 @@ CUresult CUDAAPI cuEventDestroy_v2(CUevent handle) {
 }
 
 CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
-    return record(event, stream);
+    return record(event, stream, false);
 }
 
 CUresult CUDAAPI cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
-    return flags > CU_EVENT_RECORD_EXTERNAL ? CUDA_ERROR_INVALID_VALUE : record(event, stream);
+    return flags > CU_EVENT_RECORD_EXTERNAL ? CUDA_ERROR_INVALID_VALUE
+                                            : record(event, stream, flags == CU_EVENT_RECORD_EXTERNAL);
 }
 
 CUresult CUDAAPI cuEventQuery(CUevent handle) {
     SOFTGPU_EVENT(handle, event);
+    if (const CUresult refused = refuse_wait(*event); refused != CUDA_SUCCESS) return refused;
     const auto moment = moment_of(*event);
     const bool done = moment == nullptr || moment->is_reached();
     if (const CUresult status = event->context->status(); status != CUDA_SUCCESS) return status;
@@ -282,6 +230,7 @@ CUresult CUDAAPI cuEventQuery(CUevent handle) {
 
 CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
     SOFTGPU_EVENT(handle, event);
+    if (const CUresult refused = refuse_wait(*event); refused != CUDA_SUCCESS) return refused;
     if (const auto moment = moment_of(*event); moment != nullptr) moment->wait(event->context->stop);
     return event->context->status();
 }

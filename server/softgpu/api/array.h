@@ -1,0 +1,24 @@
+// CUDA arrays: rows of elements in memory of their own. Nothing samples them (the software GPU has no textures), so that
+// they lie in it row by row.
+//
+// Ownership: the registry; a destroyed array's memory goes once the context's work is done. Threads: any. Errors:
+// CUresult.
+#pragma once
+
+#include "server/softgpu/api/objects.h"
+
+namespace gpupool::softgpu {
+
+struct Array {
+    CUDA_ARRAY3D_DESCRIPTOR descriptor{};
+    Context* context = nullptr;
+    std::uint64_t address = 0;
+    std::size_t element_bytes = 0;
+    std::size_t row_bytes = 0;
+    std::size_t height = 1, depth = 1;  // as copies see them: never zero
+};
+
+// Where `bytes` bytes at an offset lie, for the copies by offset: those are for arrays of one dimension.
+CUresult place_in_line(CUarray handle, std::size_t offset, std::size_t bytes, std::uint64_t& address);
+
+}  // namespace gpupool::softgpu

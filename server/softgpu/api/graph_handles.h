@@ -1,0 +1,66 @@
+// How the graph entry points find what their handles stand for, and hand lists back.
+//
+// Threads: between SOFTGPU_GRAPHS() and the end of the entry point graph_mutex() is held. Errors: CUresult.
+#pragma once
+
+#include <algorithm>
+
+#include "server/softgpu/graph/executable.h"
+
+namespace gpupool::softgpu {
+
+inline CUgraphNode handle_of(const Node* node) {
+    return reinterpret_cast<CUgraphNode>(const_cast<Node*>(node));
+}
+
+// The usual form of such queries: without room it gives the count; with more room than needed the rest is cleared.
+template <class T, class Get>
+CUresult give_list(const std::vector<T>& list, size_t* count, bool has_room, Get put) {
+    if (!has_room) {
+        *count = list.size();
+        return CUDA_SUCCESS;
+    }
+    for (std::size_t i = 0; i < *count; ++i) put(i, i < list.size() ? &list[i] : nullptr);
+    *count = std::min(*count, list.size());
+    return CUDA_SUCCESS;
+}
+
+inline CUresult give_nodes(const std::vector<Node*>& list, CUgraphNode* nodes, size_t* count) {
+    return give_list(list, count, nodes != nullptr,
+                     [&](std::size_t i, Node* const* node) { nodes[i] = node == nullptr ? nullptr : handle_of(*node); });
+}
+
+// Nodes of one graph, each once; false when they are not.
+inline bool find_dependencies(const Graph& graph, const CUgraphNode* handles, size_t count,
+                              std::vector<Node*>& result) {
+    if (handles == nullptr && count != 0) return false;
+    for (size_t i = 0; i < count; ++i) {
+        const auto node = graphs().nodes.find(handles[i]);
+        if (node == nullptr || node->graph != &graph) return false;
+        if (std::find(result.begin(), result.end(), node.get()) != result.end()) return false;
+        result.push_back(node.get());
+    }
+    return true;
+}
+
+// Ports other than the default are a kernel's, for programmatic launches.
+inline bool good_edges(const CUgraphEdgeData* edges, size_t count) {
+    return edges == nullptr || std::all_of(edges, edges + count, [](const CUgraphEdgeData& edge) {
+               return edge.from_port <= 2 && edge.to_port == 0 && edge.type <= 1;
+           });
+}
+
+}  // namespace gpupool::softgpu
+
+#define SOFTGPU_GRAPHS() \
+    SOFTGPU_READY();     \
+    const std::lock_guard graphs_lock_(::gpupool::softgpu::graph_mutex())
+#define SOFTGPU_GRAPH(handle, name)                  \
+    const auto name = graphs().graphs.find(handle); \
+    if (name == nullptr) return CUDA_ERROR_INVALID_VALUE
+#define SOFTGPU_NODE(handle, name)                  \
+    const auto name = graphs().nodes.find(handle); \
+    if (name == nullptr) return CUDA_ERROR_INVALID_VALUE
+#define SOFTGPU_EXECUTABLE(handle, name)                  \
+    const auto name = graphs().executables.find(handle); \
+    if (name == nullptr) return CUDA_ERROR_INVALID_VALUE

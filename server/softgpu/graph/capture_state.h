@@ -1,0 +1,56 @@
+// The captures that are on: shared by capture.cpp (what streams ask) and the capture entry points.
+//
+// Ownership, threads: as capture.h; the caller holds graph_mutex(). Errors: none of their own.
+#pragma once
+
+#include <thread>
+#include <unordered_map>
+
+#include "server/softgpu/graph/capture.h"
+
+namespace gpupool::softgpu {
+
+// A stream in a capture, and the nodes that its next one depends on. Handles: a program may destroy a captured node.
+struct CapturingStream {
+    StreamPtr stream;
+    std::vector<CUgraphNode> dependencies;
+    std::vector<CUgraphEdgeData> edges;  // as many, all plain: what a query of the capture points to
+};
+
+struct Capture {
+    unsigned long long id = 0;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    std::thread::id owner;
+    StreamPtr origin;
+    GraphPtr graph;
+    bool into_existing_graph = false;
+    bool invalid = false;
+    std::unordered_map<const Stream*, CapturingStream> streams;
+
+    void join(const StreamPtr& stream, const std::vector<CUgraphNode>& dependencies);
+};
+
+// What an event stands for that was last recorded in a capture.
+struct EventCapture {
+    std::weak_ptr<Capture> capture;
+    std::vector<CUgraphNode> nodes;
+};
+
+struct Captures {
+    std::unordered_map<const Stream*, std::shared_ptr<Capture>> by_stream;
+    std::vector<std::shared_ptr<Capture>> all;
+
+    Capture* of(const Stream& stream) const;
+    // A capture of a blocking stream of the context: the legacy stream may not be used meanwhile.
+    bool any_blocking(const Context& context) const;
+    void invalidate_blocking(const Context& context);
+    void begin(std::shared_ptr<Capture> capture, const std::vector<CUgraphNode>& dependencies);
+    // Lets go of all its streams; of its graph too, unless that is to be kept.
+    void end(Capture& capture, bool keep_graph);
+};
+Captures& captures();
+
+CUstreamCaptureMode& thread_capture_mode();
+std::vector<Node*> resolve(const std::vector<CUgraphNode>& handles);
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,15 @@
+// A graph as text in Graphviz's language: each node with its type and what it does, each edge.
+//
+// Threads: the caller of dot_text() holds graph_mutex(). Errors: false when the file cannot be written.
+#pragma once
+
+#include <string>
+
+#include "server/softgpu/graph/graph.h"
+
+namespace gpupool::softgpu {
+
+std::string dot_text(const Graph& graph);
+bool write_file(const char* path, const std::string& text);
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,235 @@
+#include "server/softgpu/graph/executable.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "server/softgpu/api/copy.h"
+#include "server/softgpu/graph/plan_run.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+constexpr unsigned long long known_flags =
+    CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
+    CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+
+// Where a node begins and where it ends; for anything but a child graph the same step.
+struct Span {
+    std::uint32_t first = 0, last = 0;
+};
+
+std::uint32_t add_step(Plan& plan, PayloadPtr payload) {
+    plan.steps.push_back({std::move(payload), {}, 0});
+    return static_cast<std::uint32_t>(plan.steps.size() - 1);
+}
+
+void connect(Plan& plan, std::uint32_t from, std::uint32_t to) {
+    plan.steps[from].dependents.push_back(to);
+    ++plan.steps[to].dependency_count;
+}
+
+// Children nest as deep as the program made them: each level was a call of its own.
+Span lay_flat(Plan& plan, const Graph& graph) {
+    const Span whole{add_step(plan, nullptr), add_step(plan, nullptr)};
+    connect(plan, whole.first, whole.last);
+    std::unordered_map<const Node*, Span> spans;
+    for (const auto& node : graph.nodes) {
+        if (const auto* child = std::get_if<ChildPayload>(node->payload.get())) {
+            spans[node.get()] = lay_flat(plan, *child->graph);
+            continue;
+        }
+        const std::uint32_t step = add_step(plan, node->enabled ? node->payload : nullptr);
+        spans[node.get()] = {step, step};
+    }
+    for (const auto& node : graph.nodes) {
+        const Span& mine = spans[node.get()];
+        if (node->dependencies.empty()) connect(plan, whole.first, mine.first);
+        if (node->dependents.empty()) connect(plan, mine.last, whole.last);
+        for (const Node* from : node->dependencies) connect(plan, spans[from].last, mine.first);
+    }
+    return whole;
+}
+
+bool sorts(const Graph& graph) {
+    return graph.sorted().has_value() && std::all_of(graph.nodes.begin(), graph.nodes.end(), [](const NodePtr& node) {
+               const auto* child = std::get_if<ChildPayload>(node->payload.get());
+               return child == nullptr || sorts(*child->graph);
+           });
+}
+
+template <class F>
+void for_each_memory(const Graph& graph, F what) {
+    for (const auto& node : graph.nodes) {
+        if (const auto* child = std::get_if<ChildPayload>(node->payload.get())) for_each_memory(*child->graph, what);
+        if (const auto* allocation = std::get_if<AllocationPayload>(node->payload.get())) {
+            what(*allocation->memory, true);
+        }
+        if (const auto* free = std::get_if<FreePayload>(node->payload.get()); free != nullptr && free->memory != nullptr)
+            what(*free->memory, false);
+    }
+}
+
+Node* find_in(const Graph& graph, unsigned long long origin) {
+    for (const auto& node : graph.nodes) {
+        if (node->origin == origin) return node.get();
+        const auto* child = std::get_if<ChildPayload>(node->payload.get());
+        if (child == nullptr) continue;
+        if (Node* found = find_in(*child->graph, origin)) return found;
+    }
+    return nullptr;
+}
+
+bool is_flat(const CUDA_MEMCPY3D& copy) {
+    return copy.Height <= 1 && copy.Depth <= 1;
+}
+
+bool same_copy(const CUDA_MEMCPY3D& a, const CUDA_MEMCPY3D& b) {
+    Copy from, to;
+    if (place_copy(a, from) != CUDA_SUCCESS || place_copy(b, to) != CUDA_SUCCESS) return false;
+    check_copy(from), check_copy(to);  // for the kinds of unified sides
+    return from.from == to.from && from.to == to.to && (is_flat(a) == is_flat(b));
+}
+
+// The order in which nodes were made pairs them.
+struct Pairing {
+    CUgraphExecUpdateResultInfo info{CU_GRAPH_EXEC_UPDATE_SUCCESS, nullptr, nullptr};
+    std::vector<std::pair<Node*, const Node*>> pairs;
+
+    bool fail(CUgraphExecUpdateResult why, const Node* node) {
+        info.result = why;
+        info.errorNode = reinterpret_cast<CUgraphNode>(const_cast<Node*>(node));
+        return false;
+    }
+
+    bool pair(const Graph& to, const Graph& from) {
+        std::unordered_map<const Node*, const Node*> image;
+        for (std::size_t i = 0; i < std::min(to.nodes.size(), from.nodes.size()); ++i)
+            image[from.nodes[i].get()] = to.nodes[i].get();
+        for (std::size_t i = 0; i < from.nodes.size(); ++i) {
+            const Node& node = *from.nodes[i];
+            if (i >= to.nodes.size()) return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, &node);
+            Node& mine = *to.nodes[i];
+            if (type_of(*mine.payload) != type_of(*node.payload))
+                return fail(CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, &node);
+            if (mine.dependencies.size() != node.dependencies.size())
+                return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, &node);
+            for (const Node* dependency : node.dependencies) {
+                if (!to.has_edge(*image[dependency], mine))
+                    return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, &node);
+            }
+            if (const auto* child = std::get_if<ChildPayload>(node.payload.get())) {
+                if (!pair(*std::get<ChildPayload>(*mine.payload).graph, *child->graph)) return false;
+                continue;
+            }
+            if (!may_change(*mine.payload, *node.payload, Purpose::update))
+                return fail(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED, &node);
+            pairs.emplace_back(&mine, &node);
+        }
+        if (to.nodes.size() != from.nodes.size()) return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, nullptr);
+        return true;
+    }
+};
+
+}  // namespace
+
+Executable::Executable(GraphPtr own_copy) : graph(std::move(own_copy)) {
+    for_each_memory(*graph, [](GraphMemory& memory, bool allocates) {
+        if (allocates) memory.set_instantiated(true);
+    });
+    renew_plan();
+}
+
+Executable::~Executable() {
+    for_each_memory(*graph, [](GraphMemory& memory, bool allocates) {
+        if (allocates) memory.set_instantiated(false);
+    });
+}
+
+Node* Executable::find(const Node& original) const {
+    return find_in(*graph, original.id);
+}
+
+void Executable::renew_plan() {
+    auto made = std::make_shared<Plan>();
+    lay_flat(*made, *graph);
+    plan = std::move(made);
+}
+
+bool may_change(const Payload& from, const Payload& to, Purpose purpose) {
+    if (from.index() != to.index()) return false;
+    if (const auto* copy = std::get_if<CopyPayload>(&from)) {
+        const auto& other = std::get<CopyPayload>(to);
+        return copy->context == other.context && same_copy(copy->copy, other.copy);
+    }
+    if (const auto* fill = std::get_if<FillPayload>(&from)) {
+        const auto& other = std::get<FillPayload>(to);
+        return fill->context == other.context && (fill->fill.height <= 1) == (other.fill.height <= 1);
+    }
+    if (const auto* kernel = std::get_if<KernelPayload>(&from))
+        return kernel->call.module->context == std::get<KernelPayload>(to).call.module->context;
+    if (const auto* allocation = std::get_if<AllocationPayload>(&from))
+        return purpose == Purpose::update && allocation->memory == std::get<AllocationPayload>(to).memory;
+    if (const auto* free = std::get_if<FreePayload>(&from))
+        return purpose == Purpose::update && free->pointer == std::get<FreePayload>(to).pointer;
+    return true;
+}
+
+CUgraphExecUpdateResultInfo update(Graph& own, const Graph& from) {
+    Pairing pairing;
+    if (!pairing.pair(own, from)) return pairing.info;
+    for (const auto& [mine, node] : pairing.pairs) mine->payload = node->payload;
+    return pairing.info;
+}
+
+CUresult instantiate(const GraphPtr& graph, unsigned long long flags, CUDA_GRAPH_INSTANTIATE_PARAMS* params,
+                     CUgraphExec* result) {
+    const auto fail = [&](CUresult error, CUgraphInstantiateResult why) {
+        if (params != nullptr) params->result_out = why;
+        return error;
+    };
+    if (result == nullptr || (flags & ~known_flags) != 0 || graph->capturing)
+        return fail(CUDA_ERROR_INVALID_VALUE, CUDA_GRAPH_INSTANTIATE_ERROR);
+    if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0)
+        return fail(CUDA_ERROR_NOT_SUPPORTED, CUDA_GRAPH_INSTANTIATE_ERROR);
+    if (!sorts(*graph)) return fail(CUDA_ERROR_INVALID_VALUE, CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE);
+    // What a graph allocates has one address, so that only one executable at a time can.
+    bool taken = false;
+    for_each_memory(*graph, [&](GraphMemory& memory, bool allocates) { taken |= allocates && memory.instantiated(); });
+    if (taken) return fail(CUDA_ERROR_NOT_SUPPORTED, CUDA_GRAPH_INSTANTIATE_ERROR);
+    auto executable = std::make_shared<Executable>(graph->clone(false));
+    executable->flags = flags;
+    graphs().executables.add(executable);
+    *result = reinterpret_cast<CUgraphExec>(executable.get());
+    if (params != nullptr) params->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
+    return CUDA_SUCCESS;
+}
+
+CUresult launch(const std::shared_ptr<Executable>& executable, const StreamPtr& stream) {
+    auto run = std::make_shared<PlanRun>(stream->context);
+    {
+        const std::lock_guard lock(graph_mutex());
+        std::map<GraphMemory*, bool> left;  // allocated by the graph, and whether it is left so
+        for_each_memory(*executable->graph, [&](GraphMemory& memory, bool allocates) {
+            if (allocates) left.emplace(&memory, true);
+        });
+        for_each_memory(*executable->graph, [&](GraphMemory& memory, bool allocates) {
+            if (!allocates && left.count(&memory) != 0) left[&memory] = false;
+        });
+        for (const auto& [memory, stays] : left) {
+            if (!memory->held()) continue;
+            if ((executable->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) == 0)
+                return CUDA_ERROR_INVALID_VALUE;
+            run->free_first(memory->shared_from_this());
+        }
+        for_each_memory(*executable->graph, [&](GraphMemory& memory, bool allocates) {
+            if (!allocates) memory.set_held(false);
+        });
+        for (const auto& [memory, stays] : left) memory->set_held(stays);
+        run->take(executable->plan, executable->last_launch);
+        executable->last_launch = run->done();
+    }
+    submit_ordered(stream, [run] { return run->run(); });
+    return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::softgpu

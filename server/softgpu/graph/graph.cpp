@@ -1,0 +1,136 @@
+#include "server/softgpu/graph/graph.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace gpupool::softgpu {
+namespace {
+
+template <class T>
+void erase_one(std::vector<T*>& from, const T* what) {
+    from.erase(std::find(from.begin(), from.end(), what));
+}
+
+}  // namespace
+
+std::mutex& graph_mutex() {
+    static std::mutex& mutex = *new std::mutex;
+    return mutex;
+}
+
+GraphRegistries& graphs() {
+    static GraphRegistries& instance = *new GraphRegistries;
+    return instance;
+}
+
+CUgraphNodeType type_of(const Payload& payload) {
+    constexpr CUgraphNodeType types[] = {
+        CU_GRAPH_NODE_TYPE_KERNEL,     CU_GRAPH_NODE_TYPE_MEMCPY,       CU_GRAPH_NODE_TYPE_MEMSET,
+        CU_GRAPH_NODE_TYPE_HOST,       CU_GRAPH_NODE_TYPE_GRAPH,        CU_GRAPH_NODE_TYPE_EMPTY,
+        CU_GRAPH_NODE_TYPE_WAIT_EVENT, CU_GRAPH_NODE_TYPE_EVENT_RECORD, CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+        CU_GRAPH_NODE_TYPE_MEM_FREE,   CU_GRAPH_NODE_TYPE_BATCH_MEM_OP};
+    static_assert(std::size(types) == std::variant_size_v<Payload>);
+    return types[payload.index()];
+}
+
+Graph::~Graph() {
+    for (const auto& node : nodes) {
+        graphs().nodes.remove(node.get());
+        if (const auto* child = std::get_if<ChildPayload>(node->payload.get())) {
+            graphs().graphs.remove(child->graph.get());
+        }
+    }
+}
+
+Node* Graph::add(PayloadPtr payload, const std::vector<Node*>& dependencies) {
+    auto node = std::make_shared<Node>();
+    node->graph = this;
+    node->id = state().next_id.fetch_add(1);
+    node->payload = std::move(payload);
+    nodes.push_back(node);
+    for (Node* from : dependencies) add_edge(*from, *node);
+    return node.get();
+}
+
+void Graph::remove(Node& node) {
+    for (Node* from : node.dependencies) erase_one(from->dependents, &node);
+    for (Node* to : node.dependents) erase_one(to->dependencies, &node);
+    graphs().nodes.remove(&node);
+    nodes.erase(std::find_if(nodes.begin(), nodes.end(), [&](const NodePtr& n) { return n.get() == &node; }));
+}
+
+bool Graph::has_edge(const Node& from, const Node& to) const {
+    return std::find(to.dependencies.begin(), to.dependencies.end(), &from) != to.dependencies.end();
+}
+
+void Graph::add_edge(Node& from, Node& to) {
+    from.dependents.push_back(&to);
+    to.dependencies.push_back(&from);
+}
+
+void Graph::remove_edge(Node& from, Node& to) {
+    erase_one(from.dependents, &to);
+    erase_one(to.dependencies, &from);
+}
+
+std::vector<Node*> Graph::roots() const {
+    std::vector<Node*> result;
+    for (const auto& node : nodes) {
+        if (node->dependencies.empty()) result.push_back(node.get());
+    }
+    return result;
+}
+
+std::optional<std::vector<Node*>> Graph::sorted() const {
+    std::unordered_map<const Node*, std::size_t> missing;
+    std::vector<Node*> result = roots();
+    for (const auto& node : nodes) missing[node.get()] = node->dependencies.size();
+    for (std::size_t i = 0; i < result.size(); ++i) {
+        for (Node* to : result[i]->dependents) {
+            if (--missing[to] == 0) result.push_back(to);
+        }
+    }
+    if (result.size() != nodes.size()) return std::nullopt;
+    return result;
+}
+
+GraphPtr Graph::clone(bool registered) const {
+    auto result = std::make_shared<Graph>();
+    result->id = state().next_id.fetch_add(1);
+    result->origin = id;
+    std::unordered_map<const Node*, Node*> image;
+    for (const auto& node : nodes) {
+        PayloadPtr payload = node->payload;
+        if (const auto* child = std::get_if<ChildPayload>(payload.get())) {
+            GraphPtr inner = child->graph->clone(registered);
+            inner->is_child = true;
+            if (registered) graphs().graphs.add(inner);
+            payload = std::make_shared<const Payload>(ChildPayload{std::move(inner)});
+        }
+        Node* copy = result->add(std::move(payload), {});
+        copy->origin = node->id;
+        copy->enabled = node->enabled;
+        image[node.get()] = copy;
+    }
+    for (const auto& node : nodes) {
+        for (const Node* from : node->dependencies) result->add_edge(*image[from], *image[node.get()]);
+    }
+    if (registered) result->register_nodes();
+    return result;
+}
+
+void Graph::register_nodes() {
+    for (const auto& node : nodes) graphs().nodes.add(node);
+}
+
+bool Graph::holds_memory_nodes() const {
+    return std::any_of(nodes.begin(), nodes.end(), [](const NodePtr& node) {
+        if (const auto* child = std::get_if<ChildPayload>(node->payload.get())) {
+            return child->graph->holds_memory_nodes();
+        }
+        return std::holds_alternative<AllocationPayload>(*node->payload) ||
+               std::holds_alternative<FreePayload>(*node->payload);
+    });
+}
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,117 @@
+// Graphs as a program builds them: nodes, what each does, and the edges between them.
+//
+// Ownership: a Graph owns its nodes, a child graph's node its graph; handles are looked up in `graphs()`. What a node
+// does (its payload) is never changed in place but replaced, so that clones and running graphs share it.
+// Threads: everything here is guarded by graph_mutex(), one for the process: captures touch graphs from several threads.
+// It is never held while work is submitted or waited for. Errors: CUresult, as the driver gives them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "server/softgpu/api/kernel_call.h"
+#include "server/softgpu/graph/memory.h"
+
+namespace gpupool::softgpu {
+
+struct Graph;
+struct Node;
+struct Executable;
+using GraphPtr = std::shared_ptr<Graph>;
+using NodePtr = std::shared_ptr<Node>;
+
+struct KernelPayload {
+    KernelCall call;
+    std::map<int, CUlaunchAttributeValue> attributes;
+    std::vector<void*> addresses;  // into call.params: what a query of the parameters gives
+};
+struct CopyPayload {
+    CUDA_MEMCPY3D copy{};
+    Context* context = nullptr;
+};
+struct FillPayload {
+    CUDA_MEMSET_NODE_PARAMS fill{};
+    Context* context = nullptr;
+};
+struct HostPayload {
+    CUhostFn function = nullptr;
+    void* data = nullptr;
+};
+struct ChildPayload {
+    GraphPtr graph;
+};
+struct EmptyPayload {};
+struct WaitPayload {
+    std::shared_ptr<Event> event;
+};
+struct RecordPayload {
+    std::shared_ptr<Event> event;
+};
+struct AllocationPayload {
+    CUDA_MEM_ALLOC_NODE_PARAMS params{};
+    std::vector<CUmemAccessDesc> access;
+    std::shared_ptr<GraphMemory> memory;
+};
+struct FreePayload {
+    CUdeviceptr pointer = 0;
+    std::shared_ptr<GraphMemory> memory;  // null: memory that was allocated outside of graphs
+};
+struct MemoryOperationsPayload {
+    Context* context = nullptr;
+    std::vector<CUstreamBatchMemOpParams> operations;
+    unsigned flags = 0;
+};
+using Payload = std::variant<KernelPayload, CopyPayload, FillPayload, HostPayload, ChildPayload, EmptyPayload,
+                             WaitPayload, RecordPayload, AllocationPayload, FreePayload, MemoryOperationsPayload>;
+using PayloadPtr = std::shared_ptr<const Payload>;
+
+CUgraphNodeType type_of(const Payload& payload);
+
+struct Node {
+    Graph* graph = nullptr;
+    unsigned long long id = 0;
+    unsigned long long origin = 0;  // the id of the node that this one was cloned from
+    PayloadPtr payload;
+    std::vector<Node*> dependencies;  // in the order in which the edges were made
+    std::vector<Node*> dependents;
+    bool enabled = true;  // of an executable graph's own copy
+};
+
+// An edge with a port other than the default waits for all of its node all the same: the software GPU has no
+// programmatic launches.
+struct Graph : std::enable_shared_from_this<Graph> {
+    ~Graph();
+    std::vector<NodePtr> nodes;  // in the order in which they were made
+    unsigned long long id = 0;
+    unsigned long long origin = 0;
+    bool is_child = false;  // a child graph's handle is its node's
+    bool capturing = false;
+
+    Node* add(PayloadPtr payload, const std::vector<Node*>& dependencies);
+    void remove(Node& node);
+    bool has_edge(const Node& from, const Node& to) const;
+    void add_edge(Node& from, Node& to);
+    void remove_edge(Node& from, Node& to);
+    std::vector<Node*> roots() const;
+    // Dependencies first; empty optional when there is a cycle.
+    std::optional<std::vector<Node*>> sorted() const;
+    // Registered nodes can be found by their handles.
+    GraphPtr clone(bool registered) const;
+    void register_nodes();
+    bool holds_memory_nodes() const;
+};
+
+std::mutex& graph_mutex();
+
+struct GraphRegistries {
+    Registry<Graph> graphs;
+    Registry<Node> nodes;
+    Registry<Executable> executables;
+};
+GraphRegistries& graphs();
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,81 @@
+#include "server/softgpu/graph/memory.h"
+
+#include <sys/mman.h>
+
+#include <map>
+#include <shared_mutex>
+
+namespace gpupool::softgpu {
+namespace {
+
+constexpr std::uint64_t max_bytes = std::uint64_t{1} << 46;
+
+struct Reservations {
+    std::shared_mutex mutex;
+    std::map<std::uint64_t, std::weak_ptr<GraphMemory>> by_begin;
+};
+
+Reservations& reservations() {
+    static Reservations& instance = *new Reservations;
+    return instance;
+}
+
+}  // namespace
+
+std::shared_ptr<GraphMemory> GraphMemory::reserve(Device& device, std::uint64_t size_bytes) {
+    if (size_bytes == 0 || size_bytes > max_bytes) return nullptr;
+    void* memory =
+        mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return nullptr;
+    const auto address = reinterpret_cast<std::uint64_t>(memory);
+    auto result = std::make_shared<GraphMemory>(device, address, size_bytes);
+    const std::unique_lock lock(reservations().mutex);
+    reservations().by_begin[address] = result;
+    return result;
+}
+
+GraphMemory::GraphMemory(Device& device, std::uint64_t address, std::uint64_t size_bytes)
+    : device_(device), address_(address), size_bytes_(size_bytes) {}
+
+GraphMemory::~GraphMemory() {
+    {
+        const std::unique_lock lock(reservations().mutex);
+        reservations().by_begin.erase(address_);
+    }
+    munmap(reinterpret_cast<void*>(address_), size_bytes_);
+}
+
+bool GraphMemory::reserves(std::uint64_t address, std::uint64_t bytes) {
+    const std::shared_lock lock(reservations().mutex);
+    const auto& all = reservations().by_begin;
+    auto at = all.upper_bound(address);
+    if (at == all.begin()) return false;
+    const auto memory = (--at)->second.lock();
+    if (memory == nullptr || address - memory->address_ >= memory->size_bytes_) return false;
+    return bytes <= memory->size_bytes_ - (address - memory->address_);
+}
+
+std::shared_ptr<GraphMemory> GraphMemory::find(std::uint64_t address) {
+    const std::shared_lock lock(reservations().mutex);
+    const auto found = reservations().by_begin.find(address);
+    return found == reservations().by_begin.end() ? nullptr : found->second.lock();
+}
+
+CUresult GraphMemory::allocate(Context& context) {
+    const std::uint64_t counted = (size_bytes_ + 511) / 512 * 512;
+    if (!device_.take(counted)) return CUDA_ERROR_OUT_OF_MEMORY;
+    Allocation allocation{address_,        size_bytes_, MemoryKind::device,           &context,
+                          device_.ordinal, 0,           state().next_id.fetch_add(1), counted,
+                          nullptr};
+    allocation.graph_memory = shared_from_this();
+    state().allocations.add(allocation);
+    return CUDA_SUCCESS;
+}
+
+CUresult GraphMemory::free() {
+    Allocation removed;
+    if (state().allocations.remove(address_, removed)) release_memory(removed);
+    return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,48 @@
+// Memory that a graph allocates: its address is known when the node is made, its bytes are there from the node's run on.
+//
+// Ownership: nodes, running graphs and the live allocation share the reserved addresses; they go with the last of them.
+// Threads: any. Errors: CUresult.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "server/softgpu/api/objects.h"
+
+namespace gpupool::softgpu {
+
+class GraphMemory : public std::enable_shared_from_this<GraphMemory> {
+  public:
+    // Null when there are no addresses left.
+    static std::shared_ptr<GraphMemory> reserve(Device& device, std::uint64_t size_bytes);
+    GraphMemory(Device& device, std::uint64_t address, std::uint64_t size_bytes);
+    ~GraphMemory();
+    GraphMemory(const GraphMemory&) = delete;
+    GraphMemory& operator=(const GraphMemory&) = delete;
+
+    // Whether a graph's memory will lie there, and which graph's begins there (null: none).
+    static bool reserves(std::uint64_t address, std::uint64_t bytes);
+    static std::shared_ptr<GraphMemory> find(std::uint64_t address);
+
+    // What the nodes do when they run.
+    CUresult allocate(Context& context);
+    CUresult free();
+
+    std::uint64_t address() const noexcept { return address_; }
+    std::uint64_t size_bytes() const noexcept { return size_bytes_; }
+    // By the calls made, not by what has run: a launch allocates, a free outside of the graph frees.
+    bool held() const noexcept { return held_.load(); }
+    void set_held(bool held) noexcept { held_.store(held); }
+    bool instantiated() const noexcept { return instantiated_.load(); }
+    void set_instantiated(bool instantiated) noexcept { instantiated_.store(instantiated); }
+
+  private:
+    Device& device_;
+    const std::uint64_t address_;
+    const std::uint64_t size_bytes_;
+    std::atomic<bool> held_{false};
+    std::atomic<bool> instantiated_{false};
+};
+
+}  // namespace gpupool::softgpu

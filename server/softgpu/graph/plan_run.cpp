@@ -1,0 +1,107 @@
+#include "server/softgpu/graph/plan_run.h"
+
+#include <system_error>
+#include <thread>
+
+#include "server/softgpu/graph/payload.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+// Steps side by side beyond this many wait for one to end.
+constexpr std::size_t max_helpers = 31;
+
+void reach_once(Moment& moment) {
+    if (!moment.is_reached()) moment.reach();
+}
+
+}  // namespace
+
+PlanRun::PlanRun(Context& context) : context_(context), done_(std::make_shared<Moment>()) {}
+
+PlanRun::~PlanRun() {
+    reach_all();
+}
+
+void PlanRun::reach_all() {
+    for (const auto& moment : moments_) {
+        if (moment != nullptr) reach_once(*moment);
+    }
+    reach_once(*done_);
+}
+
+void PlanRun::take(std::shared_ptr<const Plan> plan, std::shared_ptr<Moment> previous) {
+    plan_ = std::move(plan);
+    previous_ = std::move(previous);
+    moments_.resize(plan_->steps.size());
+    for (std::size_t i = 0; i < moments_.size(); ++i) {
+        const Payload* payload = plan_->steps[i].payload.get();
+        const auto* record = payload == nullptr ? nullptr : std::get_if<RecordPayload>(payload);
+        if (record == nullptr) continue;
+        moments_[i] = std::make_shared<Moment>();
+        record->event->captured = nullptr;
+        const std::lock_guard lock(record->event->mutex);
+        record->event->moment = moments_[i];
+    }
+}
+
+CUresult PlanRun::run() {
+    if (previous_ != nullptr) previous_->wait(context_.stop);
+    for (const auto& memory : free_first_) memory->free();
+    std::unique_lock lock(mutex_);
+    remaining_ = plan_->steps.size();
+    for (std::uint32_t i = 0; i < remaining_; ++i) {
+        missing_.push_back(plan_->steps[i].dependency_count);
+        if (missing_[i] == 0) ready_.push_back(i);
+    }
+    while (remaining_ != 0) {
+        work(lock);
+        changed_.wait(lock, [&] { return remaining_ == 0 || !ready_.empty(); });
+    }
+    changed_.wait(lock, [&] { return helpers_ == 0; });
+    lock.unlock();
+    reach_all();
+    return result_;
+}
+
+// Takes steps until none is ready; the lock is open while one runs.
+void PlanRun::work(std::unique_lock<std::mutex>& lock) {
+    while (!ready_.empty()) {
+        const std::uint32_t step = ready_.front();
+        ready_.pop_front();
+        call_help();
+        const PayloadPtr& payload = plan_->steps[step].payload;
+        if (payload != nullptr && result_ == CUDA_SUCCESS && !context_.stop.load()) {
+            lock.unlock();
+            const CUresult result = run_payload(*payload, context_, moments_[step]);
+            lock.lock();
+            if (result_ == CUDA_SUCCESS) result_ = result;
+        }
+        for (const std::uint32_t next : plan_->steps[step].dependents) {
+            if (--missing_[next] == 0) ready_.push_back(next);
+        }
+        --remaining_;
+        changed_.notify_all();
+    }
+}
+
+// For every step that is ready beside the one that the caller is about to run, a helper. The caller holds the lock.
+void PlanRun::call_help() {
+    while (ready_.size() > starting_ && helpers_ < max_helpers) {
+        try {
+            std::thread([self = shared_from_this()] {
+                std::unique_lock lock(self->mutex_);
+                --self->starting_;
+                self->work(lock);
+                --self->helpers_;
+                self->changed_.notify_all();
+            }).detach();
+        } catch (const std::system_error&) {
+            return;  // no more threads: whoever works comes to it in time
+        }
+        ++helpers_;
+        ++starting_;
+    }
+}
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,48 @@
+// One launch of a graph: its steps in an order that their edges allow, independent ones side by side.
+//
+// Ownership: shared by the stream's work and the threads that help. Threads: run() on the stream's own thread; it brings
+// helpers for steps that nothing keeps apart, since one may wait for what another does, and waits for them.
+// Errors: the first step that fails ends the launch; the others are skipped.
+#pragma once
+
+#include "server/softgpu/graph/executable.h"
+
+namespace gpupool::softgpu {
+
+class PlanRun : public std::enable_shared_from_this<PlanRun> {
+  public:
+    explicit PlanRun(Context& context);
+    // Whoever waits for this launch's events must not wait for ever, even when a fault skipped it.
+    ~PlanRun();
+    PlanRun(const PlanRun&) = delete;
+    PlanRun& operator=(const PlanRun&) = delete;
+
+    void free_first(std::shared_ptr<GraphMemory> memory) { free_first_.push_back(std::move(memory)); }
+    // From here on the events that the plan records stand for this launch. Under graph_mutex().
+    void take(std::shared_ptr<const Plan> plan, std::shared_ptr<Moment> previous);
+    const std::shared_ptr<Moment>& done() const { return done_; }
+
+    CUresult run();
+
+  private:
+    void work(std::unique_lock<std::mutex>& lock);
+    void call_help();
+    void reach_all();
+
+    Context& context_;
+    std::shared_ptr<const Plan> plan_;
+    std::vector<std::shared_ptr<Moment>> moments_;  // of record steps; null for others
+    std::vector<std::shared_ptr<GraphMemory>> free_first_;
+    std::shared_ptr<Moment> previous_, done_;
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::vector<std::uint32_t> missing_;
+    std::deque<std::uint32_t> ready_;
+    std::size_t remaining_ = 0;
+    std::size_t helpers_ = 0;
+    std::size_t starting_ = 0;  // helpers that have not looked for a step yet
+    CUresult result_ = CUDA_SUCCESS;
+};
+
+}  // namespace gpupool::softgpu
