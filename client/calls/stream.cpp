@@ -68,8 +68,12 @@ CUresult check_both(CUstream stream, CUevent event) {
 
 // An event that a capture recorded stands for nodes of a graph, not for work that one could wait for.
 CUresult check_not_captured(CUevent event) {
-    const CUresult result = check_event(event);
-    return result != CUDA_SUCCESS ? result : this_session().captures.refuse_if_captured(event);
+    CUresult result = check_event(event);
+    Captures& captures = this_session().captures;
+    if (result == CUDA_SUCCESS) {
+        result = captures.refuse_if_captured(event);
+    }
+    return result != CUDA_SUCCESS || !captures.any() ? result : captures.before_unsafe_call();
 }
 
 template <class Send>

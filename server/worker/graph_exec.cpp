@@ -395,6 +395,15 @@ CUresult GraphExec::update(CUgraph graph, CUgraphExecUpdateResultInfo& informati
         release(next);
         return result;
     }
+    // The nodes of the first graph go on naming what they named, if it is done in the same way.
+    if (std::equal(now_.turns.begin(), now_.turns.end(), next.turns.begin(), next.turns.end(),
+                   [](const auto& a, const auto& b) { return a->kind == b->kind; })) {
+        for (const auto& [node, turn] : now_.by_node) {
+            const auto place = std::find_if(now_.turns.begin(), now_.turns.end(),
+                                            [turn = turn](const auto& one) { return one.get() == turn; });
+            next.by_node.emplace(node, next.turns[static_cast<std::size_t>(place - now_.turns.begin())].get());
+        }
+    }
     // Launches that are under way use what was before.
     before_.push_back(std::move(now_));
     now_ = std::move(next);
@@ -402,8 +411,10 @@ CUresult GraphExec::update(CUgraph graph, CUgraphExecUpdateResultInfo& informati
 }
 
 CUresult GraphExec::own_node(CUgraphNode node, CUgraphNode& own) const {
+    // Updates change what the nodes do, not which they are.
+    const CUgraph clone = before_.empty() ? now_.clone : before_.front().clone;
     own = node;
-    return now_.clone == nullptr ? CUDA_SUCCESS : driver::call(api_.cuGraphNodeFindInClone, &own, node, now_.clone);
+    return clone == nullptr ? CUDA_SUCCESS : driver::call(api_.cuGraphNodeFindInClone, &own, node, clone);
 }
 
 CUresult GraphExec::set(CUgraphNode node, CUgraphNodeParams& parameters) {

@@ -1,23 +1,35 @@
 #!/usr/bin/env python3
 """Runs one program forwarded to the server of these tests: it must exit with 0 in time, without a report of a sanitizer.
 
+With --against FILE its output must be that file's: what the program wrote on a real GPU.
+
 A program with --sections is asked for them (--list) and runs once for each, so that one does not hide the next. Those that
 not-yet.txt names are left out, and said to be.
 """
 
 import sys
+from pathlib import Path
 
 import not_yet
 from setting import indent, parse, run
 
 
-def run_once(setting, name, command, limit_s):
+def differences(output, path):
+    seen, expected = output.splitlines(), Path(path).read_text(encoding="utf-8").splitlines()
+    pairs = zip(seen + [""] * len(expected), expected + [""] * len(seen))
+    return [f"{one!r}, on a real GPU {other!r}" for one, other in pairs if one != other]
+
+
+def run_once(setting, name, command, limit_s, against=None):
     """True when it held; shows what it wrote when it did not."""
     known = setting.written_reports(name) + setting.written_reports("server")
     outcome = run(command, setting.client(name), limit_s)
     # A report of the server's may come from a test that runs meanwhile: both fail, and the report says of what.
     clean = all([setting.check_reports(name, known), setting.check_reports("server", known)])
-    held = outcome.status == 0 and clean
+    different = differences(outcome.output, against) if against and outcome.status == 0 else []
+    if different:
+        print(indent("\n".join(different)))
+    held = outcome.status == 0 and clean and not different
     print(f"{'ok  ' if held else 'FAIL'} {' '.join(str(part) for part in command[1:]) or name}  ({outcome.seconds:.1f} s)")
     if not held:
         print(indent(outcome.output + outcome.errors) + f"    ended with {outcome.end()}")
@@ -37,13 +49,15 @@ def main():
         parser.add_argument("--name", required=True, help="whose reports are whose")
         parser.add_argument("--limit", type=float, default=100, help="seconds for one run")
         parser.add_argument("--sections", action="store_true")
+        parser.add_argument("--against", metavar="FILE")
         parser.add_argument("program")
         parser.add_argument("arguments", nargs="*")
 
     setting, arguments = parse(__doc__, add)
     program = setting.build / arguments.program
     if not arguments.sections:
-        sys.exit(0 if run_once(setting, arguments.name, [program, *arguments.arguments], arguments.limit) else 1)
+        held = run_once(setting, arguments.name, [program, *arguments.arguments], arguments.limit, arguments.against)
+        sys.exit(0 if held else 1)
 
     sections = list_sections(setting, arguments.name, program, arguments.limit)
     left_out = not_yet.sections_of(program.name)
