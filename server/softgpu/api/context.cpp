@@ -1,6 +1,7 @@
 // Contexts: primary and created ones, and each thread's stack of current contexts.
 #include "server/softgpu/api/objects.h"
 #include "server/softgpu/exec/device_heap.h"
+#include "server/softgpu/graph/capture.h"
 
 namespace gpupool::softgpu {
 namespace {
@@ -10,11 +11,8 @@ CUcontext handle_of(const ContextPtr& context) {
 }
 
 // A destroyed context's object stays: streams of other threads may still refer to it.
-void bury(ContextPtr context) {
-    static std::vector<ContextPtr>& buried = *new std::vector<ContextPtr>;
-    static std::mutex& mutex = *new std::mutex;
-    const std::lock_guard lock(mutex);
-    buried.push_back(std::move(context));
+void bury(const ContextPtr& context) {
+    state().destroyed_contexts.add(context);
 }
 
 CUresult create(CUcontext* result, unsigned flags, CUdevice device) {
@@ -41,9 +39,9 @@ CUresult context_or_current(CUcontext handle, ContextPtr& result) {
     return result->active.load() ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-void close_primary(Context& context) {
-    context.references = 0;
-    if (context.active.load()) context.close();
+CUresult unknown_context(CUcontext handle) {
+    return state().destroyed_contexts.find(handle) != nullptr ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                                              : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 }  // namespace
@@ -62,7 +60,9 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
     SOFTGPU_NOT_NULL(result);
     const std::lock_guard lock(state().mutex);
     Context& context = *found->primary;
-    if (context.references++ == 0) context.open();
+    // A reset closes it, and leaves earlier retains as they are.
+    ++context.references;
+    if (!context.active.load()) context.open();
     *result = handle_of(found->primary);
     return CUDA_SUCCESS;
 }
@@ -72,7 +72,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     const std::lock_guard lock(state().mutex);
     Context& context = *found->primary;
     if (context.references == 0) return CUDA_ERROR_INVALID_CONTEXT;
-    if (--context.references == 0) close_primary(context);
+    if (--context.references == 0 && context.active.load()) context.close();
     return CUDA_SUCCESS;
 }
 
@@ -83,7 +83,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
 CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device) {
     SOFTGPU_DEVICE(device, found);
     const std::lock_guard lock(state().mutex);
-    close_primary(*found->primary);
+    if (found->primary->active.load()) found->primary->close();
     return CUDA_SUCCESS;
 }
 
@@ -134,13 +134,13 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
     auto& stack = context_stack();
     if (!stack.empty() && stack.back() == handle) stack.pop_back();
     context->close();
-    bury(std::move(context));
+    bury(context);
     return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext handle) {
     SOFTGPU_READY();
-    if (state().contexts.find(handle) == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (state().contexts.find(handle) == nullptr) return unknown_context(handle);
     context_stack().push_back(handle);
     return CUDA_SUCCESS;
 }
@@ -161,7 +161,7 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
         if (!stack.empty()) stack.pop_back();
         return CUDA_SUCCESS;
     }
-    if (state().contexts.find(handle) == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (state().contexts.find(handle) == nullptr) return unknown_context(handle);
     if (stack.empty())
         stack.push_back(handle);
     else
@@ -230,6 +230,7 @@ CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
 
 CUresult CUDAAPI cuCtxSynchronize(void) {
     SOFTGPU_CONTEXT(context);
+    if (const CUresult refused = refuse_wait(*context); refused != CUDA_SUCCESS) return refused;
     context->synchronize();
     return context->status();
 }
@@ -237,6 +238,7 @@ CUresult CUDAAPI cuCtxSynchronize(void) {
 CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle) {
     ContextPtr context;
     if (const CUresult error = context_or_current(handle, context); error != CUDA_SUCCESS) return error;
+    if (const CUresult refused = refuse_wait(*context); refused != CUDA_SUCCESS) return refused;
     context->synchronize();
     return context->status();
 }

@@ -1,4 +1,6 @@
 // Devices: how many, how large, and what they say about themselves.
+#include <pthread.h>
+
 #include <cstdlib>
 #include <cstring>
 
@@ -133,10 +135,16 @@ extern "C" {
 
 CUresult CUDAAPI cuInit(unsigned int flags) {
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (state().forked.load()) return CUDA_ERROR_NOT_INITIALIZED;
     const std::lock_guard lock(state().mutex);
     if (!state().initialised.load()) {
         if (state().devices.empty()) create_devices();
         if (state().devices.empty()) return CUDA_ERROR_NO_DEVICE;
+        // Its threads stay behind, and its locks may be held for ever: a child is refused everything.
+        pthread_atfork(nullptr, nullptr, [] {
+            state().forked = true;
+            state().initialised = false;
+        });
         state().initialised.store(true, std::memory_order_release);
     }
     return CUDA_SUCCESS;

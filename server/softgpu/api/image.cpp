@@ -87,6 +87,10 @@ CUresult ptx_of_image(const void* image, std::string& text, std::string& message
 
 CUresult compile_text(const std::string& text, std::shared_ptr<CompiledModule>& code, std::string& message) {
     auto compiled = compile(text);
+    if (!compiled && compiled.error().code == ErrorCode::limit_exceeded) {
+        message = "PTX " + compiled.error().message;
+        return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+    }
     if (!compiled) {
         message = "PTX " + compiled.error().message;
         return CUDA_ERROR_INVALID_PTX;

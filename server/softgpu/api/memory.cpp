@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include "server/softgpu/exec/address_space.h"
+#include "server/softgpu/graph/capture.h"
+#include "server/softgpu/graph/memory.h"
 
 namespace gpupool::softgpu {
 namespace {
@@ -50,15 +52,24 @@ using namespace gpupool::softgpu;
 
 namespace {
 
+// A free needs no current context: the memory knows its own.
 CUresult free_of_kind(std::uint64_t address, bool host) {
+    SOFTGPU_READY();
+    if (!context_stack().empty()) {
+        SOFTGPU_CONTEXT(context);
+    }
+    SOFTGPU_NOT_WHILE_CAPTURING();
+    if (address == 0) return CUDA_SUCCESS;
     Allocation found;
     if (!state().allocations.find(address, found) || found.begin != address) return CUDA_ERROR_INVALID_VALUE;
     const bool fits =
         host ? found.kind == MemoryKind::host : found.kind == MemoryKind::device || found.kind == MemoryKind::managed;
     if (!fits) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult status = found.context->status(); status != CUDA_SUCCESS) return status;
     // Natively a free waits for the context's work.
     found.context->synchronize();
     if (!state().allocations.remove(address, found)) return CUDA_ERROR_INVALID_VALUE;
+    if (found.graph_memory != nullptr) found.graph_memory->set_held(false);
     release_memory(found);
     return CUDA_SUCCESS;
 }
@@ -117,6 +128,7 @@ CUresult CUDAAPI cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
 
 CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
     SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_WHILE_CAPTURING();
     SOFTGPU_NOT_NULL(pointer);
     std::uint64_t address = 0;
     const CUresult result = allocate({context.get(), bytes, MemoryKind::device, 0, nullptr}, address);
@@ -127,6 +139,7 @@ CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
 CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width, size_t height,
                                     unsigned element) {
     SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_WHILE_CAPTURING();
     if (pointer == nullptr || pitch == nullptr || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
     if (element != 4 && element != 8 && element != 16) return CUDA_ERROR_INVALID_VALUE;
     if (width > (std::size_t{1} << 40) || height > (std::size_t{1} << 31)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -139,12 +152,12 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t 
 }
 
 CUresult CUDAAPI cuMemFree_v2(CUdeviceptr pointer) {
-    SOFTGPU_CONTEXT(context);
-    return pointer == 0 ? CUDA_SUCCESS : free_of_kind(pointer, false);
+    return free_of_kind(pointer, false);
 }
 
 CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
     SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_WHILE_CAPTURING();
     SOFTGPU_NOT_NULL(pointer);
     if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) return CUDA_ERROR_INVALID_VALUE;
     std::uint64_t address = 0;
@@ -155,6 +168,7 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned 
 
 CUresult CUDAAPI cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
     SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_WHILE_CAPTURING();
     SOFTGPU_NOT_NULL(pointer);
     if ((flags & ~7U) != 0) return CUDA_ERROR_INVALID_VALUE;
     std::uint64_t address = 0;
@@ -168,12 +182,12 @@ CUresult CUDAAPI cuMemAllocHost_v2(void** pointer, size_t bytes) {
 }
 
 CUresult CUDAAPI cuMemFreeHost(void* pointer) {
-    SOFTGPU_CONTEXT(context);
-    return pointer == nullptr ? CUDA_SUCCESS : free_of_kind(reinterpret_cast<std::uint64_t>(pointer), true);
+    return free_of_kind(reinterpret_cast<std::uint64_t>(pointer), true);
 }
 
 CUresult CUDAAPI cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flags) {
     SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_WHILE_CAPTURING();
     if (pointer == nullptr || bytes == 0 || (flags & ~15U) != 0) return CUDA_ERROR_INVALID_VALUE;
     const auto begin = reinterpret_cast<std::uint64_t>(pointer);
     if (AddressSpace::instance().touches(begin, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
@@ -184,6 +198,7 @@ CUresult CUDAAPI cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flag
 
 CUresult CUDAAPI cuMemHostUnregister(void* pointer) {
     SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_WHILE_CAPTURING();
     Allocation found;
     const auto begin = reinterpret_cast<std::uint64_t>(pointer);
     if (!state().allocations.find(begin, found) || found.begin != begin || found.kind != MemoryKind::registered) {

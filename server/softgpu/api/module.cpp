@@ -7,6 +7,7 @@
 
 #include "server/softgpu/api/functions.h"
 #include "server/softgpu/api/image.h"
+#include "server/softgpu/graph/capture.h"
 
 namespace gpupool::softgpu {
 
@@ -54,7 +55,7 @@ CUresult function_attribute(const CompiledFunction& code, const std::map<int, in
         case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES: value = 0; break;
         case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: value = static_cast<int>(code.local_bytes); break;
         case CU_FUNC_ATTRIBUTE_NUM_REGS: value = static_cast<int>(code.register_count); break;
-        case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+        case CU_FUNC_ATTRIBUTE_PTX_VERSION: value = static_cast<int>(code.virtual_architecture); break;
         case CU_FUNC_ATTRIBUTE_BINARY_VERSION: value = 90; break;
         case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
             value = std::max(0, max_static_shared_bytes - static_cast<int>(code.shared_bytes));
@@ -105,6 +106,7 @@ namespace {
 
 CUresult load(CUmodule* result, const void* image, const JitOptions& options) {
     SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_WHILE_CAPTURING();
     if (result == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
     std::string text, message;
     std::shared_ptr<CompiledModule> code;
@@ -168,6 +170,7 @@ CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* path) {
 CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
     SOFTGPU_MODULE(handle, module);
     if (module->library != nullptr) return CUDA_ERROR_NOT_PERMITTED;
+    SOFTGPU_NOT_WHILE_CAPTURING();
     module->context->synchronize();
     if (state().modules.remove(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     const Module* gone = module.get();

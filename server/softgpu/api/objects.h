@@ -247,9 +247,11 @@ struct Array;
 
 struct State {
     std::atomic<bool> initialised{false};
+    std::atomic<bool> forked{false};  // a child of a process that was initialised: nothing works here any more
     std::mutex mutex;
     std::vector<std::unique_ptr<Device>> devices;
     Registry<Context> contexts;
+    Registry<Context> destroyed_contexts;  // kept: streams and threads may still refer to them
     Registry<Stream> streams;
     Registry<Event> events;
     Registry<Module> modules;

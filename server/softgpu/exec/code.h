@@ -100,6 +100,7 @@ struct CompiledFunction {
     std::uint32_t shared_bytes = 0;  // static shared memory, that of callees included
     std::uint32_t max_threads = 1024;
     std::uint32_t required_threads[3] = {0, 0, 0};
+    std::uint32_t virtual_architecture = 0;  // 75 for .target sm_75
     std::uint32_t register_count = 0;  // as ptxas would report it: a plausible figure only
     std::uint32_t stack_bytes = 0;     // local memory per lane that a launch needs at least
     bool may_recurse = false;

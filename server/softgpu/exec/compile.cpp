@@ -4,10 +4,13 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
+#include <deque>
 
 #include "server/softgpu/exec/address_space.h"
 #include "server/softgpu/exec/lower.h"
+#include "server/softgpu/ptx/link.h"
 #include "server/softgpu/ptx/parser.h"
 
 namespace gpupool::softgpu {
@@ -18,6 +21,14 @@ constexpr std::uint32_t recursive_stack_bytes = 64U << 10;
 
 std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) {
     return (value + alignment - 1) / alignment * alignment;
+}
+
+// "sm_75", "sm_90a": the number in it.
+std::uint32_t architecture_of(std::string_view target) {
+    std::uint32_t number = 0;
+    const auto first = std::find_if(target.begin(), target.end(), [](char c) { return c >= '0' && c <= '9'; });
+    std::from_chars(first, target.end(), number);
+    return number;
 }
 
 class Compiler {
@@ -59,7 +70,7 @@ class Compiler {
                 return Error{
                     ErrorCode::unsupported,
                     fmt::format(
-                        "line {}: '{}' is declared but not defined, and linking is not supported by the software GPU",
+                        "line {}: '{}' is declared but not defined here",
                         variable.line, variable.name)};
             }
             if (symbols_.names.count(variable.name) != 0) continue;
@@ -119,6 +130,7 @@ class Compiler {
             to.entry = from.entry;
             to.defined = from.defined;
             to.index = static_cast<std::uint32_t>(i);
+            to.virtual_architecture = architecture_of(source_.target);
             if (from.max_threads != 0) to.max_threads = std::min<std::uint32_t>(1024, from.max_threads);
             std::copy(from.required_threads, from.required_threads + 3, to.required_threads);
             std::uint64_t bytes = 0;
@@ -235,7 +247,18 @@ const ModuleVariable* CompiledModule::find_variable(std::string_view name) const
 }
 
 Result<std::unique_ptr<CompiledModule>> compile(std::string_view text) {
-    auto parsed = ptx::parse(text);
+    std::vector<ptx::Module> units;
+    for (const auto unit : ptx::split_units(text)) {
+        auto parsed = ptx::parse(unit);
+        if (!parsed) {
+            // The parser refuses nothing else as unsupported.
+            const bool later = parsed.error().code == ErrorCode::unsupported;
+            return Error{later ? ErrorCode::limit_exceeded : ErrorCode::invalid_input, parsed.error().message};
+        }
+        units.push_back(std::move(*parsed));
+    }
+    std::deque<std::string> names;
+    auto parsed = ptx::link(std::move(units), names);
     if (!parsed) return parsed.error();
     auto module = std::make_unique<CompiledModule>();
     module->ptx_version = parsed->version_major * 10 + parsed->version_minor;

@@ -75,9 +75,7 @@ void Lowering::lower_call(const ptx::Instruction& from) {
             else if (callee.name == "free")
                 site.builtin = Builtin::free;
             else
-                fail(fmt::format(
-                    "the function '{}' is declared but not defined, and linking is not supported by the software GPU",
-                    callee.name));
+                fail(fmt::format("the function '{}' is declared but not defined here", callee.name));
         }
         if (function.params.size() != site.arguments_bytes.size() ||
             function.returns.size() != site.results_bytes.size()) {

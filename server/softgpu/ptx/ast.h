@@ -61,6 +61,7 @@ struct Variable {
     bool external = false;
     bool unsized_array = false;  // `extern __shared__ x[]`: begins where static shared memory ends
     bool visible = false;
+    bool weak = false;  // gives way to another definition; a tentative one (.common) as well
     bool managed = false;
     std::vector<std::uint8_t> initial;  // empty: all zero
     std::vector<Relocation> relocations;
@@ -115,6 +116,9 @@ struct Function {
     std::string_view name;
     bool entry = false;
     bool defined = false;
+    bool external = false;
+    bool visible = false;
+    bool weak = false;
     std::vector<Variable> params;
     std::vector<Variable> returns;
     std::vector<Type> registers;

@@ -15,6 +15,11 @@ struct SyntaxError {
     std::string message;
 };
 
+// Text that may well be PTX, of a version that came after this.
+struct LaterVersion {
+    std::string message;
+};
+
 enum class TokenKind : std::uint8_t { end, word, directive, integer, real32, real64, string, punctuation };
 
 struct Token {

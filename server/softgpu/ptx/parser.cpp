@@ -17,6 +17,8 @@ Result<Module> parse(std::string_view text) {
     }
     try {
         return Parser(text).run();
+    } catch (const LaterVersion& error) {
+        return Error{ErrorCode::unsupported, error.message};
     } catch (const SyntaxError& error) {
         return Error{ErrorCode::invalid_input, fmt::format("line {}: {}", error.line, error.message)};
     }

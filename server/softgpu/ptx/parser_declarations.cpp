@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "server/softgpu/ptx/parser.h"
 #include "server/softgpu/ptx/parser_impl.h"
 
 namespace gpupool::softgpu::ptx {
@@ -30,6 +31,10 @@ void Parser::module_statement() {
         if (dot == std::string::npos) fail("a PTX version is MAJOR.MINOR");
         module_.version_major = static_cast<std::uint32_t>(std::strtoul(text.c_str(), nullptr, 10));
         module_.version_minor = static_cast<std::uint32_t>(std::strtoul(text.c_str() + dot + 1, nullptr, 10));
+        if (std::pair(module_.version_major, module_.version_minor) > latest_version) {
+            throw LaterVersion{fmt::format("is of version {}; {}.{} is the latest that is supported", token_.text,
+                                           latest_version.first, latest_version.second)};
+        }
         advance();
         return;
     }
@@ -59,8 +64,10 @@ void Parser::module_statement() {
     if (accept(';')) return;
     Linkage linkage;
     for (;;) {
-        if (accept(".visible") || accept(".weak") || accept(".common")) {
+        if (accept(".visible")) {
             linkage.visible = true;
+        } else if (accept(".weak") || accept(".common")) {
+            linkage.visible = linkage.weak = true;
         } else if (accept(".extern")) {
             linkage.external = true;
         } else {
@@ -98,6 +105,7 @@ Variable Parser::variable(Space space, Linkage linkage) {
     result.space = space;
     result.external = linkage.external;
     result.visible = linkage.visible;
+    result.weak = linkage.weak;
     result.managed = linkage.managed;
     result.line = token_.line;
     std::uint32_t vector = 1;
@@ -233,9 +241,12 @@ std::vector<Variable> Parser::parameters() {
     return result;
 }
 
-void Parser::function(bool entry, Linkage) {
+void Parser::function(bool entry, Linkage linkage) {
     Function result;
     result.entry = entry;
+    result.external = linkage.external;
+    result.visible = linkage.visible;
+    result.weak = linkage.weak;
     result.line = token_.line;
     while (accept(".attribute") || accept(".noreturn")) {
         if (accept('(')) {

@@ -21,6 +21,7 @@ class Parser {
     struct Linkage {
         bool external = false;
         bool visible = false;
+        bool weak = false;
         bool managed = false;
     };
 

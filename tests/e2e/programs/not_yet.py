@@ -9,7 +9,7 @@ from pathlib import Path
 
 LIST = Path(__file__).with_name("not-yet.txt")
 # What it was when it was first written. It only ever shrinks: lower this with it.
-MOST = 19
+MOST = 9
 
 
 def read():

@@ -1,0 +1,127 @@
+#include "server/softgpu/ptx/link.h"
+
+#include <fmt/format.h>
+
+#include <unordered_map>
+#include <unordered_set>
+
+namespace gpupool::softgpu::ptx {
+namespace {
+
+constexpr std::string_view unit_mark = "// gpupool linked unit\n";
+
+using Renames = std::unordered_map<std::string_view, std::string_view>;
+
+void rename(const Renames& renames, std::string_view& name) {
+    if (const auto found = renames.find(name); found != renames.end()) name = found->second;
+}
+
+void rename(const Renames& renames, Operand& operand) {
+    const bool of_function = operand.variable >= 0 || operand.kind == OperandKind::special;
+    if (!of_function) rename(renames, operand.name);
+    for (auto& item : operand.items) rename(renames, item);
+}
+
+void rename(const Renames& renames, Module& unit) {
+    for (auto& variable : unit.variables) {
+        rename(renames, variable.name);
+        for (auto& relocation : variable.relocations) rename(renames, relocation.symbol);
+    }
+    for (auto& function : unit.functions) {
+        rename(renames, function.name);
+        for (auto& instruction : function.body) {
+            for (auto& operand : instruction.operands) rename(renames, operand);
+        }
+    }
+}
+
+// Names that no other unit can mean.
+Renames own_names(const Module& unit, std::size_t index, std::deque<std::string>& names) {
+    std::unordered_set<std::string_view> shared;
+    for (const auto& variable : unit.variables) {
+        if (variable.visible || variable.external) shared.insert(variable.name);
+    }
+    for (const auto& function : unit.functions) {
+        if (function.visible || function.external) shared.insert(function.name);
+    }
+    Renames result;
+    const auto add = [&](std::string_view name) {
+        if (shared.count(name) == 0 && result.count(name) == 0)
+            result[name] = names.emplace_back(fmt::format("{}$unit{}", name, index));
+    };
+    for (const auto& variable : unit.variables) add(variable.name);
+    for (const auto& function : unit.functions) add(function.name);
+    return result;
+}
+
+bool is_definition(const Variable& variable) {
+    return !variable.external;
+}
+bool is_definition(const Function& function) {
+    return function.defined;
+}
+
+// Appends what a unit has; of two definitions one may be weak, and gives way.
+template <class T>
+Status merge(std::vector<T>& all, std::vector<T>& more, std::unordered_map<std::string_view, std::size_t>& defined) {
+    const std::size_t before = all.size();
+    for (auto& item : more) {
+        const auto found = defined.find(item.name);
+        // Within one unit the compiler of the unit says what may come twice.
+        const bool again = is_definition(item) && found != defined.end() && found->second < before;
+        if (!again) {
+            if (is_definition(item)) defined[item.name] = all.size();
+            all.push_back(std::move(item));
+            continue;
+        }
+        T& first = all[found->second];
+        if (!item.weak && !first.weak)
+            return Error{ErrorCode::invalid_input, fmt::format("'{}' is defined in two of the units", item.name)};
+        if (first.weak && !item.weak) first = std::move(item);
+    }
+    return {};
+}
+
+}  // namespace
+
+std::string join_units(const std::vector<std::string>& units) {
+    std::string result;
+    for (const auto& unit : units) {
+        result += unit_mark;
+        result += unit;
+        result += '\n';
+    }
+    return result;
+}
+
+std::vector<std::string_view> split_units(std::string_view text) {
+    if (text.substr(0, unit_mark.size()) != unit_mark) return {text};
+    std::vector<std::string_view> result;
+    while (!text.empty()) {
+        text.remove_prefix(unit_mark.size());
+        const auto end = text.find(unit_mark);
+        result.push_back(text.substr(0, end));
+        text.remove_prefix(end == std::string_view::npos ? text.size() : end);
+    }
+    return result;
+}
+
+Result<Module> link(std::vector<Module> units, std::deque<std::string>& names) {
+    Module result;
+    std::unordered_map<std::string_view, std::size_t> functions, variables;
+    for (std::size_t i = 0; i < units.size(); ++i) {
+        Module& unit = units[i];
+        if (i == 0) result.target = unit.target;
+        const auto version = [](const Module& m) { return std::pair(m.version_major, m.version_minor); };
+        if (version(unit) > version(result)) {
+            result.version_major = unit.version_major;
+            result.version_minor = unit.version_minor;
+        }
+        if (units.size() > 1) rename(own_names(unit, i, names), unit);
+        GPUPOOL_TRY(merge(result.variables, unit.variables, variables));
+        GPUPOOL_TRY(merge(result.functions, unit.functions, functions));
+    }
+    return result;
+}
+
+}  // namespace gpupool::softgpu::ptx
