@@ -216,6 +216,19 @@ TEST_F(CaptureTest, TheLegacyStreamWouldDependOnACapturingBlockingStream) {
     EXPECT_EQ((std::vector<int>{1, 3}), logged());
 }
 
+// A program made for an older version passes the parameters of that version.
+TEST_F(CaptureTest, NamesGiveTheFormOfTheProgramsVersion) {
+    const auto find = [](int version) {
+        void* found = nullptr;
+        EXPECT_EQ(CUDA_SUCCESS,
+                  CALL(cuGetProcAddress_v2)("cuStreamGetCaptureInfo", &found, version, 0, nullptr));
+        return found;
+    };
+    EXPECT_EQ(entry_point("cuStreamGetCaptureInfo"), find(10010));
+    EXPECT_EQ(entry_point("cuStreamGetCaptureInfo_v2"), find(12020));
+    EXPECT_EQ(entry_point("cuStreamGetCaptureInfo_v3"), find(13000));
+}
+
 TEST_F(CaptureTest, ItEndsWithItsStreamAndWithItsContext) {
     OK(CALL(cuEventRecord)(event_, stream_));
     begin(stream_);
