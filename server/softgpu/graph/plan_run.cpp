@@ -60,6 +60,8 @@ CUresult PlanRun::run() {
     }
     changed_.wait(lock, [&] { return helpers_ == 0; });
     lock.unlock();
+    // First the fault, then the events: whoever wakes up is to see it.
+    if (result_ != CUDA_SUCCESS) context_.poison(result_);
     reach_all();
     return result_;
 }

@@ -1,4 +1,6 @@
 // The kernels that driver_test.cpp runs: compiled by nvcc to PTX and to a fat binary.
+#include <cassert>
+
 #include <cooperative_groups.h>
 
 extern "C" {
@@ -147,6 +149,7 @@ __global__ void for_ever(volatile int* flag) {
 
 __global__ void store_at(int* where) { *where = 1; }
 __global__ void trap_now() { __trap(); }
+__global__ void assert_positive(const int* value) { assert(*value > 0); }
 
 __global__ void block_count(int* out) {
     const int odd = __syncthreads_count(threadIdx.x & 1);
