@@ -10,9 +10,11 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <memory>
 #include <mutex>
 
@@ -93,6 +95,17 @@ Status to_file(const std::string& path, Level level) {
 
 void to_stderr(Level level) {
     install(std::make_shared<spdlog::sinks::stderr_sink_st>(), level);
+}
+
+Status to_present_stderr(Level level) {
+    const int own = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+    std::FILE* const file = own < 0 ? nullptr : ::fdopen(own, "a");
+    if (file == nullptr) {
+        return system_error("cannot keep standard error for the log", errno);
+    }
+    // Never closed, like the sink.
+    install(std::make_shared<spdlog::sinks::stdout_sink_base<spdlog::details::console_nullmutex>>(file), level);
+    return {};
 }
 
 void to_nothing() noexcept {

@@ -28,6 +28,8 @@ Result<Level> parse_level(std::string_view text);
 // Each replaces the sink that there was. A file is appended to, with mode 0600 when it is created.
 Status to_file(const std::string& path, Level level);
 void to_stderr(Level level);
+// To what is standard error now, through a descriptor of the log's own: something else may take its place afterwards.
+Status to_present_stderr(Level level);
 void to_nothing() noexcept;
 void set_level(Level level) noexcept;  // without a sink nothing is written at any level
 

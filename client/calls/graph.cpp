@@ -1,8 +1,11 @@
 // Graphs as wholes: their shape, instantiation, launches and updates. What nodes do is in graph_nodes.cpp.
 
 #include <cstdio>
+#include <shared_mutex>
+#include <unordered_set>
 
 #include "client/calls/handlers.h"
+#include "client/calls/streams.h"
 #include "client/core/remote.h"
 
 namespace gpupool::client::entry {
@@ -35,6 +38,16 @@ CUresult ask_for_nodes(std::size_t* count, bool arrays, Ask ask) {
     return result;
 }
 
+// The executable graphs that there are: launches are not waited for, so what is none is found here.
+struct Executables {
+    std::shared_mutex mutex;
+    std::unordered_set<CUgraphExec> handles;
+};
+Executables& executables() {
+    static auto& instance = *new Executables;
+    return instance;
+}
+
 CUresult instantiate(CUgraphExec* executable, CUgraph graph, std::uint64_t flags, CUgraphNode* error_node,
                      int* outcome) {
     if (executable == nullptr) {
@@ -51,6 +64,9 @@ CUresult instantiate(CUgraphExec* executable, CUgraph graph, std::uint64_t flags
         *outcome = kind;
     }
     if (result == CUDA_SUCCESS) {
+        Executables& all = executables();
+        const std::unique_lock lock(all.mutex);
+        all.handles.insert(made);
         *executable = made;
     }
     return result;
@@ -183,7 +199,29 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph,
 
 // ---- launching, updating
 
+CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
+    {
+        Executables& all = executables();
+        const std::unique_lock lock(all.mutex);
+        if (all.handles.erase(hGraphExec) == 0) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+    }
+    return remote<calls::cuGraphExecDestroy>(hGraphExec);
+}
+
 CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
+    StreamInfo info;
+    if (const CUresult result = find_stream(hStream, info); result != CUDA_SUCCESS) {
+        return result;
+    }
+    {
+        Executables& all = executables();
+        const std::shared_lock lock(all.mutex);
+        if (!all.handles.contains(hGraphExec)) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+    }
     Captures& captures = this_session().captures;
     if (const CUresult result = captures.any() ? captures.refuse_if_capturing(stream_key(hStream)) : CUDA_SUCCESS;
         result != CUDA_SUCCESS) {

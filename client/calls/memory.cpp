@@ -450,6 +450,16 @@ CUresult attribute_of(const std::optional<MemoryRange>& range, CUdeviceptr ptr, 
 
 }  // namespace
 
+CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
+    if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    // It is for devices of this host that read GPU memory beside the driver. None can reach the server's: remembering it
+    // is all there is to do.
+    return this_session().memory.set_sync_memops(ptr, *static_cast<const int*>(value) != 0) ? CUDA_SUCCESS
+                                                                                            : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
     CUresult result = CUDA_SUCCESS;
     Session* s = session(result);

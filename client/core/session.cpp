@@ -210,6 +210,15 @@ void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payloa
     }
 }
 
+// What a kernel printed belongs to the application's own streams.
+static void print(codec::Reader& in, std::FILE* to) {
+    const auto bytes = in.value<std::uint64_t>();
+    if (const std::byte* text = in.take(bytes)) {
+        std::fwrite(text, 1, bytes, to);
+        std::fflush(to);
+    }
+}
+
 void Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte> body) {
     codec::Reader in(body);
     switch (static_cast<codec::NoticeType>(header.opcode)) {
@@ -224,14 +233,8 @@ void Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
             return;
         }
         case codec::NoticeType::deferred_error: take_deferred_error(in.value<codec::DeferredErrorNotice>()); return;
-        case codec::NoticeType::output: {
-            const auto bytes = in.value<std::uint64_t>();
-            if (const std::byte* text = in.take(bytes)) {
-                std::fwrite(text, 1, bytes, stdout);
-                std::fflush(stdout);
-            }
-            return;
-        }
+        case codec::NoticeType::output: print(in, stdout); return;
+        case codec::NoticeType::errors: print(in, stderr); return;
         case codec::NoticeType::transfer_failed:
             transfers.cancel(in.value<codec::TransferFailedNotice>().transfer);
             return;

@@ -53,6 +53,7 @@ enum class NoticeType : std::uint16_t {
     host_function = 2,   // HostFunction: run it, then say gpHostFunctionDone
     deferred_error = 3,  // DeferredError: a deferred call failed
     output = 5,          // what kernels printed: 8 bytes of length, then the text
+    errors = 10,         // the same of standard error: failed assertions
     hold = 4,            // StreamHold: a stream has too much outstanding, or has caught up
     transfer_failed = 6,      // TransferFailed: no more of it will be asked for or sent
     graph_function = 7,       // GraphFunction: as host_function, for a graph's node

@@ -68,7 +68,10 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     take_environment(request);
     // Never taken down, like the worker below: the driver may print while the process ends.
     auto& output = *new DeviceOutput;
-    if (const Status captured = output.capture(); !captured) {
+    auto& errors = *new DeviceOutput;
+    Status captured = output.capture(STDOUT_FILENO);
+    captured = captured ? errors.capture(STDERR_FILENO) : captured;
+    if (!captured) {
         log::warn("what kernels print cannot be forwarded: {}", captured.error().message);
     }
     const Result<driver::Library> library = driver::load(assignment.getDriverPath());
@@ -104,6 +107,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     options.window_base = window->base;
     options.window_bytes = window->bytes;
     options.output = &output;
+    options.errors = &errors;
     options.memory_changed = [&link](std::vector<std::uint64_t> used) { link.set_memory_used(std::move(used)); };
     // Even where the dispatcher waits in a driver call that never returns.
     options.ending = [&link] { link.end_within(kEndPatience); };
@@ -133,7 +137,10 @@ int serve_supervised(int descriptor) {
         return 1;
     }
     if (const auto level = log::parse_level((*link)->assignment().getLogLevel().cStr())) {
-        log::to_stderr(*level);
+        // Standard error becomes the driver's, whose words are for the client.
+        if (const Status kept = log::to_present_stderr(*level); !kept) {
+            log::to_stderr(*level);
+        }
     }
     UniqueFd client = (*link)->take_connection();
     auto connection = transport::tcp::adopt(client.release());

@@ -11,15 +11,15 @@
 
 namespace gpupool::worker {
 
-Status DeviceOutput::capture() {
+Status DeviceOutput::capture(int descriptor) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) {
         return system_error("pipe2", errno);
     }
     pipe_ = UniqueFd(ends[0]);
     const UniqueFd writer(ends[1]);
-    if (::fcntl(pipe_.get(), F_SETFL, O_NONBLOCK) != 0 || ::dup2(writer.get(), STDOUT_FILENO) < 0) {
-        return system_error("redirecting standard output", errno);
+    if (::fcntl(pipe_.get(), F_SETFL, O_NONBLOCK) != 0 || ::dup2(writer.get(), descriptor) < 0) {
+        return system_error("redirecting descriptor " + std::to_string(descriptor), errno);
     }
     std::thread([this] { run(); }).detach();  // lives as long as the process, like the driver that writes
     return {};

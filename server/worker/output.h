@@ -1,10 +1,11 @@
-// What kernels print. The driver writes it to the process's standard output when something synchronizes; here that is a
-// pipe, and its content goes to the client before the reply of the call that synchronized.
+// What kernels print, and what the driver says of a failed assertion. The driver writes it to the process's standard
+// output and standard error when something synchronizes; here these are pipes, and their content goes to the client
+// before the reply of the call that synchronized.
 //
 // A thread empties the pipe, so that the driver never waits for it; what it holds is bounded, and the rest is dropped
 // with a note, as the driver does with its own buffer.
 //
-// Threads: take() any. Ownership: one per process; takes over descriptor 1.
+// Threads: take() any. Ownership: one per descriptor, which it takes over.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +21,8 @@ class DeviceOutput {
   public:
     static constexpr std::size_t kMaxBytes = 4u << 20;
 
-    // From here on standard output is the pipe. Call once, before the driver is loaded.
-    Status capture();
+    // From here on `descriptor` is the pipe. Call once, before the driver is loaded.
+    Status capture(int descriptor);
 
     // Everything that was written up to now.
     std::string take();

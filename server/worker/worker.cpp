@@ -246,7 +246,8 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
         return;
     }
     if (synchronizes) {
-        send_output();
+        send_output(options_.output, codec::NoticeType::output);
+        send_output(options_.errors, codec::NoticeType::errors);
     }
     codec::ReplyHeader reply{};
     reply.bytes = static_cast<std::uint32_t>(sizeof reply + codec::aligned(body_bytes));
@@ -265,18 +266,18 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
     }
 }
 
-void Worker::send_output() {
-    if (options_.output == nullptr) {
+void Worker::send_output(DeviceOutput* output, codec::NoticeType type) {
+    if (output == nullptr) {
         return;
     }
     constexpr std::size_t kPartBytes = 64u << 10;
-    const std::string text = options_.output->take();
+    const std::string text = output->take();
     for (std::size_t offset = 0; offset < text.size(); offset += kPartBytes) {
         const std::size_t bytes = std::min(kPartBytes, text.size() - offset);
         const std::uint64_t size = bytes;
         std::string notice(reinterpret_cast<const char*>(&size), sizeof size);
         notice.append(text, offset, bytes);
-        notify_bytes(codec::NoticeType::output, notice.data(), notice.size());
+        notify_bytes(type, notice.data(), notice.size());
     }
 }
 

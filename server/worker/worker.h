@@ -66,7 +66,8 @@ class Worker final : public wire::Receiver {
         std::uint64_t window_base = 0, window_bytes = 0;  // reserved with the driver already
         std::function<void(std::vector<std::uint64_t>)> memory_changed;
         std::function<void()> ending;    // the session is over: the process has to end, whatever still runs; any thread
-        DeviceOutput* output = nullptr;  // what kernels print; outlives the worker
+        DeviceOutput* output = nullptr;  // what kernels print; both outlive the worker
+        DeviceOutput* errors = nullptr;  // what the driver says on standard error
     };
 
     Worker(const driver::Library& library, int device_count, Options options);
@@ -150,7 +151,7 @@ class Worker final : public wire::Receiver {
     bool take_frame(const std::shared_ptr<Frame>& frame);
     void pause(unsigned& idle_rounds);
     CUresult take_latched(const Command& command);
-    void send_output();
+    void send_output(DeviceOutput* output, codec::NoticeType type);
     void notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes);
 
     Options options_;

@@ -1,6 +1,7 @@
 // A peer that sends what it may not: every case ends the session with an error that says so, and nothing worse.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <thread>
@@ -23,8 +24,9 @@ Bytes frame_bytes(FrameHeader header, std::span<const std::byte> payload) {
     header.payload_crc = wire::crc32c(payload);
     std::array<std::byte, wire::kHeaderBytes> encoded;
     wire::encode(header, encoded);
-    Bytes bytes(encoded.begin(), encoded.end());
-    bytes.insert(bytes.end(), payload.begin(), payload.end());
+    Bytes bytes(encoded.size() + payload.size());
+    std::copy(encoded.begin(), encoded.end(), bytes.begin());
+    std::copy(payload.begin(), payload.end(), bytes.begin() + encoded.size());
     return bytes;
 }
 
