@@ -66,9 +66,9 @@ CUresult create(CUarray* result, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
     array->row_bytes = descriptor.Width * array->element_bytes;
     array->height = std::max<std::size_t>(1, descriptor.Height);
     array->depth = std::max<std::size_t>(1, descriptor.Depth);
-    const CUresult error = allocate({context.get(), array->row_bytes * array->height * array->depth,
-                                     MemoryKind::array, 0, nullptr},
-                                    array->address);
+    const CUresult error =
+        allocate({context.get(), array->row_bytes * array->height * array->depth, MemoryKind::array, 0, nullptr},
+                 array->address);
     if (error != CUDA_SUCCESS) return error;
     state().arrays.add(array);
     *result = reinterpret_cast<CUarray>(array.get());
@@ -89,8 +89,7 @@ extern "C" {
 
 CUresult CUDAAPI cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* descriptor) {
     SOFTGPU_NOT_NULL(descriptor);
-    return create(array,
-                  {descriptor->Width, descriptor->Height, 0, descriptor->Format, descriptor->NumChannels, 0});
+    return create(array, {descriptor->Width, descriptor->Height, 0, descriptor->Format, descriptor->NumChannels, 0});
 }
 
 CUresult CUDAAPI cuArray3DCreate_v2(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* descriptor) {

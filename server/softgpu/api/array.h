@@ -1,5 +1,5 @@
-// CUDA arrays: rows of elements in memory of their own. Nothing samples them (the software GPU has no textures), so that
-// they lie in it row by row.
+// CUDA arrays: rows of elements in memory of their own. Nothing samples them (the software GPU has no textures), so
+// that they lie in it row by row.
 //
 // Ownership: the registry; a destroyed array's memory goes once the context's work is done. Threads: any. Errors:
 // CUresult.

@@ -72,7 +72,7 @@ CUresult ask(CUstream handle, const CaptureInfo& info) {
     // To ask about the legacy stream harms no capture, but while one is on there is no answer.
     if (is_legacy(*stream) && captures().any_blocking(stream->context)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     Capture* capture = captures().of(*stream);
-    *info.status = capture == nullptr  ? CU_STREAM_CAPTURE_STATUS_NONE
+    *info.status = capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE
                    : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                       : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     if (*info.status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
@@ -166,8 +166,8 @@ CUresult CUDAAPI cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatu
 CUresult CUDAAPI cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode* nodes, size_t count, unsigned flags) {
     return change_dependencies(stream, nodes, nullptr, count, flags);
 }
-CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* nodes,
-                                                      const CUgraphEdgeData* edges, size_t count, unsigned flags) {
+CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* nodes, const CUgraphEdgeData* edges,
+                                                      size_t count, unsigned flags) {
     return change_dependencies(stream, nodes, edges, count, flags);
 }
 

@@ -157,8 +157,7 @@ CUresult place_copy(const CUDA_MEMCPY3D& d, Copy& copy) {
                    d.dstXInBytes,   d.dstY,
                    d.dstZ,          d.dstLOD,
                    d.dstPitch,      d.dstHeight};
-    const CUresult error =
-        place_side(from, rows, rows.from, rows.from_pitch_bytes, rows.from_slice_bytes, copy.from);
+    const CUresult error = place_side(from, rows, rows.from, rows.from_pitch_bytes, rows.from_slice_bytes, copy.from);
     if (error != CUDA_SUCCESS) return error;
     return place_side(to, rows, rows.to, rows.to_pitch_bytes, rows.to_slice_bytes, copy.to);
 }
@@ -194,8 +193,7 @@ CUresult check_copy(Copy& copy) {
     if (!sane(rows) || rows.from == 0 || rows.to == 0) return CUDA_ERROR_INVALID_VALUE;
     copy.from = resolved(copy.from, rows.from);
     copy.to = resolved(copy.to, rows.to);
-    if (copy.from == Side::device &&
-        !will_be_reachable(rows.from, rows, rows.from_pitch_bytes, rows.from_slice_bytes))
+    if (copy.from == Side::device && !will_be_reachable(rows.from, rows, rows.from_pitch_bytes, rows.from_slice_bytes))
         return CUDA_ERROR_INVALID_VALUE;
     if (copy.to == Side::device && !will_be_reachable(rows.to, rows, rows.to_pitch_bytes, rows.to_slice_bytes))
         return CUDA_ERROR_INVALID_VALUE;
@@ -245,7 +243,9 @@ CUresult submit_copy(CUstream handle, const CUDA_MEMCPY3D& description, bool wai
     if (const CUresult error = place_copy(description, copy); error != CUDA_SUCCESS) return error;
     if (const CUresult error = check_copy(copy); error != CUDA_SUCCESS) return error;
     CUresult result;
-    if (captured(stream, [&] { return copy_payload(description, stream->context); }, result)) return result;
+    if (captured(
+            stream, [&] { return copy_payload(description, stream->context); }, result))
+        return result;
     return submit(stream, copy, wait);
 }
 
@@ -254,7 +254,9 @@ CUresult submit_rows(CUstream handle, const Rows& rows, Side from, Side to, bool
     Copy copy{rows, from, to};
     if (const CUresult error = check_copy(copy); error != CUDA_SUCCESS) return error;
     CUresult result;
-    if (captured(stream, [&] { return copy_payload(describe_copy(copy), stream->context); }, result)) return result;
+    if (captured(
+            stream, [&] { return copy_payload(describe_copy(copy), stream->context); }, result))
+        return result;
     return submit(stream, copy, wait);
 }
 
@@ -293,7 +295,9 @@ CUresult submit_fill(CUstream handle, const CUDA_MEMSET_NODE_PARAMS& fill) {
     SOFTGPU_STREAM(handle, stream);
     if (const CUresult error = check_fill(fill); error != CUDA_SUCCESS) return error;
     CUresult result;
-    if (captured(stream, [&] { return fill_payload(fill, stream->context); }, result)) return result;
+    if (captured(
+            stream, [&] { return fill_payload(fill, stream->context); }, result))
+        return result;
     if (fill.width == 0 || fill.height == 0) return CUDA_SUCCESS;
     submit_ordered(stream, [fill]() -> CUresult { return run_fill(fill); });
     return CUDA_SUCCESS;

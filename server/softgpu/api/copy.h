@@ -1,5 +1,5 @@
-// One copy or fill, whatever form it was asked for in: rows of bytes between two places. The entry points submit it to a
-// stream; a graph's node holds its description and runs it by itself.
+// One copy or fill, whatever form it was asked for in: rows of bytes between two places. The entry points submit it to
+// a stream; a graph's node holds its description and runs it by itself.
 //
 // Threads: any. Errors: CUresult.
 #pragma once

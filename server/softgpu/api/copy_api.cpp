@@ -1,9 +1,8 @@
 // The memcpy and memset entry points.
-#include "server/softgpu/api/copy.h"
-
 #include <cstring>
 
 #include "server/softgpu/api/array.h"
+#include "server/softgpu/api/copy.h"
 #include "server/softgpu/graph/capture.h"
 
 using namespace gpupool::softgpu;

@@ -26,8 +26,9 @@ CUresult give_list(const std::vector<T>& list, size_t* count, bool has_room, Get
 }
 
 inline CUresult give_nodes(const std::vector<Node*>& list, CUgraphNode* nodes, size_t* count) {
-    return give_list(list, count, nodes != nullptr,
-                     [&](std::size_t i, Node* const* node) { nodes[i] = node == nullptr ? nullptr : handle_of(*node); });
+    return give_list(list, count, nodes != nullptr, [&](std::size_t i, Node* const* node) {
+        nodes[i] = node == nullptr ? nullptr : handle_of(*node);
+    });
 }
 
 // Nodes of one graph, each once; false when they are not.
@@ -55,12 +56,12 @@ inline bool good_edges(const CUgraphEdgeData* edges, size_t count) {
 #define SOFTGPU_GRAPHS() \
     SOFTGPU_READY();     \
     const std::lock_guard graphs_lock_(::gpupool::softgpu::graph_mutex())
-#define SOFTGPU_GRAPH(handle, name)                  \
+#define SOFTGPU_GRAPH(handle, name)                 \
     const auto name = graphs().graphs.find(handle); \
     if (name == nullptr) return CUDA_ERROR_INVALID_VALUE
-#define SOFTGPU_NODE(handle, name)                  \
+#define SOFTGPU_NODE(handle, name)                 \
     const auto name = graphs().nodes.find(handle); \
     if (name == nullptr) return CUDA_ERROR_INVALID_VALUE
-#define SOFTGPU_EXECUTABLE(handle, name)                  \
+#define SOFTGPU_EXECUTABLE(handle, name)                 \
     const auto name = graphs().executables.find(handle); \
     if (name == nullptr) return CUDA_ERROR_INVALID_VALUE

@@ -66,10 +66,10 @@ auto kernel_maker(const CUDA_KERNEL_NODE_PARAMS* params) {
 auto old_kernel_maker(const CUDA_KERNEL_NODE_PARAMS_v1* params) {
     return [=](const Graph&, PayloadPtr& payload) {
         SOFTGPU_NOT_NULL(params);
-        return make_kernel({params->func, params->gridDimX, params->gridDimY, params->gridDimZ, params->blockDimX,
-                            params->blockDimY, params->blockDimZ, params->sharedMemBytes, params->kernelParams,
-                            params->extra, nullptr, nullptr},
-                           payload);
+        return make_kernel(
+            {params->func, params->gridDimX, params->gridDimY, params->gridDimZ, params->blockDimX, params->blockDimY,
+             params->blockDimZ, params->sharedMemBytes, params->kernelParams, params->extra, nullptr, nullptr},
+            payload);
     };
 }
 
@@ -170,11 +170,10 @@ CUresult CUDAAPI cuGraphAddEventWaitNode(CUgraphNode* node, CUgraph graph, const
                                          size_t count, CUevent event) {
     return add_node(node, graph, dependencies, count, nullptr, event_maker(event, false));
 }
-CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                                        size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
-    return add_node(node, graph, dependencies, count, nullptr, [=](const Graph&, PayloadPtr& payload) {
-        return make_allocation(params, payload);
-    });
+CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                        CUDA_MEM_ALLOC_NODE_PARAMS* params) {
+    return add_node(node, graph, dependencies, count, nullptr,
+                    [=](const Graph&, PayloadPtr& payload) { return make_allocation(params, payload); });
 }
 CUresult CUDAAPI cuGraphAddMemFreeNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                                        CUdeviceptr pointer) {
@@ -218,8 +217,7 @@ CUresult CUDAAPI cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_P
     return ask_node<FillPayload>(node, params, [&](const FillPayload& fill) { *params = fill.fill; });
 }
 CUresult CUDAAPI cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS* params) {
-    return ask_node<HostPayload>(node, params,
-                                 [&](const HostPayload& host) { *params = {host.function, host.data}; });
+    return ask_node<HostPayload>(node, params, [&](const HostPayload& host) { *params = {host.function, host.data}; });
 }
 CUresult CUDAAPI cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph* graph) {
     return ask_node<ChildPayload>(
@@ -234,8 +232,8 @@ CUresult CUDAAPI cuGraphEventWaitNodeGetEvent(CUgraphNode node, CUevent* event) 
         node, event, [&](const WaitPayload& wait) { *event = reinterpret_cast<CUevent>(wait.event.get()); });
 }
 CUresult CUDAAPI cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
-    return ask_node<AllocationPayload>(
-        node, params, [&](const AllocationPayload& allocation) { *params = allocation.params; });
+    return ask_node<AllocationPayload>(node, params,
+                                       [&](const AllocationPayload& allocation) { *params = allocation.params; });
 }
 CUresult CUDAAPI cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr* pointer) {
     return ask_node<FreePayload>(node, pointer, [&](const FreePayload& free) { *pointer = free.pointer; });

@@ -162,8 +162,8 @@ CUresult run_kernel(const KernelCall& call, Context& context) {
     // A failed assertion has said what it had to say.
     if (fault.kind != FaultKind::none && fault.kind != FaultKind::stopped && fault.kind != FaultKind::assertion) {
         std::fprintf(stderr, "gpupool software GPU: kernel '%s': %s at PTX line %u, address 0x%llx: %s\n",
-                     code.name.c_str(), name_of(fault.kind), fault.line,
-                     static_cast<unsigned long long>(fault.address), fault.detail);
+                     code.name.c_str(), name_of(fault.kind), fault.line, static_cast<unsigned long long>(fault.address),
+                     fault.detail);
     }
     return code_of(fault.kind);
 }
@@ -178,7 +178,9 @@ CUresult launch(const KernelRequest& request, CUstream handle) {
     Context& context = stream->context;
     if (call->module->context.get() != &context) return CUDA_ERROR_INVALID_HANDLE;
     CUresult result;
-    if (captured(stream, [&] { return kernel_payload(std::move(*call)); }, result)) return result;
+    if (captured(
+            stream, [&] { return kernel_payload(std::move(*call)); }, result))
+        return result;
     submit_ordered(stream, [call, &context] { return run_kernel(*call, context); });
     return CUDA_SUCCESS;
 }

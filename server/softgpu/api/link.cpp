@@ -1,9 +1,10 @@
 // The linker: PTX of several units into one image, which only the software GPU can load.
+#include "server/softgpu/ptx/link.h"
+
 #include <fstream>
 #include <iterator>
 
 #include "server/softgpu/api/image.h"
-#include "server/softgpu/ptx/link.h"
 #include "server/softgpu/ptx/parser.h"
 
 namespace gpupool::softgpu {
@@ -37,8 +38,7 @@ CUresult add(CUlinkState handle, CUjitInputType type, std::string unit, const ch
     const std::lock_guard lock(state->mutex);
     if (type < 0 || type >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_JIT_INPUT_PTX) {
-        return fail(*state, CUDA_ERROR_NOT_SUPPORTED,
-                    called + " is not PTX: the software GPU links nothing else");
+        return fail(*state, CUDA_ERROR_NOT_SUPPORTED, called + " is not PTX: the software GPU links nothing else");
     }
     if (state->units.size() >= max_units) return fail(*state, CUDA_ERROR_OUT_OF_MEMORY, "too many units to link");
     // Its size may count the zero at its end.

@@ -23,8 +23,8 @@ void* map_memory(std::uint64_t bytes) {
 CUresult allocate(const AllocationRequest& request, std::uint64_t& address) {
     if (request.size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     if (request.size_bytes > max_host_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-    const bool counted = request.kind == MemoryKind::device || request.kind == MemoryKind::managed ||
-                         request.kind == MemoryKind::array;
+    const bool counted =
+        request.kind == MemoryKind::device || request.kind == MemoryKind::managed || request.kind == MemoryKind::array;
     // As the hardware hands out memory, so that "used" is what a program can take.
     const std::uint64_t counted_bytes = counted ? (request.size_bytes + 511) / 512 * 512 : 0;
     Device& device = *request.context->device;

@@ -89,7 +89,9 @@ CUresult submit(CUstream handle, unsigned count, const Operation* operations, un
     std::vector<Operation> batch(operations, operations + count);
     Context* context = &stream->context;
     CUresult result;
-    if (captured(stream, [&] { return operations_payload(batch, flags, *context); }, result)) return result;
+    if (captured(
+            stream, [&] { return operations_payload(batch, flags, *context); }, result))
+        return result;
     submit_ordered(stream, [batch = std::move(batch), context] { return run_operations(batch, *context); });
     return CUDA_SUCCESS;
 }

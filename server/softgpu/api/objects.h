@@ -166,7 +166,7 @@ struct Event {
     ContextPtr keeps;
     unsigned flags = 0;
     std::mutex mutex;
-    std::shared_ptr<Moment> moment;  // null: never recorded
+    std::shared_ptr<Moment> moment;          // null: never recorded
     std::shared_ptr<EventCapture> captured;  // under graph_mutex(); set: last recorded in a stream capture
 };
 

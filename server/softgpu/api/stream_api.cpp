@@ -169,7 +169,9 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data
     SOFTGPU_STREAM(handle, stream);
     SOFTGPU_NOT_NULL(function);
     CUresult result;
-    if (captured(stream, [&] { return host_payload(function, data); }, result)) return result;
+    if (captured(
+            stream, [&] { return host_payload(function, data); }, result))
+        return result;
     Context* context = &stream->context;
     submit_ordered(stream, [=] { return run_host_function(*context, function, data); });
     return CUDA_SUCCESS;

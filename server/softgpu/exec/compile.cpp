@@ -67,11 +67,8 @@ class Compiler {
             if (variable.external && !variable.unsized_array && variable.initial.empty() && defined_elsewhere(variable))
                 continue;
             if (variable.external) {
-                return Error{
-                    ErrorCode::unsupported,
-                    fmt::format(
-                        "line {}: '{}' is declared but not defined here",
-                        variable.line, variable.name)};
+                return Error{ErrorCode::unsupported, fmt::format("line {}: '{}' is declared but not defined here",
+                                                                 variable.line, variable.name)};
             }
             if (symbols_.names.count(variable.name) != 0) continue;
             bytes = align_up(bytes, std::max<std::uint64_t>(variable.align_bytes, 256));

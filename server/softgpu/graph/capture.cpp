@@ -104,9 +104,9 @@ CUresult refuse_unsafe_call() {
     CUresult result = CUDA_SUCCESS;
     for (const auto& capture : captures().all) {
         const bool own = capture->owner == std::this_thread::get_id();
-        const bool minds = own ? capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED
-                               : mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
-                                     capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+        const bool minds =
+            own ? capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED
+                : mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
         if (!minds) continue;
         capture->invalid = true;
         result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

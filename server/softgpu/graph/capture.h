@@ -63,8 +63,8 @@ void forget_context(const Context& context);
 
 }  // namespace gpupool::softgpu
 
-#define SOFTGPU_NOT_WHILE_CAPTURING()                                                                       \
-    do {                                                                                                    \
+#define SOFTGPU_NOT_WHILE_CAPTURING()                                                                   \
+    do {                                                                                                \
         if (const CUresult unsafe_ = ::gpupool::softgpu::refuse_unsafe_call(); unsafe_ != CUDA_SUCCESS) \
-            return unsafe_;                                                                                 \
+            return unsafe_;                                                                             \
     } while (false)

@@ -30,8 +30,7 @@ std::string label_of(const Node& node) {
     if (const auto* kernel = std::get_if<KernelPayload>(node.payload.get())) {
         const auto& call = kernel->call;
         return fmt::format("{}\\n{}<<<({},{},{}),({},{},{}),{}>>>", name, call.function->code->name, call.grid[0],
-                           call.grid[1], call.grid[2], call.block[0], call.block[1], call.block[2],
-                           call.shared_bytes);
+                           call.grid[1], call.grid[2], call.block[0], call.block[1], call.block[2], call.shared_bytes);
     }
     if (const auto* copy = std::get_if<CopyPayload>(node.payload.get()))
         return fmt::format("{}\\n{}x{}x{} bytes", name, copy->copy.WidthInBytes, copy->copy.Height, copy->copy.Depth);

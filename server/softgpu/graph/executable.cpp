@@ -64,7 +64,8 @@ void for_each_memory(const Graph& graph, F what) {
         if (const auto* allocation = std::get_if<AllocationPayload>(node->payload.get())) {
             what(*allocation->memory, true);
         }
-        if (const auto* free = std::get_if<FreePayload>(node->payload.get()); free != nullptr && free->memory != nullptr)
+        if (const auto* free = std::get_if<FreePayload>(node->payload.get());
+            free != nullptr && free->memory != nullptr)
             what(*free->memory, false);
     }
 }

@@ -2,8 +2,8 @@
 //
 // Ownership: a Graph owns its nodes, a child graph's node its graph; handles are looked up in `graphs()`. What a node
 // does (its payload) is never changed in place but replaced, so that clones and running graphs share it.
-// Threads: everything here is guarded by graph_mutex(), one for the process: captures touch graphs from several threads.
-// It is never held while work is submitted or waited for. Errors: CUresult, as the driver gives them.
+// Threads: everything here is guarded by graph_mutex(), one for the process: captures touch graphs from several
+// threads. It is never held while work is submitted or waited for. Errors: CUresult, as the driver gives them.
 #pragma once
 
 #include <map>

@@ -1,4 +1,5 @@
-// Memory that a graph allocates: its address is known when the node is made, its bytes are there from the node's run on.
+// Memory that a graph allocates: its address is known when the node is made, its bytes are there from the node's run
+// on.
 //
 // Ownership: nodes, running graphs and the live allocation share the reserved addresses; they go with the last of them.
 // Threads: any. Errors: CUresult.

@@ -180,8 +180,8 @@ CUresult make_operations(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, PayloadPtr
     if (const CUresult error = named_context(params->ctx, context); error != CUDA_SUCCESS) return error;
     const CUresult error = check_operations(params->count, params->paramArray, params->flags);
     if (error != CUDA_SUCCESS) return error;
-    payload = share(MemoryOperationsPayload{
-        context, {params->paramArray, params->paramArray + params->count}, params->flags});
+    payload = share(
+        MemoryOperationsPayload{context, {params->paramArray, params->paramArray + params->count}, params->flags});
     return CUDA_SUCCESS;
 }
 
@@ -226,8 +226,7 @@ CUresult make_any(CUgraphNodeParams* params, const Graph& parent, PayloadPtr& pa
             const CUDA_HOST_NODE_PARAMS host{params->host.fn, params->host.userData};
             return make_host(&host, payload);
         }
-        case CU_GRAPH_NODE_TYPE_GRAPH:
-            return make_child(params->graph.graph, parent, params->graph.ownership, payload);
+        case CU_GRAPH_NODE_TYPE_GRAPH: return make_child(params->graph.graph, parent, params->graph.ownership, payload);
         case CU_GRAPH_NODE_TYPE_EMPTY: payload = empty_payload(); return CUDA_SUCCESS;
         case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return make_event(params->eventWait.event, false, payload);
         case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return make_event(params->eventRecord.event, true, payload);

@@ -1,7 +1,7 @@
 // One launch of a graph: its steps in an order that their edges allow, independent ones side by side.
 //
-// Ownership: shared by the stream's work and the threads that help. Threads: run() on the stream's own thread; it brings
-// helpers for steps that nothing keeps apart, since one may wait for what another does, and waits for them.
+// Ownership: shared by the stream's work and the threads that help. Threads: run() on the stream's own thread; it
+// brings helpers for steps that nothing keeps apart, since one may wait for what another does, and waits for them.
 // Errors: the first step that fails ends the launch; the others are skipped.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Several translation units as one: what one declares and another defines becomes one thing, and names that are a unit's
-// own are kept apart.
+// Several translation units as one: what one declares and another defines becomes one thing, and names that are a
+// unit's own are kept apart.
 //
 // Ownership: the result points into the texts of the units, and into `names` where a name had to be changed; both must
 // outlive it. Threads: any. Errors: invalid_input when two units define the same name.

@@ -84,7 +84,8 @@ TEST_F(CaptureTest, EverySubmissionBecomesItsNodeAndNothingRuns) {
     OK(append(stream_, 1));
     OK(CALL(cuMemcpyDtoHAsync_v2)(host.data(), log_, 16, stream_));
     OK(CALL(cuMemsetD32Async)(log_, 5, 4, stream_));
-    OK(CALL(cuLaunchHostFunc)(stream_, [](void*) {}, nullptr));
+    OK(CALL(cuLaunchHostFunc)(
+        stream_, [](void*) {}, nullptr));
     OK(CALL(cuStreamWriteValue32_v2)(stream_, log_, 1, 0));
     OK(CALL(cuMemAllocAsync)(&allocated, 64, stream_));
     OK(CALL(cuMemsetD8Async)(allocated, 1, 64, stream_));
@@ -95,8 +96,8 @@ TEST_F(CaptureTest, EverySubmissionBecomesItsNodeAndNothingRuns) {
     OK(end(stream_, &graph));
     EXPECT_EQ((std::vector<int>{CU_GRAPH_NODE_TYPE_KERNEL, CU_GRAPH_NODE_TYPE_MEMCPY, CU_GRAPH_NODE_TYPE_MEMSET,
                                 CU_GRAPH_NODE_TYPE_HOST, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, CU_GRAPH_NODE_TYPE_MEM_ALLOC,
-                                CU_GRAPH_NODE_TYPE_MEMSET, CU_GRAPH_NODE_TYPE_MEM_FREE,
-                                CU_GRAPH_NODE_TYPE_EVENT_RECORD, CU_GRAPH_NODE_TYPE_WAIT_EVENT}),
+                                CU_GRAPH_NODE_TYPE_MEMSET, CU_GRAPH_NODE_TYPE_MEM_FREE, CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+                                CU_GRAPH_NODE_TYPE_WAIT_EVENT}),
               types(graph));
     size_t edges = 0;
     OK(CALL(cuGraphGetEdges_v2)(graph, nullptr, nullptr, nullptr, &edges));
@@ -220,8 +221,7 @@ TEST_F(CaptureTest, TheLegacyStreamWouldDependOnACapturingBlockingStream) {
 TEST_F(CaptureTest, NamesGiveTheFormOfTheProgramsVersion) {
     const auto find = [](int version) {
         void* found = nullptr;
-        EXPECT_EQ(CUDA_SUCCESS,
-                  CALL(cuGetProcAddress_v2)("cuStreamGetCaptureInfo", &found, version, 0, nullptr));
+        EXPECT_EQ(CUDA_SUCCESS, CALL(cuGetProcAddress_v2)("cuStreamGetCaptureInfo", &found, version, 0, nullptr));
         return found;
     };
     EXPECT_EQ(entry_point("cuStreamGetCaptureInfo"), find(10010));

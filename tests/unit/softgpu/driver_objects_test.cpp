@@ -184,7 +184,9 @@ TEST_F(DriverTest, AFailedAssertionSaysWhereAndPoisonsTheContext) {
     const CUresult result = CALL(cuCtxSynchronize)();
     const std::string text = ::testing::internal::GetCapturedStderr();
     EXPECT_EQ(CUDA_ERROR_ASSERT, result);
-    EXPECT_NE(std::string::npos, text.find("assert_positive(const int *): block: [0,0,0], thread: [1,0,0] Assertion `*value > 0` failed.\n"))
+    EXPECT_NE(
+        std::string::npos,
+        text.find("assert_positive(const int *): block: [0,0,0], thread: [1,0,0] Assertion `*value > 0` failed.\n"))
         << text;
     EXPECT_EQ(std::string::npos, text.find("gpupool")) << "and nothing else: " << text;
 }

@@ -37,8 +37,7 @@ class GraphTest : public DriverTest {
     CUgraphNode append(int value, std::vector<CUgraphNode> after) {
         CUgraphNode node = nullptr;
         const auto params = appending(value);
-        EXPECT_EQ(CUDA_SUCCESS,
-                  CALL(cuGraphAddKernelNode_v2)(&node, graph_, after.data(), after.size(), &params));
+        EXPECT_EQ(CUDA_SUCCESS, CALL(cuGraphAddKernelNode_v2)(&node, graph_, after.data(), after.size(), &params));
         return node;
     }
     CUgraphExec instantiate() {
@@ -64,8 +63,7 @@ class GraphTest : public DriverTest {
         if (type == CU_STREAM_MEM_OP_WAIT_VALUE_32) one.waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
         CUDA_BATCH_MEM_OP_NODE_PARAMS batch{context_, 1, &one, 0};
         CUgraphNode node = nullptr;
-        EXPECT_EQ(CUDA_SUCCESS,
-                  CALL(cuGraphAddBatchMemOpNode)(&node, graph_, after.data(), after.size(), &batch));
+        EXPECT_EQ(CUDA_SUCCESS, CALL(cuGraphAddBatchMemOpNode)(&node, graph_, after.data(), after.size(), &batch));
         return node;
     }
 
