@@ -50,7 +50,7 @@ bool on_device(const Session& s, std::uint64_t address) {
         return true;
     }
     const auto range = s.memory.find(address);
-    return range && range->on_device();
+    return range && (range->on_device() || s.host_mirrors.contains(range->base));
 }
 
 void resolve_unified(const Session& s, CUDA_MEMCPY3D& c) {

@@ -31,6 +31,7 @@ CUresult kernel_message(const CUDA_KERNEL_NODE_PARAMS_v3& p, NodeMessage& messag
     if (const CUresult result = arguments.pack(*info, p.kernelParams, p.extra); result != CUDA_SUCCESS) {
         return result;
     }
+    arguments.give_to_gpu(this_session());
     node.function = function;
     node.context = p.func != nullptr ? nullptr : p.ctx;
     node.grid_x = p.gridDimX;

@@ -244,6 +244,11 @@ void Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
             return;
         case codec::NoticeType::graph_upload: take_graph_copy(in.value<codec::GraphCopyNotice>(), true); return;
         case codec::NoticeType::graph_download: take_graph_copy(in.value<codec::GraphCopyNotice>(), false); return;
+        case codec::NoticeType::host_memory:
+            if (!host_mirrors.apply(body)) {
+                log::warn("the server sent changes of host memory that the GPU does not have");
+            }
+            return;
     }
 }
 

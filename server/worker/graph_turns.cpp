@@ -62,6 +62,7 @@ void GraphTurns::start(HostTurn& turn) {
     switch (turn.kind) {
         case HostTurn::Kind::function:
             functions_[turn.ticket] = &turn;
+            worker_.send_host_changes();
             worker_.notify(codec::NoticeType::graph_function,
                            codec::GraphFunctionNotice{turn.ticket, turn.function});
             return;

@@ -26,6 +26,7 @@
 #include "server/worker/graph_turns.h"
 #include "server/worker/handle_table.h"
 #include "server/worker/helpers.h"
+#include "server/worker/host_mirrors.h"
 #include "server/worker/images.h"
 #include "server/worker/inbox.h"
 #include "server/worker/incoming.h"
@@ -94,6 +95,7 @@ class Worker final : public wire::Receiver {
     Incoming incoming;
     Images images;
     MemoryAccount memory;
+    HostMirrors host_mirrors;
     std::map<std::uint64_t, Slab> slabs;                   // by address
     std::set<std::pair<CUdevice, CUdevice>> peers;         // (device, whose memory it may reach)
     std::map<std::uint64_t, Allocation> allocations;       // of cuMemCreate, by handle
@@ -118,6 +120,8 @@ class Worker final : public wire::Receiver {
     }
 
     wire::Channel& channel() { return *channel_; }
+    // Before the client is told that something is complete: what the GPU wrote to mapped host memory by then.
+    void send_host_changes();
     void memory_changed();
     [[nodiscard]] bool in_window(std::uint64_t address, std::uint64_t bytes) const;
 
@@ -151,6 +155,7 @@ class Worker final : public wire::Receiver {
     bool take_frame(const std::shared_ptr<Frame>& frame);
     void pause(unsigned& idle_rounds);
     CUresult take_latched(const Command& command);
+    void send_host_change(std::span<const std::byte> record);
     void send_output(DeviceOutput* output, codec::NoticeType type);
     void notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes);
 

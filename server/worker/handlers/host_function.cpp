@@ -61,6 +61,7 @@ Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpH
     worker.host_functions[ticket] = wait;
     // Everything before it is complete: the client may run it.
     worker.scheduler.mark(*stream, [&worker, ticket](CUresult status) {
+        worker.send_host_changes();
         worker.notify(codec::NoticeType::host_function, codec::HostFunctionNotice{ticket, status, 0});
     });
     result = driver::call(worker.api.cuStreamWaitValue32_v2, stream->driver, wait.device_word, cuuint32_t{1},
