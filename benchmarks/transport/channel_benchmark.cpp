@@ -109,7 +109,8 @@ void channel_bulk(benchmark::State& state, Kind kind) {
 
 // Two channels that the threads of one benchmark share.
 struct SharedChannels {
-    explicit SharedChannels(std::pair<std::unique_ptr<transport::Connection>, std::unique_ptr<transport::Connection>> ends)
+    explicit SharedChannels(
+        std::pair<std::unique_ptr<transport::Connection>, std::unique_ptr<transport::Connection>> ends)
         : here(std::move(ends.first), nothing), there(std::move(ends.second), counter) {
         here.start();
         there.start();
@@ -138,8 +139,8 @@ void channel_append(benchmark::State& state, Kind kind) {
     state.SetItemsProcessed(state.iterations());
     if (state.thread_index() == 0) {
         const auto counters = shared->here.counters();
-        state.counters["frames/write"] =
-            static_cast<double>(counters.frames_sent) / static_cast<double>(std::max<std::uint64_t>(counters.writes, 1));
+        state.counters["frames/write"] = static_cast<double>(counters.frames_sent) /
+                                         static_cast<double>(std::max<std::uint64_t>(counters.writes, 1));
         shared.reset();
     }
 }

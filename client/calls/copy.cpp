@@ -111,7 +111,8 @@ CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstrea
     const void* const host_src = reinterpret_cast<const void*>(src);
     if (to && from) {
         const CUresult result = remote<calls::cuMemcpyDtoDAsync_v2>(dst, src, bytes, stream);
-        const bool of_host = s->memory.may_be_host(dst) || s->memory.may_be_host(src);  // mirrored: the program may look
+        const bool of_host =
+            s->memory.may_be_host(dst) || s->memory.may_be_host(src);  // mirrored: the program may look
         return result == CUDA_SUCCESS && of_host && !asynchronous ? wait_for_stream(stream) : result;
     }
     if (captures(*s, stream)) {

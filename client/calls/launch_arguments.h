@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "client/calls/code.h"
+#include "client/core/mapped_memory.h"
 #include "client/core/session.h"
 #include "protocol/codec/record.h"
 

@@ -1,4 +1,5 @@
-// Pinned host memory that the GPU uses at its own address ("mapped", "zero copy"), over a transport that cannot share it.
+// Pinned host memory that the GPU uses at its own address ("mapped", "zero copy"), over a transport that cannot share
+// it.
 //
 // The worker has a mirror of such memory, at the same address and registered with its driver. Both sides know what they
 // last agreed on (protocol/codec/memory_changes.h): what the program has written goes to the mirror before every
@@ -25,8 +26,6 @@
 #include "protocol/codec/memory_changes.h"
 
 namespace gpupool::client {
-
-class Session;
 
 class HostMirrors {
   public:
@@ -59,12 +58,5 @@ class HostMirrors {
     std::atomic<std::size_t> count_{0};
     bool watching_ = false;
 };
-
-// The GPU is about to be given `address`: where it is pinned host memory without a mirror, it gets one.
-CUresult mirror_host_memory(Session& session, std::uint64_t address);
-// No more: the memory is freed or unregistered. What uses it has completed.
-CUresult end_mirror(Session& session, std::uint64_t base);
-// Sends what the program has changed.
-CUresult publish_host_memory(Session& session);
 
 }  // namespace gpupool::client

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <tuple>
 
+#include "client/core/mapped_memory.h"
 #include "client/core/runtime.h"
 #include "client/core/trace.h"
 #include "client/error_text.h"
@@ -112,8 +113,7 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
             }
         }
         const bool wait = Call::kDelivery != calls::Delivery::deferred || s->synchronous || thread.wait_for_replies ||
-                          context == nullptr ||
-                          !context->live.load(std::memory_order_relaxed);
+                          context == nullptr || !context->live.load(std::memory_order_relaxed);
         std::tuple<Minted<Call, Index>...> minted;
         (std::get<Index>(minted).prepare(*s, arguments), ...);
         const void* const addresses[] = {static_cast<const void*>(&arguments)..., nullptr};

@@ -153,8 +153,8 @@ bool fits(const SharedBlock& block, const ChangeHeader& header, const std::byte*
 }  // namespace
 
 // Reading what others write at the same time is the purpose.
-__attribute__((no_sanitize("thread"))) void find_changes(
-    const SharedBlock& block, const std::function<void(std::span<const std::byte>)>& emit) {
+__attribute__((no_sanitize("thread"))) void find_changes(const SharedBlock& block,
+                                                         const std::function<void(std::span<const std::byte>)>& emit) {
     static_assert(std::endian::native == std::endian::little);
     Window window;
     const std::uint64_t end = block.address + block.bytes;

@@ -23,8 +23,8 @@ bool is_host_side_named(const CUDA_MEMCPY3D& copy) {
                is_host_memory_name(reinterpret_cast<std::uint64_t>(address));
     };
     return codec::number_of(copy.srcMemoryType) != CU_MEMORYTYPE_UNIFIED &&
-           codec::number_of(copy.dstMemoryType) != CU_MEMORYTYPE_UNIFIED &&
-           named(copy.srcMemoryType, copy.srcHost) && named(copy.dstMemoryType, copy.dstHost);
+           codec::number_of(copy.dstMemoryType) != CU_MEMORYTYPE_UNIFIED && named(copy.srcMemoryType, copy.srcHost) &&
+           named(copy.dstMemoryType, copy.dstHost);
 }
 
 template <class T>
@@ -155,8 +155,8 @@ CUresult NodeParameters::read(const HandleTable& handles, Objects& objects, cons
             driver.memcpy.copyCtx = context;
             driver.memcpy.copyParams = node.copy;
             bool known = true;
-            codec::StructTraits<CUDA_MEMCPY3D>::visit(driver.memcpy.copyParams,
-                                                      [&](CUarray& array) { known = known && translate(handles, array); });
+            codec::StructTraits<CUDA_MEMCPY3D>::visit(
+                driver.memcpy.copyParams, [&](CUarray& array) { known = known && translate(handles, array); });
             if (!known) {
                 return CUDA_ERROR_INVALID_HANDLE;
             }

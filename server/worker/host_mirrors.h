@@ -1,7 +1,8 @@
-// The worker's side of mapped host memory (client/core/host_mirrors.h): memory of this process at the client's addresses,
-// registered with the driver, so that kernels reach it as if it were the client's.
+// The worker's side of mapped host memory (client/core/host_mirrors.h): memory of this process at the client's
+// addresses, registered with the driver, so that kernels reach it as if it were the client's.
 //
-// Ownership: a mirror owns its pages and its twin. Threads: the dispatcher's alone; registering and unregistering, which
+// Ownership: a mirror owns its pages and its twin. Threads: the dispatcher's alone; registering and unregistering,
+// which
 //   can wait for the GPU, are the handlers' affair. Errors: the driver's.
 #pragma once
 

@@ -128,6 +128,8 @@ def jax_matmul_and_gradient():
 
 @check
 def numba_add():
+    if not hasattr(numpy, "row_stack"):  # NumPy 2.5 dropped it, while releases of numba-cuda still name it
+        numpy.row_stack = numpy.vstack
     library("numba")
     try:
         from numba import cuda

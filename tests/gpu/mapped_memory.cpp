@@ -115,7 +115,8 @@ void memsets_and_copies(const Work& work) {
     DRIVER_OK(cuMemcpyDtoHAsync(pageable.data(), address_of(memory.get()), bytes, work.stream));
     DRIVER_OK(cuStreamSynchronize(work.stream));
     check(memory.differ(10) == 0, "a memset of host memory and a kernel: %zu wrong", memory.differ(10));
-    check(pageable[0] == 10 && pageable[work.words - 1] == 10, "copied from there as if from the device: %u", pageable[0]);
+    check(pageable[0] == 10 && pageable[work.words - 1] == 10, "copied from there as if from the device: %u",
+          pageable[0]);
 
     CUdeviceptr block = 0;
     DRIVER_OK(cuMemAlloc(&block, bytes));
@@ -126,8 +127,8 @@ void memsets_and_copies(const Work& work) {
     DRIVER_OK(work.add_to(memory.device(), 1));
     DRIVER_OK(cuMemcpyAsync(address_of(other.get()), address_of(memory.get()), bytes, work.stream));
     DRIVER_OK(cuStreamSynchronize(work.stream));
-    check(memory.differ(13) == 0 && other.differ(13) == 0, "kernels and copies in turn, in one stream: %u and %u", memory[0],
-          other[0]);
+    check(memory.differ(13) == 0 && other.differ(13) == 0, "kernels and copies in turn, in one stream: %u and %u",
+          memory[0], other[0]);
     memory[0] = 77;
     DRIVER_OK(cuMemcpy(block, address_of(memory.get()), bytes));
     DRIVER_OK(cuMemcpyDtoH(pageable.data(), block, bytes));
@@ -143,8 +144,8 @@ void memsets_and_copies(const Work& work) {
     DRIVER_OK(cuMemcpy2DAsync(&rows, work.stream));
     DRIVER_OK(cuMemcpyDtoHAsync(pageable.data(), block, bytes, work.stream));
     DRIVER_OK(cuStreamSynchronize(work.stream));
-    check(pageable[0] == 78 && pageable[31] == 14 && pageable[32] == 13, "rows of it: %u, %u, %u", pageable[0], pageable[31],
-          pageable[32]);
+    check(pageable[0] == 78 && pageable[31] == 14 && pageable[32] == 13, "rows of it: %u, %u, %u", pageable[0],
+          pageable[31], pageable[32]);
     DRIVER_OK(cuMemFree(block));
 }
 
@@ -279,9 +280,12 @@ int main(int argc, char** argv) {
     Program program("mapped_memory", argc, argv);
     const Device device;
     const Module module(kernels_ptx().data);
-    Work work{module.function("add_value"),   module.function("copy_words"),
-              module.function("answer_word"), module.function("write_odd_bytes"),
-              nullptr,                       static_cast<unsigned>(program.number("words", 3000))};
+    Work work{module.function("add_value"),
+              module.function("copy_words"),
+              module.function("answer_word"),
+              module.function("write_odd_bytes"),
+              nullptr,
+              static_cast<unsigned>(program.number("words", 3000))};
     DRIVER_OK(cuStreamCreate(&work.stream, CU_STREAM_NON_BLOCKING));
     program.section("device_pointer", [&] { device_pointer(work); });
     program.section("plain_address", [&] { plain_address(work); });

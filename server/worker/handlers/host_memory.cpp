@@ -22,9 +22,8 @@ Outcome gpHostMirror(Worker& worker, Command& command, codec::Slots<calls::gpHos
     worker.helpers.run(
         [&api, driver = context->driver, pages, result] {
             driver::call(api.cuCtxSetCurrent, driver);
-            *result = driver::call(
-                api.cuMemHostRegister_v2, pages.start, pages.bytes,
-                static_cast<unsigned>(CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
+            *result = driver::call(api.cuMemHostRegister_v2, pages.start, pages.bytes,
+                                   static_cast<unsigned>(CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
             CUdeviceptr seen = 0;
             if (*result == CUDA_SUCCESS) {
                 *result = driver::call(api.cuMemHostGetDevicePointer_v2, &seen, pages.start, 0u);
