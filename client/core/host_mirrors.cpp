@@ -30,12 +30,17 @@ bool HostMirrors::contains(std::uint64_t address) const {
     return find(address) != nullptr;
 }
 
-void HostMirrors::add(std::uint64_t base, std::uint64_t bytes) {
+bool HostMirrors::add(std::uint64_t base, std::uint64_t bytes) {
+    codec::Twin twin(bytes);
+    if (twin.data() == nullptr) {
+        return false;
+    }
     const std::lock_guard lock(mutex_);
     Mirror& mirror = mirrors_[base];
-    mirror.twin.assign(bytes, std::byte{0});
-    mirror.block = {base, reinterpret_cast<std::byte*>(base), mirror.twin.data(), bytes};
+    mirror.block = {base, reinterpret_cast<std::byte*>(base), twin.data(), bytes};
+    mirror.twin = std::move(twin);
     count_.store(mirrors_.size(), std::memory_order_release);
+    return true;
 }
 
 void HostMirrors::remove(std::uint64_t base) {

@@ -32,8 +32,8 @@ class HostMirrors {
     [[nodiscard]] bool any() const { return count_.load(std::memory_order_acquire) != 0; }
     [[nodiscard]] bool contains(std::uint64_t address) const;
 
-    // The worker has a mirror, full of zeros.
-    void add(std::uint64_t base, std::uint64_t bytes);
+    // The worker has a mirror, full of zeros. False: no memory for the twin.
+    bool add(std::uint64_t base, std::uint64_t bytes);
     void remove(std::uint64_t base);
 
     // Hands over what the program has changed. Of two threads the second waits until the first has sent: whoever comes
@@ -48,7 +48,7 @@ class HostMirrors {
   private:
     struct Mirror {
         codec::SharedBlock block;
-        std::vector<std::byte> twin;
+        codec::Twin twin;
     };
     const codec::SharedBlock* find(std::uint64_t address) const;  // with mutex_ held
 

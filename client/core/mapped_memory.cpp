@@ -29,13 +29,16 @@ CUresult mirror_host_memory(Session& session, std::uint64_t address) {
     if (range->context == nullptr || !range->context->live) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    const CUresult result = remote<calls::gpHostMirror>(range->context->handle, range->base, range->bytes);
+    CUresult result = remote<calls::gpHostMirror>(range->context->handle, range->base, range->bytes);
+    if (result == CUDA_SUCCESS && !session.host_mirrors.add(range->base, range->bytes)) {
+        remote<calls::gpHostUnmirror>(range->base);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (result != CUDA_SUCCESS) {
         log::warn("no mirror of {} bytes of mapped host memory at {:#x}: {}", range->bytes, range->base,
                   static_cast<int>(result));
         return result;
     }
-    session.host_mirrors.add(range->base, range->bytes);
     session.host_mirrors.watch([&session] { return publish_host_memory(session) == CUDA_SUCCESS; });
     return CUDA_SUCCESS;
 }

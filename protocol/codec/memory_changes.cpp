@@ -1,8 +1,11 @@
 #include "protocol/codec/memory_changes.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 namespace gpupool::codec {
 namespace {
@@ -151,6 +154,26 @@ bool fits(const SharedBlock& block, const ChangeHeader& header, const std::byte*
 }
 
 }  // namespace
+
+Twin::Twin(std::size_t bytes) : bytes_(bytes) {
+    void* const place =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    data_ = place == MAP_FAILED ? nullptr : static_cast<std::byte*>(place);
+}
+
+Twin::~Twin() {
+    if (data_ != nullptr) {
+        munmap(data_, bytes_);
+    }
+}
+
+Twin::Twin(Twin&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+
+Twin& Twin::operator=(Twin&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+}
 
 // Reading what others write at the same time is the purpose.
 __attribute__((no_sanitize("thread"))) void find_changes(const SharedBlock& block,

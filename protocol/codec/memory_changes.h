@@ -33,6 +33,21 @@ struct SharedBlock {
 
 inline constexpr std::size_t kChangeWindowBytes = 4096;
 
+// Zeros to begin with, which take memory only where something else was written. data() is null where there is no memory.
+class Twin {
+  public:
+    Twin() = default;
+    explicit Twin(std::size_t bytes);
+    ~Twin();
+    Twin(Twin&& other) noexcept;
+    Twin& operator=(Twin&& other) noexcept;
+    [[nodiscard]] std::byte* data() const { return data_; }
+
+  private:
+    std::byte* data_ = nullptr;
+    std::size_t bytes_ = 0;
+};
+
 // Calls `emit` with a record for each part of `block` that differs from its twin, which then is as the memory was.
 void find_changes(const SharedBlock& block, const std::function<void(std::span<const std::byte>)>& emit);
 

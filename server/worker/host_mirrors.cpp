@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "common/log.h"
 
@@ -38,12 +39,17 @@ CUresult HostMirrors::reserve(std::uint64_t address, std::uint64_t bytes, CUcont
         log::warn("mapped host memory at {:#x}: this process has something there", address);
         return CUDA_ERROR_NOT_SUPPORTED;
     }
+    codec::Twin twin(bytes);
+    if (twin.data() == nullptr) {
+        munmap(given, end - start);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     pages = {given, end - start};
     Mirror& mirror = mirrors_[address];
     mirror.pages = pages;
     mirror.client_context = client_context;
-    mirror.twin.resize(bytes);
-    mirror.block = {address, reinterpret_cast<std::byte*>(address), mirror.twin.data(), bytes};
+    mirror.block = {address, reinterpret_cast<std::byte*>(address), twin.data(), bytes};
+    mirror.twin = std::move(twin);
     bytes_ += bytes;
     return CUDA_SUCCESS;
 }

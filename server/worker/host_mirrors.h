@@ -52,7 +52,7 @@ class HostMirrors {
         Pages pages;
         CUcontext client_context = nullptr;
         codec::SharedBlock block;
-        std::vector<std::byte> twin;
+        codec::Twin twin;
         bool ready = false;
     };
     std::map<std::uint64_t, Mirror> mirrors_;  // by the range's address
