@@ -492,6 +492,28 @@ TEST_F(HostileGraphs, TurnsThatAreNotTakenHoldNobodyElse) {
     EXPECT_TRUE(is_gone(*daemon_, client_->session()));
 }
 
+// A launch that waits in its stream does what the executable was when it was launched.
+TEST_F(HostileGraphs, AnUpdateLeavesWhatWasLaunched) {
+    const CUgraph graph = make_graph();
+    ASSERT_EQ(add_node(graph, host_function(1)), CUDA_SUCCESS);
+    CUgraphExec executable = nullptr;
+    ASSERT_EQ(instantiate(graph, executable), CUDA_SUCCESS);
+    const CUstream stream = client_->make_stream();
+    constexpr std::uint64_t kBefore = 9;
+    ASSERT_EQ(client_->call<calls::gpHostFunction>(kBefore, stream), CUDA_SUCCESS);
+    ASSERT_EQ(launch(executable, stream), CUDA_SUCCESS);
+    CUgraphExecUpdateResultInfo information{};
+    ASSERT_EQ(client_->call<calls::cuGraphExecUpdate_v2>(executable, graph, &information), CUDA_SUCCESS);
+    ASSERT_EQ(launch(executable, stream), CUDA_SUCCESS);
+    ASSERT_EQ(client_->call<calls::gpHostFunctionDone>(kBefore), CUDA_SUCCESS);
+    for (const std::uint64_t turn : {1, 2}) {
+        EXPECT_TRUE(eventually([&] {
+            return client_->call<calls::gpHostFunctionDone>(codec::kTransferOfWorker | turn) == CUDA_SUCCESS;
+        })) << turn;
+    }
+    EXPECT_EQ(client_->call<calls::cuStreamSynchronize>(stream), CUDA_SUCCESS);
+}
+
 // Its context ends while data for it is on its way.
 TEST_F(HostileGraphs, AContextMayEndWhileAGraphWaitsForData) {
     auto second = client_->mint<CUcontext>();
