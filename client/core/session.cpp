@@ -283,14 +283,21 @@ void Session::take_graph_function(const codec::GraphFunctionNotice& notice) {
         log::error("the server asks for a function that no graph of this program has");
         return;
     }
-    host_functions.run_when_due(notice.ticket, [known](CUresult) { known->function(known->argument); });
+    if (!host_functions.run_when_due(notice.ticket, [known](CUresult) { known->function(known->argument); })) {
+        log::error("the server asks for more functions of graphs at once than it may");
+    }
 }
 
 void Session::take_graph_copy(const codec::GraphCopyNotice& notice, bool upload) {
     const std::optional<GraphHosts::Memory> memory = graph_hosts.memory(notice.memory);
+    const GraphHosts::Use use = upload ? GraphHosts::Use::read : GraphHosts::Use::write;
     PackedRows rows;
-    if (!memory || (notice.transfer & codec::kTransferOfWorker) == 0 || !rows.describe(notice, *memory)) {
+    if (!memory || memory->use != use || (notice.transfer & codec::kTransferOfWorker) == 0 || !rows.describe(notice, *memory)) {
         log::error("the server asks for memory that no graph of this program has");
+        return;
+    }
+    if (!transfers.takes_named(notice.transfer, rows.bytes())) {
+        log::error("the server asks for more memory of graphs at once than it may");
         return;
     }
     if (upload) {

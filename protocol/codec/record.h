@@ -86,6 +86,8 @@ struct GraphCopyNotice {
 };
 inline constexpr std::uint64_t kTransferOfWorker = 1ull << 63;
 inline constexpr std::size_t kGraphPieceBytes = 1u << 20;
+// Of copies between graphs and the client's memory that are under way at one time, in a session.
+inline constexpr std::uint64_t kMaxGraphCopyBytes = 4ull << 30;
 
 struct DeferredErrorNotice {
     std::uint64_t number, context;

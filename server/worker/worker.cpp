@@ -53,6 +53,7 @@ void MemoryAccount::release(CUdevice device, std::uint64_t bytes) {
 
 Worker::Worker(const driver::Library& library, int device_count, Options options)
     : api(library.api),
+      pinned(library.api, [this](std::function<void()> free) { helpers.run(std::move(free), [] {}); }),
       scheduler(library.api,
                 [this](const StreamState& stream, bool held) {
                     notify(codec::NoticeType::hold,
@@ -67,6 +68,7 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
 }
 
 Worker::~Worker() {
+    pinned.stop();
     helpers.stop();
 }
 

@@ -33,6 +33,7 @@
 #include "server/worker/link_state.h"
 #include "server/worker/objects.h"
 #include "server/worker/output.h"
+#include "server/worker/pinned_memory.h"
 #include "server/worker/scheduler.h"
 #include "server/worker/staging.h"
 
@@ -85,6 +86,7 @@ class Worker final : public wire::Receiver {
     std::atomic<std::size_t> held_bytes{0};
 
     const driver::Api& api;
+    PinnedMemory pinned;  // of graphs; before all that may hold some of it
     Objects objects;
     HandleTable handles;
     Scheduler scheduler;
@@ -131,6 +133,10 @@ class Worker final : public wire::Receiver {
     std::unordered_map<CUlinkState, std::shared_ptr<LinkState>> link_states;      // by client handle
     std::unordered_map<CUgraphExec, std::shared_ptr<GraphExec>> executable_graphs;  // the same
     GraphTurns graph_turns{*this};
+    // Nodes that were added to graphs of the driver, those within child graphs included.
+    std::unordered_map<CUgraph, std::uint64_t> added_nodes;
+    std::uint64_t all_added_nodes = 0;
+    std::unordered_map<CUgraph, unsigned> graph_levels;  // how deep the driver's graphs within others lie
     std::size_t captures = 0;  // that have begun and not ended
     std::string dot_text;  // of the last gpGraphDot
 

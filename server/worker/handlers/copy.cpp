@@ -206,6 +206,9 @@ Outcome begin(Worker& worker, Command& command, CUstream handle, DeviceSide side
         transfer_failed(worker, transfer);
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // gpCaptureCopy
     }
+    if ((transfer & codec::kTransferOfWorker) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;  // a graph's
+    }
     if (std::is_same_v<Operation, CopyIn> && !worker.incoming.begin(transfer)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
