@@ -368,12 +368,9 @@ Outcome gpCopyShapedFromDevice(Worker& worker, Command& command, codec::Slots<ca
 Outcome gpCopyShapedOnDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyShapedOnDevice>& slots) {
     using Call = calls::gpCopyShapedOnDevice;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
-    if (stream == nullptr) {
-        return result;
-    }
-    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
-        return Outcome::hold(*stream);
+    StreamState* stream = nullptr;
+    if (auto waiting = await_turn(worker, command, slots.at<Call::stream>().value, stream)) {
+        return std::move(*waiting);
     }
     DeviceSide side;
     std::uint64_t bytes = 0;

@@ -29,24 +29,42 @@ std::shared_ptr<GraphExec> executable(const Worker& worker, CUgraphExec client) 
     return it == worker.executable_graphs.end() ? nullptr : it->second;
 }
 
-// The nodes end with their graph: the driver may give their handles to others.
-void forget_nodes(Worker& worker, CUgraph graph, unsigned level = 1) {
+// A graph and all within it.
+struct Contents {
     std::vector<CUgraphNode> nodes;
-    nodes_of(worker.api, graph, nodes);
-    for (const CUgraphNode node : nodes) {
-        CUgraph child = nullptr;
-        if (level < kMaxGraphDepth && child_of(worker.api, node, child) == CUDA_SUCCESS && child != nullptr) {
-            forget_nodes(worker, child, level + 1);
-            worker.handles.forget_driver(child);
+    std::vector<CUgraph> graphs;
+
+    void add(const driver::Api& api, CUgraph graph, unsigned level = 1) {
+        graphs.push_back(graph);
+        std::vector<CUgraphNode> own;
+        nodes_of(api, graph, own);
+        nodes.insert(nodes.end(), own.begin(), own.end());
+        for (const CUgraphNode node : own) {
+            add_child(api, node, level);
         }
-        worker.handles.forget_driver(node);
     }
-    if (const auto added = worker.added_nodes.find(graph); added != worker.added_nodes.end()) {
-        worker.all_added_nodes -= added->second;
-        worker.added_nodes.erase(added);
+    // Of a node at `level`.
+    void add_child(const driver::Api& api, CUgraphNode node, unsigned level) {
+        CUgraph child = nullptr;
+        if (level < kMaxGraphDepth && child_of(api, node, child) == CUDA_SUCCESS && child != nullptr) {
+            add(api, child, level + 1);
+        }
     }
-    worker.graph_levels.erase(graph);
-}
+    // They have ended: the driver may give their handles to others.
+    void forget(Worker& worker) const {
+        for (const CUgraphNode node : nodes) {
+            worker.handles.forget_driver(node);
+        }
+        for (const CUgraph graph : graphs) {
+            if (const auto added = worker.added_nodes.find(graph); added != worker.added_nodes.end()) {
+                worker.all_added_nodes -= added->second;
+                worker.added_nodes.erase(added);
+            }
+            worker.graph_levels.erase(graph);
+            worker.handles.forget_driver(graph);
+        }
+    }
+};
 
 unsigned level_of(const Worker& worker, CUgraph graph) {
     const auto it = worker.graph_levels.find(graph);
@@ -72,7 +90,8 @@ CUresult nodes_to_add(Worker& worker, CUgraph graph, const CUgraphNodeParams& ad
     nodes = 1;
     if (added.type == CU_GRAPH_NODE_TYPE_GRAPH) {
         GraphShape child;
-        if (const CUresult result = shape_of(worker.api, added.graph.graph, kMaxGraphNodes, child); result != CUDA_SUCCESS) {
+        if (const CUresult result = shape_of(worker.api, added.graph.graph, kMaxGraphNodes, child);
+            result != CUDA_SUCCESS) {
             return result;
         }
         if (level_of(worker, graph) + child.depth > kMaxGraphDepth) {
@@ -155,8 +174,7 @@ Outcome gpGraphAddNode(Worker& worker, Command& command, codec::Slots<calls::gpG
         return CUDA_ERROR_INVALID_VALUE;
     }
     NodeParameters parameters;
-    CUresult result =
-        parameters.read(worker.handles, worker.objects, node, slots.at<Call::payload>().object);
+    CUresult result = parameters.read(worker.handles, worker.objects, node, slots.at<Call::payload>().object);
     if (result == CUDA_SUCCESS) {
         result = worker.scheduler.enter(worker.context_of(command));
     }
@@ -218,8 +236,8 @@ Outcome gpGraphNodeGetParams(Worker& worker, Command& command, codec::Slots<call
         return CUDA_ERROR_INVALID_VALUE;
     }
     worker.scheduler.enter(worker.context_of(command));
-    return describe(worker.api, worker.handles, asked, slots.at<Call::node>().object,
-                    slots.at<Call::payload>().object, slots.at<Call::payload_bytes>().object);
+    return describe(worker.api, worker.handles, asked, slots.at<Call::node>().object, slots.at<Call::payload>().object,
+                    slots.at<Call::payload_bytes>().object);
 }
 
 Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls::gpGraphInstantiate>& slots) {
@@ -284,8 +302,59 @@ Outcome cuGraphDestroy(Worker& worker, Command& command, codec::Slots<calls::cuG
         return CUDA_ERROR_INVALID_VALUE;
     }
     worker.scheduler.enter(worker.context_of(command));
-    forget_nodes(worker, graph);
-    return driver::call(worker.api.cuGraphDestroy, graph);
+    Contents contents;
+    contents.add(worker.api, graph);
+    const CUresult result = driver::call(worker.api.cuGraphDestroy, graph);
+    if (result == CUDA_SUCCESS) {
+        contents.forget(worker);
+    }
+    return result;
+}
+
+Outcome cuGraphDestroyNode(Worker& worker, Command& command, codec::Slots<calls::cuGraphDestroyNode>& slots) {
+    CUgraphNode node = slots.at<calls::cuGraphDestroyNode::hNode>().value;
+    if (translate(worker, node) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    Contents within;
+    within.add_child(worker.api, node, 1);
+    const CUresult result = driver::call(worker.api.cuGraphDestroyNode, node);
+    if (result == CUDA_SUCCESS) {
+        within.forget(worker);
+    }
+    return result;
+}
+
+// A copy counts as if its nodes had been added.
+Outcome cuGraphClone(Worker& worker, Command& command, codec::Slots<calls::cuGraphClone>& slots) {
+    using Call = calls::cuGraphClone;
+    CUgraph original = slots.at<Call::originalGraph>().value;
+    if (translate(worker, original) != CUDA_SUCCESS || slots.at<Call::phGraphClone>().value == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    GraphShape shape;
+    CUresult result = shape_of(worker.api, original, kMaxGraphNodesAtAll, shape);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (worker.all_added_nodes + shape.nodes > kMaxAddedNodes) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUgraph& clone = slots.at<Call::phGraphClone>().object;
+    result = driver::call(worker.api.cuGraphClone, &clone, original);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    worker.added_nodes[clone] = shape.nodes;
+    worker.all_added_nodes += shape.nodes;
+    std::vector<CUgraphNode> nodes;
+    nodes_of(worker.api, clone, nodes);
+    for (const CUgraphNode node : nodes) {
+        note_levels(worker, node, 1);
+    }
+    return CUDA_SUCCESS;
 }
 
 Outcome cuGraphLaunch(Worker& worker, Command& command, codec::Slots<calls::cuGraphLaunch>& slots) {
@@ -308,12 +377,9 @@ Outcome cuGraphLaunch(Worker& worker, Command& command, codec::Slots<calls::cuGr
 Outcome cuGraphUpload(Worker& worker, Command& command, codec::Slots<calls::cuGraphUpload>& slots) {
     using Call = calls::cuGraphUpload;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.at<Call::hStream>().value, result);
-    if (stream == nullptr) {
-        return result;
-    }
-    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
-        return Outcome::hold(*stream);
+    StreamState* stream = nullptr;
+    if (auto waiting = await_turn(worker, command, slots.at<Call::hStream>().value, stream)) {
+        return std::move(*waiting);
     }
     const auto graph = executable(worker, slots.at<Call::hGraphExec>().value);
     if (graph == nullptr) {

@@ -39,12 +39,9 @@ CUresult take_word(Worker& worker, Worker::HostFunctionWait& wait) {
 Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpHostFunction>& slots) {
     using Call = calls::gpHostFunction;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
-    if (stream == nullptr) {
-        return result;
-    }
-    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
-        return Outcome::hold(*stream);
+    StreamState* stream = nullptr;
+    if (auto waiting = await_turn(worker, command, slots.at<Call::stream>().value, stream)) {
+        return std::move(*waiting);
     }
     if (stream->capturing) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // gpCaptureHostFunction
