@@ -15,7 +15,7 @@ namespace gpupool::worker::handlers {
 namespace {
 
 constexpr std::size_t kMaxExecutables = 64u << 10;
-constexpr std::uint64_t kMaxAddedNodes = 8u << 20;  // of all graphs, those within others included
+constexpr std::uint64_t kMaxAddedNodes = 2u << 20;  // of all graphs, those within others included
 
 template <class Handle>
 CUresult translate(const Worker& worker, Handle& handle) {

@@ -47,6 +47,17 @@ class HostileGraphs : public SessionTest {
         node.graph = child;
         return add_node(graph, node, {}, made);
     }
+    CUgraph graph_within(CUgraphNode node) {
+        CUgraph embedded = nullptr;
+        const auto number = client_->add<calls::cuGraphChildGraphNodeGetGraph>(node, &embedded);
+        client_->flush();
+        const auto answer = client_->answer_to(number);
+        EXPECT_TRUE(answer && answer->header.result == CUDA_SUCCESS);
+        if (answer && answer->body.size() >= sizeof embedded) {
+            std::memcpy(&embedded, answer->body.data(), sizeof embedded);
+        }
+        return embedded;
+    }
     std::optional<int> instantiate(CUgraph graph, CUgraphExec& executable) {
         executable = client_->mint<CUgraphExec>();
         CUgraphNode error_node = nullptr;
@@ -313,12 +324,7 @@ TEST_F(HostileGraphs, GraphsWithinThemselvesAreRefused) {
     const CUgraph inner = make_graph(), outer = make_graph();
     CUgraphNode node = nullptr;
     ASSERT_EQ(add_child(outer, inner, &node), CUDA_SUCCESS);
-    CUgraph embedded = nullptr;
-    const auto number = client_->add<calls::cuGraphChildGraphNodeGetGraph>(node, &embedded);
-    client_->flush();
-    const auto answer = client_->answer_to(number);
-    ASSERT_TRUE(answer && answer->header.result == CUDA_SUCCESS);
-    std::memcpy(&embedded, answer->body.data(), sizeof embedded);
+    const CUgraph embedded = graph_within(node);
     EXPECT_TRUE(add_child(embedded, outer).has_value()) << "a copy of it";
     EXPECT_TRUE(instantiate(outer, executable).has_value());
     EXPECT_EQ(client_->call<calls::cuGraphDestroy>(outer), CUDA_SUCCESS);
@@ -326,6 +332,20 @@ TEST_F(HostileGraphs, GraphsWithinThemselvesAreRefused) {
 }
 
 // Each graph holds the one before twice: a few calls would make a graph of any size.
+// A node's graph ends with it: its handle must not name what the driver makes there next.
+TEST_F(HostileGraphs, AGraphWithinADestroyedNodeIsForgotten) {
+    const CUgraph inner = make_graph(), outer = make_graph();
+    ASSERT_EQ(add_node(inner, typed(CU_GRAPH_NODE_TYPE_EMPTY)), CUDA_SUCCESS);
+    CUgraphNode node = nullptr;
+    ASSERT_EQ(add_child(outer, inner, &node), CUDA_SUCCESS);
+    const CUgraph embedded = graph_within(node);
+    ASSERT_EQ(add_node(embedded, typed(CU_GRAPH_NODE_TYPE_EMPTY)), CUDA_SUCCESS);
+    EXPECT_EQ(client_->call<calls::cuGraphDestroyNode>(node), CUDA_SUCCESS);
+    EXPECT_EQ(add_node(embedded, typed(CU_GRAPH_NODE_TYPE_EMPTY)), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_NE(client_->call<calls::cuGraphDestroyNode>(node), CUDA_SUCCESS);
+    EXPECT_TRUE(client_->alive());
+}
+
 TEST_F(HostileGraphs, GraphsThatDoubleAreBounded) {
     CUgraph graph = make_graph();
     ASSERT_EQ(add_node(graph, typed(CU_GRAPH_NODE_TYPE_EMPTY)), CUDA_SUCCESS);
@@ -375,11 +395,7 @@ TEST_F(HostileGraphs, GraphsOfAnyDepthAreRefusedFromWithin) {
         if (add_child(innermost, single, &node) != CUDA_SUCCESS) {
             break;
         }
-        const auto number = client_->add<calls::cuGraphChildGraphNodeGetGraph>(node, &innermost);
-        client_->flush();
-        const auto answer = client_->answer_to(number);
-        ASSERT_TRUE(answer && answer->header.result == CUDA_SUCCESS);
-        std::memcpy(&innermost, answer->body.data(), sizeof innermost);
+        innermost = graph_within(node);
     }
     EXPECT_GE(depth, 16);
     EXPECT_LT(depth, 200);
