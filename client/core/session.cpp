@@ -25,6 +25,7 @@ namespace gpupool::client {
 namespace {
 
 constexpr std::size_t kMaxWelcomeBytes = 4u << 20;
+constexpr std::size_t kMaxHeldStreams = 64u << 10;
 
 // Variables that change what the driver does; the server's driver is to see the client's.
 constexpr const char* kForwardedVariables[] = {"CUDA_VISIBLE_DEVICES",        "CUDA_DEVICE_ORDER",
@@ -268,7 +269,9 @@ void Session::take_hold(const codec::StreamHoldNotice& notice) {
     {
         const std::lock_guard lock(held_mutex_);
         if (notice.held != 0) {
-            held_streams_.insert(notice.stream);
+            if (held_streams_.size() < kMaxHeldStreams) {  // a server can name streams that are none
+                held_streams_.insert(notice.stream);
+            }
         } else {
             held_streams_.erase(notice.stream);
         }
