@@ -128,18 +128,21 @@ Status set_sync(Draft& draft, std::string_view value) {
     return {};
 }
 
+// A switch (standard error) or a file.
+std::string output_name(std::string_view value) {
+    if (auto on = parse_switch(value)) {
+        return *on ? standard_error_name : "";
+    }
+    return file_name(value);
+}
+
 Status set_trace(Draft& draft, std::string_view value) {
-    draft.config.trace_file = file_name(value);
+    draft.config.trace_file = output_name(value);
     return {};
 }
 
-// A switch (standard error) or a file.
 Status set_summary(Draft& draft, std::string_view value) {
-    if (auto on = parse_switch(value)) {
-        draft.config.summary_file = *on ? standard_error_name : "";
-    } else {
-        draft.config.summary_file = file_name(value);
-    }
+    draft.config.summary_file = output_name(value);
     return {};
 }
 

@@ -51,7 +51,12 @@ CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std:
         s.transfers.cancel(transfer);
         return result;
     }
-    return may_be_late || s.transfers.wait_sent(transfer) ? CUDA_SUCCESS : kSessionLost;
+    trace::add_bytes_sent(bytes);
+    if (may_be_late) {
+        return CUDA_SUCCESS;
+    }
+    const trace::Wait waiting;
+    return s.transfers.wait_sent(transfer) ? CUDA_SUCCESS : kSessionLost;
 }
 
 // Waits for the stream: afterwards everything copied back in it has landed.
@@ -62,6 +67,7 @@ CUresult wait_for_stream(CUstream stream) {
 CUresult from_device(Session& s, void* destination, CUdeviceptr source, std::size_t bytes, CUstream stream, bool wait) {
     const std::uint64_t transfer = s.transfers.begin_download(destination, bytes);
     CUresult result = remote<calls::gpCopyFromDevice>(source, bytes, transfer, stream);
+    trace::add_bytes_received(bytes);
     if (result == CUDA_SUCCESS && wait) {
         result = wait_for_stream(stream);
     }
@@ -154,6 +160,7 @@ CUresult shaped_to_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t bytes,
     const std::uint64_t transfer = s.transfers.begin_upload(std::move(packed));
     const CUresult result = remote<calls::gpCopyShapedToDevice>(
         &c, transfer, static_cast<const unsigned char*>(nullptr), std::size_t{0}, stream);
+    trace::add_bytes_sent(bytes);
     if (result != CUDA_SUCCESS) {
         s.transfers.cancel(transfer);
     }
@@ -170,6 +177,7 @@ CUresult shaped_from_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t byte
                      [&](char* row, std::size_t offset) { std::memcpy(row, data.data() + offset, c.WidthInBytes); });
         });
     CUresult result = remote<calls::gpCopyShapedFromDevice>(&c, transfer, stream);
+    trace::add_bytes_received(bytes);
     if (result == CUDA_SUCCESS && wait) {
         result = wait_for_stream(stream);
     }

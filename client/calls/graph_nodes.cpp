@@ -302,6 +302,9 @@ CUresult get_kernel(CUgraphNode asked, Parameters* to) {
         to->ctx = node.context;
     }
     const auto info = function_info(node.function);
+    if constexpr (requires { to->kern; }) {
+        to->kern = info == nullptr ? nullptr : info->kernel;  // by which the runtime finds its function again
+    }
     if (info == nullptr || info->layout.empty()) {
         return CUDA_SUCCESS;
     }

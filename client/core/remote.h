@@ -141,10 +141,14 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
         const auto start = std::chrono::steady_clock::now();
         ReplySlot::Reply& reply = thread.reply.wait();
         trace::add_round_trip(std::chrono::steady_clock::now() - start);
+        trace::add_bytes_received(reply.body.size());
         if (reply.lost) {
             return kSessionLost;
         }
         CUresult result = error_text::from_peer(reply.header.result);
+        if (result == CUDA_ERROR_NOT_SUPPORTED) {
+            note_unsupported(Call::kOpcode);
+        }
         // What failed has outputs only where the server sends them nevertheless (a log).
         const bool outputs = result == CUDA_SUCCESS || !reply.body.empty();
         if (outputs && !codec::read_reply<Call>(reply.body, addresses) && result == CUDA_SUCCESS) {
@@ -188,6 +192,7 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
     template <class T>
     static void wait_for_one(Session& s, const T& argument) {
         if constexpr (std::is_same_v<T, CUstream>) {
+            const trace::Wait waiting;
             s.wait_for_stream(argument);
         }
     }

@@ -82,6 +82,7 @@ Session* connect_locked(State& s) {
         return fail("no GPU: " + session.error().message + (unreachable ? " (" + advice(*config) + ")" : ""));
     }
     if (const Status traced = trace::start(config->trace_file, config->summary_file); !traced) {
+        std::fprintf(stderr, "gpupool: no trace: %s\n", traced.error().message.c_str());
         log::warn("{}", traced.error().message);
     }
     Session* const opened = session->release();  // lives as long as the process
@@ -146,12 +147,28 @@ Session* session(CUresult& result) noexcept {
     return ready;
 }
 
+namespace {
+
+// True the first time that it is asked of a call.
+bool first_time(std::uint16_t opcode, std::array<std::atomic<bool>, 1024>& told) {
+    return opcode < told.size() && !told[opcode].exchange(true, std::memory_order_relaxed);
+}
+
+}  // namespace
+
 void note_refused(std::uint16_t opcode) noexcept {
-    static std::array<std::atomic<std::uint32_t>, 1024> counts{};
-    if (opcode < counts.size() && counts[opcode].fetch_add(1, std::memory_order_relaxed) == 0) {
+    static std::array<std::atomic<bool>, 1024> told{};
+    if (first_time(opcode, told)) {
         const calls::CallInfo* call = calls::find(opcode);
         log::warn("{} is refused: {}", calls::name_of(opcode),
                   call != nullptr && call->why_refused != nullptr ? call->why_refused : "not supported");
+    }
+}
+
+void note_unsupported(std::uint16_t opcode) noexcept {
+    static std::array<std::atomic<bool>, 1024> told{};
+    if (first_time(opcode, told)) {
+        log::warn("{}: the server's driver does not support it, or not with these arguments", calls::name_of(opcode));
     }
 }
 

@@ -24,5 +24,7 @@ CUresult initialize(unsigned flags) noexcept;
 
 // Logs, once per symbol, that it was refused.
 void note_refused(std::uint16_t opcode) noexcept;
+// The server's driver has refused a call with CUDA_ERROR_NOT_SUPPORTED: said once per call.
+void note_unsupported(std::uint16_t opcode) noexcept;
 
 }  // namespace gpupool::client

@@ -25,6 +25,8 @@ namespace gpupool::client {
 namespace {
 
 constexpr std::size_t kMaxWelcomeBytes = 4u << 20;
+// How long a server that has let us in may take to start its driver, which can be long on hosts of many GPUs.
+constexpr std::chrono::seconds kDriverStart{30};
 constexpr std::size_t kMaxHeldStreams = 64u << 10;
 
 // Variables that change what the driver does; the server's driver is to see the client's.
@@ -99,7 +101,7 @@ Result<std::unique_ptr<Session>> Session::open(const Config& config) {
     session->server_ = config.server;
     const auto candidates = AddressWindow::reserve_candidates();
     (*connection)->set_receive_deadline(deadline);
-    if (Status status = session->shake_hands(**connection, config, candidates); !status) {
+    if (Status status = session->shake_hands(**connection, config, deadline, candidates); !status) {
         AddressWindow::abandon(candidates);
         return status.error();
     }
@@ -115,17 +117,18 @@ std::unique_ptr<Session> Session::adopt(std::unique_ptr<transport::Connection> c
 }
 
 Status Session::shake_hands(transport::Connection& connection, const Config& config,
+                            transport::Clock::time_point deadline,
                             const std::vector<std::pair<std::uint64_t, std::uint64_t>>& candidates) {
     capnp::MallocMessageBuilder hello;
     fill_hello(hello.initRoot<schema::Hello>(), config, candidates);
     const kj::Array<capnp::word> words = capnp::messageToFlatArray(hello);
     GPUPOOL_TRY(wire::write_frame(connection, wire::FrameType::hello,
                                   std::as_bytes(std::span(words.asBytes().begin(), words.asBytes().size()))));
-    // The server's driver may take a while to start: longer than reaching it.
-    const auto deadline = transport::Clock::now() + config.connect_timeout + std::chrono::seconds(10);
-    auto frame = wire::read_frame(connection, kMaxWelcomeBytes, deadline);
+    auto frame = wire::read_answer(connection, kMaxWelcomeBytes, deadline, kDriverStart);
     if (!frame) {
-        return frame.error();
+        Error error = frame.error();
+        error.message = fmt::format("{} does not answer as a gpupool server does: {}", config.server, error.message);
+        return error;
     }
     try {
         const Message message(frame->payload);
@@ -318,6 +321,8 @@ void Session::on_closed(const Error& cause) {
 
 void Session::lose(const Error& cause) {
     if (!lost_.exchange(true)) {
+        // The program only gets an error number: its user should learn what happened.
+        std::fprintf(stderr, "gpupool: the session with %s is lost: %s\n", server_.c_str(), cause.message.c_str());
         log::error("the session with {} is lost: {}", server_, cause.message);
     }
     transfers.end();

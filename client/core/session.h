@@ -94,6 +94,7 @@ class Session final : public wire::Receiver {
   private:
     Session() = default;
     Status shake_hands(transport::Connection& connection, const Config& config,
+                       transport::Clock::time_point deadline,
                        const std::vector<std::pair<std::uint64_t, std::uint64_t>>& candidates);
     void begin(std::unique_ptr<transport::Connection> connection);
 

@@ -17,14 +17,24 @@ using Clock = std::chrono::steady_clock;
 
 struct OfThread {
     int depth = 0;  // calls made inside a call count as the outer one's
-    std::uint64_t bytes_sent = 0, round_trips = 0;
+    std::uint64_t bytes_sent = 0, bytes_received = 0, round_trips = 0;
     std::chrono::nanoseconds waited{0};
 };
 thread_local OfThread mine;
 
 struct Line {
-    std::uint64_t calls = 0, failures = 0, bytes_sent = 0, round_trips = 0;
+    std::uint64_t calls = 0, failures = 0, bytes_sent = 0, bytes_received = 0, round_trips = 0;
     std::chrono::nanoseconds time{0}, waited{0};
+
+    void add(const Line& other) {
+        calls += other.calls;
+        failures += other.failures;
+        bytes_sent += other.bytes_sent;
+        bytes_received += other.bytes_received;
+        round_trips += other.round_trips;
+        time += other.time;
+        waited += other.waited;
+    }
 };
 
 struct State {
@@ -49,13 +59,19 @@ void write_summary() {
     if (s.summary == nullptr) {
         return;
     }
-    fmt::print(s.summary, "{:<48} {:>10} {:>8} {:>12} {:>12} {:>12} {:>12}\n", "call", "calls", "failed", "us",
-               "us waited", "round trips", "bytes sent");
+    fmt::print(s.summary, "{:<48} {:>10} {:>8} {:>12} {:>12} {:>12} {:>14} {:>14}\n", "call", "calls", "failed", "us",
+               "us waited", "round trips", "bytes sent", "bytes received");
+    const auto print = [&](std::string_view name, const Line& line) {
+        fmt::print(s.summary, "{:<48} {:>10} {:>8} {:>12.1f} {:>12.1f} {:>12} {:>14} {:>14}\n", name, line.calls,
+                   line.failures, microseconds(line.time), microseconds(line.waited), line.round_trips, line.bytes_sent,
+                   line.bytes_received);
+    };
+    Line total;
     for (const auto& [opcode, line] : s.lines) {
-        fmt::print(s.summary, "{:<48} {:>10} {:>8} {:>12.1f} {:>12.1f} {:>12} {:>12}\n", calls::name_of(opcode),
-                   line.calls, line.failures, microseconds(line.time), microseconds(line.waited), line.round_trips,
-                   line.bytes_sent);
+        print(calls::name_of(opcode), line);
+        total.add(line);
     }
+    print("(all)", total);
     std::fflush(s.summary);
 }
 
@@ -90,8 +106,16 @@ void add_bytes_sent(std::uint64_t bytes) noexcept {
     mine.bytes_sent += bytes;
 }
 
+void add_bytes_received(std::uint64_t bytes) noexcept {
+    mine.bytes_received += bytes;
+}
+
 void add_round_trip(std::chrono::nanoseconds waited) noexcept {
     ++mine.round_trips;
+    mine.waited += waited;
+}
+
+void add_wait(std::chrono::nanoseconds waited) noexcept {
     mine.waited += waited;
 }
 
@@ -100,7 +124,8 @@ void Call::begin() noexcept {
         return;
     }
     active_ = true;
-    mine = {1, 0, 0, {}};
+    mine = {};
+    mine.depth = 1;
     start_ = Clock::now();
 }
 
@@ -116,10 +141,11 @@ void Call::finish(CUresult result) noexcept {
     line.waited += mine.waited;
     line.round_trips += mine.round_trips;
     line.bytes_sent += mine.bytes_sent;
+    line.bytes_received += mine.bytes_received;
     if (s.trace != nullptr) {
-        fmt::print(s.trace, "{:.1f} {} -> {} {:.2f} us, waited {:.2f} us, {} bytes\n", microseconds(start_ - s.start),
+        fmt::print(s.trace, "{:.1f} {} -> {} {:.2f} us, waited {:.2f} us, {} bytes sent, {} received\n", microseconds(start_ - s.start),
                    calls::name_of(opcode_), static_cast<int>(result), microseconds(now - start_),
-                   microseconds(mine.waited), mine.bytes_sent);
+                   microseconds(mine.waited), mine.bytes_sent, mine.bytes_received);
     }
 }
 

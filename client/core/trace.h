@@ -21,7 +21,30 @@ Status start(const std::string& trace_file, const std::string& summary_file);
 
 // What the call that the thread is in did on the wire.
 void add_bytes_sent(std::uint64_t bytes) noexcept;
+void add_bytes_received(std::uint64_t bytes) noexcept;
 void add_round_trip(std::chrono::nanoseconds waited) noexcept;
+void add_wait(std::chrono::nanoseconds waited) noexcept;  // for something else than a reply
+
+// Adds what it takes until its end to the waits of the call that the thread is in.
+class Wait {
+  public:
+    Wait() noexcept : counts_(enabled.load(std::memory_order_relaxed)) {
+        if (counts_) {
+            start_ = std::chrono::steady_clock::now();
+        }
+    }
+    ~Wait() {
+        if (counts_) {
+            add_wait(std::chrono::steady_clock::now() - start_);
+        }
+    }
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+
+  private:
+    const bool counts_;
+    std::chrono::steady_clock::time_point start_{};
+};
 
 // Around one entry point.
 class Call {

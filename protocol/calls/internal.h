@@ -2,7 +2,7 @@
 //
 // They are declared like driver calls so that the same table describes them and the same codec carries them. No
 // function of these names exists: the client sends them with `client::remote<calls::gpXxx>(...)`, the worker serves
-// them in `server/worker/calls/`.
+// them in `server/worker/handlers/`.
 #pragma once
 
 #include <cstddef>

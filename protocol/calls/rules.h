@@ -39,7 +39,7 @@ enum class Rule : std::uint8_t {
     // Of the whole call:
     handled,       // the client has a function of the same name in client/calls/, which may send the call
     composed,      // as handled, but made of gpupool's own calls: it never travels under its own opcode
-    served,        // the server has a function of the same name in server/worker/calls/
+    served,        // the server has a function of the same name in server/worker/handlers/
     stream_order,  // enqueues work on its stream parameter (or, without one, on the default stream)
     synchronizes,  // reports what failed among the deferred calls before it
     no_capture,    // not permitted while a stream captures, but in relaxed mode

@@ -43,6 +43,15 @@ Result<ReceivedFrame> read_frame(transport::Connection& connection, std::size_t 
     return read_frame(connection, max_payload_bytes, transport::Clock::now() + timeout);
 }
 
+Result<ReceivedFrame> read_answer(transport::Connection& connection, std::size_t max_payload_bytes,
+                                  transport::Clock::time_point deadline, std::chrono::milliseconds starting) {
+    auto frame = read_frame(connection, max_payload_bytes, deadline);
+    if (frame && frame->type == FrameType::ack) {
+        frame = read_frame(connection, max_payload_bytes, transport::Clock::now() + starting);
+    }
+    return frame;
+}
+
 Status write_frame(transport::Connection& connection, FrameType type, std::span<const std::byte> payload) {
     if (payload.size() > kMaxPayloadBytes) {
         return Error{ErrorCode::limit_exceeded,

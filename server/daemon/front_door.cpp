@@ -218,6 +218,9 @@ void FrontDoor::ask(Visitor& visitor) {
         refuse(*refusal);
         return;
     }
+    // The client need not fear that it speaks to nobody while a driver starts. If it is gone, its worker will notice.
+    bound_sending(connection);
+    (void)wire::write_frame(connection, wire::FrameType::ack, {});
     std::unique_ptr<Connection> moved;
     {
         const std::lock_guard lock(mutex_);

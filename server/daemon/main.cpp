@@ -177,7 +177,9 @@ Result<Place> claim_place(const Config& config, std::string worker) {
     }
     auto listener = transport::tcp::listen(*endpoint);
     if (!listener) {
-        return listener.error();
+        Error error = listener.error();
+        error.message += "; is another gpupoold running there? --listen takes another address";
+        return error;
     }
     const auto bound = transport::Endpoint::parse((*listener)->address());
     if (!bound) {

@@ -84,8 +84,8 @@ void Session::send_stop(const std::string& reason) {
     stopping = true;
     capnp::MallocMessageBuilder message;
     message.initRoot<schema::ToWorker>().setStop(reason.c_str());
-    if (const auto sent = link.send(message); !sent) {
-        log::warn("session {}: cannot tell its worker to stop: {}", report.session_id, sent.error().message);
+    if (const auto sent = link.send(message); !sent) {  // as a rule because it has just ended by itself
+        log::debug("session {}: cannot tell its worker to stop: {}", report.session_id, sent.error().message);
     }
 }
 

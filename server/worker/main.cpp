@@ -13,9 +13,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <set>
 
 #include "common/log.h"
+#include "common/visible_devices.h"
 #include "protocol/calls/table.h"
 #include "protocol/schema/session.capnp.h"
 #include "protocol/transport/tcp/connection.h"
@@ -50,6 +52,11 @@ void take_environment(schema::SessionRequest::Reader request) {
     static const std::set<std::string> allowed = {"CUDA_VISIBLE_DEVICES",        "CUDA_DEVICE_ORDER",
                                                   "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING",
                                                   "CUDA_FORCE_PTX_JIT",          "CUDA_DISABLE_PTX_JIT"};
+    const auto variable = [](const char* name) {
+        const char* const value = std::getenv(name);
+        return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+    };
+    const std::optional<std::string> operators_devices = variable("CUDA_VISIBLE_DEVICES");
     for (const std::string& name : allowed) {
         unsetenv(name.c_str());
     }
@@ -59,6 +66,10 @@ void take_environment(schema::SessionRequest::Reader request) {
         if (const std::string name = entry.getName(); allowed.contains(name)) {
             setenv(name.c_str(), entry.getValue().cStr(), 1);
         }
+    }
+    // What the server's operator hides stays hidden.
+    if (const auto devices = visible_among(operators_devices, variable("CUDA_VISIBLE_DEVICES"))) {
+        setenv("CUDA_VISIBLE_DEVICES", devices->c_str(), 1);
     }
 }
 

@@ -2,7 +2,7 @@
 //
 // A call without `served` is entirely derived: its arguments are read, handles translated, its turn awaited where it
 // works in stream order, the driver called, outputs translated back and sent. A `served` call has a handler of the same
-// name in server/worker/calls/, which gets the decoded arguments.
+// name in server/worker/handlers/, which gets the decoded arguments.
 #pragma once
 
 #include <memory>

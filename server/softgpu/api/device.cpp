@@ -3,7 +3,11 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
 
+#include "common/visible_devices.h"
 #include "server/softgpu/api/objects.h"
 #include "server/softgpu/exec/grid.h"
 
@@ -35,6 +39,14 @@ std::uint64_t parse_bytes(const char* text) {
     return value > (~0ULL >> shift) >> 1 ? 0 : value << shift;
 }
 
+// Stable, and different for each device: the name's bytes and the ordinal.
+CUuuid uuid_of(int ordinal) {
+    CUuuid result;
+    std::memcpy(result.bytes, "gpupool-softgpu", 15);
+    result.bytes[15] = static_cast<char>(ordinal);
+    return result;
+}
+
 void create_devices() {
     int count = 1;
     if (const char* text = std::getenv("GPUPOOL_SOFTGPU_DEVICES")) count = std::atoi(text);
@@ -43,9 +55,18 @@ void create_devices() {
     if (const char* text = std::getenv("GPUPOOL_SOFTGPU_MEMORY")) {
         if (const std::uint64_t given = parse_bytes(text); given != 0) bytes = given;
     }
-    for (int ordinal = 0; ordinal < count; ++ordinal) {
+    std::vector<DeviceUuid> uuids;
+    for (int number = 0; number < count; ++number) {
+        const CUuuid uuid = uuid_of(number);
+        std::memcpy(uuids.emplace_back().data(), uuid.bytes, sizeof uuid.bytes);
+    }
+    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    const std::optional<std::string> wanted = visible == nullptr ? std::nullopt : std::optional<std::string>(visible);
+    for (const int number : visible_devices(wanted, uuids)) {
+        const int ordinal = static_cast<int>(state().devices.size());
         auto device = std::make_unique<Device>();
         device->ordinal = ordinal;
+        device->number = number;
         device->total_bytes = bytes;
         device->default_pool = std::make_shared<MemoryPool>();
         device->default_pool->device = ordinal;
@@ -118,14 +139,6 @@ int attribute_value(int attribute) {
     }
 }
 
-// Stable, and different for each device: the name's bytes and the ordinal.
-CUuuid uuid_of(int ordinal) {
-    CUuuid result;
-    std::memcpy(result.bytes, "gpupool-softgpu", 15);
-    result.bytes[15] = static_cast<char>(ordinal);
-    return result;
-}
-
 }  // namespace
 }  // namespace gpupool::softgpu
 
@@ -186,7 +199,7 @@ CUresult CUDAAPI cuDeviceGetName(char* name, int length, CUdevice device) {
 CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
     SOFTGPU_DEVICE(device, found);
     SOFTGPU_NOT_NULL(uuid);
-    *uuid = uuid_of(device);
+    *uuid = uuid_of(found->number);
     return CUDA_SUCCESS;
 }
 

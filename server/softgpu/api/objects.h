@@ -121,7 +121,8 @@ struct MemoryPool {
 };
 
 struct Device {
-    int ordinal = 0;
+    int ordinal = 0;  // as the program numbers it
+    int number = 0;   // among all, whatever CUDA_VISIBLE_DEVICES shows
     std::uint64_t total_bytes = 0;
     std::atomic<std::uint64_t> used_bytes{0};
     ContextPtr primary;

@@ -290,7 +290,7 @@ void Client::send_bytes(std::span<const std::byte> bytes) {
 }
 
 Result<wire::ReceivedFrame> Client::read(milliseconds patience) {
-    return wire::read_frame(*connection_, wire::kMaxPayloadBytes, patience);
+    return wire::read_answer(*connection_, wire::kMaxPayloadBytes, transport::Clock::now() + patience, patience);
 }
 
 std::string Client::refusal(milliseconds patience) {

@@ -65,7 +65,8 @@ void HostileClient::greet(const std::string& name) {
     const auto bytes = words.asBytes();
     const auto sent =
         wire::write_frame(*connection_, wire::FrameType::hello, std::as_bytes(std::span(bytes.begin(), bytes.size())));
-    const auto welcome = wire::read_frame(*connection_, wire::kMaxPayloadBytes, milliseconds(30000));
+    const auto welcome = wire::read_answer(*connection_, wire::kMaxPayloadBytes,
+                                           transport::Clock::now() + milliseconds(30000), milliseconds(30000));
     if (!sent || !welcome || welcome->type != wire::FrameType::welcome) {
         throw std::runtime_error("no welcome");
     }

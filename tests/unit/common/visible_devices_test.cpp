@@ -1,8 +1,8 @@
-#include "client/visible_devices.h"
+#include "common/visible_devices.h"
 
 #include <gtest/gtest.h>
 
-namespace gpupool::client {
+namespace gpupool {
 namespace {
 
 using Ordinals = std::vector<int>;
@@ -53,5 +53,21 @@ TEST(VisibleDevices, BeginningsOfUuids) {
     EXPECT_EQ(seen("1,GPU-ab10"), (Ordinals{1}));
 }
 
+TEST(VisibleDevices, AProgramNumbersWhatTheOperatorShows) {
+    using Text = std::optional<std::string>;
+    EXPECT_EQ(visible_among(std::nullopt, std::nullopt), Text());
+    EXPECT_EQ(visible_among("1,3", std::nullopt), Text("1,3"));
+    EXPECT_EQ(visible_among(std::nullopt, "2"), Text("2"));
+    EXPECT_EQ(visible_among("1,3", "1,0"), Text("3,1"));
+    EXPECT_EQ(visible_among("1,3", "2"), Text(""));
+    EXPECT_EQ(visible_among("1,3", "0,2,1"), Text("1"));
+    EXPECT_EQ(visible_among("1,3", ""), Text(""));
+    EXPECT_EQ(visible_among("", "0"), Text(""));
+    EXPECT_EQ(visible_among("GPU-ab,GPU-cd", "1"), Text("GPU-cd"));
+    EXPECT_EQ(visible_among("GPU-ab,GPU-cd", "GPU-cd"), Text("GPU-cd"));
+    EXPECT_EQ(visible_among("GPU-ab,GPU-cd", "GPU-ef"), Text(""));
+    EXPECT_EQ(visible_among("0", "GPU-ab"), Text(""));
+}
+
 }  // namespace
-}  // namespace gpupool::client
+}  // namespace gpupool

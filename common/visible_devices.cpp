@@ -1,4 +1,4 @@
-#include "client/visible_devices.h"
+#include "common/visible_devices.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <numeric>
 #include <string_view>
 
-namespace gpupool::client {
+namespace gpupool {
 namespace {
 
 constexpr std::string_view uuid_prefix = "GPU-";
@@ -42,6 +42,37 @@ std::optional<int> by_uuid(std::string_view entry, std::span<const DeviceUuid> d
 
 }  // namespace
 
+std::optional<std::string> visible_among(const std::optional<std::string>& allowed,
+                                         const std::optional<std::string>& wanted) {
+    if (!allowed || !wanted) {
+        return allowed ? allowed : wanted;
+    }
+    const auto entries = [](std::string_view list) {
+        std::vector<std::string_view> found;
+        for (bool more = true; more;) {
+            const auto comma = list.find(',');
+            found.push_back(trim(list.substr(0, comma)));
+            more = comma != std::string_view::npos;
+            if (more) list.remove_prefix(comma + 1);
+        }
+        return found;
+    };
+    const auto mine = entries(*allowed);
+    std::string result;
+    for (const std::string_view entry : entries(*wanted)) {
+        std::optional<std::string_view> named;
+        if (const auto same = std::find(mine.begin(), mine.end(), entry);
+            entry.starts_with(uuid_prefix) && same != mine.end()) {
+            named = *same;
+        } else if (const auto ordinal = by_ordinal(entry, mine.size())) {
+            named = mine[static_cast<std::size_t>(*ordinal)];
+        }
+        if (!named) break;  // as with the driver, what names nothing ends the list
+        result += (result.empty() ? "" : ",") + std::string(*named);
+    }
+    return result;
+}
+
 std::string uuid_text(const DeviceUuid& uuid) {
     std::string text(uuid_prefix);
     for (std::size_t i = 0; i < uuid.size(); ++i) {
@@ -74,4 +105,4 @@ std::vector<int> visible_devices(const std::optional<std::string>& value, std::s
     return visible;
 }
 
-}  // namespace gpupool::client
+}  // namespace gpupool
