@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "server/softgpu/api/export_tables.h"
 #include "server/softgpu/api/objects.h"
 #include "server/softgpu/exec/grid.h"
 
@@ -146,6 +147,7 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
             state().initialised = false;
         });
         state().initialised.store(true, std::memory_order_release);
+        install_export_tables();
     }
     return CUDA_SUCCESS;
 }
