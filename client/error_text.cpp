@@ -141,7 +141,9 @@ constexpr std::array texts = {
 };
 #undef GPUPOOL_TEXT
 
-constexpr std::size_t max_code = 4096;
+// No CUresult can be higher: CUDA_ERROR_UNKNOWN is its last value, so ten bits are what it is sure to hold.
+constexpr std::size_t max_code = 1024;
+static_assert(CUDA_ERROR_UNKNOWN < max_code && CUDA_ERROR_UNKNOWN >= max_code / 2);
 constexpr std::size_t max_text_bytes = 512;
 constexpr std::size_t max_learned_bytes = 1024 * 1024;
 
@@ -190,6 +192,12 @@ const char* name(CUresult code) noexcept {
 const char* description(CUresult code) noexcept {
     const Entry* found = entry(code);
     return found == nullptr ? nullptr : found->description.load(std::memory_order_acquire);
+}
+
+CUresult from_peer(int number) noexcept {
+    const auto index = static_cast<std::size_t>(number);  // a negative one is beyond the end
+    const bool known = index < max_code && entries()[index].name.load(std::memory_order_relaxed) != nullptr;
+    return known ? static_cast<CUresult>(number) : CUDA_ERROR_UNKNOWN;
 }
 
 bool learn(int code, std::string_view name, std::string_view description) {

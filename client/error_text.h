@@ -17,6 +17,10 @@ const char* name(CUresult code) noexcept;
 // "out of memory"
 const char* description(CUresult code) noexcept;
 
+// The code that a peer sent as a number. Only codes that have a name are taken: of any other number an application, or a
+// switch of ours, would know nothing. Those are CUDA_ERROR_UNKNOWN.
+CUresult from_peer(int number) noexcept;
+
 // Replaces the texts of one code; an empty text leaves what there was. False where the code or a text is beyond our
 // limits, or too much was learned already: the texts are kept for ever.
 bool learn(int code, std::string_view name, std::string_view description);

@@ -197,6 +197,9 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
     if (range->kind != MemoryKind::pool) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if (result = may_allocate_in(hStream); result != CUDA_SUCCESS) {
+        return result;
+    }
     // A graph that frees it may have allocated it too, and does both again and again: the address stays known.
     const bool captured = s->captures.find(stream_key(hStream)).has_value();
     result = remote<calls::cuMemFreeAsync>(dptr, hStream);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "client/error_text.h"
+
 namespace gpupool::client {
 namespace {
 
@@ -19,7 +21,7 @@ AttributeTable read_attributes(capnp::List<schema::Attribute>::Reader list) {
             table.entries.resize(static_cast<std::size_t>(id) + 1);
         }
         table.entries[static_cast<std::size_t>(id)] = {attribute.getValue(),
-                                                       static_cast<CUresult>(attribute.getStatus())};
+                                                       error_text::from_peer(attribute.getStatus())};
     }
     return table;
 }
@@ -46,7 +48,8 @@ CUresult AttributeTable::get(int id, int* value) const {
 DeviceSnapshot read_snapshot(schema::Welcome::Reader welcome) {
     DeviceSnapshot snapshot;
     snapshot.driver_version = welcome.getDriverVersion();
-    snapshot.loading_mode = static_cast<CUmoduleLoadingMode>(welcome.getModuleLoadingMode());
+    snapshot.loading_mode =
+        welcome.getModuleLoadingMode() == CU_MODULE_EAGER_LOADING ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
     snapshot.software = welcome.getDriverKind() == "software";
     for (const auto device : welcome.getDevices()) {
         Device& out = snapshot.devices.emplace_back();

@@ -8,6 +8,7 @@
 
 #include "client/core/runtime.h"
 #include "client/core/trace.h"
+#include "client/error_text.h"
 #include "protocol/codec/reply.h"
 
 namespace gpupool::client {
@@ -136,14 +137,14 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
         if (reply.lost) {
             return kSessionLost;
         }
-        auto result = static_cast<CUresult>(reply.header.result);
+        CUresult result = error_text::from_peer(reply.header.result);
         // What failed has outputs only where the server sends them nevertheless (a log).
         const bool outputs = result == CUDA_SUCCESS || !reply.body.empty();
         if (outputs && !codec::read_reply<Call>(reply.body, addresses) && result == CUDA_SUCCESS) {
             return CUDA_ERROR_UNKNOWN;
         }
         if (result == CUDA_SUCCESS) {
-            result = static_cast<CUresult>(reply.header.deferred);
+            result = error_text::from_peer(reply.header.deferred);
         }
         return take_result(context, result);
     }

@@ -144,10 +144,10 @@ Status Session::shake_hands(transport::Connection& connection, const Config& con
                                                              welcome.getServerVersion().cStr(), GPUPOOL_VERSION)};
         }
         id_ = welcome.getSessionId();
-        devices = read_snapshot(welcome);
         for (const auto error : welcome.getErrors()) {
             error_text::learn(error.getCode(), error.getName().cStr(), error.getDescription().cStr());
         }
+        devices = read_snapshot(welcome);  // may hold codes just learned
         window.keep(candidates, welcome.getWindow().getBase(), welcome.getWindow().getBytes());
     } catch (const kj::Exception& exception) {
         return Error{ErrorCode::invalid_input,
@@ -229,7 +229,7 @@ void Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
         }
         case codec::NoticeType::host_function: {
             const auto notice = in.value<codec::HostFunctionNotice>();
-            host_functions.due(notice.ticket, static_cast<CUresult>(notice.status));
+            host_functions.due(notice.ticket, error_text::from_peer(notice.status));
             return;
         }
         case codec::NoticeType::deferred_error: take_deferred_error(in.value<codec::DeferredErrorNotice>()); return;
@@ -248,7 +248,7 @@ void Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
 }
 
 void Session::take_deferred_error(const codec::DeferredErrorNotice& notice) {
-    const auto result = static_cast<CUresult>(notice.result);
+    const CUresult result = error_text::from_peer(notice.result);
     const char* name = error_text::name(result);
     log::error("{} (command {} of the session) failed on the server: {}; the next call that waits for it reports it",
                calls::name_of(notice.opcode), notice.number, name == nullptr ? "unknown error" : name);

@@ -114,6 +114,24 @@ CUresult needs_client(const driver::Api& api, CUgraph graph, bool& needs) {
     return result;
 }
 
+// Nodes, those of graphs within it included.
+std::uint32_t count_nodes(const driver::Api& api, CUgraph graph) {
+    Nodes all;
+    if (nodes_of(api, graph, all) != CUDA_SUCCESS) {
+        return 1;
+    }
+    auto count = static_cast<std::uint32_t>(all.nodes.size());
+    for (const CUgraphNode node : all.nodes) {
+        CUgraphNodeType type{};
+        CUgraph child = nullptr;
+        if (type_of(api, node, type) == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_GRAPH &&
+            driver::call(api.cuGraphChildGraphNodeGetGraph, node, &child) == CUDA_SUCCESS) {
+            count += count_nodes(api, child);
+        }
+    }
+    return count;
+}
+
 codec::GraphCopyNotice rows_of(const CUDA_MEMCPY3D& copy, bool from_client) {
     codec::GraphCopyNotice rows{};
     rows.memory = host_memory_number(codec::to_wire(from_client ? copy.srcHost : copy.dstHost));
@@ -371,6 +389,7 @@ CUresult GraphExec::instantiate(CUgraph graph, std::uint64_t flags, CUgraphNode&
         outcome = CUDA_GRAPH_INSTANTIATE_ERROR;
         return result;
     }
+    cost_ = std::max(1u, count_nodes(api_, now_.clone != nullptr ? now_.clone : graph));
     CUDA_GRAPH_INSTANTIATE_PARAMS parameters{};
     parameters.flags = flags;
     result = driver::call(api_.cuGraphInstantiateWithParams, &executable_, now_.clone != nullptr ? now_.clone : graph,

@@ -60,6 +60,8 @@ class GraphExec {
     CUresult own_node(CUgraphNode node, CUgraphNode& own) const;
 
     [[nodiscard]] CUgraphExec driver() const { return executable_; }
+    // Places that a launch takes in the driver's queue.
+    [[nodiscard]] std::uint32_t cost() const { return cost_; }
     [[nodiscard]] std::vector<std::unique_ptr<HostTurn>>& turns() { return now_.turns; }
 
     unsigned running = 0;  // launches that are not known to have ended
@@ -85,6 +87,7 @@ class GraphExec {
 
     const driver::Api& api_;
     CUgraphExec executable_ = nullptr;
+    std::uint32_t cost_ = 1;
     Expansion now_;
     std::vector<Expansion> before_;  // what launches from before an update still use
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/log.h"
 #include "protocol/codec/struct_traits.h"
 #include "server/worker/objects.h"
 
@@ -55,8 +56,12 @@ CUresult describe_kernel(const driver::Api& api, HandleTable& handles, CUgraphNo
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    if (p.func == nullptr && p.kern != nullptr) {
+        driver::call(api.cuKernelGetFunction, &p.func, p.kern);
+    }
     out.function = handles.client_handle(p.func);
-    out.context = p.func == nullptr ? handles.client_handle(p.ctx) : nullptr;
+    log::debug("kernel node: function {}, kernel {}, known as {:x}", static_cast<void*>(p.func),
+               static_cast<void*>(p.kern), codec::to_wire(out.function));
     out.grid_x = p.gridDimX;
     out.grid_y = p.gridDimY;
     out.grid_z = p.gridDimZ;

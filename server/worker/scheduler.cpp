@@ -52,15 +52,19 @@ CUresult Scheduler::enter(const ContextState* context) {
     return result;
 }
 
-bool Scheduler::full(const StreamState& stream) {
+bool Scheduler::full(const StreamState& stream, std::uint32_t cost) {
+    if (cost > 1) {
+        const std::size_t taken = stream.outstanding + stream.completions.size();
+        return taken != 0 && taken + cost > kGraphCredit;
+    }
     return stream.outstanding >= kCredit || stream.completions.size() >= kMaxMarks;
 }
 
-bool Scheduler::ready(const StreamState& stream) const {
+bool Scheduler::ready(const StreamState& stream, std::uint32_t cost) const {
     if (stream.capturing) {
         return true;  // it only becomes nodes
     }
-    if (full(stream)) {
+    if (full(stream, cost)) {
         return false;
     }
     if (stream.legacy) {
@@ -73,8 +77,8 @@ bool Scheduler::ready(const StreamState& stream) const {
     return !stream.blocking || stream.context->legacy.held.empty();
 }
 
-bool Scheduler::may_issue(StreamState& stream) {
-    return stream.held.empty() && ready(stream);
+bool Scheduler::may_issue(StreamState& stream, std::uint32_t cost) {
+    return stream.held.empty() && ready(stream, cost);
 }
 
 void Scheduler::list(StreamState& stream) {
@@ -84,13 +88,14 @@ void Scheduler::list(StreamState& stream) {
     }
 }
 
-void Scheduler::issued(StreamState& stream) {
+void Scheduler::issued(StreamState& stream, std::uint32_t cost) {
     stream.touched = true;
     if (stream.capturing) {
         return;
     }
-    ++stream.outstanding;
-    if (++stream.unmarked >= kMarkEvery) {
+    stream.outstanding += cost;
+    stream.unmarked += cost;
+    if (stream.unmarked >= kMarkEvery) {
         mark(stream, {});
     }
 }
@@ -125,7 +130,7 @@ void Scheduler::hold(StreamState& stream, std::unique_ptr<Operation> operation) 
 
 bool Scheduler::advance_head(StreamState& stream) {
     Operation& head = *stream.held.front();
-    if (full(stream)) {
+    if (full(stream, head.cost)) {
         return false;
     }
     std::erase_if(head.after, [&](std::uint64_t id) { return !open_.contains(id); });
@@ -298,7 +303,7 @@ bool Scheduler::poll() {
 }
 
 void Scheduler::when_complete(StreamState& stream, Action action) {
-    if (stream.held.empty() && !full(stream)) {
+    if (stream.held.empty() && !full(stream, 1)) {
         mark(stream, std::move(action));
         return;
     }

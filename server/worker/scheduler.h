@@ -35,6 +35,7 @@ class Operation {
     virtual void abandon(CUresult) {}
 
     std::uint64_t id = 0;
+    std::uint32_t cost = 1;             // places in the driver's queue
     std::vector<std::uint64_t> after;   // operations of other streams that must have been issued first
     EventState* records = nullptr;      // the event that this operation will record
     std::shared_ptr<EventState> keeps;  // the same, which may be destroyed before its turn comes
@@ -47,6 +48,8 @@ class Scheduler {
     // Our own events take places in the driver's queue as well: with the credit and the pieces of one copy this stays
     // below what the driver takes without blocking.
     static constexpr std::size_t kMaxMarks = 256;
+    // A launched graph takes a place for each of its nodes (measured): one of many nodes may go alone only.
+    static constexpr std::size_t kGraphCredit = 960;
     static constexpr std::size_t kTellClientAt = 1024;  // held operations of one stream
     static constexpr std::size_t kReleaseClientAt = 256;
 
@@ -57,10 +60,10 @@ class Scheduler {
     CUresult enter(const ContextState* context);
 
     // May work for `stream` go to the driver right now?
-    bool may_issue(StreamState& stream);
+    bool may_issue(StreamState& stream, std::uint32_t cost = 1);
 
     // Work was given to the driver for `stream`.
-    void issued(StreamState& stream);
+    void issued(StreamState& stream, std::uint32_t cost = 1);
 
     // Appends to what `stream` has yet to do.
     void hold(StreamState& stream, std::unique_ptr<Operation> operation);
@@ -106,8 +109,8 @@ class Scheduler {
     };
 
     void when_all_complete(ContextState& context, bool blocking_only, Action action);
-    static bool full(const StreamState& stream);
-    bool ready(const StreamState& stream) const;
+    static bool full(const StreamState& stream, std::uint32_t cost);
+    bool ready(const StreamState& stream, std::uint32_t cost) const;
     bool advance_head(StreamState& stream);
     void list(StreamState& stream);
     bool poll_stream(StreamState& stream);

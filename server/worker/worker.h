@@ -155,11 +155,11 @@ class Worker final : public wire::Receiver {
     void notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes);
 
     Options options_;
-    std::unique_ptr<wire::Channel> channel_;
     std::uint64_t commands_ = 0;
     std::mutex end_mutex_;
     std::optional<Error> end_;  // guarded by end_mutex_
     std::atomic<bool> ending_{false};
+    std::unique_ptr<wire::Channel> channel_;  // the last: its threads use all of the above until it is gone
 };
 
 }  // namespace gpupool::worker

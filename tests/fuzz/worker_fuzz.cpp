@@ -3,6 +3,7 @@
 // An input is a list of commands: each the choice of a call, its flags, and the bytes that its body is built from (or a
 // raw body). Bulk data is sent when the worker asks for it, sometimes not as it asked.
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
@@ -20,6 +21,9 @@ namespace {
 
 constexpr std::size_t kMaxInputBytes = 4u << 10;
 constexpr std::size_t kMaxCommands = 64;
+// Milliseconds in truth; a machine may be busy.
+constexpr std::chrono::seconds kMostPatience{60};
+constexpr std::size_t kPipeBytes = 16u << 10;  // small: zeroing it is much of what an input costs
 constexpr std::uint64_t kContext = codec::make_handle(codec::HandleKind::context, 1);
 
 // The client's receiving end: notes pulls, and when the last command was answered.
@@ -29,11 +33,18 @@ class Client final : public wire::Receiver {
         const std::lock_guard lock(mutex_);
         return std::exchange(pulls_, {});
     }
-    // False when the session has ended.
-    bool wait_for(std::uint64_t number, std::chrono::milliseconds patience) {
+    // Until there is a pull to answer (true), or the command was answered or the session has ended (false).
+    bool wait_for(std::uint64_t number, std::chrono::steady_clock::time_point deadline) {
         std::unique_lock lock(mutex_);
-        changed_.wait_for(lock, patience, [&] { return closed_ || answered_ >= number || !pulls_.empty(); });
+        if (!changed_.wait_until(lock, deadline, [&] { return closed_ || answered_ >= number || !pulls_.empty(); })) {
+            std::abort();  // the worker neither answers nor ends: it hangs
+        }
         return !closed_ && answered_ < number;
+    }
+    void session_ended() {
+        const std::lock_guard lock(mutex_);
+        closed_ = true;
+        changed_.notify_all();
     }
 
   private:
@@ -61,11 +72,7 @@ class Client final : public wire::Receiver {
         }
         changed_.notify_all();
     }
-    void on_closed(const Error&) override {
-        const std::lock_guard lock(mutex_);
-        closed_ = true;
-        changed_.notify_all();
-    }
+    void on_closed(const Error&) override { session_ended(); }
 
     std::mutex mutex_;
     std::condition_variable changed_;
@@ -78,7 +85,7 @@ class Client final : public wire::Receiver {
 class Session {
   public:
     Session() : worker_(fuzz::nothing_driver(), 1, options()) {
-        auto [here, there] = transport::inproc::make_pair(1u << 20);
+        auto [here, there] = transport::inproc::make_pair(kPipeBytes);
         thread_ = std::thread([this, connection = std::move(there)]() mutable { worker_.run(std::move(connection)); });
         channel_ = std::make_unique<wire::Channel>(std::move(here), client_);
         channel_->start();
@@ -124,22 +131,25 @@ class Session {
     void settle(fuzz::Input& in) {
         fuzz::Body ticket(8);
         send(calls::gpHostFunctionDone::kOpcode, codec::kReplyWanted, kContext, ticket);
-        for (int round = 0; round < 50 && client_.wait_for(number_, std::chrono::milliseconds(100)); ++round) {
+        const auto deadline = std::chrono::steady_clock::now() + kMostPatience;
+        while (client_.wait_for(number_, deadline)) {
             answer_pulls(in);
         }
     }
 
   private:
-    static worker::Worker::Options options() {
+    worker::Worker::Options options() {
         worker::Worker::Options options;
+        // Where a worker's process would end, and its connection with it.
+        options.ending = [this] { client_.session_ended(); };
         options.memory_quota_bytes = 1u << 30;
         options.window_base = 0x600000000000;
         options.window_bytes = 1ull << 40;
         return options;
     }
 
-    worker::Worker worker_;
     Client client_;
+    worker::Worker worker_;
     std::thread thread_;
     std::unique_ptr<wire::Channel> channel_;
     std::uint64_t number_ = 0;

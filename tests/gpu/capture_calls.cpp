@@ -61,6 +61,15 @@ CUresult first(std::initializer_list<CUresult> results) {
     return CUDA_SUCCESS;
 }
 
+// Makes something that the mode might forbid to make.
+template <class Make>
+void prepare(Make make) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    DRIVER_OK(cuThreadExchangeStreamCaptureMode(&mode));
+    DRIVER_OK(make());
+    DRIVER_OK(cuThreadExchangeStreamCaptureMode(&mode));
+}
+
 struct Probe {
     const char* name;
     CUresult (*call)(Things&);
@@ -304,6 +313,104 @@ const Probe probes[] = {
          }
          const CUresult end = cuStreamEndCapture(things.other, &captured);
          return captured != nullptr ? first({end, cuGraphDestroy(captured)}) : end;
+     }},
+    {"cuMemFree",
+     [](Things&) {
+         CUdeviceptr block = 0;
+         prepare([&] { return cuMemAlloc(&block, 1024); });
+         return cuMemFree(block);
+     }},
+    {"cuMemFreeHost",
+     [](Things&) {
+         void* block = nullptr;
+         prepare([&] { return cuMemAllocHost(&block, 1024); });
+         return cuMemFreeHost(block);
+     }},
+    {"cuMemHostUnregister",
+     [](Things& things) {
+         prepare([&] { return cuMemHostRegister(things.pageable, Things::bytes, 0); });
+         const CUresult result = cuMemHostUnregister(things.pageable);
+         if (result != CUDA_SUCCESS) {
+             prepare([&] { return cuMemHostUnregister(things.pageable); });
+         }
+         return result;
+     }},
+    {"cuMemFreeAsync_other",
+     [](Things& things) {
+         CUdeviceptr block = 0;
+         prepare([&] { return cuMemAllocAsync(&block, 1024, things.other); });
+         return cuMemFreeAsync(block, things.other);
+     }},
+    {"cuModuleUnload",
+     [](Things&) {
+         CUmodule loaded = nullptr;
+         prepare([&] { return cuModuleLoadData(&loaded, kernels_ptx().data); });
+         return cuModuleUnload(loaded);
+     }},
+    {"cuLibraryUnload",
+     [](Things&) {
+         CUlibrary loaded = nullptr;
+         prepare([&] {
+             return cuLibraryLoadData(&loaded, kernels_ptx().data, nullptr, nullptr, 0, nullptr, nullptr, 0);
+         });
+         return cuLibraryUnload(loaded);
+     }},
+    {"cuArrayDestroy",
+     [](Things&) {
+         CUDA_ARRAY_DESCRIPTOR description{};
+         description.Width = description.Height = 16;
+         description.Format = CU_AD_FORMAT_UNSIGNED_INT32;
+         description.NumChannels = 1;
+         CUarray array = nullptr;
+         prepare([&] { return cuArrayCreate(&array, &description); });
+         return cuArrayDestroy(array);
+     }},
+    {"cuMemPoolDestroy",
+     [](Things&) {
+         CUmemPoolProps properties{};
+         properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+         properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+         CUmemoryPool pool = nullptr;
+         prepare([&] { return cuMemPoolCreate(&pool, &properties); });
+         return cuMemPoolDestroy(pool);
+     }},
+    {"cuGraphExecDestroy",
+     [](Things& things) {
+         CUgraphExec made = nullptr;
+         prepare([&] { return cuGraphInstantiate(&made, things.graph, 0); });
+         return cuGraphExecDestroy(made);
+     }},
+    {"cuGraphExecUpdate",
+     [](Things& things) {
+         CUgraphExecUpdateResultInfo information{};
+         return cuGraphExecUpdate(things.executable, things.graph, &information);
+     }},
+    {"cuStreamDestroy_other",
+     [](Things&) {
+         CUstream made = nullptr;
+         prepare([&] { return cuStreamCreate(&made, CU_STREAM_NON_BLOCKING); });
+         return cuStreamDestroy(made);
+     }},
+    {"cuEventDestroy_other",
+     [](Things&) {
+         CUevent made = nullptr;
+         prepare([&] { return cuEventCreate(&made, CU_EVENT_DEFAULT); });
+         return cuEventDestroy(made);
+     }},
+    {"cuModuleGetGlobal_there",
+     [](Things&) {
+         CUmodule loaded = nullptr;
+         CUfunction found = nullptr;
+         prepare([&] { return cuModuleLoadData(&loaded, kernels_ptx().data); });
+         return cuModuleGetFunction(&found, loaded, "add_value");
+     }},
+    {"launch_first_time",
+     [](Things& things) {
+         CUmodule loaded = nullptr;
+         CUfunction found = nullptr;
+         prepare([&] { return cuModuleLoadData(&loaded, kernels_ptx().data); });
+         prepare([&] { return cuModuleGetFunction(&found, loaded, "add_value"); });
+         return launch(found, 1, 1, things.capturing, things.device, 0u, 0u);
      }},
     {"cuDevicePrimaryCtxRetain",
      [](Things&) {

@@ -49,6 +49,44 @@ void forget_nodes(Worker& worker, CUgraph graph) {
     }
 }
 
+CUresult launch(Worker& worker, const Command& command, StreamState& stream, const std::shared_ptr<GraphExec>& graph) {
+    CUresult result = worker.scheduler.enter(worker.context_of(command));
+    if (result == CUDA_SUCCESS) {
+        result = driver::call(worker.api.cuGraphLaunch, graph->driver(), stream.driver);
+        worker.scheduler.issued(stream, graph->cost());
+    }
+    if (result == CUDA_SUCCESS && !graph->turns().empty()) {
+        worker.graph_turns.begin(graph);
+        worker.scheduler.mark(stream, [&worker, graph](CUresult) { worker.graph_turns.end(graph); });
+    }
+    return result;
+}
+
+// A launch that waits in its stream. It keeps its graph, which may be destroyed before its turn comes.
+class HeldLaunch final : public Operation {
+  public:
+    HeldLaunch(Worker& worker, Command command, StreamState& stream, std::shared_ptr<GraphExec> graph)
+        : worker_(worker), command_(std::move(command)), stream_(stream), graph_(std::move(graph)) {
+        command_.keep_header(kHeldCostBytes);
+        cost = graph_->cost();
+    }
+    bool advance() override {
+        worker_.answer(command_, launch(worker_, command_, stream_, graph_));
+        return true;
+    }
+    void abandon(CUresult result) override {
+        if (command_.reply_wanted()) {
+            worker_.answer(command_, result);
+        }
+    }
+
+  private:
+    Worker& worker_;
+    Command command_;
+    StreamState& stream_;
+    const std::shared_ptr<GraphExec> graph_;
+};
+
 }  // namespace
 
 Outcome gpGraphAddNode(Worker& worker, Command& command, codec::Slots<calls::gpGraphAddNode>& slots) {
@@ -202,17 +240,10 @@ Outcome cuGraphLaunch(Worker& worker, Command& command, codec::Slots<calls::cuGr
     if (graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
-        return Outcome::hold(*stream);
+    if (!command.its_turn && !worker.scheduler.may_issue(*stream, graph->cost())) {
+        return Outcome::hold(*stream, std::make_unique<HeldLaunch>(worker, command, *stream, graph));
     }
-    worker.scheduler.enter(worker.context_of(command));
-    result = driver::call(worker.api.cuGraphLaunch, graph->driver(), stream->driver);
-    worker.scheduler.issued(*stream);
-    if (result == CUDA_SUCCESS && !graph->turns().empty()) {
-        worker.graph_turns.begin(graph);
-        worker.scheduler.mark(*stream, [&worker, graph](CUresult) { worker.graph_turns.end(graph); });
-    }
-    return result;
+    return launch(worker, command, *stream, graph);
 }
 
 Outcome cuGraphUpload(Worker& worker, Command& command, codec::Slots<calls::cuGraphUpload>& slots) {

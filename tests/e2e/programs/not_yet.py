@@ -9,7 +9,7 @@ from pathlib import Path
 
 LIST = Path(__file__).with_name("not-yet.txt")
 # What it was when it was first written. It only ever shrinks: lower this with it.
-MOST = 9
+MOST = 0
 
 
 def read():

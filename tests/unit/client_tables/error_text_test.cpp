@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <limits>
 #include <regex>
 #include <string>
 #include <thread>
@@ -34,6 +35,26 @@ TEST(ErrorText, UnknownCodesAreNull) {
         EXPECT_EQ(name(static_cast<CUresult>(code)), nullptr) << code;
         EXPECT_EQ(description(static_cast<CUresult>(code)), nullptr) << code;
     }
+}
+
+TEST(ErrorText, TakesOnlyKnownCodesFromAPeer) {
+    for (const CUresult code : {CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_ILLEGAL_ADDRESS,
+                                CUDA_ERROR_KEY_ROTATION, CUDA_ERROR_UNKNOWN}) {
+        EXPECT_EQ(from_peer(code), code);
+    }
+    constexpr int least = std::numeric_limits<int>::min(), most = std::numeric_limits<int>::max();
+    for (const int number : {9, 998, 1000, 1023, 1024, 4095, 4096, 1 << 16, most, -1, -999, least}) {
+        EXPECT_EQ(from_peer(number), CUDA_ERROR_UNKNOWN) << number;
+    }
+}
+
+TEST(ErrorText, TakesTheServersNewCodesFromIt) {
+    EXPECT_EQ(from_peer(954), CUDA_ERROR_UNKNOWN);
+    EXPECT_TRUE(learn(954, "CUDA_ERROR_OF_THE_DAY_AFTER", ""));
+    EXPECT_EQ(static_cast<int>(from_peer(954)), 954);
+    // Too high for a CUresult to hold.
+    EXPECT_FALSE(learn(1024, "CUDA_ERROR_FROM_AFAR", ""));
+    EXPECT_EQ(from_peer(1024), CUDA_ERROR_UNKNOWN);
 }
 
 TEST(ErrorText, LearnsTheServersTexts) {
