@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "server/softgpu/exec/texture.h"
+
 namespace gpupool::softgpu {
 
 struct Warp;
@@ -53,7 +55,11 @@ struct Inst {
     bool guard_negated = false;
     bool back_edge = false;  // a loop's latch: others may be let run here
     std::uint8_t mode = 0;   // family specific
+    std::uint8_t lists = 0;  // which of d and b are places in `aux` instead of slots
 };
+
+constexpr std::uint8_t list_at_d = 1;
+constexpr std::uint8_t list_at_b = 2;
 
 // The bytes of a parameter as the caller and the callee lay them out in their frames' parameter areas.
 struct ParamCopy {
@@ -88,6 +94,7 @@ struct CompiledFunction {
     std::vector<std::uint32_t> aux;                  // slots of vector operands
     std::vector<std::vector<std::uint32_t>> tables;  // branch tables: instruction indices
     std::vector<CallSite> calls;
+    std::vector<TextureAccess> textures;
 
     std::vector<std::uint8_t> constants;  // the first bytes of a frame
     std::uint32_t register_bytes = 0;     // constants included

@@ -113,16 +113,21 @@ void Lowering::run() {
         slot = (slot & constant_flag) != 0 ? offsets[slot & ~constant_flag] : slot + constant_bytes;
     };
     for (Inst& i : target_.code) {
-        const bool aux_at_d = i.flow == Flow::checked && i.extra > 0 && i.b == no_slot;
-        const bool aux_at_b = i.flow == Flow::checked && i.extra > 0 && i.b != no_slot;
-        if (!aux_at_d) fix(i.d);
-        if (!aux_at_b) fix(i.b);
+        if ((i.lists & list_at_d) == 0) fix(i.d);
+        if ((i.lists & list_at_b) == 0) fix(i.b);
         fix(i.a), fix(i.c), fix(i.e), fix(i.guard);
         if (i.flow == Flow::warp_sync) fix(i.extra);
         if (i.flow == Flow::jump || i.flow == Flow::branch) i.target = starts_[i.target];
     }
     for (auto& slot : target_.aux) fix(slot);
     for (auto& site : target_.calls) fix(site.pointer);
+    for (auto& access : target_.textures) {
+        for (auto& slot : access.results) fix(slot);
+        for (auto& slot : access.coordinates) fix(slot);
+        for (auto& slot : access.along_x) fix(slot);
+        for (auto& slot : access.along_y) fix(slot);
+        fix(access.layer), fix(access.level);
+    }
     for (auto& table : target_.tables) {
         for (auto& target : table) target = starts_[target];
     }
@@ -161,6 +166,12 @@ void Lowering::instruction(const ptx::Instruction& from) {
         {"match", &Lowering::lower_warp},
         {"redux", &Lowering::lower_warp},
         {"elect", &Lowering::lower_warp},
+        {"tex", &Lowering::lower_tex},
+        {"tld4", &Lowering::lower_tld4},
+        {"suld", &Lowering::lower_surface},
+        {"sust", &Lowering::lower_surface},
+        {"txq", &Lowering::lower_texture_query},
+        {"suq", &Lowering::lower_texture_query},
         {"prefetch", &Lowering::lower_nothing},
         {"prefetchu", &Lowering::lower_nothing},
         {"pmevent", &Lowering::lower_nothing},

@@ -95,6 +95,16 @@ class Lowering {
     void lower_fence(const ptx::Instruction& from);
     std::uint32_t vector_slots(const ptx::Operand& operand, ptx::Type type, bool store, Slot& kind);
 
+    // --- lower_texture.cpp
+    void lower_tex(const ptx::Instruction& from);
+    void lower_tld4(const ptx::Instruction& from);
+    void lower_surface(const ptx::Instruction& from);
+    void lower_texture_query(const ptx::Instruction& from);
+    std::uint32_t texture_address(const ptx::Operand& from, TextureAccess& access, bool layered);
+    void texture_results(const ptx::Operand& to, TextureAccess& access, Slot kind);
+    void gradient(const ptx::Operand& from, const TextureAccess& access, std::uint32_t* slots);
+    void emit_texture(const char* name, std::uint32_t handle, const TextureAccess& access);
+
     // --- lower_control.cpp
     void lower_bra(const ptx::Instruction& from);
     void lower_brx(const ptx::Instruction& from);

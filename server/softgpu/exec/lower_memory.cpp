@@ -159,7 +159,7 @@ void Lowering::lower_ld(const ptx::Instruction& from) {
     Inst& i = emit(op(fmt::format("{}.{}{}.{}", uniform ? "ldu" : "ld", ptx::is_signed(form.type) ? 's' : 'u',
                                   bytes * 8, slot_bits)));
     i.a = base, i.imm = offset, i.d = d, i.mode = mode;
-    i.extra = vector ? form.elements : 0;
+    if (vector) i.extra = form.elements, i.lists = list_at_d;
 }
 
 void Lowering::lower_st(const ptx::Instruction& from) {
@@ -191,7 +191,7 @@ void Lowering::lower_st(const ptx::Instruction& from) {
     if (slot_bits < bytes * 8) fail("a store from a register that is too small");
     Inst& i = emit(op(fmt::format("st.{}.{}", bytes * 8, slot_bits)));
     i.a = base, i.imm = offset, i.b = b, i.mode = mode;
-    i.extra = vector ? form.elements : 0;
+    if (vector) i.extra = form.elements, i.lists = list_at_b;
 }
 
 void Lowering::lower_atom(const ptx::Instruction& from) {

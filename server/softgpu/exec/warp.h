@@ -97,6 +97,7 @@ struct Warp {
     std::uint32_t executor = 0;  // stands for %smid
     Fault fault;
     RangeCache range;
+    TextureCache textures;
     std::uint32_t spins = 0;       // back edges since the running group was chosen while others could run
     std::uint32_t fair_steps = 0;  // while positive, position does not decide who runs
 
