@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "server/softgpu/exec/matrix.h"
 #include "server/softgpu/exec/texture.h"
 
 namespace gpupool::softgpu {
@@ -48,7 +49,7 @@ struct Inst {
     std::uint32_t d = no_slot, a = no_slot, b = no_slot, c = no_slot;
     std::uint32_t e = no_slot;      // a second destination, or a fourth source
     std::uint32_t guard = no_slot;  // predicate slot
-    std::uint32_t target = 0;       // index of an instruction
+    std::uint32_t target = 0;       // index of an instruction; of a matrix instruction: its form
     std::uint32_t extra = 0;        // family specific
     std::uint32_t line = 0;         // in the PTX text
     Flow flow = Flow::plain;
@@ -95,6 +96,7 @@ struct CompiledFunction {
     std::vector<std::vector<std::uint32_t>> tables;  // branch tables: instruction indices
     std::vector<CallSite> calls;
     std::vector<TextureAccess> textures;
+    std::vector<MatrixForm> matrices;
 
     std::vector<std::uint8_t> constants;  // the first bytes of a frame
     std::uint32_t register_bytes = 0;     // constants included

@@ -121,6 +121,12 @@ void Lowering::run() {
     }
     for (auto& slot : target_.aux) fix(slot);
     for (auto& site : target_.calls) fix(site.pointer);
+    for (auto& form : target_.matrices) {
+        for (auto* slots : {&form.a_slots, &form.b_slots, &form.c_slots, &form.d_slots}) {
+            for (auto& slot : *slots) fix(slot);
+        }
+        fix(form.stride);
+    }
     for (auto& access : target_.textures) {
         for (auto& slot : access.results) fix(slot);
         for (auto& slot : access.coordinates) fix(slot);
@@ -167,6 +173,11 @@ void Lowering::instruction(const ptx::Instruction& from) {
         {"redux", &Lowering::lower_warp},
         {"elect", &Lowering::lower_warp},
         {"tex", &Lowering::lower_tex},
+        {"mma", &Lowering::lower_mma},
+        {"wmma", &Lowering::lower_wmma},
+        {"ldmatrix", &Lowering::lower_ldmatrix},
+        {"stmatrix", &Lowering::lower_ldmatrix},
+        {"movmatrix", &Lowering::lower_movmatrix},
         {"tld4", &Lowering::lower_tld4},
         {"suld", &Lowering::lower_surface},
         {"sust", &Lowering::lower_surface},

@@ -105,6 +105,16 @@ class Lowering {
     void gradient(const ptx::Operand& from, const TextureAccess& access, std::uint32_t* slots);
     void emit_texture(const char* name, std::uint32_t handle, const TextureAccess& access);
 
+    // --- lower_matrix.cpp
+    void lower_mma(const ptx::Instruction& from);
+    void lower_wmma(const ptx::Instruction& from);
+    void lower_ldmatrix(const ptx::Instruction& from);
+    void lower_movmatrix(const ptx::Instruction& from);
+    std::vector<std::uint32_t> matrix_slots(const ptx::Operand& from, Element element, bool written);
+    void check_fragment(const std::vector<std::uint32_t>& slots, std::uint32_t elements, Element element,
+                        bool repeats) const;
+    Inst& emit_matrix(const char* name, MatrixForm form);
+
     // --- lower_control.cpp
     void lower_bra(const ptx::Instruction& from);
     void lower_brx(const ptx::Instruction& from);
