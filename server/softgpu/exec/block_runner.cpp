@@ -1,5 +1,6 @@
 #include "server/softgpu/exec/block_runner.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
@@ -66,6 +67,7 @@ void BlockRunner::begin(std::uint64_t block) {
         w.waiting.clear();
         w.fault = {};
         w.carry = 0;
+        std::fill_n(w.stack_top, lane_count, w.local_stride_bytes);
         w.spins = w.fair_steps = 0;
         Frame* frame = new_frame(*launch_.entry, nullptr);
         frame->lanes = w.alive;

@@ -85,11 +85,18 @@ void Lowering::run() {
     lay_out_variables();
     starts_.reserve(source_.body.size() + 1);
     for (const auto& from : source_.body) {
+        if (!source_.entry && from.opcode.substr(0, 6) == "alloca") entry_stack_ = temporary(Slot::bits64);
+        if (from.opcode.substr(0, 6) == "alloca") target_.may_recurse = true;  // it wants a stack of any size
+        if (entry_stack_ != no_slot) break;
+    }
+    if (entry_stack_ != no_slot) emit("stack.save").d = entry_stack_;
+    for (const auto& from : source_.body) {
         starts_.push_back(static_cast<std::uint32_t>(target_.code.size()));
         instruction(from);
     }
     starts_.push_back(static_cast<std::uint32_t>(target_.code.size()));
     current_ = nullptr;
+    if (entry_stack_ != no_slot) emit("stack.restore").a = entry_stack_;
     emit(source_.entry ? Flow::exit : Flow::ret).line = source_.line;  // a body may end without one
     // Labels were kept as PTX indices; constants go to the front of the frame.
     const std::uint32_t constant_bytes = align_up(next_constant_, 64);
@@ -173,6 +180,13 @@ void Lowering::instruction(const ptx::Instruction& from) {
         {"redux", &Lowering::lower_warp},
         {"elect", &Lowering::lower_warp},
         {"tex", &Lowering::lower_tex},
+        {"alloca", &Lowering::lower_alloca},
+        {"stacksave", &Lowering::lower_alloca},
+        {"stackrestore", &Lowering::lower_alloca},
+        {"createpolicy", &Lowering::lower_createpolicy},
+        {"cp", &Lowering::lower_cp},
+        {"lop3", &Lowering::lower_lop3},
+        {"mbarrier", &Lowering::lower_mbarrier},
         {"mma", &Lowering::lower_mma},
         {"wmma", &Lowering::lower_wmma},
         {"ldmatrix", &Lowering::lower_ldmatrix},
@@ -186,6 +200,7 @@ void Lowering::instruction(const ptx::Instruction& from) {
         {"prefetch", &Lowering::lower_nothing},
         {"prefetchu", &Lowering::lower_nothing},
         {"pmevent", &Lowering::lower_nothing},
+        {"setmaxnreg", &Lowering::lower_nothing},
         {"griddepcontrol", &Lowering::lower_nothing},
         {"applypriority", &Lowering::lower_nothing},
         {"discard", &Lowering::lower_nothing},
@@ -202,7 +217,9 @@ void Lowering::instruction(const ptx::Instruction& from) {
         }
     } else if (const Op* found_op = op_table().find(from.opcode)) {
         from_table(from, *found_op);
-    } else {
+    } else if (base.size() > 1 && base[0] == 'v') {
+        lower_video(from);
+    } else if (!lower_half(from)) {
         unsupported();
     }
     const std::uint32_t guard = from.guard < 0 ? no_slot : slot_of_register(from.guard);

@@ -74,6 +74,10 @@ class Lowering {
     void lower_setp(const ptx::Instruction& from);
     void lower_set(const ptx::Instruction& from);
     void lower_nothing(const ptx::Instruction& from);
+    void lower_createpolicy(const ptx::Instruction& from);
+    static std::uint8_t boolean_operator(std::string_view name);
+    void compared_sources(const ptx::Instruction& from, const Op& compare, bool flush, std::string_view type,
+                          std::uint32_t* sources);
     void unpack(const ptx::Operand& vector, const ptx::Operand& value);
     void pack(const ptx::Operand& value, const ptx::Operand& vector);
 
@@ -115,6 +119,20 @@ class Lowering {
                         bool repeats) const;
     Inst& emit_matrix(const char* name, MatrixForm form);
 
+    // --- lower_async.cpp
+    void lower_cp(const ptx::Instruction& from);
+    void lower_bulk(const ptx::Instruction& from);
+    void lower_mbarrier(const ptx::Instruction& from);
+    void lower_st_async(const ptx::Instruction& from);
+    std::uint32_t address_slot(const ptx::Operand& from, MemorySpace space);
+
+    // --- lower_packed.cpp
+    bool lower_half(const ptx::Instruction& from);
+    void lower_lop3(const ptx::Instruction& from);
+    void lower_alloca(const ptx::Instruction& from);
+    void lower_video(const ptx::Instruction& from);
+    std::uint32_t computed(std::string_view name, std::initializer_list<std::uint32_t> sources);
+
     // --- lower_control.cpp
     void lower_bra(const ptx::Instruction& from);
     void lower_brx(const ptx::Instruction& from);
@@ -141,6 +159,7 @@ class Lowering {
     CompiledFunction& target_;
     std::uint32_t shared_base_bytes_;
     const ptx::Instruction* current_ = nullptr;
+    std::uint32_t entry_stack_ = no_slot;  // of a function that uses alloca: the stack as it was on entry
     std::vector<Placed> variables_;
     std::vector<std::uint32_t> register_slots_;
     std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint32_t> constant_slots_;  // (bytes, bits) -> index

@@ -89,6 +89,7 @@ void Lowering::lower_call(const ptx::Instruction& from) {
 }
 
 void Lowering::lower_ret(const ptx::Instruction&) {
+    if (entry_stack_ != no_slot) emit("stack.restore").a = entry_stack_;
     emit(source_.entry ? Flow::exit : Flow::ret);
 }
 void Lowering::lower_exit(const ptx::Instruction&) {
@@ -132,10 +133,12 @@ void Lowering::lower_barrier(const ptx::Instruction& from) {
 // What happens between lanes: sources from the table, then the member mask, which goes to slot e.
 void Lowering::lower_warp(const ptx::Instruction& from) {
     std::string name(from.opcode);
-    if (name == "elect.sync" || name == "bar.warp.sync") {
-    } else if (op_table().find(name) == nullptr) {
-        unsupported();
-    }
+    // "vote.ballot.sync.b32" and "match.sync.any.b32" are the same with two parts in the other order.
+    const auto parts = split_opcode(from.opcode);
+    if (parts.size() == 4 && parts[0] == "vote" && parts[2] == "sync")
+        name = fmt::format("vote.sync.{}.{}", parts[1], parts[3]);
+    if (parts.size() == 4 && parts[0] == "match" && parts[1] == "sync")
+        name = fmt::format("match.{}.sync.{}", parts[2], parts[3]);
     const Op& found = op(name);
     std::uint32_t sources[3] = {no_slot, no_slot, no_slot};
     std::size_t at = found.d == Slot::none ? 0 : 1;

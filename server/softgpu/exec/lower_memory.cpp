@@ -163,6 +163,7 @@ void Lowering::lower_ld(const ptx::Instruction& from) {
 }
 
 void Lowering::lower_st(const ptx::Instruction& from) {
+    if (starts_with(from.opcode, "st.async")) return lower_st_async(from);
     MemoryForm form = memory_form(from.opcode, false);
     const auto& value = operand(from, 1);
     const bool vector = form.elements > 1 || value.kind == ptx::OperandKind::vector;
@@ -213,11 +214,8 @@ void Lowering::lower_atom(const ptx::Instruction& from) {
     i.a = base, i.imm = offset, i.b = b, i.c = c, i.d = d, i.mode = mode;
 }
 
-void Lowering::lower_fence(const ptx::Instruction& from) {
-    const auto parts = split_opcode(from.opcode);
-    for (std::size_t i = 1; i < parts.size(); ++i) {
-        if (starts_with(parts[i], "proxy") || parts[i] == "mbarrier_init") unsupported();
-    }
+// Whatever it orders, proxies and mbarriers included, is ordered by the strongest fence.
+void Lowering::lower_fence(const ptx::Instruction&) {
     emit("fence");
 }
 

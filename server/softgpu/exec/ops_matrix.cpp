@@ -207,18 +207,14 @@ bool find_matrix(Warp& w, const Inst& i, const MatrixForm& form, u64& pointer, u
     stride = form.stride == no_slot ? across : w.reg<u32>(form.stride)[lane];
     const u64 span = ((lines - 1) * stride + across) * element_bits(form.d);
     const auto bytes = static_cast<u64>((span + 7) / 8);
-    u64 address = lane_address(w, i, lane);
+    const u64 address = lane_address(w, i, lane);
     const auto space = static_cast<MemorySpace>(i.mode & memory_space_mask);
     if (bytes > 0xFFFFFFFF) {
         w.raise(FaultKind::illegal_address, i, address, "a matrix of more than 4 GiB");
         return false;
     }
     const auto size = static_cast<u32>(bytes);
-    if (space == MemorySpace::shared) return resolve_shared(w, i, address & 0xFFFFFFFF, size, pointer);
-    if (address - windows().shared_base < Windows::size_bytes)
-        return resolve_shared(w, i, address - windows().shared_base, size, pointer);
-    pointer = address;
-    return find_global(w, i, address, size);
+    return resolve_span(w, i, space, address, size, pointer);
 }
 
 // Element `index` of memory that holds elements of less than a byte.

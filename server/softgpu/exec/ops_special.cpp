@@ -148,6 +148,15 @@ void register_special(OpTable& t) {
     // A cooperative launch's workspace: envreg2 holds the low half of its address, envreg1 the high one.
     special<u32>(t, "sreg.%envreg1", [](const Warp& w, u32) { return w.launch->grid_workspace >> 32; });
     special<u32>(t, "sreg.%envreg2", [](const Warp& w, u32) { return w.launch->grid_workspace; });
+    static constexpr std::string_view unused[] = {
+        "sreg.%envreg0",  "sreg.%envreg3",  "sreg.%envreg4",  "sreg.%envreg5",  "sreg.%envreg6",  "sreg.%envreg7",
+        "sreg.%envreg8",  "sreg.%envreg9",  "sreg.%envreg10", "sreg.%envreg11", "sreg.%envreg12", "sreg.%envreg13",
+        "sreg.%envreg14", "sreg.%envreg15", "sreg.%envreg16", "sreg.%envreg17", "sreg.%envreg18", "sreg.%envreg19",
+        "sreg.%envreg20", "sreg.%envreg21", "sreg.%envreg22", "sreg.%envreg23", "sreg.%envreg24", "sreg.%envreg25",
+        "sreg.%envreg26", "sreg.%envreg27", "sreg.%envreg28", "sreg.%envreg29", "sreg.%envreg30", "sreg.%envreg31",
+        "sreg.%pm0",      "sreg.%pm1",      "sreg.%pm2",      "sreg.%pm3",      "sreg.%pm4",      "sreg.%pm5",
+        "sreg.%pm6",      "sreg.%pm7"};
+    for (const auto name : unused) special<u32>(t, name, [](const Warp&, u32) { return 0; });
     clock_register<u32>(t, "sreg.%clock", [] { return cycles(); });
     clock_register<u32>(t, "sreg.%clock_hi", [] { return cycles() >> 32; });
     clock_register<u64>(t, "sreg.%clock64", [] { return cycles(); });

@@ -92,6 +92,16 @@ inline bool resolve_flat(Warp& w, const Inst& i, std::uint32_t size_bytes, LaneP
     return true;
 }
 
+// One address and any number of bytes, which must lie in one piece of memory. Addresses of shared memory may be generic.
+inline bool resolve_span(Warp& w, const Inst& i, MemorySpace space, std::uint64_t address, std::uint32_t size_bytes,
+                         std::uint64_t& pointer) {
+    if (address - windows().shared_base < Windows::size_bytes)
+        return resolve_shared(w, i, address - windows().shared_base, size_bytes, pointer);
+    if (space == MemorySpace::shared) return resolve_shared(w, i, address & 0xFFFFFFFF, size_bytes, pointer);
+    pointer = address;
+    return size_bytes == 0 || find_global(w, i, address, size_bytes);
+}
+
 // True when every active lane's `size_bytes` may be touched; the pointers are set then.
 inline bool resolve(Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointers& pointers) {
     const auto space = static_cast<MemorySpace>(i.mode & memory_space_mask);

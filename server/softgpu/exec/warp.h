@@ -81,6 +81,7 @@ struct Warp {
     std::uint8_t* regs = nullptr;  // of the running group's frame
     std::uint32_t exec = 0;        // lanes that the current instruction acts on
     std::uint32_t carry = 0;       // CC.CF, one bit per lane
+    std::uint32_t stack_top[lane_count] = {};  // what alloca has left of each lane's local memory
     Group current;
     std::vector<Group> waiting;
     std::uint32_t alive = 0;

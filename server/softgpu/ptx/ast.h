@@ -90,6 +90,7 @@ struct Operand {
     std::int32_t variable = -1;  // index into Function::variables for a symbol of the function
     std::int64_t value = 0;
     std::string_view name;
+    std::string_view selector;  // "b0" of `%r1.b0`, as video instructions have it
     std::vector<Operand> items;
 };
 
