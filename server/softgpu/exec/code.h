@@ -59,6 +59,10 @@ struct Inst {
     std::uint8_t lists = 0;  // which of d and b are places in `aux` instead of slots
 };
 
+// Inst::mode of the barriers between a cluster's blocks; smaller ones are the block's own (lower_barrier).
+constexpr std::uint8_t cluster_arrive = 5;
+constexpr std::uint8_t cluster_wait = 6;
+
 constexpr std::uint8_t list_at_d = 1;
 constexpr std::uint8_t list_at_b = 2;
 
@@ -109,6 +113,7 @@ struct CompiledFunction {
     std::uint32_t shared_bytes = 0;  // static shared memory, that of callees included
     std::uint32_t max_threads = 1024;
     std::uint32_t required_threads[3] = {0, 0, 0};
+    std::uint32_t required_cluster[3] = {0, 0, 0};  // zero: as the launch says
     std::uint32_t virtual_architecture = 0;  // 75 for .target sm_75
     std::uint32_t register_count = 0;        // as ptxas would report it: a plausible figure only
     std::uint32_t stack_bytes = 0;           // local memory per lane that a launch needs at least
@@ -120,6 +125,11 @@ struct CompiledFunction {
 
 // Cooperative groups keep their own data in shared memory that the driver reserves.
 constexpr std::uint32_t reserved_shared_bytes = 1024;
+
+// A cluster's shared memories in one 32-bit address space: a block's own lies at zero, that of rank r also at (r + 1) <<
+// peer_shared_shift.
+constexpr std::uint32_t peer_shared_shift = 19;
+constexpr std::uint32_t max_cluster_blocks = 16;
 
 // `extern __shared__` arrays begin behind an entry's static shared memory.
 [[gnu::always_inline]] inline std::uint32_t dynamic_shared_offset_bytes(const CompiledFunction& entry) noexcept {

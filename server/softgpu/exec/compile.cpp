@@ -130,6 +130,7 @@ class Compiler {
             to.virtual_architecture = architecture_of(source_.target);
             if (from.max_threads != 0) to.max_threads = std::min<std::uint32_t>(1024, from.max_threads);
             std::copy(from.required_threads, from.required_threads + 3, to.required_threads);
+            std::copy(from.required_cluster, from.required_cluster + 3, to.required_cluster);
             std::uint64_t bytes = 0;
             for (const auto& param : from.params) bytes = place_param(param, bytes, to.params, from.entry);
             to.param_bytes = static_cast<std::uint32_t>(bytes);

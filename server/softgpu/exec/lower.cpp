@@ -174,6 +174,8 @@ void Lowering::instruction(const ptx::Instruction& from) {
         {"bar", &Lowering::lower_barrier},
         {"barrier", &Lowering::lower_barrier},
         {"nanosleep", &Lowering::lower_nanosleep},
+        {"mapa", &Lowering::lower_mapa},
+        {"getctarank", &Lowering::lower_mapa},
         {"shfl", &Lowering::lower_warp},
         {"vote", &Lowering::lower_warp},
         {"match", &Lowering::lower_warp},
@@ -316,6 +318,7 @@ std::uint32_t Lowering::source(const ptx::Operand& operand, Slot kind) {
     switch (operand.kind) {
         case ptx::OperandKind::reg: {
             if (kind == Slot::pred) return predicate_source(operand);
+            if (!operand.selector.empty() && current_->opcode[0] != 'v') fail(fmt::format("'{}' has no part", operand.name));
             const Slot has = kind_of_register(operand.index);
             if (slot_bytes(has) != slot_bytes(kind)) {
                 fail(fmt::format("'{}' has the wrong size for '{}'", operand.name, current_->opcode));

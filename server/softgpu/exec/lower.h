@@ -96,6 +96,7 @@ class Lowering {
     void lower_ld(const ptx::Instruction& from);
     void lower_st(const ptx::Instruction& from);
     void lower_atom(const ptx::Instruction& from);
+    void lower_vector_atom(const ptx::Instruction& from, MemoryForm& form);
     void lower_fence(const ptx::Instruction& from);
     std::uint32_t vector_slots(const ptx::Operand& operand, ptx::Type type, bool store, Slot& kind);
 
@@ -142,6 +143,7 @@ class Lowering {
     void lower_trap(const ptx::Instruction& from);
     void lower_barrier(const ptx::Instruction& from);
     void lower_nanosleep(const ptx::Instruction& from);
+    void lower_mapa(const ptx::Instruction& from);
     void lower_warp(const ptx::Instruction& from);
     void call_parameters(const ptx::Operand& list, std::vector<std::uint32_t>& offsets_bytes,
                          std::vector<std::uint32_t>& sizes_bytes) const;

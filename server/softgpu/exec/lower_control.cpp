@@ -1,6 +1,7 @@
 // Lowering of branches, calls, barriers and what happens between lanes.
 #include <fmt/format.h>
 
+#include "server/softgpu/exec/address_space.h"
 #include "server/softgpu/exec/lower.h"
 
 namespace gpupool::softgpu {
@@ -104,9 +105,40 @@ void Lowering::lower_nanosleep(const ptx::Instruction& from) {
     emit(Flow::pause).a = a;
 }
 
+// mapa{.shared::cluster}.type d, a, rank and getctarank{.shared::cluster}.type d, a: addresses are generic without a space.
+void Lowering::lower_mapa(const ptx::Instruction& from) {
+    const auto parts = split_opcode(from.opcode);
+    const bool maps = parts[0] == "mapa";
+    const bool generic = parts.size() == 2;
+    if (!generic && (parts.size() != 3 || parts[1] != "shared::cluster")) unsupported();
+    const Slot kind = parts.back() == "u64" ? Slot::bits64 : Slot::bits32;
+    if (generic && kind != Slot::bits64) unsupported();
+    const std::uint32_t a = resized(source(operand(from, 1), kind), kind, Slot::bits64, false);
+    const std::uint64_t window = generic ? windows().shared_base : 0;
+    if (!maps) {
+        const std::uint32_t d = destination(operand(from, 0), Slot::bits32);
+        Inst& i = emit("shared_rank");
+        i.a = a, i.d = d, i.imm = window;
+        return;
+    }
+    const std::uint32_t rank = source(operand(from, 2), Slot::bits32);
+    const std::uint32_t d = destination(operand(from, 0), kind);
+    const std::uint32_t result = kind == Slot::bits64 ? d : temporary(Slot::bits64);
+    Inst& i = emit("map_shared");
+    i.a = a, i.b = rank, i.d = result, i.imm = window;
+    if (kind == Slot::bits64) return;
+    Inst& narrowed = emit("narrow.u64.u32");
+    narrowed.a = result, narrowed.d = d;
+}
+
 // mode: 0 sync, 1 arrive, 2 red.popc, 3 red.and, 4 red.or; a: barrier, b: threads, c: predicate.
 void Lowering::lower_barrier(const ptx::Instruction& from) {
     auto parts = split_opcode(from.opcode);
+    if (parts.size() > 2 && parts[1] == "cluster") {
+        if (parts[2] != "arrive" && parts[2] != "wait") unsupported();
+        emit(Flow::barrier).mode = parts[2] == "arrive" ? cluster_arrive : cluster_wait;
+        return;
+    }
     std::vector<std::string_view> kept;
     for (const auto part : parts) {
         if (part != "cta" && part != "aligned") kept.push_back(part);

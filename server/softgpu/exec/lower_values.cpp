@@ -31,6 +31,11 @@ void Lowering::lower_mov(const ptx::Instruction& from) {
     if (type == ptx::Type::none) unsupported();
     if (to.kind == ptx::OperandKind::vector) return unpack(to, value);
     if (value.kind == ptx::OperandKind::vector) return pack(to, value);
+    if (type == ptx::Type::pred && value.kind == ptx::OperandKind::special && value.name == "%is_explicit_cluster") {
+        const std::uint32_t d = destination(to, Slot::pred);
+        emit("explicit_cluster").d = d;
+        return;
+    }
     if (type == ptx::Type::pred) return from_table(from, op("mov.pred"));
     const Slot kind = slot_for_bytes(ptx::width_bytes(type));
     const bool real = type == ptx::Type::f32 || type == ptx::Type::f64;

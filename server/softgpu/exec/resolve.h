@@ -45,8 +45,16 @@ inline bool bounded(Warp& w, const Inst& i, std::uint64_t offset, std::uint32_t 
 
 inline bool resolve_shared(Warp& w, const Inst& i, std::uint64_t offset, std::uint32_t size_bytes,
                            std::uint64_t& pointer) {
+    const std::uint8_t* shared = w.shared;
+    if (offset >> peer_shared_shift != 0) {
+        const std::uint64_t rank = (offset >> peer_shared_shift) - 1;
+        if (rank < w.cluster_blocks) {
+            shared = w.peer_shared[rank];
+            offset &= (1U << peer_shared_shift) - 1;
+        }
+    }
     if (!bounded(w, i, offset, size_bytes, w.shared_bytes, "beyond the block's shared memory")) return false;
-    pointer = reinterpret_cast<std::uint64_t>(w.shared) + offset;
+    pointer = reinterpret_cast<std::uint64_t>(shared) + offset;
     return true;
 }
 

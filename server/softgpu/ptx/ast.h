@@ -128,6 +128,7 @@ struct Function {
     std::vector<Scope> scopes;
     std::uint32_t max_threads = 0;  // .maxntid or .reqntid, as a product; 0: not given
     std::uint32_t required_threads[3] = {0, 0, 0};
+    std::uint32_t required_cluster[3] = {0, 0, 0};  // blocks
     std::uint32_t line = 0;
 
     // The label as seen from `scope`, or null.
