@@ -100,14 +100,8 @@ TexelGrid grid_of(const Array& array) {
     grid.depth = static_cast<std::uint32_t>(array.depth);
     grid.row_bytes = array.row_bytes;
     grid.slice_bytes = array.row_bytes * array.height;
+    grid.size_bytes = grid.slice_bytes * array.depth;
     return grid;
-}
-
-void add_levels(Texture& texture, const Array& array) {
-    texture.levels.push_back(grid_of(array));
-    const std::uint64_t end = array.address + array.row_bytes * array.height * array.depth;
-    texture.begin = texture.levels.size() == 1 ? array.address : std::min(texture.begin, array.address);
-    texture.end = std::max(texture.end, end);
 }
 
 void set_layers(Texture& texture, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
@@ -119,15 +113,14 @@ void set_layers(Texture& texture, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
 CUresult from_array(const Array& array, Texture& texture) {
     if (!set_format(texture, array.descriptor.Format, array.descriptor.NumChannels)) return CUDA_ERROR_INVALID_VALUE;
     set_layers(texture, array.descriptor);
-    add_levels(texture, array);
+    texture.levels.push_back(grid_of(array));
     return CUDA_SUCCESS;
 }
 
-CUresult from_memory(std::uint64_t address, std::uint64_t bytes, Texture& texture) {
-    if (address == 0 || address % texture_alignment_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
-    if (!AddressSpace::instance().covers(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    texture.begin = address;
-    texture.end = address + bytes;
+CUresult from_memory(const TexelGrid& grid, Texture& texture) {
+    if (grid.address == 0 || grid.address % texture_alignment_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (!AddressSpace::instance().covers(grid.address, grid.size_bytes)) return CUDA_ERROR_INVALID_VALUE;
+    texture.levels.push_back(grid);
     return CUDA_SUCCESS;
 }
 
@@ -146,7 +139,7 @@ CUresult from_resource(const CUDA_RESOURCE_DESC& resource, Texture& texture) {
                 if (texture.levels.empty()) {
                     if (const CUresult error = from_array(*level, texture); error != CUDA_SUCCESS) return error;
                 } else {
-                    add_levels(texture, *level);
+                    texture.levels.push_back(grid_of(*level));
                 }
             }
             return CUDA_SUCCESS;
@@ -157,9 +150,8 @@ CUresult from_resource(const CUDA_RESOURCE_DESC& resource, Texture& texture) {
             const std::size_t width = linear.sizeInBytes / texture.texel_bytes;
             if (width == 0 || width > max_linear_width) return CUDA_ERROR_INVALID_VALUE;
             texture.buffer = true;
-            texture.levels.push_back(
-                {linear.devPtr, static_cast<std::uint32_t>(width), 1, 1, linear.sizeInBytes, linear.sizeInBytes});
-            return from_memory(linear.devPtr, width * texture.texel_bytes, texture);
+            const std::uint64_t bytes = width * texture.texel_bytes;
+            return from_memory({linear.devPtr, static_cast<std::uint32_t>(width), 1, 1, bytes, bytes, bytes}, texture);
         }
         case CU_RESOURCE_TYPE_PITCH2D: {
             const auto& pitched = resource.res.pitch2D;
@@ -170,11 +162,11 @@ CUresult from_resource(const CUDA_RESOURCE_DESC& resource, Texture& texture) {
                 pitched.pitchInBytes < pitched.width * texture.texel_bytes) {
                 return CUDA_ERROR_INVALID_VALUE;
             }
-            texture.levels.push_back({pitched.devPtr, static_cast<std::uint32_t>(pitched.width),
-                                      static_cast<std::uint32_t>(pitched.height), 1, pitched.pitchInBytes,
-                                      pitched.pitchInBytes * pitched.height});
-            return from_memory(pitched.devPtr,
-                               pitched.pitchInBytes * (pitched.height - 1) + pitched.width * texture.texel_bytes,
+            const std::uint64_t bytes =
+                pitched.pitchInBytes * (pitched.height - 1) + pitched.width * texture.texel_bytes;
+            return from_memory({pitched.devPtr, static_cast<std::uint32_t>(pitched.width),
+                                static_cast<std::uint32_t>(pitched.height), 1, pitched.pitchInBytes,
+                                pitched.pitchInBytes * pitched.height, bytes},
                                texture);
         }
         default: return CUDA_ERROR_INVALID_VALUE;

@@ -40,9 +40,11 @@ const Texture* TextureCache::find(std::uint64_t handle) {
         return entry.texture.get();
     }
     entry = {handle, table, space, TextureTable::instance().find(handle)};
-    if (entry.texture != nullptr &&
-        !AddressSpace::instance().covers(entry.texture->begin, entry.texture->end - entry.texture->begin)) {
+    if (entry.texture == nullptr) return nullptr;
+    for (const TexelGrid& grid : entry.texture->levels) {
+        if (AddressSpace::instance().covers(grid.address, grid.size_bytes)) continue;
         entry.texture = nullptr;
+        break;
     }
     return entry.texture.get();
 }

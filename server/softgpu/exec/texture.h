@@ -23,6 +23,7 @@ struct TexelGrid {
     std::uint64_t address = 0;
     std::uint32_t width = 1, height = 1, depth = 1;
     std::uint64_t row_bytes = 0, slice_bytes = 0;
+    std::uint64_t size_bytes = 0;  // from the first texel to the last
 };
 
 struct Texture {
@@ -41,7 +42,6 @@ struct Texture {
     AddressMode modes[3] = {AddressMode::clamp, AddressMode::clamp, AddressMode::clamp};
     float border[4] = {0, 0, 0, 0};
     float level_bias = 0, lowest_level = 0, highest_level = 0;
-    std::uint64_t begin = 0, end = 0;  // all of its texels lie between
 };
 
 class TextureTable {
