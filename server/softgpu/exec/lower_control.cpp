@@ -75,6 +75,10 @@ void Lowering::lower_call(const ptx::Instruction& from) {
                 site.builtin = Builtin::malloc;
             else if (callee.name == "free")
                 site.builtin = Builtin::free;
+            else if (callee.name.substr(0, 4) == "cuda" || callee.name.substr(0, 6) == "__cuda")
+                fail(fmt::format("'{}' is of the device runtime: kernels that start kernels (dynamic parallelism) are not "
+                                 "supported by the software GPU",
+                                 callee.name));
             else
                 fail(fmt::format("the function '{}' is declared but not defined here", callee.name));
         }

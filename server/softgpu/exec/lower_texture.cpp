@@ -82,7 +82,6 @@ void Lowering::lower_tex(const ptx::Instruction& from) {
     const Geometry* geometry = find_geometry(parts[next]);
     const bool known = parts[next + 2] == "f32" || parts[next + 2] == "s32" || parts[next + 2] == "u32";
     if (geometry == nullptr || !known || (parts[next + 3] != "f32" && parts[next + 3] != "s32")) unsupported();
-    if (operand(from, 0).second != -1) unsupported();
     TextureAccess access;
     access.dimensions = geometry->dimensions;
     access.cube = geometry->cube;
@@ -98,6 +97,11 @@ void Lowering::lower_tex(const ptx::Instruction& from) {
     }
     if (from.operands.size() != used) unsupported();  // offsets and depth comparison
     emit_texture("texture.sample", handle, access);
+    if (from.operands[0].second < 0) return;
+    // `{...}|p`: whether the texels are resident, as those of arrays that are not sparse always are.
+    const std::uint32_t yes = constant(Slot::pred, 1);
+    Inst& i = emit("mov.pred");
+    i.a = yes, i.d = slot_of_register(from.operands[0].second);
 }
 
 // tld4.comp.2d.v4.dtype.f32

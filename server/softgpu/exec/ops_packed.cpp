@@ -37,8 +37,10 @@ void register_pairs(OpTable& t) {
     pairs<u16>(t, "max.u16x2", [](u16 a, u16 b) { return std::max(a, b); });
     pairs<s16>(t, "min.s16x2", [](s16 a, s16 b) { return std::min(a, b); });
     pairs<s16>(t, "max.s16x2", [](s16 a, s16 b) { return std::max(a, b); });
-    pairs<s16>(t, "min.relu.s16x2", [](s16 a, s16 b) { return std::max<s16>(std::min(a, b), 0); });
-    pairs<s16>(t, "max.relu.s16x2", [](s16 a, s16 b) { return std::max<s16>(std::max(a, b), 0); });
+    for (const auto name : {"min.relu.s16x2", "min.s16x2.relu"})
+        pairs<s16>(t, name, [](s16 a, s16 b) { return std::max<s16>(std::min(a, b), 0); });
+    for (const auto name : {"max.relu.s16x2", "max.s16x2.relu"})
+        pairs<s16>(t, name, [](s16 a, s16 b) { return std::max<s16>(std::max(a, b), 0); });
 }
 
 // --- video

@@ -4,6 +4,8 @@
 // Errors: raises illegal_address or misaligned_address on the warp.
 #pragma once
 
+#include <limits>
+
 #include "server/softgpu/exec/lanes.h"
 #include "server/softgpu/exec/memory_form.h"
 
@@ -70,12 +72,18 @@ inline bool resolve_flat(Warp& w, const Inst& i, std::uint32_t size_bytes, LaneP
     const std::uint64_t* a = i.a == no_slot ? nullptr : w.reg<std::uint64_t>(i.a);
     std::uint64_t lowest = ~std::uint64_t{0}, highest = 0;
     if (w.exec == all_lanes && a != nullptr) {
-        const std::uint64_t distance = i.imm;
-        for (std::uint32_t lane = 0; lane < lane_count; ++lane) pointers[lane] = a[lane] + distance;
+        // Signed, because that is what vectors compare; an address beyond 2^63 becomes the lowest and is in no range.
+        std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = std::numeric_limits<std::int64_t>::min();
+#pragma GCC ivdep
         for (std::uint32_t lane = 0; lane < lane_count; ++lane) {
-            lowest = pointers[lane] < lowest ? pointers[lane] : lowest;
-            highest = pointers[lane] > highest ? pointers[lane] : highest;
+            const std::uint64_t address = a[lane] + i.imm;
+            pointers[lane] = address;
+            const auto place = static_cast<std::int64_t>(address);
+            first = place < first ? place : first;
+            last = place > last ? place : last;
         }
+        lowest = first < 0 ? 0 : static_cast<std::uint64_t>(first);
+        highest = static_cast<std::uint64_t>(last);
     } else {
         for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
             const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));

@@ -142,8 +142,9 @@ bool BlockRunner::gather(Warp& w, const Inst& i) {
         w.current.wait_mask == all_lanes && w.current.wait == Wait::none && w.current.barrier_id == i.line;
     const std::uint32_t* named = w.reg<std::uint32_t>(i.e);
     const std::uint32_t mask = named[std::countr_zero(w.exec)];
-    std::uint32_t others = 0;
-    for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
+    std::uint32_t others = 0, difference = 0;
+    for (std::uint32_t lane = 0; lane < lane_count; ++lane) difference |= named[lane] ^ mask;
+    for (std::uint32_t rest = difference == 0 ? 0 : w.exec; rest != 0; rest &= rest - 1) {
         const int lane = std::countr_zero(rest);
         if (named[lane] != mask) others |= 1U << lane;
     }

@@ -263,7 +263,11 @@ void Parser::resolve(std::string_view name, Operand& into) {
 
 Operand Parser::operand() {
     Operand result;
-    if (accept('{')) return braces('}', OperandKind::vector);
+    if (accept('{')) {
+        result = braces('}', OperandKind::vector);
+        if (accept('|')) result.second = predicate(expect_word("a predicate"));
+        return result;
+    }
     if (accept('(')) return braces(')', OperandKind::list);
     if (accept('[')) return address();
     if (token_.kind == TokenKind::word) {

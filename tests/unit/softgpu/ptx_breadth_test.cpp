@@ -145,7 +145,9 @@ TEST_F(PtxBreadthTest, VectorAtomicsAddEachElement) {
 TEST_F(PtxBreadthTest, WhatIsRefusedIsNamedWithItsLine) {
     const auto log_of = [](const std::string& line) {
         const std::string text =
-            ".version 8.6\n.target sm_90a\n.address_size 64\n.visible .entry k() {\n.reg .b32 %r<8>;\n.reg .b64 %rd<8>;\n" +
+            ".version 8.6\n.target sm_90a\n.address_size 64\n"
+            ".extern .func (.param .b32 result) cudaLaunchDeviceV2(.param .b64 buffer, .param .b64 stream);\n"
+            ".visible .entry k() {\n.reg .b32 %r<8>;\n.reg .b64 %rd<8>;\n" +
             line + "\nret;\n}\n";
         char log[1024] = "";
         CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
@@ -156,10 +158,13 @@ TEST_F(PtxBreadthTest, WhatIsRefusedIsNamedWithItsLine) {
     };
     const std::string wgmma = log_of("wgmma.fence.sync.aligned;");
     EXPECT_NE(std::string::npos, wgmma.find("wgmma.fence.sync.aligned")) << wgmma;
-    EXPECT_NE(std::string::npos, wgmma.find("line 7")) << wgmma;
+    EXPECT_NE(std::string::npos, wgmma.find("line 8")) << wgmma;
     const std::string tensor =
         log_of("cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1], [%rd1, {%r2}], [%r3];");
     EXPECT_NE(std::string::npos, tensor.find("cp.async.bulk.tensor")) << tensor;
+    const std::string launch = log_of(
+        "{ .param .b32 result; .param .b64 a; .param .b64 b; call (result), cudaLaunchDeviceV2, (a, b); }");
+    EXPECT_NE(std::string::npos, launch.find("dynamic parallelism")) << launch;
 }
 
 }  // namespace
