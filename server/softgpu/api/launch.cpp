@@ -134,6 +134,11 @@ CUresult gather_params(const KernelRequest& request, const CompiledFunction& cod
 CUresult make_kernel_call(const KernelRequest& request, KernelCall& call) {
     if (const CUresult error = find_function(request.function, call.function); error != CUDA_SUCCESS) return error;
     const Function& function = *call.function;
+    if (const std::string& refusal = function.code->refusal; !refusal.empty()) {
+        std::fprintf(stderr, "gpupool software GPU: kernel '%s' cannot run: PTX %s\n", function.code->name.c_str(),
+                     refusal.c_str());
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     std::map<int, int> attributes;
     {
         const std::lock_guard lock(call.function->mutex);

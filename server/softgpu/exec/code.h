@@ -94,6 +94,7 @@ struct CompiledFunction {
     std::string name;
     bool entry = false;
     bool defined = false;
+    std::string refusal;  // not empty: it, or what it calls, needs what the software GPU lacks; this says what and where
     std::uint32_t index = 0;
     std::vector<Inst> code;
     std::vector<std::uint32_t> aux;                  // slots of vector operands

@@ -41,9 +41,26 @@ void Lowering::fail(std::string message) const {
     throw LoweringError{current_ != nullptr ? current_->line : source_.line, std::move(message)};
 }
 
+void Lowering::lack(std::string message) const {
+    throw LoweringError{current_ != nullptr ? current_->line : source_.line, std::move(message), true};
+}
+
 void Lowering::unsupported() const {
-    fail(fmt::format("the software GPU does not support the instruction '{}' (in '{}')", current_->opcode,
-                     source_.name));
+    // What PTX has, as far as it is not in the table of operations; anything else is a mistake in the text.
+    static constexpr std::string_view mnemonics[] = {
+        "alloca",   "atom",     "bar",       "barrier", "brx",   "call",    "clusterlaunchcontrol", "cp",       "cvt",
+        "cvta",     "elect",    "fence",     "fma",     "isspacep", "istypep", "ld",                "ldmatrix", "match",
+        "mbarrier", "membar",   "min",       "max",     "add",   "sub",     "mul",                  "mma",      "mov",
+        "multimem", "movmatrix", "red",      "redux",   "set",   "setp",    "shfl",                 "st",       "stmatrix",
+        "suld",     "suq",      "sured",     "sust",    "tcgen05", "tensormap", "tex",              "tld4",     "txq",
+        "vadd",     "vadd2",    "vadd4",     "vmad",    "vote",  "vset",    "wgmma",                "wmma"};
+    auto message = fmt::format("the software GPU does not support the instruction '{}' (in '{}')", current_->opcode,
+                               source_.name);
+    const auto base = current_->opcode.substr(0, current_->opcode.find('.'));
+    for (const auto mnemonic : mnemonics) {
+        if (base == mnemonic) lack(std::move(message));
+    }
+    fail(std::move(message));
 }
 
 void Lowering::lay_out_variables() {
@@ -262,7 +279,7 @@ Slot Lowering::kind_of_register(std::int32_t index) const {
         case 2: return Slot::bits16;
         case 4: return Slot::bits32;
         case 8: return Slot::bits64;
-        default: fail("128-bit registers are not supported by the software GPU");
+        default: lack("128-bit registers are not supported by the software GPU");
     }
 }
 

@@ -18,6 +18,7 @@ namespace gpupool::softgpu {
 struct LoweringError {
     std::uint32_t line;
     std::string message;
+    bool lacking = false;  // good PTX that the software GPU lacks; else it is no PTX at all
 };
 
 // Where the module's names lie.
@@ -45,6 +46,7 @@ class Lowering {
   private:
     // --- lower.cpp: operands
     [[noreturn]] void fail(std::string message) const;
+    [[noreturn]] void lack(std::string message) const;
     [[noreturn]] void unsupported() const;
     void lay_out_variables();
     void instruction(const ptx::Instruction& from);

@@ -76,7 +76,7 @@ void Lowering::lower_call(const ptx::Instruction& from) {
             else if (callee.name == "free")
                 site.builtin = Builtin::free;
             else if (callee.name.substr(0, 4) == "cuda" || callee.name.substr(0, 6) == "__cuda")
-                fail(fmt::format("'{}' is of the device runtime: kernels that start kernels (dynamic parallelism) are not "
+                lack(fmt::format("'{}' is of the device runtime: kernels that start kernels (dynamic parallelism) are not "
                                  "supported by the software GPU",
                                  callee.name));
             else

@@ -30,7 +30,7 @@ const Geometry* find_geometry(std::string_view name) {
 std::uint32_t Lowering::texture_address(const ptx::Operand& from, TextureAccess& access, bool layered) {
     if (from.kind != ptx::OperandKind::address || from.items.size() != 2 ||
         from.items[0].kind != ptx::OperandKind::reg) {
-        fail("textures and surfaces are supported through objects only, not through references");
+        lack("textures and surfaces are supported through objects only, not through references");
     }
     const ptx::Operand& at = from.items[1];
     const bool vector = at.kind == ptx::OperandKind::vector;
@@ -177,7 +177,7 @@ void Lowering::lower_texture_query(const ptx::Instruction& from) {
     const ptx::Operand& at = operand(from, 1);
     if (which == std::size(questions) || at.kind != ptx::OperandKind::address || at.items.size() != 1) unsupported();
     if (at.items[0].kind != ptx::OperandKind::reg) {
-        fail("textures and surfaces are supported through objects only, not through references");
+        lack("textures and surfaces are supported through objects only, not through references");
     }
     const std::uint32_t a = source(at.items[0], Slot::bits64);
     const std::uint32_t d = destination(operand(from, 0), Slot::bits32);

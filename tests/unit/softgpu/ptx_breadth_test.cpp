@@ -167,5 +167,23 @@ TEST_F(PtxBreadthTest, WhatIsRefusedIsNamedWithItsLine) {
     EXPECT_NE(std::string::npos, launch.find("dynamic parallelism")) << launch;
 }
 
+// One kernel needs what the software GPU lacks, through a function: the others run.
+TEST_F(PtxBreadthTest, AKernelThatCannotRunLeavesTheOthersAlone) {
+    const char* text =
+        ".version 8.6\n.target sm_90a\n.address_size 64\n"
+        ".func lacking() { wgmma.fence.sync.aligned; ret; }\n"
+        ".visible .entry cannot() { call lacking; ret; }\n"
+        ".visible .entry can(.param .u64 out) { .reg .b64 %rd<2>; ld.param.u64 %rd1, [out]; st.global.u32 [%rd1], 7; ret; }\n";
+    CUmodule module = nullptr;
+    OK(CALL(cuModuleLoadData)(&module, text));
+    CUfunction can = nullptr, cannot = nullptr;
+    OK(CALL(cuModuleGetFunction)(&can, module, "can"));
+    OK(CALL(cuModuleGetFunction)(&cannot, module, "cannot"));
+    const CUdeviceptr out = upload(std::vector<unsigned>(1));
+    EXPECT_EQ(CUDA_ERROR_NOT_SUPPORTED, start(cannot, {1}, {1}, out, out));
+    OK(start(can, {1}, {1}, out, out));
+    EXPECT_EQ(7U, download<unsigned>(out, 1)[0]);
+}
+
 }  // namespace
 }  // namespace gpupool::softgpu_test
