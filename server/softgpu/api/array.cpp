@@ -103,9 +103,7 @@ unsigned most_levels(const CUDA_ARRAY3D_DESCRIPTOR& d) {
 }
 
 CUDA_ARRAY3D_DESCRIPTOR level_of(const CUDA_ARRAY3D_DESCRIPTOR& whole, unsigned level) {
-    const auto halved = [&](std::size_t extent) {
-        return extent == 0 ? 0 : std::max<std::size_t>(1, extent >> level);
-    };
+    const auto halved = [&](std::size_t extent) { return extent == 0 ? 0 : std::max<std::size_t>(1, extent >> level); };
     CUDA_ARRAY3D_DESCRIPTOR result = whole;
     result.Width = halved(whole.Width);
     result.Height = halved(whole.Height);

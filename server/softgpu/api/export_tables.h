@@ -10,8 +10,8 @@ namespace gpupool::softgpu {
 // Once, when the devices are known.
 void install_export_tables();
 
-// Inside the call that ends a context, before it is closed: tells whoever stored something for it. No lock may be held: they
-// make CUDA calls.
+// Inside the call that ends a context, before it is closed: tells whoever stored something for it. No lock may be held:
+// they make CUDA calls.
 void tell_context_ends(const Context& context);
 
 }  // namespace gpupool::softgpu

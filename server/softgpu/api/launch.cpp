@@ -85,8 +85,8 @@ CUresult check(const KernelRequest& request, const Function& function, const std
 constexpr unsigned portable_cluster_blocks = 8;
 
 // What the launch asks for, or what the kernel was compiled for; both must agree.
-CUresult choose_cluster(const KernelRequest& request, const CompiledFunction& code, const std::map<int, int>& attributes,
-                        unsigned (&cluster)[3]) {
+CUresult choose_cluster(const KernelRequest& request, const CompiledFunction& code,
+                        const std::map<int, int>& attributes, unsigned (&cluster)[3]) {
     for (int i = 0; i < 3; ++i) {
         const unsigned asked = request.cluster[i], required = code.required_cluster[i];
         if (asked != 0 && required != 0 && asked != required) return CUDA_ERROR_INVALID_CLUSTER_SIZE;

@@ -164,10 +164,10 @@ CUresult from_resource(const CUDA_RESOURCE_DESC& resource, Texture& texture) {
             }
             const std::uint64_t bytes =
                 pitched.pitchInBytes * (pitched.height - 1) + pitched.width * texture.texel_bytes;
-            return from_memory({pitched.devPtr, static_cast<std::uint32_t>(pitched.width),
-                                static_cast<std::uint32_t>(pitched.height), 1, pitched.pitchInBytes,
-                                pitched.pitchInBytes * pitched.height, bytes},
-                               texture);
+            return from_memory(
+                {pitched.devPtr, static_cast<std::uint32_t>(pitched.width), static_cast<std::uint32_t>(pitched.height),
+                 1, pitched.pitchInBytes, pitched.pitchInBytes * pitched.height, bytes},
+                texture);
         }
         default: return CUDA_ERROR_INVALID_VALUE;
     }
@@ -213,8 +213,8 @@ CUresult apply(const CUDA_TEXTURE_DESC& description, Texture& texture) {
 // A view of the same texels: another format of the same size, fewer levels and layers.
 CUresult apply(const CUDA_RESOURCE_VIEW_DESC& view, Texture& texture) {
     static constexpr CUarray_format formats[] = {
-        CU_AD_FORMAT_UNSIGNED_INT8, CU_AD_FORMAT_SIGNED_INT8,    CU_AD_FORMAT_UNSIGNED_INT16, CU_AD_FORMAT_SIGNED_INT16,
-        CU_AD_FORMAT_UNSIGNED_INT32, CU_AD_FORMAT_SIGNED_INT32, CU_AD_FORMAT_HALF,            CU_AD_FORMAT_FLOAT};
+        CU_AD_FORMAT_UNSIGNED_INT8,  CU_AD_FORMAT_SIGNED_INT8,  CU_AD_FORMAT_UNSIGNED_INT16, CU_AD_FORMAT_SIGNED_INT16,
+        CU_AD_FORMAT_UNSIGNED_INT32, CU_AD_FORMAT_SIGNED_INT32, CU_AD_FORMAT_HALF,           CU_AD_FORMAT_FLOAT};
     if (view.format >= CU_RES_VIEW_FORMAT_UNSIGNED_BC1) return CUDA_ERROR_NOT_SUPPORTED;
     if (view.format != CU_RES_VIEW_FORMAT_NONE) {
         const std::uint32_t bytes = texture.texel_bytes;
@@ -282,7 +282,8 @@ CUresult CUDAAPI cuTexObjectCreate(CUtexObject* object, const CUDA_RESOURCE_DESC
                                    const CUDA_TEXTURE_DESC* description, const CUDA_RESOURCE_VIEW_DESC* view) {
     SOFTGPU_CONTEXT(context);
     if (object == nullptr || resource == nullptr || description == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    const bool of_array = resource->resType == CU_RESOURCE_TYPE_ARRAY || resource->resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
+    const bool of_array =
+        resource->resType == CU_RESOURCE_TYPE_ARRAY || resource->resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
     if (view != nullptr && !of_array) return CUDA_ERROR_INVALID_VALUE;
     Texture texture;
     if (const CUresult error = from_resource(*resource, texture); error != CUDA_SUCCESS) return error;

@@ -36,7 +36,8 @@ class BlockRunner {
 
     // Sets out on a block of the grid.
     void begin(const std::uint32_t (&index)[3]);
-    // Once, before the first block: the runner's place among those that run a cluster together; a block alone is one too.
+    // Once, before the first block: the runner's place among those that run a cluster together; a block alone is one
+    // too.
     void join(Cluster& cluster, std::uint32_t rank);
     // Every warp that can run gets about `steps` loop rounds. `paused`: one of them slept.
     Progress run(std::uint32_t steps, bool& paused);

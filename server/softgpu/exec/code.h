@@ -94,7 +94,8 @@ struct CompiledFunction {
     std::string name;
     bool entry = false;
     bool defined = false;
-    std::string refusal;  // not empty: it, or what it calls, needs what the software GPU lacks; this says what and where
+    std::string
+        refusal;  // not empty: it, or what it calls, needs what the software GPU lacks; this says what and where
     std::uint32_t index = 0;
     std::vector<Inst> code;
     std::vector<std::uint32_t> aux;                  // slots of vector operands
@@ -127,8 +128,8 @@ struct CompiledFunction {
 // Cooperative groups keep their own data in shared memory that the driver reserves.
 constexpr std::uint32_t reserved_shared_bytes = 1024;
 
-// A cluster's shared memories in one 32-bit address space: a block's own lies at zero, that of rank r also at (r + 1) <<
-// peer_shared_shift.
+// A cluster's shared memories in one 32-bit address space: a block's own lies at zero, that of rank r also at (r + 1)
+// << peer_shared_shift.
 constexpr std::uint32_t peer_shared_shift = 19;
 constexpr std::uint32_t max_cluster_blocks = 16;
 

@@ -48,14 +48,16 @@ void Lowering::lack(std::string message) const {
 void Lowering::unsupported() const {
     // What PTX has, as far as it is not in the table of operations; anything else is a mistake in the text.
     static constexpr std::string_view mnemonics[] = {
-        "alloca",   "atom",     "bar",       "barrier", "brx",   "call",    "clusterlaunchcontrol", "cp",       "cvt",
-        "cvta",     "elect",    "fence",     "fma",     "isspacep", "istypep", "ld",                "ldmatrix", "match",
-        "mbarrier", "membar",   "min",       "max",     "add",   "sub",     "mul",                  "mma",      "mov",
-        "multimem", "movmatrix", "red",      "redux",   "set",   "setp",    "shfl",                 "st",       "stmatrix",
-        "suld",     "suq",      "sured",     "sust",    "tcgen05", "tensormap", "tex",              "tld4",     "txq",
-        "vadd",     "vadd2",    "vadd4",     "vmad",    "vote",  "vset",    "wgmma",                "wmma"};
-    auto message = fmt::format("the software GPU does not support the instruction '{}' (in '{}')", current_->opcode,
-                               source_.name);
+        "alloca",    "atom", "bar",      "barrier", "brx",      "call",    "clusterlaunchcontrol",
+        "cp",        "cvt",  "cvta",     "elect",   "fence",    "fma",     "isspacep",
+        "istypep",   "ld",   "ldmatrix", "match",   "mbarrier", "membar",  "min",
+        "max",       "add",  "sub",      "mul",     "mma",      "mov",     "multimem",
+        "movmatrix", "red",  "redux",    "set",     "setp",     "shfl",    "st",
+        "stmatrix",  "suld", "suq",      "sured",   "sust",     "tcgen05", "tensormap",
+        "tex",       "tld4", "txq",      "vadd",    "vadd2",    "vadd4",   "vmad",
+        "vote",      "vset", "wgmma",    "wmma"};
+    auto message =
+        fmt::format("the software GPU does not support the instruction '{}' (in '{}')", current_->opcode, source_.name);
     const auto base = current_->opcode.substr(0, current_->opcode.find('.'));
     for (const auto mnemonic : mnemonics) {
         if (base == mnemonic) lack(std::move(message));
@@ -335,7 +337,8 @@ std::uint32_t Lowering::source(const ptx::Operand& operand, Slot kind) {
     switch (operand.kind) {
         case ptx::OperandKind::reg: {
             if (kind == Slot::pred) return predicate_source(operand);
-            if (!operand.selector.empty() && current_->opcode[0] != 'v') fail(fmt::format("'{}' has no part", operand.name));
+            if (!operand.selector.empty() && current_->opcode[0] != 'v')
+                fail(fmt::format("'{}' has no part", operand.name));
             const Slot has = kind_of_register(operand.index);
             if (slot_bytes(has) != slot_bytes(kind)) {
                 fail(fmt::format("'{}' has the wrong size for '{}'", operand.name, current_->opcode));

@@ -100,7 +100,8 @@ void Lowering::lower_cp(const ptx::Instruction& from) {
     }
     if (parts[2] != "ca" && parts[2] != "cg") unsupported();
     const ptx::Operand& size = operand(from, 2);
-    const bool good = size.kind == ptx::OperandKind::integer && (size.value == 4 || size.value == 8 || size.value == 16);
+    const bool good =
+        size.kind == ptx::OperandKind::integer && (size.value == 4 || size.value == 8 || size.value == 16);
     if (!good) fail("cp.async copies 4, 8 or 16 bytes");
     std::size_t operands = from.operands.size();
     if (has(parts, "L2::cache_hint")) --operands;
@@ -139,7 +140,8 @@ void Lowering::lower_bulk(const ptx::Instruction& from) {
     const std::uint32_t e = counts ? address_slot(operand(from, 3), MemorySpace::shared) : no_slot;
     Inst& i = emit("async.bulk");
     i.a = a, i.b = b, i.c = c, i.e = e;
-    i.extra = (to_space == "shared" ? async_form::to_shared : 0) | (from_space == "shared" ? async_form::from_shared : 0);
+    i.extra =
+        (to_space == "shared" ? async_form::to_shared : 0) | (from_space == "shared" ? async_form::from_shared : 0);
 }
 
 // st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [a], b, [mbarrier]

@@ -76,9 +76,10 @@ void Lowering::lower_call(const ptx::Instruction& from) {
             else if (callee.name == "free")
                 site.builtin = Builtin::free;
             else if (callee.name.substr(0, 4) == "cuda" || callee.name.substr(0, 6) == "__cuda")
-                lack(fmt::format("'{}' is of the device runtime: kernels that start kernels (dynamic parallelism) are not "
-                                 "supported by the software GPU",
-                                 callee.name));
+                lack(fmt::format(
+                    "'{}' is of the device runtime: kernels that start kernels (dynamic parallelism) are not "
+                    "supported by the software GPU",
+                    callee.name));
             else
                 fail(fmt::format("the function '{}' is declared but not defined here", callee.name));
         }
@@ -109,7 +110,8 @@ void Lowering::lower_nanosleep(const ptx::Instruction& from) {
     emit(Flow::pause).a = a;
 }
 
-// mapa{.shared::cluster}.type d, a, rank and getctarank{.shared::cluster}.type d, a: addresses are generic without a space.
+// mapa{.shared::cluster}.type d, a, rank and getctarank{.shared::cluster}.type d, a: addresses are generic without a
+// space.
 void Lowering::lower_mapa(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     const bool maps = parts[0] == "mapa";

@@ -15,11 +15,11 @@ Element element_from_name(std::string_view name) {
         std::string_view name;
         Element element;
     };
-    static constexpr Named elements[] = {
-        {"f16", Element::f16}, {"bf16", Element::bf16}, {"tf32", Element::tf32}, {"f32", Element::f32},
-        {"f64", Element::f64}, {"s8", Element::s8},     {"u8", Element::u8},     {"s4", Element::s4},
-        {"u4", Element::u4},   {"b1", Element::b1},     {"s32", Element::s32},   {"e4m3", Element::e4m3},
-        {"e5m2", Element::e5m2}};
+    static constexpr Named elements[] = {{"f16", Element::f16},  {"bf16", Element::bf16}, {"tf32", Element::tf32},
+                                         {"f32", Element::f32},  {"f64", Element::f64},   {"s8", Element::s8},
+                                         {"u8", Element::u8},    {"s4", Element::s4},     {"u4", Element::u4},
+                                         {"b1", Element::b1},    {"s32", Element::s32},   {"e4m3", Element::e4m3},
+                                         {"e5m2", Element::e5m2}};
     for (const auto& known : elements) {
         if (known.name == name) return known.element;
     }
@@ -148,7 +148,7 @@ void Lowering::lower_mma(const ptx::Instruction& from) {
         form.d_places = matrix_places(form, Role::c, form.d_slots.size(), form.d);
     }
     const bool integers = form.d == Element::s32;
-    const char* name = integers                    ? "matrix.multiply.s32"
+    const char* name = integers                 ? "matrix.multiply.s32"
                        : form.d == Element::f64 ? "matrix.multiply.f64"
                                                 : "matrix.multiply.f32";
     emit_matrix(name, std::move(form));

@@ -1,5 +1,5 @@
-// Lowering of what is made of simpler instructions: modifiers of half precision, three-input logic with a predicate, the
-// stack that alloca takes from, and the video instructions.
+// Lowering of what is made of simpler instructions: modifiers of half precision, three-input logic with a predicate,
+// the stack that alloca takes from, and the video instructions.
 #include <fmt/format.h>
 
 #include "server/softgpu/exec/convert_mode.h"
@@ -138,7 +138,8 @@ void Lowering::lower_video(const ptx::Instruction& from) {
         form.lanes = static_cast<std::uint8_t>(name.back() - '0');
         name.remove_suffix(1);
     }
-    static constexpr std::string_view names[] = {"vadd", "vsub", "vabsdiff", "vmin", "vmax", "vavrg", "vshl", "vshr", "vset", "vmad"};
+    static constexpr std::string_view names[] = {"vadd",  "vsub", "vabsdiff", "vmin", "vmax",
+                                                 "vavrg", "vshl", "vshr",     "vset", "vmad"};
     while (form.operation < std::size(names) && names[form.operation] != name) ++form.operation;
     if (form.operation == std::size(names)) unsupported();
     const bool multiplies = name == "vmad", compares = name == "vset";

@@ -291,7 +291,7 @@ void Lowering::lower_set(const ptx::Instruction& from) {
     Inst& i = emit(compare);
     i.a = sources[0], i.b = sources[1], i.c = c, i.d = p, i.e = q, i.mode = combine;
     const std::uint32_t bytes = ptx::width_bytes(result_type);
-    const std::uint64_t yes = result_type == ptx::Type::f32                                       ? 0x3F800000U
+    const std::uint64_t yes = result_type == ptx::Type::f32                                        ? 0x3F800000U
                               : result_type == ptx::Type::f16 || result_type == ptx::Type::f16x2   ? 0x3C00U
                               : result_type == ptx::Type::bf16 || result_type == ptx::Type::bf16x2 ? 0x3F80U
                                                                                                    : ~std::uint64_t{0};

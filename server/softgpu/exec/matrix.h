@@ -1,7 +1,7 @@
 // What a matrix instruction of a warp works on: wmma, mma.sync, ldmatrix, stmatrix, movmatrix.
 //
-// Fragments. mma.sync's are laid out as the PTX manual says (lower_matrix.cpp). wmma's are nobody's business but its own: a
-// register's 32 lanes hold consecutive elements of the matrix, row by row, so that loading one is copying.
+// Fragments. mma.sync's are laid out as the PTX manual says (lower_matrix.cpp). wmma's are nobody's business but its
+// own: a register's 32 lanes hold consecutive elements of the matrix, row by row, so that loading one is copying.
 //
 // Ownership: forms belong to their CompiledFunction. Threads, errors: none.
 #pragma once

@@ -1,5 +1,5 @@
-// Asynchronous copies and the barriers in shared memory that count them. A copy is done when it is issued: PTX lets it be
-// complete at any time before it is waited for, so that groups of copies need no bookkeeping.
+// Asynchronous copies and the barriers in shared memory that count them. A copy is done when it is issued: PTX lets it
+// be complete at any time before it is waited for, so that groups of copies need no bookkeeping.
 //
 // A barrier's 64 bits, which PTX leaves to the implementation: bits 0-19 arrivals that are pending, 20-39 arrivals of
 // each phase, 40-62 bytes that are awaited (signed), 63 the phase's parity. A state is the barrier before an arrival.
@@ -40,7 +40,8 @@ struct Mbarrier {
     }
 };
 
-// One barrier operation on each lane's barrier, one lane after the other. `f(barrier, lane)` says what is wrong, or null.
+// One barrier operation on each lane's barrier, one lane after the other. `f(barrier, lane)` says what is wrong, or
+// null.
 template <class F>
 void each_barrier(Warp& w, const Inst& i, F f) {
     LanePointers pointers;
@@ -49,7 +50,8 @@ void each_barrier(Warp& w, const Inst& i, F f) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
         auto* at = reinterpret_cast<u64*>(pointers[lane]);
         Mbarrier barrier(__atomic_load_n(at, __ATOMIC_ACQUIRE));
-        if (const char* wrong = f(barrier, lane)) return w.raise(FaultKind::illegal_instruction, i, pointers[lane], wrong);
+        if (const char* wrong = f(barrier, lane))
+            return w.raise(FaultKind::illegal_instruction, i, pointers[lane], wrong);
         __atomic_store_n(at, barrier.bits(), __ATOMIC_RELEASE);
     }
 }
@@ -160,8 +162,7 @@ void run_copy(Warp& w, const Inst& i) {
         sizes[lane] = skip ? 0 : std::min(bytes, value_of(w, i.c, lane, bytes));
         if (sizes[lane] == 0) w.exec &= ~(1U << lane);
     }
-    const bool found =
-        w.exec == 0 || resolve(w, at_slot(i, i.b, static_cast<u8>(MemorySpace::global)), bytes, from);
+    const bool found = w.exec == 0 || resolve(w, at_slot(i, i.b, static_cast<u8>(MemorySpace::global)), bytes, from);
     w.exec = exec;
     if (!found) return;
     for (u32 rest = exec; rest != 0; rest &= rest - 1) {

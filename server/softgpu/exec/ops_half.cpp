@@ -140,17 +140,17 @@ void half_modifiers(OpTable& t, std::initializer_list<std::string_view> names) {
           }));
 }
 
-#define HALF_MODIFIERS(T, n)                                                                                           \
-    half_modifiers<T>(t, {"flush." n, "flush." n "x2", "relu." n, "relu." n "x2", "saturate." n, "saturate." n "x2",   \
+#define HALF_MODIFIERS(T, n)                                                                                         \
+    half_modifiers<T>(t, {"flush." n, "flush." n "x2", "relu." n, "relu." n "x2", "saturate." n, "saturate." n "x2", \
                           "xorsign." n, "xorsign." n "x2"});
 
-#define HALF_COMPARES(T, n)                                                                  \
-    half_compare<T>(t, "setp.eq." n, "setp.eq." n "x2", [](double a, double b) { return a == b; });             \
-    half_compare<T>(t, "setp.ne." n, "setp.ne." n "x2", [](double a, double b) { return a < b || a > b; });     \
-    half_compare<T>(t, "setp.lt." n, "setp.lt." n "x2", [](double a, double b) { return a < b; });              \
-    half_compare<T>(t, "setp.le." n, "setp.le." n "x2", [](double a, double b) { return a <= b; });             \
-    half_compare<T>(t, "setp.gt." n, "setp.gt." n "x2", [](double a, double b) { return a > b; });              \
-    half_compare<T>(t, "setp.ge." n, "setp.ge." n "x2", [](double a, double b) { return a >= b; });             \
+#define HALF_COMPARES(T, n)                                                                                      \
+    half_compare<T>(t, "setp.eq." n, "setp.eq." n "x2", [](double a, double b) { return a == b; });              \
+    half_compare<T>(t, "setp.ne." n, "setp.ne." n "x2", [](double a, double b) { return a < b || a > b; });      \
+    half_compare<T>(t, "setp.lt." n, "setp.lt." n "x2", [](double a, double b) { return a < b; });               \
+    half_compare<T>(t, "setp.le." n, "setp.le." n "x2", [](double a, double b) { return a <= b; });              \
+    half_compare<T>(t, "setp.gt." n, "setp.gt." n "x2", [](double a, double b) { return a > b; });               \
+    half_compare<T>(t, "setp.ge." n, "setp.ge." n "x2", [](double a, double b) { return a >= b; });              \
     half_compare<T>(t, "setp.equ." n, "setp.equ." n "x2", [](double a, double b) { return !(a < b || a > b); }); \
     half_compare<T>(t, "setp.neu." n, "setp.neu." n "x2", [](double a, double b) { return a != b; });            \
     half_compare<T>(t, "setp.ltu." n, "setp.ltu." n "x2", [](double a, double b) { return !(a >= b); });         \

@@ -35,7 +35,8 @@ float from_f8(u8 bits, u32 exponent_bits) {
         return fraction == 0 ? sign * std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
     if (exponent_bits == 4 && (bits & 0x7F) == 0x7F) return std::numeric_limits<float>::quiet_NaN();
     const auto scaled = static_cast<float>(exponent == 0 ? fraction : fraction | 1U << fraction_bits);
-    return sign * std::ldexp(scaled, std::max<int>(static_cast<int>(exponent), 1) - bias - static_cast<int>(fraction_bits));
+    return sign *
+           std::ldexp(scaled, std::max<int>(static_cast<int>(exponent), 1) - bias - static_cast<int>(fraction_bits));
 }
 
 s32 sub_byte(const u8* words, u32 index, u32 bits, bool sign) {
@@ -86,8 +87,7 @@ void decode(const u8* words, Element element, u32 count, T* to) {
             break;
         case Element::e4m3:
         case Element::e5m2:
-            for (u32 n = 0; n < count; ++n)
-                to[n] = static_cast<T>(from_f8(words[n], element == Element::e4m3 ? 4 : 5));
+            for (u32 n = 0; n < count; ++n) to[n] = static_cast<T>(from_f8(words[n], element == Element::e4m3 ? 4 : 5));
             break;
         case Element::none: break;
     }
@@ -239,7 +239,8 @@ void run_load(Warp& w, const Inst& i) {
             const u64 at = form.by_column ? column * stride + row : row * stride + column;
             const u32 place = row * form.columns + column;
             if (bits >= 8)
-                std::memcpy(words + std::size_t{place} * bytes, reinterpret_cast<const u8*>(pointer + at * bytes), bytes);
+                std::memcpy(words + std::size_t{place} * bytes, reinterpret_cast<const u8*>(pointer + at * bytes),
+                            bytes);
             else
                 words[place * bits / 8] |= static_cast<u8>(bits_at(pointer, at, bits) << place * bits % 8);
         }

@@ -1,4 +1,5 @@
-// Several values in one register: pairs of 16-bit integers, the video instructions, 8-bit floats; and what alloca needs.
+// Several values in one register: pairs of 16-bit integers, the video instructions, 8-bit floats; and what alloca
+// needs.
 #include <algorithm>
 #include <limits>
 
@@ -104,7 +105,8 @@ u32 merged(u32 c, u32 value, u8 merge) {
 }
 
 u32 scalar_video(const VideoForm& form, u32 a, u32 b, u32 c) {
-    s64 value = primary(form, selected(a, form.select[0], form.is_signed[1]), selected(b, form.select[1], form.is_signed[2]));
+    s64 value =
+        primary(form, selected(a, form.select[0], form.is_signed[1]), selected(b, form.select[1], form.is_signed[2]));
     if (form.operation == 9) {
         value += form.is_signed[0] ? s64{static_cast<s32>(c)} : s64{c};
         value >>= form.shift;
@@ -170,7 +172,8 @@ void run_tf32(Warp& w, const Inst& i) {
         else if (finite && (mode & convert_mode::round_mask) == convert_mode::nearest)
             bits += 0xFFF + (bits >> 13 & 1);
         bits &= ~0x1FFFU;
-        if ((mode & convert_mode::finite) != 0 && (bits & 0x7F800000) == 0x7F800000) bits = (bits & 0x80000000) | 0x7F7FE000;
+        if ((mode & convert_mode::finite) != 0 && (bits & 0x7F800000) == 0x7F800000)
+            bits = (bits & 0x80000000) | 0x7F7FE000;
         d[l] = bits;
     }
 }
@@ -189,7 +192,8 @@ u8 to_f8(float value, const Format8& format) {
     if (magnitude == 0) return sign;
     if (std::isinf(magnitude)) return sign | format.largest;
     const int exponent = std::max(std::ilogb(magnitude), format.lowest);
-    const auto units = static_cast<u32>(std::nearbyint(std::ldexp(magnitude, format.fraction_bits - std::min(exponent, 40))));
+    const auto units =
+        static_cast<u32>(std::nearbyint(std::ldexp(magnitude, format.fraction_bits - std::min(exponent, 40))));
     const u32 bits = units < 1U << format.fraction_bits
                          ? units
                          : units + (static_cast<u32>(std::min(exponent, 40) - format.lowest) << format.fraction_bits);
@@ -263,9 +267,11 @@ void register_conversions(OpTable& t) {
     t.add({"cvt.e5m2x2.f16x2"}, {run_half_to_f8<e5m2>, Slot::bits16, {Slot::bits32}});
     t.add({"cvt.f16x2.e4m3x2"}, {run_from_f8<e4m3>, Slot::bits32, {Slot::bits16}});
     t.add({"cvt.f16x2.e5m2x2"}, {run_from_f8<e5m2>, Slot::bits32, {Slot::bits16}});
-    t.add({"cvt.pack.sat.u16.s32"}, binary<u32, s32, s32>([](s32 a, s32 b) { return pack_saturated<16, false>(a, b, 0); }));
-    t.add({"cvt.pack.sat.s16.s32"}, binary<u32, s32, s32>([](s32 a, s32 b) { return pack_saturated<16, true>(a, b, 0); }));
-#define PACK(name, bits, sign)            \
+    t.add({"cvt.pack.sat.u16.s32"},
+          binary<u32, s32, s32>([](s32 a, s32 b) { return pack_saturated<16, false>(a, b, 0); }));
+    t.add({"cvt.pack.sat.s16.s32"},
+          binary<u32, s32, s32>([](s32 a, s32 b) { return pack_saturated<16, true>(a, b, 0); }));
+#define PACK(name, bits, sign)               \
     t.add({"cvt.pack.sat." name ".s32.b32"}, \
           ternary<u32, s32, s32, u32>([](s32 a, s32 b, u32 c) { return pack_saturated<bits, sign>(a, b, c); }));
     PACK("u8", 8, false)

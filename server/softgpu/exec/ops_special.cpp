@@ -123,13 +123,13 @@ void register_indices(OpTable& t) {
     special<u32>(t, "sreg.%nctaid.x", [](const Warp& w, u32) { return w.launch->grid[0]; });
     special<u32>(t, "sreg.%nctaid.y", [](const Warp& w, u32) { return w.launch->grid[1]; });
     special<u32>(t, "sreg.%nctaid.z", [](const Warp& w, u32) { return w.launch->grid[2]; });
-#define CLUSTER(name, axis)                                                                                      \
-    special<u32>(t, "sreg.%clusterid." name,                                                                     \
-                 [](const Warp& w, u32) { return w.block_index[axis] / w.launch->cluster[axis]; });              \
-    special<u32>(t, "sreg.%nclusterid." name,                                                                    \
-                 [](const Warp& w, u32) { return w.launch->grid[axis] / w.launch->cluster[axis]; });             \
-    special<u32>(t, "sreg.%cluster_ctaid." name,                                                                 \
-                 [](const Warp& w, u32) { return w.block_index[axis] % w.launch->cluster[axis]; });              \
+#define CLUSTER(name, axis)                                                                          \
+    special<u32>(t, "sreg.%clusterid." name,                                                         \
+                 [](const Warp& w, u32) { return w.block_index[axis] / w.launch->cluster[axis]; });  \
+    special<u32>(t, "sreg.%nclusterid." name,                                                        \
+                 [](const Warp& w, u32) { return w.launch->grid[axis] / w.launch->cluster[axis]; }); \
+    special<u32>(t, "sreg.%cluster_ctaid." name,                                                     \
+                 [](const Warp& w, u32) { return w.block_index[axis] % w.launch->cluster[axis]; });  \
     special<u32>(t, "sreg.%cluster_nctaid." name, [](const Warp& w, u32) { return w.launch->cluster[axis]; });
     CLUSTER("x", 0)
     CLUSTER("y", 1)

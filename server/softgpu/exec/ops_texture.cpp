@@ -1,5 +1,5 @@
-// Texture fetches, surface loads and stores. The lowering puts what is asked for into a TextureAccess; Inst::a holds the
-// objects' handles, which may differ between lanes.
+// Texture fetches, surface loads and stores. The lowering puts what is asked for into a TextureAccess; Inst::a holds
+// the objects' handles, which may differ between lanes.
 #include <algorithm>
 #include <array>
 
@@ -217,8 +217,8 @@ class Sampler {
         const Bits4 b = at_level(t, lower + 1, slice, dimensions, x);
         Bits4 result{};
         for (u32 c = 0; c < 4; ++c) {
-            result[c] = std::bit_cast<u32>(std::bit_cast<float>(a[c]) * (1 - between) +
-                                           std::bit_cast<float>(b[c]) * between);
+            result[c] =
+                std::bit_cast<u32>(std::bit_cast<float>(a[c]) * (1 - between) + std::bit_cast<float>(b[c]) * between);
         }
         return result;
     }

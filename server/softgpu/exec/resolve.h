@@ -133,7 +133,8 @@ inline bool shared_lanes(const Warp& w, const Inst& i, std::uint32_t size_bytes,
     return true;
 }
 
-// One address and any number of bytes, which must lie in one piece of memory. Addresses of shared memory may be generic.
+// One address and any number of bytes, which must lie in one piece of memory. Addresses of shared memory may be
+// generic.
 inline bool resolve_span(Warp& w, const Inst& i, MemorySpace space, std::uint64_t address, std::uint32_t size_bytes,
                          std::uint64_t& pointer) {
     if (address - windows().shared_base < Windows::size_bytes)

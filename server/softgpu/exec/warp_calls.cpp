@@ -70,7 +70,8 @@ bool BlockRunner::enter(Warp& w, const Inst& i, const CallSite& site, const Comp
     }
     Frame* caller = w.current.frame;
     std::uint32_t top = w.local_stride_bytes;
-    for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) top = std::min(top, w.stack_top[std::countr_zero(rest)]);
+    for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1)
+        top = std::min(top, w.stack_top[std::countr_zero(rest)]);
     if (caller->depth >= max_call_depth ||
         caller->local_base_bytes + caller->function->local_bytes + callee.local_bytes > top) {
         w.raise(FaultKind::stack_overflow, i, 0, "calls nested beyond the thread's stack");

@@ -237,7 +237,8 @@ TEST_F(CaptureTest, AStreamThatWasJoinedAgainMayBeDestroyedBeforeTheEnd) {
     begin(stream_);
     OK(CALL(cuEventRecord)(event_, stream_));
     OK(CALL(cuStreamWaitEvent)(side, event_, 0));
-    OK(CALL(cuLaunchHostFunc)(side, [](void*) {}, nullptr));
+    OK(CALL(cuLaunchHostFunc)(
+        side, [](void*) {}, nullptr));
     OK(CALL(cuEventRecord)(back, side));
     OK(CALL(cuStreamWaitEvent)(stream_, back, 0));
     OK(CALL(cuStreamDestroy_v2)(side));

@@ -1,4 +1,5 @@
-// Instructions that few kernels have: asynchronous copies, mbarriers, clusters, packed values, alloca; and what is refused.
+// Instructions that few kernels have: asynchronous copies, mbarriers, clusters, packed values, alloca; and what is
+// refused.
 #include <algorithm>
 
 #include "tests/unit/softgpu/ptx_kernel.h"
@@ -110,7 +111,8 @@ TEST_F(PtxBreadthTest, HalfPrecisionModifiersAndNarrowFormats) {
         "cvt.rna.tf32.f32 %r5, %f1; st.global.u32 [%out+12], %r5;\n"
         "cvt.rn.satfinite.e4m3x2.f32 %h1, %f2, %f1; cvt.u32.u16 %r5, %h1; st.global.u32 [%out+16], %r5;\n"
         "cvt.rn.f16x2.e4m3x2 %r5, %h1; st.global.u32 [%out+20], %r5;\n"
-        "setp.gt.and.f16x2 %p1|%p2, %r0, %r1, 1; selp.b32 %r5, 1, 0, %p1; selp.b32 %r6, 2, 0, %p2; or.b32 %r5, %r5, %r6;\n"
+        "setp.gt.and.f16x2 %p1|%p2, %r0, %r1, 1; selp.b32 %r5, 1, 0, %p1; selp.b32 %r6, 2, 0, %p2; or.b32 %r5, %r5, "
+        "%r6;\n"
         "st.global.u32 [%out+24], %r5;",
         1, 7, std::vector<unsigned>{0x3800C000, 0x00010001, 0x3EAAAAAB, 0x447A0000});
     EXPECT_EQ(0x38000000U, out[0]);  // -2 is cut off
@@ -159,11 +161,12 @@ TEST_F(PtxBreadthTest, WhatIsRefusedIsNamedWithItsLine) {
     const std::string wgmma = log_of("wgmma.fence.sync.aligned;");
     EXPECT_NE(std::string::npos, wgmma.find("wgmma.fence.sync.aligned")) << wgmma;
     EXPECT_NE(std::string::npos, wgmma.find("line 8")) << wgmma;
-    const std::string tensor =
-        log_of("cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1], [%rd1, {%r2}], [%r3];");
+    const std::string tensor = log_of(
+        "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1], [%rd1, {%r2}], "
+        "[%r3];");
     EXPECT_NE(std::string::npos, tensor.find("cp.async.bulk.tensor")) << tensor;
-    const std::string launch = log_of(
-        "{ .param .b32 result; .param .b64 a; .param .b64 b; call (result), cudaLaunchDeviceV2, (a, b); }");
+    const std::string launch =
+        log_of("{ .param .b32 result; .param .b64 a; .param .b64 b; call (result), cudaLaunchDeviceV2, (a, b); }");
     EXPECT_NE(std::string::npos, launch.find("dynamic parallelism")) << launch;
 }
 
@@ -173,7 +176,8 @@ TEST_F(PtxBreadthTest, AKernelThatCannotRunLeavesTheOthersAlone) {
         ".version 8.6\n.target sm_90a\n.address_size 64\n"
         ".func lacking() { wgmma.fence.sync.aligned; ret; }\n"
         ".visible .entry cannot() { call lacking; ret; }\n"
-        ".visible .entry can(.param .u64 out) { .reg .b64 %rd<2>; ld.param.u64 %rd1, [out]; st.global.u32 [%rd1], 7; ret; }\n";
+        ".visible .entry can(.param .u64 out) { .reg .b64 %rd<2>; ld.param.u64 %rd1, [out]; st.global.u32 [%rd1], 7; "
+        "ret; }\n";
     CUmodule module = nullptr;
     OK(CALL(cuModuleLoadData)(&module, text));
     CUfunction can = nullptr, cannot = nullptr;

@@ -69,16 +69,16 @@ std::vector<float> counting(std::size_t count) {
 
 TEST_F(TextureTest, NearestTexelsAndTheEdgeBehindClamping) {
     const CUarray array = make_array({4, 3, 0, CU_AD_FORMAT_FLOAT, 1, 0}, counting(12));
-    const CUtexObject texture = make_texture(
-        of_array(array), sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, 0));
+    const CUtexObject texture =
+        make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, 0));
     EXPECT_EQ((std::vector<float>{0, 3, 6, 11, 8}),
               sample(texture, fetch_2d, {0.5F, 0.5F, 0, 3.9F, 0.1F, 0, 2, 1, 0, 9, 9, 0, -5, 2.5F, 0}));
 }
 
 TEST_F(TextureTest, LinearFilteringWeighsNeighboursByDistance) {
     const CUarray array = make_array({4, 3, 0, CU_AD_FORMAT_FLOAT, 1, 0}, counting(12));
-    const CUtexObject texture = make_texture(
-        of_array(array), sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_LINEAR, 0));
+    const CUtexObject texture =
+        make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_LINEAR, 0));
     // Texel (x, y) is 4y + x, with its centre at (x + 0.5, y + 0.5).
     EXPECT_EQ((std::vector<float>{0, 0.5F, 2.5F, 6.25F, 11}),
               sample(texture, fetch_2d, {0, 0, 0, 1, 0.5F, 0, 1, 1, 0, 2.75F, 1.5F, 0, 9, 9, 0}));
@@ -87,13 +87,11 @@ TEST_F(TextureTest, LinearFilteringWeighsNeighboursByDistance) {
 TEST_F(TextureTest, NormalizedCoordinatesWrapAndMirror) {
     const CUarray array = make_array({4, 1, 0, CU_AD_FORMAT_FLOAT, 1, 0}, counting(4));
     const std::vector<float> points{0.3F, 0, 0, 1.3F, 0, 0, -0.1F, 0, 0, 1.1F, 0, 0, 1.9F, 0, 0};
-    const CUtexObject wraps =
-        make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_WRAP, CU_TR_FILTER_MODE_POINT,
-                                               CU_TRSF_NORMALIZED_COORDINATES));
+    const CUtexObject wraps = make_texture(
+        of_array(array), sampling(CU_TR_ADDRESS_MODE_WRAP, CU_TR_FILTER_MODE_POINT, CU_TRSF_NORMALIZED_COORDINATES));
     EXPECT_EQ((std::vector<float>{1, 1, 3, 0, 3}), sample(wraps, fetch_2d, points));
-    const CUtexObject mirrors =
-        make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_MIRROR, CU_TR_FILTER_MODE_POINT,
-                                               CU_TRSF_NORMALIZED_COORDINATES));
+    const CUtexObject mirrors = make_texture(
+        of_array(array), sampling(CU_TR_ADDRESS_MODE_MIRROR, CU_TR_FILTER_MODE_POINT, CU_TRSF_NORMALIZED_COORDINATES));
     EXPECT_EQ((std::vector<float>{1, 2, 0, 3, 0}), sample(mirrors, fetch_2d, points));
 }
 
@@ -107,7 +105,8 @@ TEST_F(TextureTest, BorderColourOutside) {
 
 TEST_F(TextureTest, BytesReadAsUnitRangeOrAsIntegers) {
     const CUarray array = make_array<unsigned char>({4, 0, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0}, {0, 51, 102, 255});
-    const CUtexObject real = make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, 0));
+    const CUtexObject real =
+        make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, 0));
     EXPECT_EQ((std::vector<float>{0, 51 / 255.0F, 1}),
               sample(real, "tex.1d.v4.f32.f32 {%f10, %f11, %f12, %f13}, [%rd1, {%f1}];", {0, 0, 0, 1, 0, 0, 3, 0, 0}));
     const CUtexObject whole = make_texture(
@@ -165,11 +164,10 @@ TEST_F(TextureTest, LinearMemoryReadsZeroBehindItsEnd) {
     CUDA_RESOURCE_DESC resource{};
     resource.resType = CU_RESOURCE_TYPE_LINEAR;
     resource.res.linear = {memory, CU_AD_FORMAT_FLOAT, 1, 8 * sizeof(float)};
-    const CUtexObject texture =
-        make_texture(resource, sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, 0));
-    EXPECT_EQ((std::vector<float>{5, 0, 0}),
-              sample(texture, "tex.1d.v4.f32.s32 {%f10, %f11, %f12, %f13}, [%rd1, {%r1}];",
-                     {5, 0, 0, 8, 0, 0, -1, 0, 0}));
+    const CUtexObject texture = make_texture(resource, sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, 0));
+    EXPECT_EQ(
+        (std::vector<float>{5, 0, 0}),
+        sample(texture, "tex.1d.v4.f32.s32 {%f10, %f11, %f12, %f13}, [%rd1, {%r1}];", {5, 0, 0, 8, 0, 0, -1, 0, 0}));
     resource.res.linear.devPtr += 4;
     CUtexObject refused = 0;
     const auto description = sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, 0);
@@ -199,8 +197,8 @@ TEST_F(TextureTest, SurfacesAreWrittenAndReadByByteOffsets) {
 
 TEST_F(TextureTest, AnObjectThatIsGoneIsAnIllegalAddress) {
     const CUarray array = make_array({4, 1, 0, CU_AD_FORMAT_FLOAT, 1, 0}, counting(4));
-    const CUtexObject texture = make_texture(
-        of_array(array), sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, 0));
+    const CUtexObject texture =
+        make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, 0));
     OK(CALL(cuTexObjectDestroy)(texture));
     EXPECT_EQ(CUDA_ERROR_ILLEGAL_ADDRESS,
               start(compile("ld.global.u64 %rd1, [%in]; mov.f32 %f1, 0f00000000; mov.f32 %f2, %f1;\n" +
