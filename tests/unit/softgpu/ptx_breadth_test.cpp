@@ -11,7 +11,8 @@ using PtxBreadthTest = PtxKernelTest;
 
 TEST_F(PtxBreadthTest, CpAsyncCopiesAndFillsWithZero) {
     const auto out = run<unsigned>(
-        ".shared .align 16 .b8 tile[64];\nmov.u32 %r1, tile;\n"
+        ".shared .align 16 .b8 tile[64];\nmov.u32 %r1, tile; mov.u64 %rd1, -1;\n"
+        "st.shared.u64 [%r1+24], %rd1; st.shared.u64 [%r1+32], %rd1;\n"
         "cp.async.cg.shared.global [%r1], [%in], 16;\nmov.u32 %r2, 8;\n"
         "cp.async.cg.shared.global [%r1+16], [%in+16], 16, %r2;\nsetp.eq.u32 %p1, %thread, 0;\n"
         "cp.async.ca.shared.global [%r1+32], [%in], 4, %p1;\n"
