@@ -107,35 +107,50 @@ void channel_bulk(benchmark::State& state, Kind kind) {
     there.close();
 }
 
-// A stream of small records, as launches are: what one costs its caller when the other side keeps up.
+// Two channels that the threads of one benchmark share.
+struct SharedChannels {
+    explicit SharedChannels(
+        std::pair<std::unique_ptr<transport::Connection>, std::unique_ptr<transport::Connection>> ends)
+        : here(std::move(ends.first), nothing), there(std::move(ends.second), counter) {
+        here.start();
+        there.start();
+    }
+    ~SharedChannels() {
+        here.close();
+        there.close();
+    }
+    Counter nothing, counter;
+    Channel here, there;
+};
+
+// The submission ring: a stream of small records, as launches are, appended by one thread or by several. What one costs
+// its caller when the other side keeps up.
 void channel_append(benchmark::State& state, Kind kind) {
-    auto ends = connected_pair(kind);
-    Counter nothing;
-    Counter counter;
-    Channel here(std::move(ends.first), nothing);
-    Channel there(std::move(ends.second), counter);
-    here.start();
-    there.start();
-    for (auto _ : state) {
-        if (!append_record(here)) {
+    static std::unique_ptr<SharedChannels> shared;
+    if (state.thread_index() == 0) {
+        shared = std::make_unique<SharedChannels>(connected_pair(kind));
+    }
+    for (auto _ : state) {  // its first turn waits for all threads, as does its end
+        if (!append_record(shared->here)) {
             state.SkipWithError("the channel failed");
             break;
         }
     }
     state.SetItemsProcessed(state.iterations());
-    const auto counters = here.counters();
-    state.counters["frames/write"] =
-        static_cast<double>(counters.frames_sent) / static_cast<double>(std::max<std::uint64_t>(counters.writes, 1));
-    here.close();
-    there.close();
+    if (state.thread_index() == 0) {
+        const auto counters = shared->here.counters();
+        state.counters["frames/write"] = static_cast<double>(counters.frames_sent) /
+                                         static_cast<double>(std::max<std::uint64_t>(counters.writes, 1));
+        shared.reset();
+    }
 }
 
 BENCHMARK_CAPTURE(channel_ping_pong, tcp, Kind::tcp)->UseRealTime();
 BENCHMARK_CAPTURE(channel_ping_pong, inproc, Kind::inproc)->UseRealTime();
 BENCHMARK_CAPTURE(channel_bulk, tcp, Kind::tcp)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20)->UseRealTime();
 BENCHMARK_CAPTURE(channel_bulk, inproc, Kind::inproc)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20)->UseRealTime();
-BENCHMARK_CAPTURE(channel_append, tcp, Kind::tcp)->UseRealTime();
-BENCHMARK_CAPTURE(channel_append, inproc, Kind::inproc)->UseRealTime();
+BENCHMARK_CAPTURE(channel_append, tcp, Kind::tcp)->Threads(1)->Threads(4)->UseRealTime();
+BENCHMARK_CAPTURE(channel_append, inproc, Kind::inproc)->Threads(1)->Threads(4)->UseRealTime();
 
 }  // namespace
 }  // namespace gpupool::benchmarks

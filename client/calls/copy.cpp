@@ -28,7 +28,8 @@ CUresult prepare(Session*& s) {
 // Host memory that something before in stream order may still write: it must be read late.
 bool written_before(Session& s, const void* source, std::size_t bytes, CUstream stream) {
     return pinned(s, source) &&
-           (s.transfers.writes_into(source, bytes) || s.host_functions.newest_pending(stream) != 0);
+           (s.transfers.writes_into(source, bytes) || s.host_functions.newest_pending(stream) != 0 ||
+            s.host_mirrors.contains(reinterpret_cast<std::uint64_t>(source)));
 }
 
 // `may_be_late`: the source is pinned and the call asynchronous, so it may be read until the copy is done.
@@ -109,7 +110,10 @@ CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstrea
     void* const host_dst = reinterpret_cast<void*>(dst);
     const void* const host_src = reinterpret_cast<const void*>(src);
     if (to && from) {
-        return remote<calls::cuMemcpyDtoDAsync_v2>(dst, src, bytes, stream);
+        const CUresult result = remote<calls::cuMemcpyDtoDAsync_v2>(dst, src, bytes, stream);
+        const bool of_host =
+            s->memory.may_be_host(dst) || s->memory.may_be_host(src);  // mirrored: the program may look
+        return result == CUDA_SUCCESS && of_host && !asynchronous ? wait_for_stream(stream) : result;
     }
     if (captures(*s, stream)) {
         return capture_copy(plain_copy(dst, to, src, from, bytes), true, stream);

@@ -11,8 +11,8 @@ std::uint64_t extent(const CUDA_MEMCPY3D& c, const HostSide& side) {
     return static_cast<std::uint64_t>(side.row(c.Height - 1, c.Depth - 1) - side.base) + c.WidthInBytes;
 }
 
-std::uint64_t name_of(const CUDA_MEMCPY3D& c, const HostSide& side) {
-    return this_session().graph_hosts.name_memory({reinterpret_cast<std::byte*>(side.base), extent(c, side)});
+std::uint64_t name_of(const CUDA_MEMCPY3D& c, const HostSide& side, GraphHosts::Use use) {
+    return this_session().graph_hosts.name_memory({reinterpret_cast<std::byte*>(side.base), extent(c, side), use});
 }
 
 template <class Pointer>
@@ -50,7 +50,7 @@ bool on_device(const Session& s, std::uint64_t address) {
         return true;
     }
     const auto range = s.memory.find(address);
-    return range && range->on_device();
+    return range && (range->on_device() || s.host_mirrors.contains(range->base));
 }
 
 void resolve_unified(const Session& s, CUDA_MEMCPY3D& c) {
@@ -74,14 +74,14 @@ CUresult name_host_memory(CUDA_MEMCPY3D& c) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (c.srcMemoryType == CU_MEMORYTYPE_HOST) {
-        const std::uint64_t name = name_of(c, source_of(c));
+        const std::uint64_t name = name_of(c, source_of(c), GraphHosts::Use::read);
         if (name == 0) {
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         c.srcHost = reinterpret_cast<const void*>(host_memory_name(name));
     }
     if (c.dstMemoryType == CU_MEMORYTYPE_HOST) {
-        const std::uint64_t name = name_of(c, destination_of(c));
+        const std::uint64_t name = name_of(c, destination_of(c), GraphHosts::Use::write);
         if (name == 0) {
             return CUDA_ERROR_OUT_OF_MEMORY;
         }

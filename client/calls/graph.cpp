@@ -31,11 +31,18 @@ CUresult ask_for_nodes(std::size_t* count, bool arrays, Ask ask) {
         }
         room = there;
     }
+    const std::size_t asked = room;
     const CUresult result = ask(&room, arrays);
     if (result == CUDA_SUCCESS) {
-        *count = room;
+        *count = arrays ? std::min(room, asked) : room;  // whatever the server says, no more than that was written
     }
     return result;
+}
+
+// The server's numbers as the driver's enumerations: others an application would know nothing of.
+CUgraphInstantiateResult instantiate_result(int number) {
+    const bool known = number >= CUDA_GRAPH_INSTANTIATE_SUCCESS && number <= CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED;
+    return known ? static_cast<CUgraphInstantiateResult>(number) : CUDA_GRAPH_INSTANTIATE_ERROR;
 }
 
 // The executable graphs that there are: launches are not waited for, so what is none is found here.
@@ -190,7 +197,7 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph,
     CUresult result = instantiate(
         phGraphExec, hGraph, instantiateParams->flags & ~std::uint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD},
         &instantiateParams->hErrNode_out, &outcome);
-    instantiateParams->result_out = static_cast<CUgraphInstantiateResult>(outcome);
+    instantiateParams->result_out = instantiate_result(outcome);
     if (result == CUDA_SUCCESS && upload) {
         result = remote<calls::cuGraphUpload>(*phGraphExec, instantiateParams->hUploadStream);
     }
@@ -248,8 +255,12 @@ CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char* path, unsigned flags) 
     if (path == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    constexpr std::size_t kMaxText = 256u << 20;  // a server has no longer ones
     std::size_t bytes = 0;
     CUresult result = remote<calls::gpGraphDot>(hGraph, flags, &bytes);
+    if (result == CUDA_SUCCESS && bytes > kMaxText) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     std::vector<unsigned char> part(128u << 10);
     std::FILE* const file = result == CUDA_SUCCESS ? std::fopen(path, "w") : nullptr;
     if (file == nullptr) {

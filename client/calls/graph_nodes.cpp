@@ -31,6 +31,7 @@ CUresult kernel_message(const CUDA_KERNEL_NODE_PARAMS_v3& p, NodeMessage& messag
     if (const CUresult result = arguments.pack(*info, p.kernelParams, p.extra); result != CUDA_SUCCESS) {
         return result;
     }
+    arguments.give_to_gpu(this_session());
     node.function = function;
     node.context = p.func != nullptr ? nullptr : p.ctx;
     node.grid_x = p.gridDimX;
@@ -73,6 +74,12 @@ struct Storages {
     std::mutex mutex;
     std::unordered_map<CUgraphNode, std::unique_ptr<NodeStorage>> by_node;
 };
+
+// Is what the node says it has of `T` there?
+template <class T>
+bool holds(const NodeMessage& message) {
+    return message.payload.size() == message.node.count * sizeof(T);
+}
 
 NodeStorage& storage_of(CUgraphNode node, std::vector<unsigned char> payload) {
     static auto& all = *new Storages;
@@ -559,6 +566,9 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PAR
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    if (!holds<CUmemAccessDesc>(message)) {
+        return CUDA_ERROR_UNKNOWN;
+    }
     *params_out = {};
     params_out->poolProps = message.node.pool;
     params_out->bytesize = message.node.bytes;
@@ -587,6 +597,9 @@ CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NOD
                                                       : get_node(hNode, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, message);
     if (result != CUDA_SUCCESS) {
         return result;
+    }
+    if (!holds<CUstreamBatchMemOpParams>(message)) {
+        return CUDA_ERROR_UNKNOWN;
     }
     const GraphNode node = message.node;
     NodeStorage& storage = storage_of(hNode, std::move(message.payload));

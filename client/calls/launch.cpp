@@ -85,6 +85,7 @@ CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned
     if (result = arguments.pack(*info, kernelParams, extra); result != CUDA_SUCCESS) {
         return result;
     }
+    arguments.give_to_gpu(*session(result));
     return remote<calls::gpLaunch>(&shape, attributes, attribute_count, arguments.data(), arguments.bytes(), stream);
 }
 

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "client/calls/code.h"
+#include "client/core/mapped_memory.h"
+#include "client/core/session.h"
 #include "protocol/codec/record.h"
 
 namespace gpupool::client {
@@ -28,6 +30,16 @@ class ArgumentBlock {
             std::memcpy(data_ + parameter.offset_bytes, kernelParams[i], parameter.size_bytes);
         }
         return CUDA_SUCCESS;
+    }
+    // Whatever looks like an address of pinned host memory is taken for one: the GPU must find it there.
+    void give_to_gpu(Session& session) const {
+        for (std::size_t at = 0; at + sizeof(std::uint64_t) <= bytes_; at += sizeof(std::uint64_t)) {
+            std::uint64_t value = 0;
+            std::memcpy(&value, data_ + at, sizeof value);
+            if (session.memory.may_be_host(value)) {
+                mirror_host_memory(session, value);
+            }
+        }
     }
     [[nodiscard]] const unsigned char* data() const { return data_; }
     [[nodiscard]] std::size_t bytes() const { return bytes_; }

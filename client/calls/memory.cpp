@@ -327,6 +327,7 @@ CUresult cuMemFreeHost(void* p) {
     }
     result = wait_for_device(range->context);
     if (s->memory.remove(range->base)) {
+        end_mirror(*s, range->base);
         munmap(p, whole_pages(range->bytes));
     }
     return result;
@@ -351,6 +352,7 @@ CUresult cuMemHostUnregister(void* p) {
     }
     result = wait_for_device(range->context);
     s->memory.remove(range->base);
+    end_mirror(*s, range->base);
     return result;
 }
 
@@ -367,8 +369,11 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned Flag
     if (!range || range->on_device()) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *pdptr = reinterpret_cast<CUdeviceptr>(p);  // one address on both sides, as with unified addressing
-    return CUDA_SUCCESS;
+    result = mirror_host_memory(*session(result), range->base);
+    if (result == CUDA_SUCCESS) {
+        *pdptr = reinterpret_cast<CUdeviceptr>(p);  // one address on both sides, as with unified addressing
+    }
+    return result;
 }
 
 CUresult cuMemHostGetFlags(unsigned* pFlags, void* p) {

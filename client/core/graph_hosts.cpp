@@ -32,7 +32,7 @@ std::uint64_t GraphHosts::name_function(Function function) {
 
 std::uint64_t GraphHosts::name_memory(Memory memory) {
     const std::lock_guard lock(mutex_);
-    return name(memory_names_, std::pair(memory.place, memory.bytes), memories_, memory);
+    return name(memory_names_, std::tuple(memory.place, memory.bytes, memory.use), memories_, memory);
 }
 
 std::optional<GraphHosts::Function> GraphHosts::function(std::uint64_t name) const {

@@ -1,8 +1,8 @@
-// What graphs use of this process, by name: functions that their host nodes call, memory that their copies read and
-// write. The server only learns the names, and may ask for nothing else.
+// What graphs use of this process, by name: functions that their host nodes call, memory that their copies read or
+// write. The server only learns the names, and may ask for nothing else: memory that was named to be read is not written.
 //
-// A name is given once per function and argument, or per place and size, and stays: a captured graph may be launched
-// until the session ends. Threads: any.
+// A name is given once per function and argument, or per place, size and use, and stays: a captured graph may be
+// launched until the session ends. Threads: any.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,9 +24,11 @@ class GraphHosts {
         CUhostFn function = nullptr;
         void* argument = nullptr;
     };
+    enum class Use : std::uint8_t { read, write };
     struct Memory {
         std::byte* place = nullptr;
         std::uint64_t bytes = 0;
+        Use use = Use::read;
     };
 
     // From 1 on; 0: there are too many.
@@ -40,7 +43,7 @@ class GraphHosts {
     std::vector<Function> functions_;
     std::vector<Memory> memories_;
     std::map<std::pair<CUhostFn, void*>, std::uint64_t> function_names_;
-    std::map<std::pair<std::byte*, std::uint64_t>, std::uint64_t> memory_names_;
+    std::map<std::tuple<std::byte*, std::uint64_t, Use>, std::uint64_t> memory_names_;
 };
 
 }  // namespace gpupool::client

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "client/core/thread.h"
+#include "common/log.h"
 #include "protocol/codec/handles.h"
 
 namespace gpupool::client {
@@ -16,18 +17,23 @@ void HostFunctions::start(std::function<void(std::uint64_t)> done, std::function
 std::uint64_t HostFunctions::submit(CUstream stream, Function function) {
     const std::lock_guard lock(mutex_);
     start_thread();
-    entries_[next_] = {stream, std::move(function)};
+    entries_[next_] = {stream, std::move(function), false};
     return next_++;
 }
 
-void HostFunctions::run_when_due(std::uint64_t ticket, Function function) {
+bool HostFunctions::run_when_due(std::uint64_t ticket, Function function) {
     {
         const std::lock_guard lock(mutex_);
+        if (graph_functions_ >= kMaxGraphFunctions || entries_.contains(ticket)) {
+            return false;
+        }
         start_thread();
         // No stream's copies look for it: within a graph the worker keeps the order.
-        entries_[ticket] = {codec::from_wire<CUstream>(ticket), std::move(function)};
+        entries_[ticket] = {codec::from_wire<CUstream>(ticket), std::move(function), true};
+        ++graph_functions_;
     }
     due(ticket, CUDA_SUCCESS);
+    return true;
 }
 
 void HostFunctions::start_thread() {
@@ -45,6 +51,13 @@ void HostFunctions::cancel(std::uint64_t ticket) {
 void HostFunctions::due(std::uint64_t ticket, CUresult status) {
     {
         const std::lock_guard lock(mutex_);
+        const auto it = entries_.find(ticket);
+        if (it == entries_.end() || it->second.due) {
+            log::warn("the server says that it is the turn of a host function that {}",
+                      it == entries_.end() ? "does not wait" : "has its turn already");
+            return;
+        }
+        it->second.due = true;
         due_.emplace_back(ticket, status);
     }
     changed_.notify_one();
@@ -64,6 +77,11 @@ std::uint64_t HostFunctions::newest_pending(CUstream stream) const {
 bool HostFunctions::pending(std::uint64_t ticket) const {
     const std::lock_guard lock(mutex_);
     return entries_.contains(ticket);
+}
+
+std::size_t HostFunctions::waiting() const {
+    const std::lock_guard lock(mutex_);
+    return due_.size();
 }
 
 void HostFunctions::end() {
@@ -92,7 +110,10 @@ void HostFunctions::run() {
         lock.unlock();
         function(status);
         lock.lock();
-        entries_.erase(ticket);
+        if (entries_.contains(ticket)) {
+            graph_functions_ -= entries_.at(ticket).of_graph ? 1 : 0;
+            entries_.erase(ticket);
+        }
         lock.unlock();
         done_(ticket);
         ended_function_();

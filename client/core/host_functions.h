@@ -1,7 +1,10 @@
 // The application's host functions: run one at a time, in the order in which the worker says that their turn has come,
 // on a thread of their own; CUDA calls inside give CUDA_ERROR_NOT_PERMITTED.
 //
-// Threads: submit() any; due() the receiving thread's.
+// What the worker says is checked: a ticket that is not known, or whose turn has come already, is dropped, and a worker
+// may have no more than kMaxGraphFunctions of graphs waiting here.
+//
+// Threads: submit() any; due() and run_when_due() the receiving thread's.
 #pragma once
 
 #include <condition_variable>
@@ -19,6 +22,7 @@ class HostFunctions {
   public:
     // Runs with the status that the stream had; `cuLaunchHostFunc`'s are not run after an error.
     using Function = std::function<void(CUresult status)>;
+    static constexpr std::size_t kMaxGraphFunctions = 64u << 10;
 
     // `done` tells the worker; `ended` is called after each function.
     void start(std::function<void(std::uint64_t ticket)> done, std::function<void()> ended);
@@ -26,11 +30,14 @@ class HostFunctions {
     std::uint64_t submit(CUstream stream, Function function);
     void cancel(std::uint64_t ticket);
     void due(std::uint64_t ticket, CUresult status);
-    // A graph's: the worker has made the ticket, and its turn has come.
-    void run_when_due(std::uint64_t ticket, Function function);
+    // A graph's: the worker has made the ticket, and its turn has come. False when the ticket waits here already, or too
+    // many do.
+    bool run_when_due(std::uint64_t ticket, Function function);
     // The newest function submitted for `stream` that has not run yet, or 0.
     [[nodiscard]] std::uint64_t newest_pending(CUstream stream) const;
     [[nodiscard]] bool pending(std::uint64_t ticket) const;
+    // Whose turn has come and that have not begun.
+    [[nodiscard]] std::size_t waiting() const;
     void end();
 
   private:
@@ -40,12 +47,15 @@ class HostFunctions {
     struct Entry {
         CUstream stream;
         Function function;
+        bool of_graph = false;
+        bool due = false;
     };
     mutable std::mutex mutex_;
     std::condition_variable changed_;
     std::uint64_t next_ = 1;
     std::unordered_map<std::uint64_t, Entry> entries_;
-    std::deque<std::pair<std::uint64_t, CUresult>> due_;
+    std::deque<std::pair<std::uint64_t, CUresult>> due_;  // each of a different entry, but for cancelled ones
+    std::size_t graph_functions_ = 0;
     std::function<void(std::uint64_t)> done_;
     std::function<void()> ended_function_;
     bool started_ = false, ended_ = false;

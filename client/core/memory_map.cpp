@@ -1,5 +1,6 @@
 #include "client/core/memory_map.h"
 
+#include <algorithm>
 #include <mutex>
 
 namespace gpupool::client {
@@ -7,6 +8,10 @@ namespace gpupool::client {
 void MemoryMap::add(MemoryRange range) {
     const std::unique_lock lock(mutex_);
     range.id = next_id_++;
+    if (!range.on_device()) {
+        host_begin_.store(std::min(host_begin_.load(), range.base), std::memory_order_release);
+        host_end_.store(std::max(host_end_.load(), range.base + range.bytes), std::memory_order_release);
+    }
     ranges_[range.base] = range;
 }
 

@@ -3,6 +3,7 @@
 // Threads: any. Ownership: values; look-ups return copies.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -45,12 +46,18 @@ class MemoryMap {
     [[nodiscard]] std::optional<MemoryRange> find(std::uint64_t address) const;
     // Everything of a context that has ended, removed.
     std::vector<MemoryRange> remove_of(const ContextState* context);
+    // False for every address that no host memory was ever at; without a lock.
+    [[nodiscard]] bool may_be_host(std::uint64_t address) const {
+        return address >= host_begin_.load(std::memory_order_acquire) &&
+               address < host_end_.load(std::memory_order_acquire);
+    }
     bool set_sync_memops(std::uint64_t address, bool on);
 
   private:
     mutable std::shared_mutex mutex_;
     std::map<std::uint64_t, MemoryRange> ranges_;
     std::uint64_t next_id_ = 1;
+    std::atomic<std::uint64_t> host_begin_{~std::uint64_t{0}}, host_end_{0};  // around all host memory there was
 };
 
 }  // namespace gpupool::client

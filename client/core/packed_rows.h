@@ -13,7 +13,7 @@ namespace gpupool::client {
 
 class PackedRows {
   public:
-    // False when the notice's rows do not lie within the memory.
+    // False when the notice's rows do not lie within the memory: then nothing else may be asked.
     bool describe(const codec::GraphCopyNotice& notice, const GraphHosts::Memory& memory) {
         constexpr std::uint64_t kLimit = std::uint64_t{1} << 46;
         notice_ = notice;
@@ -27,12 +27,14 @@ class PackedRows {
         if (notice.width_bytes == 0 || notice.rows == 0 || notice.slices == 0) {
             return false;
         }
-        const auto last = (static_cast<unsigned __int128>(notice.z + notice.slices - 1) * notice.height + notice.y +
-                           notice.rows - 1) *
-                              notice.pitch_bytes +
-                          notice.x_bytes + notice.width_bytes;
+        const auto last_row =
+            static_cast<unsigned __int128>(notice.z + notice.slices - 1) * notice.height + notice.y + notice.rows - 1;
+        if (notice.pitch_bytes == 0 || last_row > memory.bytes) {
+            return false;  // and what follows does not overflow
+        }
+        const auto last = last_row * notice.pitch_bytes + notice.x_bytes + notice.width_bytes;
         return last <= memory.bytes &&
-               static_cast<unsigned __int128>(notice.rows) * notice.slices * notice.width_bytes <= memory.bytes;
+               static_cast<unsigned __int128>(notice.rows) * notice.slices <= memory.bytes / notice.width_bytes;
     }
 
     [[nodiscard]] std::uint64_t bytes() const { return notice_.width_bytes * notice_.rows * notice_.slices; }

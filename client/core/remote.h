@@ -6,6 +6,7 @@
 #include <chrono>
 #include <tuple>
 
+#include "client/core/mapped_memory.h"
 #include "client/core/runtime.h"
 #include "client/core/trace.h"
 #include "client/error_text.h"
@@ -102,11 +103,17 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
                     return refused;
                 }
             }
+            (give_to_gpu(*s, arguments), ...);
             wait_for_credit(*s, arguments...);
         }
+        if constexpr (calls::has_rule(Call::kRules, calls::Rule::stream_order) ||
+                      calls::has_rule(Call::kRules, calls::Rule::synchronizes)) {
+            if (s->host_mirrors.any()) {
+                publish_host_memory(*s);
+            }
+        }
         const bool wait = Call::kDelivery != calls::Delivery::deferred || s->synchronous || thread.wait_for_replies ||
-                          context == nullptr ||
-                          !context->live.load(std::memory_order_relaxed);
+                          context == nullptr || !context->live.load(std::memory_order_relaxed);
         std::tuple<Minted<Call, Index>...> minted;
         (std::get<Index>(minted).prepare(*s, arguments), ...);
         const void* const addresses[] = {static_cast<const void*>(&arguments)..., nullptr};
@@ -147,6 +154,16 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
             result = error_text::from_peer(reply.header.deferred);
         }
         return take_result(context, result);
+    }
+
+    // An address that the GPU will use may be that of pinned host memory. Where it cannot have it, the driver says so.
+    template <class T>
+    static void give_to_gpu(Session& s, const T& argument) {
+        if constexpr (std::is_same_v<T, CUdeviceptr>) {
+            if (s.memory.may_be_host(argument)) {
+                mirror_host_memory(s, argument);
+            }
+        }
     }
 
     // The first stream parameter; without one, the work is for the default stream.

@@ -25,6 +25,7 @@ namespace gpupool::client {
 namespace {
 
 constexpr std::size_t kMaxWelcomeBytes = 4u << 20;
+constexpr std::size_t kMaxHeldStreams = 64u << 10;
 
 // Variables that change what the driver does; the server's driver is to see the client's.
 constexpr const char* kForwardedVariables[] = {"CUDA_VISIBLE_DEVICES",        "CUDA_DEVICE_ORDER",
@@ -244,6 +245,11 @@ void Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
             return;
         case codec::NoticeType::graph_upload: take_graph_copy(in.value<codec::GraphCopyNotice>(), true); return;
         case codec::NoticeType::graph_download: take_graph_copy(in.value<codec::GraphCopyNotice>(), false); return;
+        case codec::NoticeType::host_memory:
+            if (!host_mirrors.apply(body)) {
+                log::warn("the server sent changes of host memory that the GPU does not have");
+            }
+            return;
     }
 }
 
@@ -263,7 +269,9 @@ void Session::take_hold(const codec::StreamHoldNotice& notice) {
     {
         const std::lock_guard lock(held_mutex_);
         if (notice.held != 0) {
-            held_streams_.insert(notice.stream);
+            if (held_streams_.size() < kMaxHeldStreams) {  // a server can name streams that are none
+                held_streams_.insert(notice.stream);
+            }
         } else {
             held_streams_.erase(notice.stream);
         }
@@ -278,14 +286,21 @@ void Session::take_graph_function(const codec::GraphFunctionNotice& notice) {
         log::error("the server asks for a function that no graph of this program has");
         return;
     }
-    host_functions.run_when_due(notice.ticket, [known](CUresult) { known->function(known->argument); });
+    if (!host_functions.run_when_due(notice.ticket, [known](CUresult) { known->function(known->argument); })) {
+        log::error("the server asks for more functions of graphs at once than it may");
+    }
 }
 
 void Session::take_graph_copy(const codec::GraphCopyNotice& notice, bool upload) {
     const std::optional<GraphHosts::Memory> memory = graph_hosts.memory(notice.memory);
+    const GraphHosts::Use use = upload ? GraphHosts::Use::read : GraphHosts::Use::write;
     PackedRows rows;
-    if (!memory || (notice.transfer & codec::kTransferOfWorker) == 0 || !rows.describe(notice, *memory)) {
+    if (!memory || memory->use != use || (notice.transfer & codec::kTransferOfWorker) == 0 || !rows.describe(notice, *memory)) {
         log::error("the server asks for memory that no graph of this program has");
+        return;
+    }
+    if (!transfers.takes_named(notice.transfer, rows.bytes())) {
+        log::error("the server asks for more memory of graphs at once than it may");
         return;
     }
     if (upload) {

@@ -21,6 +21,7 @@
 #include "client/core/devices.h"
 #include "client/core/graph_hosts.h"
 #include "client/core/host_functions.h"
+#include "client/core/host_mirrors.h"
 #include "client/core/memory_map.h"
 #include "client/core/thread.h"
 #include "client/core/transfers.h"
@@ -48,6 +49,7 @@ class Session final : public wire::Receiver {
     MemoryMap memory;
     Transfers transfers;
     HostFunctions host_functions;
+    HostMirrors host_mirrors;
     Captures captures;
     GraphHosts graph_hosts;
     std::vector<std::unique_ptr<DeviceHeap>> heaps;  // by device

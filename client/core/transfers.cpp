@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "common/log.h"
+#include "protocol/codec/record.h"
+
 namespace gpupool::client {
 
 void Transfers::start(wire::Channel& channel) {
@@ -40,6 +43,13 @@ std::uint64_t Transfers::begin_download(std::uint64_t bytes, std::uint64_t lowes
     return next_++;
 }
 
+bool Transfers::takes_named(std::uint64_t transfer, std::uint64_t bytes) const {
+    const std::lock_guard lock(mutex_);
+    return named_ < kMaxNamedTransfers && bytes <= codec::kMaxGraphCopyBytes &&
+           named_bytes_ <= codec::kMaxGraphCopyBytes - bytes && !uploads_.contains(transfer) &&
+           !downloads_.contains(transfer);
+}
+
 void Transfers::begin_named_download(std::uint64_t transfer, std::uint64_t bytes, std::byte* destination,
                                      std::function<void(std::span<const std::byte>)> scatter) {
     auto download = std::make_unique<Download>();
@@ -50,7 +60,10 @@ void Transfers::begin_named_download(std::uint64_t transfer, std::uint64_t bytes
         destination = download->buffer.data();
     }
     download->destination = destination;
+    download->named = true;
     const std::lock_guard lock(mutex_);
+    ++named_;
+    named_bytes_ += bytes;
     downloads_[transfer] = std::move(download);
 }
 
@@ -64,7 +77,6 @@ std::span<std::byte> Transfers::place(std::uint64_t transfer, std::uint64_t offs
 }
 
 void Transfers::landed(std::uint64_t transfer, std::size_t bytes) {
-    std::unique_ptr<Download> done;
     {
         const std::lock_guard lock(mutex_);
         const auto it = downloads_.find(transfer);
@@ -78,19 +90,47 @@ void Transfers::landed(std::uint64_t transfer, std::size_t bytes) {
         if (it->second->scatter) {
             it->second->scatter(it->second->buffer);
         }
-        done = std::move(it->second);
-        downloads_.erase(it);
+        end_download(transfer);
     }
     changed_.notify_all();
+}
+
+void Transfers::end_download(std::uint64_t transfer) {
+    const auto it = downloads_.find(transfer);
+    if (it == downloads_.end()) {
+        return;
+    }
+    if (it->second->named) {
+        --named_;
+        named_bytes_ -= it->second->bytes;
+    }
+    downloads_.erase(it);
 }
 
 void Transfers::cancel(std::uint64_t transfer) {
     {
         const std::lock_guard lock(mutex_);
-        downloads_.erase(transfer);
-        uploads_.erase(transfer);
+        end_download(transfer);
+        if (const auto it = uploads_.find(transfer); it != uploads_.end()) {
+            it->second->over = true;
+            end_upload(transfer);
+        }
     }
     changed_.notify_all();
+}
+
+bool Transfers::end_upload(std::uint64_t transfer) {
+    const auto it = uploads_.find(transfer);
+    const Upload& upload = *it->second;
+    if (upload.in_flight != 0 || (!upload.over && upload.sent_bytes < upload.source.size())) {
+        return false;
+    }
+    if (upload.named) {
+        --named_;
+        named_bytes_ -= upload.source.size();
+    }
+    uploads_.erase(it);
+    return true;
 }
 
 bool Transfers::writes_into(const void* from, std::uint64_t bytes) const {
@@ -130,9 +170,12 @@ void Transfers::send_unasked(std::uint64_t transfer, std::span<const std::byte> 
     auto upload = std::make_unique<Upload>();
     upload->copy = std::move(copy);
     upload->source = upload->copy.empty() ? source : upload->copy;
+    upload->named = true;
     {
         const std::lock_guard lock(mutex_);
         const std::size_t bytes = upload->source.size();
+        ++named_;
+        named_bytes_ += bytes;
         uploads_[transfer] = std::move(upload);
         for (std::size_t offset = 0; offset < bytes; offset += piece_bytes) {
             pulls_.push_back({transfer, offset, std::min(piece_bytes, bytes - offset)});
@@ -144,6 +187,13 @@ void Transfers::send_unasked(std::uint64_t transfer, std::span<const std::byte> 
 void Transfers::pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes) {
     {
         const std::lock_guard lock(mutex_);
+        if (!uploads_.contains(transfer)) {
+            return;  // cancelled
+        }
+        if (pulls_.size() >= kMaxPulls) {
+            log::error("the server asks for more data at once than it may");
+            return;
+        }
         pulls_.push_back({transfer, offset, bytes});
     }
     changed_.notify_all();
@@ -174,10 +224,10 @@ void Transfers::sent(std::uint64_t transfer, std::uint64_t bytes) {
             return;
         }
         it->second->sent_bytes += bytes;
-        if (it->second->sent_bytes < it->second->source.size()) {
+        --it->second->in_flight;
+        if (!end_upload(transfer)) {
             return;
         }
-        uploads_.erase(it);
     }
     changed_.notify_all();
 }
@@ -189,7 +239,7 @@ void Transfers::answer_pulls() {
         const auto find = [&] {
             return std::find_if(pulls_.begin(), pulls_.end(), [&](const Pull& pull) {
                 const auto it = uploads_.find(pull.transfer);
-                return it == uploads_.end() || may_read(*it->second);
+                return it == uploads_.end() || it->second->over || may_read(*it->second);
             });
         };
         auto next = find();
@@ -203,11 +253,12 @@ void Transfers::answer_pulls() {
         const Pull pull = *next;
         pulls_.erase(next);
         const auto it = uploads_.find(pull.transfer);
-        if (it == uploads_.end() || pull.offset > it->second->source.size() ||
+        if (it == uploads_.end() || it->second->over || pull.offset > it->second->source.size() ||
             pull.bytes > it->second->source.size() - pull.offset) {
             continue;  // cancelled, or a server that asks for what is not there: it gets nothing
         }
         const std::span<const std::byte> part = it->second->source.subspan(pull.offset, pull.bytes);
+        ++it->second->in_flight;
         lock.unlock();
         (void)channel_->append_bulk(pull.transfer, pull.offset, part,
                                     [this, pull] { sent(pull.transfer, pull.bytes); });

@@ -8,8 +8,11 @@
 // downloads into the same memory, and host functions, that come before it have ended. Pulls are answered by a thread of
 // their own: the receiving thread never waits for the sending side.
 //
+// A server may ask for the same part twice, or for a transfer that is over: no memory is let go while the channel may
+// still read it, and what waits here is bounded.
+//
 // Ownership: uploads hold what they read from by reference, or a copy where the application may change it.
-// Threads: any thread begins transfers; place() and landed() the receiving thread's.
+// Threads: any thread begins transfers; place(), landed() and the worker's named transfers the receiving thread's.
 #pragma once
 
 #include <condition_variable>
@@ -30,6 +33,9 @@ namespace gpupool::client {
 
 class Transfers {
   public:
+    static constexpr std::size_t kMaxPulls = 64u << 10;            // that wait
+    static constexpr std::size_t kMaxNamedTransfers = 64u << 10;  // under way
+
     // Begins the thread that answers pulls. `channel` outlives it.
     void start(wire::Channel& channel);
     // Nothing more will come: who waits goes on.
@@ -42,6 +48,8 @@ class Transfers {
     std::uint64_t begin_download(void* destination, std::uint64_t bytes);
     std::uint64_t begin_download(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest,
                                  std::function<void(std::span<const std::byte>)> scatter);
+    // May the worker begin a transfer of that name and size? Not one that is under way, and not without end.
+    [[nodiscard]] bool takes_named(std::uint64_t transfer, std::uint64_t bytes) const;
     // The same for data that a graph's copy writes, under the worker's name: to `destination`, or else to `scatter`.
     void begin_named_download(std::uint64_t transfer, std::uint64_t bytes, std::byte* destination,
                               std::function<void(std::span<const std::byte>)> scatter);
@@ -74,12 +82,16 @@ class Transfers {
         std::function<void(std::span<const std::byte>)> scatter;
         std::uint64_t bytes = 0, landed_bytes = 0;
         std::uint64_t lowest = 0, highest = 0;  // of the memory written to
+        bool named = false;                     // by the worker
     };
     struct Upload {
         std::span<const std::byte> source;
         std::vector<std::byte> copy;
         std::function<bool()> ready;
         std::uint64_t sent_bytes = 0;
+        std::size_t in_flight = 0;  // pieces that the channel may read
+        bool over = false;          // cancelled: no more of it is sent
+        bool named = false;         // by the worker
         std::vector<std::uint64_t> waits_for;  // downloads into the same memory, begun before
     };
     struct Pull {
@@ -89,12 +101,17 @@ class Transfers {
     void answer_pulls();
     [[nodiscard]] bool may_read(const Upload& upload) const;
     void sent(std::uint64_t transfer, std::uint64_t bytes);
+    // With the lock held; whether it was the end of it.
+    bool end_upload(std::uint64_t transfer);
+    void end_download(std::uint64_t transfer);
 
     mutable std::mutex mutex_;
     std::condition_variable changed_;
     std::uint64_t next_ = 1;
     std::unordered_map<std::uint64_t, std::unique_ptr<Download>> downloads_;
     std::unordered_map<std::uint64_t, std::unique_ptr<Upload>> uploads_;
+    std::size_t named_ = 0;  // transfers under way
+    std::uint64_t named_bytes_ = 0;
     std::deque<Pull> pulls_;
     bool ended_ = false;
     wire::Channel* channel_ = nullptr;

@@ -94,6 +94,9 @@ void start_session(Session& session) {
     }
     session.host_functions.start(
         [&session](std::uint64_t ticket) {
+            if (session.host_mirrors.any()) {
+                publish_host_memory(session);
+            }
             // Not through remote(): this thread may make no CUDA calls, but must answer.
             const void* arguments[] = {&ticket};
             session.send(calls::gpHostFunctionDone::kOpcode, false,

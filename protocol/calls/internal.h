@@ -107,6 +107,14 @@ CUresult gpHostFunction(std::uint64_t ticket, CUstream stream);
 // The application's function, announced by Notice::host_function, has returned.
 CUresult gpHostFunctionDone(std::uint64_t ticket);
 
+// ---- mapped host memory
+
+// Memory of the worker at the same address, full of zeros and registered with the driver in `context`.
+CUresult gpHostMirror(CUcontext context, CUdeviceptr address, std::uint64_t bytes);
+CUresult gpHostUnmirror(CUdeviceptr address);
+// What the program has written: a record of protocol/codec/memory_changes.h.
+CUresult gpHostWrite(const unsigned char* data, std::size_t data_bytes);
+
 // ---- graphs
 
 // Adds a node. `address` is that of memory to allocate, `graphs` are those of a conditional node.

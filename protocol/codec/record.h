@@ -58,7 +58,8 @@ enum class NoticeType : std::uint16_t {
     transfer_failed = 6,      // TransferFailed: no more of it will be asked for or sent
     graph_function = 7,       // GraphFunction: as host_function, for a graph's node
     graph_upload = 8,         // GraphCopy: send this host memory as bulk data of the transfer, in pieces
-    graph_download = 9        // GraphCopy: the transfer's bulk data goes to this host memory
+    graph_download = 9,       // GraphCopy: the transfer's bulk data goes to this host memory
+    host_memory = 11          // what the GPU wrote to mapped host memory: a record of memory_changes.h
 };
 
 struct PullNotice {
@@ -85,6 +86,8 @@ struct GraphCopyNotice {
 };
 inline constexpr std::uint64_t kTransferOfWorker = 1ull << 63;
 inline constexpr std::size_t kGraphPieceBytes = 1u << 20;
+// Of copies between graphs and the client's memory that are under way at one time, in a session.
+inline constexpr std::uint64_t kMaxGraphCopyBytes = 4ull << 30;
 
 struct DeferredErrorNotice {
     std::uint64_t number, context;

@@ -11,7 +11,7 @@ void note_capture(Worker& worker, StreamState& stream) {
     stream.capturing = status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-void note_end_of_capture(Worker& worker) {
+void note_captures(Worker& worker) {
     for (auto& [handle, context] : worker.objects.contexts) {
         worker.scheduler.enter(context.get());
         context->each_stream([&](StreamState& stream) {
@@ -20,7 +20,23 @@ void note_end_of_capture(Worker& worker) {
             }
         });
     }
+}
+
+void note_end_of_capture(Worker& worker) {
+    note_captures(worker);
     --worker.captures;
+}
+
+bool captures_now(Worker& worker, StreamState& stream) {
+    if (!stream.capturing || worker.scheduler.enter(stream.context) != CUDA_SUCCESS) {
+        return false;
+    }
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    const CUresult result = driver::call(worker.api.cuStreamIsCapturing, stream.driver, &status);
+    if (result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE) {
+        stream.capturing = false;
+    }
+    return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 }  // namespace gpupool::worker

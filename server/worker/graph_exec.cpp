@@ -4,16 +4,14 @@
 #include <cstring>
 
 #include "protocol/codec/handles.h"
+#include "protocol/codec/struct_traits.h"
 #include "server/worker/copy_pieces.h"
-#include "server/worker/graph_params.h"
+#include "server/worker/graph_shape.h"
 
 namespace gpupool::worker {
 namespace {
 
-// Pinned memory that all graphs of the session may take together.
-constexpr std::uint64_t kMaxPinnedBytes = 4ull << 30;
 constexpr std::size_t kWordsBytes = 128;  // request and done, a cache line each
-std::atomic<std::uint64_t> pinned_bytes{0};
 
 struct Nodes {
     std::vector<CUgraphNode> nodes;
@@ -31,12 +29,6 @@ CUresult collect(Nodes& out, Ask ask) {
         result = ask(out.nodes.data(), out.edges.data(), &count);
     }
     return result;
-}
-
-CUresult nodes_of(const driver::Api& api, CUgraph graph, Nodes& out) {
-    return collect(out, [&](CUgraphNode* nodes, CUgraphEdgeData*, std::size_t* count) {
-        return driver::call(api.cuGraphGetNodes, graph, nodes, count);
-    });
 }
 
 CUresult dependencies_of(const driver::Api& api, CUgraphNode node, Nodes& out) {
@@ -81,55 +73,8 @@ CUresult move_dependents(const driver::Api& api, CUgraph graph, CUgraphNode node
     return result;
 }
 
-bool is_host(CUmemorytype type) {
-    return type == CU_MEMORYTYPE_HOST;
-}
-
-CUresult type_of(const driver::Api& api, CUgraphNode node, CUgraphNodeType& type) {
-    return driver::call(api.cuGraphNodeGetType, node, &type);
-}
-
-// Has the graph, or one within it, anything that the client must do?
-CUresult needs_client(const driver::Api& api, CUgraph graph, bool& needs) {
-    Nodes all;
-    CUresult result = nodes_of(api, graph, all);
-    for (std::size_t i = 0; i < all.nodes.size() && result == CUDA_SUCCESS && !needs; ++i) {
-        CUgraphNodeType type{};
-        result = type_of(api, all.nodes[i], type);
-        if (result != CUDA_SUCCESS) {
-            break;
-        }
-        if (type == CU_GRAPH_NODE_TYPE_HOST) {
-            needs = true;
-        } else if (type == CU_GRAPH_NODE_TYPE_MEMCPY) {
-            CUDA_MEMCPY3D copy{};
-            result = driver::call(api.cuGraphMemcpyNodeGetParams, all.nodes[i], &copy);
-            needs = is_host(copy.srcMemoryType) || is_host(copy.dstMemoryType);
-        } else if (type == CU_GRAPH_NODE_TYPE_GRAPH) {
-            CUgraph child = nullptr;
-            result = driver::call(api.cuGraphChildGraphNodeGetGraph, all.nodes[i], &child);
-            result = result == CUDA_SUCCESS ? needs_client(api, child, needs) : result;
-        }
-    }
-    return result;
-}
-
-// Nodes, those of graphs within it included.
-std::uint32_t count_nodes(const driver::Api& api, CUgraph graph) {
-    Nodes all;
-    if (nodes_of(api, graph, all) != CUDA_SUCCESS) {
-        return 1;
-    }
-    auto count = static_cast<std::uint32_t>(all.nodes.size());
-    for (const CUgraphNode node : all.nodes) {
-        CUgraphNodeType type{};
-        CUgraph child = nullptr;
-        if (type_of(api, node, type) == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_GRAPH &&
-            driver::call(api.cuGraphChildGraphNodeGetGraph, node, &child) == CUDA_SUCCESS) {
-            count += count_nodes(api, child);
-        }
-    }
-    return count;
+bool is_host(const CUmemorytype& type) {
+    return codec::number_of(type) == CU_MEMORYTYPE_HOST;
 }
 
 codec::GraphCopyNotice rows_of(const CUDA_MEMCPY3D& copy, bool from_client) {
@@ -189,43 +134,27 @@ GraphExec::~GraphExec() {
     if (executable_ != nullptr) {
         driver::call(api_.cuGraphExecDestroy, executable_);
     }
-    release(now_);
-    for (Expansion& expansion : before_) {
-        release(expansion);
+    if (clone_ != nullptr) {
+        driver::call(api_.cuGraphDestroy, clone_);
     }
 }
 
-void GraphExec::release(Expansion& expansion) const {
-    for (void* memory : expansion.pinned) {
-        driver::call(api_.cuMemFreeHost, memory);
-    }
-    for (const auto& turn : expansion.turns) {
-        pinned_bytes -= turn->bytes;
-    }
-    if (expansion.clone != nullptr) {
-        driver::call(api_.cuGraphDestroy, expansion.clone);
-    }
-    expansion = {};
-}
-
-CUresult GraphExec::add_turn(HostTurn::Kind kind, CUgraphNode named, Expansion& out, HostTurn*& turn) const {
-    void* words = nullptr;
-    CUresult result = driver::call(api_.cuMemHostAlloc, &words, kWordsBytes,
-                                   static_cast<unsigned>(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+CUresult GraphExec::add_turn(HostTurn::Kind kind, CUgraphNode named, HostTurns& out, HostTurn*& turn) const {
+    PinnedMemory::BlockPtr words;
+    CUresult result = pinned_.allocate(kWordsBytes, words);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    out.pinned.push_back(words);
-    std::memset(words, 0, kWordsBytes);
     CUdeviceptr device_words = 0;
-    result = driver::call(api_.cuMemHostGetDevicePointer_v2, &device_words, words, 0u);
+    result = driver::call(api_.cuMemHostGetDevicePointer_v2, &device_words, static_cast<void*>(words->data()), 0u);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    out.turns.push_back(std::make_unique<HostTurn>());
-    turn = out.turns.back().get();
+    out.list.push_back(std::make_unique<HostTurn>());
+    turn = out.list.back().get();
     turn->kind = kind;
-    turn->request = static_cast<std::uint32_t*>(words);
+    turn->words = words;
+    turn->request = reinterpret_cast<std::uint32_t*>(words->data());
     turn->done = turn->request + kWordsBytes / 2 / sizeof(std::uint32_t);
     turn->device_request = device_words;
     turn->device_done = device_words + kWordsBytes / 2;
@@ -235,38 +164,29 @@ CUresult GraphExec::add_turn(HostTurn::Kind kind, CUgraphNode named, Expansion& 
     return CUDA_SUCCESS;
 }
 
-// The client's side of `copy` becomes pinned memory of the turn, packed.
-CUresult GraphExec::stage(CUDA_MEMCPY3D& copy, HostTurn& turn, Expansion& out) const {
+// The client's side of `copy` becomes pinned memory, packed: the turn's own where that is large enough.
+CUresult GraphExec::stage(CUDA_MEMCPY3D& copy, const HostTurn& turn, std::shared_ptr<const TurnWork>& work) const {
     const bool from_client = turn.kind == HostTurn::Kind::from_client;
-    std::uint64_t bytes = 0;
-    if (!packed_bytes(copy, bytes) ||
+    auto made = std::make_shared<TurnWork>();
+    if (!packed_bytes(copy, made->bytes) ||
         !is_host_memory_name(codec::to_wire(from_client ? copy.srcHost : copy.dstHost))) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (bytes > turn.bytes || turn.staging == nullptr) {
-        const std::uint64_t more = bytes - turn.bytes;
-        if (pinned_bytes.fetch_add(more) + more > kMaxPinnedBytes) {
-            pinned_bytes -= more;
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        void* memory = nullptr;
-        const CUresult result = driver::call(api_.cuMemHostAlloc, &memory, std::max<std::size_t>(bytes, 1),
-                                             static_cast<unsigned>(CU_MEMHOSTALLOC_PORTABLE));
-        if (result != CUDA_SUCCESS) {
-            pinned_bytes -= more;
-            return result;
-        }
-        out.pinned.push_back(memory);
-        turn.staging = static_cast<std::byte*>(memory);
-        turn.bytes = bytes;
+    if (turn.work != nullptr && turn.work->staging->bytes() >= made->bytes) {
+        made->staging = turn.work->staging;
+    } else if (const CUresult result = pinned_.allocate(made->bytes, made->staging);
+               result != CUDA_SUCCESS) {
+        return result;
     }
-    turn.rows = rows_of(copy, from_client);
-    const Piece all{0, bytes, 0, 0, 0, copy.WidthInBytes, copy.Height, copy.Depth};
-    copy = from_client ? part_from_host(copy, all, turn.staging) : part_to_host(copy, all, turn.staging);
+    made->rows = rows_of(copy, from_client);
+    const Piece all{0, made->bytes, 0, 0, 0, copy.WidthInBytes, copy.Height, copy.Depth};
+    std::byte* const staging = made->staging->data();
+    copy = from_client ? part_from_host(copy, all, staging) : part_to_host(copy, all, staging);
+    work = std::move(made);
     return CUDA_SUCCESS;
 }
 
-CUresult GraphExec::replace_function(CUgraph clone, CUgraphNode node, CUgraphNode named, Expansion& out) const {
+CUresult GraphExec::replace_function(CUgraph clone, CUgraphNode node, CUgraphNode named, HostTurns& out) const {
     CUDA_HOST_NODE_PARAMS function{};
     CUresult result = driver::call(api_.cuGraphHostNodeGetParams, node, &function);
     HostTurn* turn = nullptr;
@@ -274,7 +194,9 @@ CUresult GraphExec::replace_function(CUgraph clone, CUgraphNode node, CUgraphNod
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    turn->function = codec::to_wire(function.userData);
+    auto work = std::make_shared<TurnWork>();
+    work->function = codec::to_wire(function.userData);
+    turn->work = std::move(work);
     const TurnOperations operations(*turn, current_context(api_));
     CUgraphNode stand_in = nullptr;
     result = driver::call(api_.cuGraphAddBatchMemOpNode, &stand_in, clone, static_cast<const CUgraphNode*>(nullptr),
@@ -284,7 +206,7 @@ CUresult GraphExec::replace_function(CUgraph clone, CUgraphNode node, CUgraphNod
     return result == CUDA_SUCCESS ? driver::call(api_.cuGraphDestroyNode, node) : result;
 }
 
-CUresult GraphExec::route_copy(CUgraph clone, CUgraphNode node, CUgraphNode named, Expansion& out) const {
+CUresult GraphExec::route_copy(CUgraph clone, CUgraphNode node, CUgraphNode named, HostTurns& out) const {
     CUDA_MEMCPY3D copy{};
     CUresult result = driver::call(api_.cuGraphMemcpyNodeGetParams, node, &copy);
     const bool from_client = is_host(copy.srcMemoryType), to_client = is_host(copy.dstMemoryType);
@@ -295,7 +217,7 @@ CUresult GraphExec::route_copy(CUgraph clone, CUgraphNode node, CUgraphNode name
     const auto add = [&](HostTurn::Kind kind, CUgraphNode& added) {
         HostTurn* turn = nullptr;
         CUresult r = add_turn(kind, named, out, turn);
-        r = r == CUDA_SUCCESS ? stage(copy, *turn, out) : r;
+        r = r == CUDA_SUCCESS ? stage(copy, *turn, turn->work) : r;
         if (r == CUDA_SUCCESS) {
             const TurnOperations operations(*turn, context);
             r = driver::call(api_.cuGraphAddBatchMemOpNode, &added, clone, static_cast<const CUgraphNode*>(nullptr),
@@ -323,18 +245,19 @@ CUresult GraphExec::route_copy(CUgraph clone, CUgraphNode node, CUgraphNode name
                                   : result;
 }
 
-CUresult GraphExec::expand_nodes(CUgraph clone, CUgraph original, Expansion& out) const {
-    Nodes all;
+// No deeper than shape_of() permits.
+CUresult GraphExec::expand_nodes(CUgraph clone, CUgraph original, HostTurns& out) const {
+    std::vector<CUgraphNode> all;
     CUresult result = nodes_of(api_, original != nullptr ? original : clone, all);
-    for (std::size_t i = 0; i < all.nodes.size() && result == CUDA_SUCCESS; ++i) {
-        CUgraphNode node = all.nodes[i];
+    for (std::size_t i = 0; i < all.size() && result == CUDA_SUCCESS; ++i) {
+        CUgraphNode node = all[i];
         CUgraphNode named = nullptr;
         if (original != nullptr) {
             named = node;
             result = driver::call(api_.cuGraphNodeFindInClone, &node, named, clone);
         }
         CUgraphNodeType type{};
-        result = result == CUDA_SUCCESS ? type_of(api_, node, type) : result;
+        result = result == CUDA_SUCCESS ? driver::call(api_.cuGraphNodeGetType, node, &type) : result;
         if (result != CUDA_SUCCESS) {
             return result;
         }
@@ -351,32 +274,40 @@ CUresult GraphExec::expand_nodes(CUgraph clone, CUgraph original, Expansion& out
     return result;
 }
 
-CUresult GraphExec::expand(CUgraph graph, Expansion& out) const {
-    bool needs = false;
-    CUresult result = needs_client(api_, graph, needs);
-    if (result != CUDA_SUCCESS || !needs) {
+CUresult GraphExec::expand(CUgraph graph, CUgraph& clone, HostTurns& out, std::uint32_t& nodes) const {
+    GraphShape shape;
+    CUresult result = shape_of(api_, graph, kMaxGraphNodesAtAll, shape);
+    nodes = shape.nodes;
+    if (result != CUDA_SUCCESS || !shape.needs_client) {
         return result;
     }
-    result = driver::call(api_.cuGraphClone, &out.clone, graph);
-    result = result == CUDA_SUCCESS ? expand_nodes(out.clone, graph, out) : result;
+    result = driver::call(api_.cuGraphClone, &clone, graph);
+    result = result == CUDA_SUCCESS ? expand_nodes(clone, graph, out) : result;
     if (result != CUDA_SUCCESS) {
-        release(out);
+        if (clone != nullptr) {
+            driver::call(api_.cuGraphDestroy, clone);
+        }
+        clone = nullptr;
+        return result;
     }
-    return result;
+    // A function's turn stands in its place, a copy's are nodes of their own.
+    nodes += static_cast<std::uint32_t>(std::count_if(
+        out.list.begin(), out.list.end(), [](const auto& turn) { return turn->kind != HostTurn::Kind::function; }));
+    return CUDA_SUCCESS;
 }
 
-// Which node of `graph` became `node` of the expansion; null when none did.
-CUgraphNode GraphExec::original_of(CUgraph graph, const Expansion& of, CUgraphNode node) const {
-    if (of.clone == nullptr || node == nullptr) {
+// Which node of `graph` became `node` of its clone; null when none did.
+CUgraphNode GraphExec::original_of(CUgraph graph, CUgraph clone, CUgraphNode node) const {
+    if (clone == nullptr || node == nullptr) {
         return node;
     }
-    Nodes all;
+    std::vector<CUgraphNode> all;
     if (nodes_of(api_, graph, all) != CUDA_SUCCESS) {
         return nullptr;
     }
-    for (const CUgraphNode candidate : all.nodes) {
+    for (const CUgraphNode candidate : all) {
         CUgraphNode cloned = nullptr;
-        if (driver::call(api_.cuGraphNodeFindInClone, &cloned, candidate, of.clone) == CUDA_SUCCESS && cloned == node) {
+        if (driver::call(api_.cuGraphNodeFindInClone, &cloned, candidate, clone) == CUDA_SUCCESS && cloned == node) {
             return candidate;
         }
     }
@@ -384,95 +315,132 @@ CUgraphNode GraphExec::original_of(CUgraph graph, const Expansion& of, CUgraphNo
 }
 
 CUresult GraphExec::instantiate(CUgraph graph, std::uint64_t flags, CUgraphNode& error_node, int& outcome) {
-    CUresult result = expand(graph, now_);
+    std::uint32_t nodes = 0;
+    CUresult result = expand(graph, clone_, *turns_, nodes);
     if (result != CUDA_SUCCESS) {
         outcome = CUDA_GRAPH_INSTANTIATE_ERROR;
         return result;
     }
-    cost_ = std::max(1u, count_nodes(api_, now_.clone != nullptr ? now_.clone : graph));
+    cost_ = std::max(1u, nodes);
     CUDA_GRAPH_INSTANTIATE_PARAMS parameters{};
     parameters.flags = flags;
-    result = driver::call(api_.cuGraphInstantiateWithParams, &executable_, now_.clone != nullptr ? now_.clone : graph,
+    result = driver::call(api_.cuGraphInstantiateWithParams, &executable_, clone_ != nullptr ? clone_ : graph,
                           &parameters);
-    error_node = original_of(graph, now_, parameters.hErrNode_out);
+    error_node = original_of(graph, clone_, parameters.hErrNode_out);
     outcome = static_cast<int>(parameters.result_out);
     return result;
 }
 
 CUresult GraphExec::update(CUgraph graph, CUgraphExecUpdateResultInfo& information) {
-    Expansion next;
-    CUresult result = expand(graph, next);
+    auto next = std::make_shared<HostTurns>();
+    CUgraph clone = nullptr;
+    std::uint32_t nodes = 0;
+    CUresult result = expand(graph, clone, *next, nodes);
     if (result != CUDA_SUCCESS) {
         information.result = CU_GRAPH_EXEC_UPDATE_ERROR;
         return result;
     }
-    result = driver::call(api_.cuGraphExecUpdate_v2, executable_, next.clone != nullptr ? next.clone : graph,
-                          &information);
-    information.errorNode = original_of(graph, next, information.errorNode);
-    information.errorFromNode = original_of(graph, next, information.errorFromNode);
+    result = driver::call(api_.cuGraphExecUpdate_v2, executable_, clone != nullptr ? clone : graph, &information);
+    information.errorNode = original_of(graph, clone, information.errorNode);
+    information.errorFromNode = original_of(graph, clone, information.errorFromNode);
+    if (clone != nullptr) {
+        driver::call(api_.cuGraphDestroy, clone);
+    }
     if (result != CUDA_SUCCESS) {
-        release(next);
         return result;
     }
+    next->by_node.clear();
     // The nodes of the first graph go on naming what they named, if it is done in the same way.
-    if (std::equal(now_.turns.begin(), now_.turns.end(), next.turns.begin(), next.turns.end(),
+    if (std::equal(turns_->list.begin(), turns_->list.end(), next->list.begin(), next->list.end(),
                    [](const auto& a, const auto& b) { return a->kind == b->kind; })) {
-        for (const auto& [node, turn] : now_.by_node) {
-            const auto place = std::find_if(now_.turns.begin(), now_.turns.end(),
+        for (const auto& [node, turn] : turns_->by_node) {
+            const auto place = std::find_if(turns_->list.begin(), turns_->list.end(),
                                             [turn = turn](const auto& one) { return one.get() == turn; });
-            next.by_node.emplace(node, next.turns[static_cast<std::size_t>(place - now_.turns.begin())].get());
+            HostTurn* const same = next->list[static_cast<std::size_t>(place - turns_->list.begin())].get();
+            same->enabled = turn->enabled;
+            next->by_node.emplace(node, same);
         }
     }
-    // Launches that are under way use what was before.
-    before_.push_back(std::move(now_));
-    now_ = std::move(next);
-    return result;
+    turns_ = std::move(next);  // launches that are under way keep what was before
+    return CUDA_SUCCESS;
 }
 
 CUresult GraphExec::own_node(CUgraphNode node, CUgraphNode& own) const {
-    // Updates change what the nodes do, not which they are.
-    const CUgraph clone = before_.empty() ? now_.clone : before_.front().clone;
     own = node;
-    return clone == nullptr ? CUDA_SUCCESS : driver::call(api_.cuGraphNodeFindInClone, &own, node, clone);
+    return clone_ == nullptr ? CUDA_SUCCESS : driver::call(api_.cuGraphNodeFindInClone, &own, node, clone_);
 }
 
-CUresult GraphExec::set(CUgraphNode node, CUgraphNodeParams& parameters) {
-    const auto [first, last] = now_.by_node.equal_range(node);
-    if (parameters.type == CU_GRAPH_NODE_TYPE_HOST) {
-        if (first == last || first->second->kind != HostTurn::Kind::function) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-        first->second->function = codec::to_wire(parameters.host.userData);
-        return CUDA_SUCCESS;
-    }
-    if (parameters.type == CU_GRAPH_NODE_TYPE_MEMCPY) {
-        CUDA_MEMCPY3D& copy = parameters.memcpy.copyParams;
-        const bool from_client = is_host(copy.srcMemoryType), to_client = is_host(copy.dstMemoryType);
-        const auto turns = static_cast<std::ptrdiff_t>(from_client) + static_cast<std::ptrdiff_t>(to_client);
-        if (std::distance(first, last) != turns) {
-            return CUDA_ERROR_INVALID_VALUE;  // other sides than it was instantiated with
-        }
-        for (auto it = first; it != last; ++it) {
-            if ((it->second->kind == HostTurn::Kind::from_client && !from_client) ||
-                (it->second->kind == HostTurn::Kind::to_client && !to_client)) {
-                return CUDA_ERROR_INVALID_VALUE;
-            }
-            if (const CUresult result = stage(copy, *it->second, now_); result != CUDA_SUCCESS) {
-                return result;
-            }
-        }
-    }
-    if (parameters.type == CU_GRAPH_NODE_TYPE_GRAPH) {
-        bool needs = false;
-        const CUresult result = needs_client(api_, parameters.graph.graph, needs);
-        if (result != CUDA_SUCCESS || needs) {
-            return result != CUDA_SUCCESS ? result : CUDA_ERROR_NOT_SUPPORTED;
-        }
-    }
+CUresult GraphExec::set_driver(CUgraphNode node, CUgraphNodeParams& parameters) const {
     CUgraphNode own = nullptr;
     const CUresult result = own_node(node, own);
     return result != CUDA_SUCCESS ? result
                                   : driver::call(api_.cuGraphExecNodeSetParams, executable_, own, &parameters);
+}
+
+CUresult GraphExec::set_copy(CUgraphNode node, CUgraphNodeParams& parameters) {
+    CUDA_MEMCPY3D& copy = parameters.memcpy.copyParams;
+    const bool from_client = is_host(copy.srcMemoryType), to_client = is_host(copy.dstMemoryType);
+    const auto turns = static_cast<std::ptrdiff_t>(from_client) + static_cast<std::ptrdiff_t>(to_client);
+    const auto [first, last] = turns_->by_node.equal_range(node);
+    if (std::distance(first, last) != turns) {
+        return CUDA_ERROR_INVALID_VALUE;  // other sides than it was instantiated with
+    }
+    std::vector<std::pair<HostTurn*, std::shared_ptr<const TurnWork>>> changed;
+    for (auto it = first; it != last; ++it) {
+        const HostTurn& turn = *it->second;
+        if ((turn.kind == HostTurn::Kind::from_client && !from_client) ||
+            (turn.kind == HostTurn::Kind::to_client && !to_client) || turn.kind == HostTurn::Kind::function) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        changed.emplace_back(it->second, nullptr);
+        if (const CUresult result = stage(copy, turn, changed.back().second); result != CUDA_SUCCESS) {
+            return result;
+        }
+    }
+    const CUresult result = set_driver(node, parameters);
+    if (result == CUDA_SUCCESS) {
+        for (auto& [turn, work] : changed) {
+            turn->work = std::move(work);
+        }
+    }
+    return result;
+}
+
+CUresult GraphExec::set(CUgraphNode node, CUgraphNodeParams& parameters) {
+    if (parameters.type == CU_GRAPH_NODE_TYPE_HOST) {
+        const auto turn = turns_->by_node.find(node);
+        if (turn == turns_->by_node.end() || turn->second->kind != HostTurn::Kind::function) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        auto work = std::make_shared<TurnWork>();
+        work->function = codec::to_wire(parameters.host.userData);
+        turn->second->work = std::move(work);
+        return CUDA_SUCCESS;
+    }
+    if (parameters.type == CU_GRAPH_NODE_TYPE_MEMCPY) {
+        return set_copy(node, parameters);
+    }
+    if (parameters.type == CU_GRAPH_NODE_TYPE_GRAPH) {
+        GraphShape shape;
+        const CUresult result = shape_of(api_, parameters.graph.graph, kMaxGraphNodesAtAll, shape);
+        if (result != CUDA_SUCCESS || shape.needs_client) {
+            return result != CUDA_SUCCESS ? result : CUDA_ERROR_NOT_SUPPORTED;
+        }
+    }
+    return set_driver(node, parameters);
+}
+
+CUresult GraphExec::enable(CUgraphNode node, unsigned enabled) {
+    CUgraphNode own = nullptr;
+    CUresult result = own_node(node, own);
+    result = result == CUDA_SUCCESS ? driver::call(api_.cuGraphNodeSetEnabled, executable_, own, enabled) : result;
+    if (result == CUDA_SUCCESS) {
+        const auto [first, last] = turns_->by_node.equal_range(node);
+        for (auto it = first; it != last; ++it) {
+            it->second->enabled = enabled != 0;
+        }
+    }
+    return result;
 }
 
 }  // namespace gpupool::worker

@@ -6,14 +6,15 @@
 // behind it. A graph that has neither is instantiated as it is, and costs nothing.
 //
 // One launch of an executable begins when the one before has ended (the driver sees to it), so each place has one turn
-// at a time.
+// at a time. A launch does what the executable was when it was launched: changes are for later ones.
 //
-// Ownership: an executable owns its clone, its pinned memory and its words. Threads: made and instantiated on a helper
-// thread, then the dispatcher's alone. Errors: the driver's.
+// Ownership: an executable and its launches share its turns, and these their pinned memory. Threads: made and
+// instantiated on a helper thread, then the dispatcher's alone. Errors: the driver's.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <vector>
@@ -21,31 +22,48 @@
 #include "protocol/calls/graph_node.h"
 #include "protocol/codec/record.h"
 #include "server/driver/api.h"
+#include "server/worker/pinned_memory.h"
 
 namespace gpupool::worker {
+
+// What is done in a turn.
+struct TurnWork {
+    std::uint64_t function = 0;      // as the client named it
+    codec::GraphCopyNotice rows{};   // of the client's memory; `transfer` is set with each turn
+    PinnedMemory::BlockPtr staging;  // packed rows
+    std::uint64_t bytes = 0;
+};
 
 // A node whose turn the client takes.
 struct HostTurn {
     enum class Kind { function, from_client, to_client };
     Kind kind = Kind::function;
-    std::uint64_t function = 0;      // as the client named it
-    codec::GraphCopyNotice rows{};   // of the client's memory; `transfer` is set with each turn
-    std::byte* staging = nullptr;    // pinned; packed rows
-    std::uint64_t bytes = 0;
+    bool enabled = true;                   // or its launches only pass it
+    std::shared_ptr<const TurnWork> work;  // of launches to come
+    PinnedMemory::BlockPtr words;
     std::uint32_t* request = nullptr;  // the GPU writes 1 when the turn has come
     std::uint32_t* done = nullptr;     // the GPU waits for 1, and clears it
     CUdeviceptr device_request = 0, device_done = 0;
 
-    // The turn under way; see graph_turns.h.
+    // Turns to come, and the one under way; see graph_turns.h.
+    std::deque<std::shared_ptr<const TurnWork>> launched;
+    std::shared_ptr<const TurnWork> current;
     bool busy = false;
     std::uint64_t ticket = 0;
     std::uint64_t offset = 0;                       // of what was expected or sent
     std::shared_ptr<std::atomic<unsigned>> flying;  // pieces that are on their way
 };
 
+// What of one graph happens in the client.
+struct HostTurns {
+    std::vector<std::unique_ptr<HostTurn>> list;
+    std::multimap<CUgraphNode, HostTurn*> by_node;  // of the graph that the client knows
+    unsigned running = 0;                           // launches that are not known to have ended
+};
+
 class GraphExec {
   public:
-    explicit GraphExec(const driver::Api& api) : api_(api) {}
+    GraphExec(const driver::Api& api, PinnedMemory& pinned) : api_(api), pinned_(pinned) {}
     ~GraphExec();
     GraphExec(const GraphExec&) = delete;
     GraphExec& operator=(const GraphExec&) = delete;
@@ -56,40 +74,35 @@ class GraphExec {
     CUresult update(CUgraph graph, CUgraphExecUpdateResultInfo& information);
     // New parameters for what stands for `node` of the graph that this was made from.
     CUresult set(CUgraphNode node, CUgraphNodeParams& parameters);
+    CUresult enable(CUgraphNode node, unsigned enabled);
     // The node that stands for it in the driver's executable.
     CUresult own_node(CUgraphNode node, CUgraphNode& own) const;
 
     [[nodiscard]] CUgraphExec driver() const { return executable_; }
     // Places that a launch takes in the driver's queue.
     [[nodiscard]] std::uint32_t cost() const { return cost_; }
-    [[nodiscard]] std::vector<std::unique_ptr<HostTurn>>& turns() { return now_.turns; }
-
-    unsigned running = 0;  // launches that are not known to have ended
-    bool ending = false;   // the client has destroyed it
+    // Of launches from now on.
+    [[nodiscard]] const std::shared_ptr<HostTurns>& turns() const { return turns_; }
 
   private:
-    // What was made of one graph.
-    struct Expansion {
-        CUgraph clone = nullptr;  // null: the graph itself will do
-        std::vector<std::unique_ptr<HostTurn>> turns;
-        std::multimap<CUgraphNode, HostTurn*> by_node;  // of the graph
-        std::vector<void*> pinned;
-    };
-    CUresult expand(CUgraph graph, Expansion& out) const;
+    // `clone` stays null where the graph itself will do.
+    CUresult expand(CUgraph graph, CUgraph& clone, HostTurns& out, std::uint32_t& nodes) const;
     // `original`: the graph that `clone` was cloned from, or null within a child graph.
-    CUresult expand_nodes(CUgraph clone, CUgraph original, Expansion& out) const;
-    CUresult replace_function(CUgraph clone, CUgraphNode node, CUgraphNode named, Expansion& out) const;
-    CUresult route_copy(CUgraph clone, CUgraphNode node, CUgraphNode named, Expansion& out) const;
-    CUresult add_turn(HostTurn::Kind kind, CUgraphNode named, Expansion& out, HostTurn*& turn) const;
-    CUresult stage(CUDA_MEMCPY3D& copy, HostTurn& turn, Expansion& out) const;
-    CUgraphNode original_of(CUgraph graph, const Expansion& of, CUgraphNode node) const;
-    void release(Expansion& expansion) const;
+    CUresult expand_nodes(CUgraph clone, CUgraph original, HostTurns& out) const;
+    CUresult replace_function(CUgraph clone, CUgraphNode node, CUgraphNode named, HostTurns& out) const;
+    CUresult route_copy(CUgraph clone, CUgraphNode node, CUgraphNode named, HostTurns& out) const;
+    CUresult add_turn(HostTurn::Kind kind, CUgraphNode named, HostTurns& out, HostTurn*& turn) const;
+    CUresult stage(CUDA_MEMCPY3D& copy, const HostTurn& turn, std::shared_ptr<const TurnWork>& work) const;
+    CUresult set_copy(CUgraphNode node, CUgraphNodeParams& parameters);
+    CUresult set_driver(CUgraphNode node, CUgraphNodeParams& parameters) const;
+    CUgraphNode original_of(CUgraph graph, CUgraph clone, CUgraphNode node) const;
 
     const driver::Api& api_;
+    PinnedMemory& pinned_;
     CUgraphExec executable_ = nullptr;
+    CUgraph clone_ = nullptr;  // that it was instantiated from: updates change what the nodes do, not which they are
     std::uint32_t cost_ = 1;
-    Expansion now_;
-    std::vector<Expansion> before_;  // what launches from before an update still use
+    std::shared_ptr<HostTurns> turns_ = std::make_shared<HostTurns>();
 };
 
 }  // namespace gpupool::worker

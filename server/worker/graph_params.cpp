@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/log.h"
 #include "protocol/codec/struct_traits.h"
 #include "server/worker/objects.h"
 
@@ -24,8 +23,8 @@ bool is_host_side_named(const CUDA_MEMCPY3D& copy) {
                is_host_memory_name(reinterpret_cast<std::uint64_t>(address));
     };
     return codec::number_of(copy.srcMemoryType) != CU_MEMORYTYPE_UNIFIED &&
-           codec::number_of(copy.dstMemoryType) != CU_MEMORYTYPE_UNIFIED &&
-           named(copy.srcMemoryType, copy.srcHost) && named(copy.dstMemoryType, copy.dstHost);
+           codec::number_of(copy.dstMemoryType) != CU_MEMORYTYPE_UNIFIED && named(copy.srcMemoryType, copy.srcHost) &&
+           named(copy.dstMemoryType, copy.dstHost);
 }
 
 template <class T>
@@ -49,6 +48,24 @@ void write_array(const T* elements, std::size_t count, std::vector<unsigned char
     }
 }
 
+// The arguments as one buffer, in the form of CU_LAUNCH_PARAM_*.
+CUresult read_packed_arguments(void* const* extra, std::vector<unsigned char>& payload, std::size_t& payload_bytes) {
+    const void* buffer = nullptr;
+    for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+        if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER) {
+            buffer = extra[1];
+        } else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE) {
+            payload_bytes = *static_cast<const std::size_t*>(extra[1]);
+        }
+    }
+    if (buffer == nullptr || payload_bytes > payload.size()) {
+        payload_bytes = 0;
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    std::memcpy(payload.data(), buffer, payload_bytes);
+    return CUDA_SUCCESS;
+}
+
 CUresult describe_kernel(const driver::Api& api, HandleTable& handles, CUgraphNode node, GraphNode& out,
                          std::vector<unsigned char>& payload, std::size_t& payload_bytes) {
     CUDA_KERNEL_NODE_PARAMS p{};
@@ -60,8 +77,6 @@ CUresult describe_kernel(const driver::Api& api, HandleTable& handles, CUgraphNo
         driver::call(api.cuKernelGetFunction, &p.func, p.kern);
     }
     out.function = handles.client_handle(p.func);
-    log::debug("kernel node: function {}, kernel {}, known as {:x}", static_cast<void*>(p.func),
-               static_cast<void*>(p.kern), codec::to_wire(out.function));
     out.grid_x = p.gridDimX;
     out.grid_y = p.gridDimY;
     out.grid_z = p.gridDimZ;
@@ -69,6 +84,9 @@ CUresult describe_kernel(const driver::Api& api, HandleTable& handles, CUgraphNo
     out.block_y = p.blockDimY;
     out.block_z = p.blockDimZ;
     out.shared_bytes = p.sharedMemBytes;
+    if (p.extra != nullptr) {  // as the worker gave them
+        return read_packed_arguments(p.extra, payload, payload_bytes);
+    }
     if (p.kernelParams == nullptr) {
         return CUDA_SUCCESS;
     }
@@ -137,8 +155,8 @@ CUresult NodeParameters::read(const HandleTable& handles, Objects& objects, cons
             driver.memcpy.copyCtx = context;
             driver.memcpy.copyParams = node.copy;
             bool known = true;
-            codec::StructTraits<CUDA_MEMCPY3D>::visit(driver.memcpy.copyParams,
-                                                      [&](CUarray& array) { known = known && translate(handles, array); });
+            codec::StructTraits<CUDA_MEMCPY3D>::visit(
+                driver.memcpy.copyParams, [&](CUarray& array) { known = known && translate(handles, array); });
             if (!known) {
                 return CUDA_ERROR_INVALID_HANDLE;
             }

@@ -10,42 +10,59 @@ namespace {
 constexpr unsigned kPiecesFlying = 8;
 
 std::size_t piece_at(const HostTurn& turn) {
-    return static_cast<std::size_t>(std::min<std::uint64_t>(codec::kGraphPieceBytes, turn.bytes - turn.offset));
+    return static_cast<std::size_t>(std::min<std::uint64_t>(codec::kGraphPieceBytes, turn.current->bytes - turn.offset));
 }
 
 }  // namespace
 
-void GraphTurns::begin(const std::shared_ptr<GraphExec>& graph) {
-    if (graph->running++ == 0) {
-        running_.push_back(graph);
+void GraphTurns::begin(const std::shared_ptr<HostTurns>& turns) {
+    if (turns->running++ == 0 && std::find(running_.begin(), running_.end(), turns) == running_.end()) {
+        running_.push_back(turns);
+    }
+    for (const std::unique_ptr<HostTurn>& turn : turns->list) {
+        turn->launched.push_back(turn->enabled ? turn->work : nullptr);
     }
 }
 
-void GraphTurns::end(const std::shared_ptr<GraphExec>& graph) {
-    if (--graph->running == 0) {
-        std::erase(running_, graph);
-        std::erase_if(functions_, [&](const auto& entry) {
-            return std::any_of(graph->turns().begin(), graph->turns().end(),
-                               [&](const auto& turn) { return turn.get() == entry.second; });
-        });
+void GraphTurns::end(const std::shared_ptr<HostTurns>& turns) {
+    if (--turns->running != 0) {
+        return;
+    }
+    std::erase_if(functions_, [&](const auto& entry) {
+        return std::any_of(turns->list.begin(), turns->list.end(),
+                           [&](const auto& turn) { return turn.get() == entry.second; });
+    });
+    for (const std::unique_ptr<HostTurn>& turn : turns->list) {
+        turn->launched.clear();
+        turn->busy = turn->busy && turn->kind != HostTurn::Kind::function;
+        // A launch that failed may have left them as they were.
+        __atomic_store_n(turn->request, 0u, __ATOMIC_RELAXED);
+        __atomic_store_n(turn->done, 0u, __ATOMIC_RELAXED);
     }
 }
 
 bool GraphTurns::poll() {
     bool moved = false;
-    for (const std::shared_ptr<GraphExec>& graph : running_) {
-        for (const std::unique_ptr<HostTurn>& turn : graph->turns()) {
-            moved = poll(*turn) || moved;
+    std::erase_if(running_, [&](const std::shared_ptr<HostTurns>& turns) {
+        bool busy = turns->running != 0;
+        for (const std::unique_ptr<HostTurn>& turn : turns->list) {
+            moved = poll(*turn, turns->running != 0) || moved;
+            busy = busy || turn->busy;
         }
-    }
+        return !busy;
+    });
     return moved;
 }
 
-bool GraphTurns::poll(HostTurn& turn) {
+bool GraphTurns::poll(HostTurn& turn, bool running) {
     if (turn.busy) {
-        return go_on(turn);
+        const bool moved = go_on(turn);
+        if (moved && !running) {
+            __atomic_store_n(turn.done, 0u, __ATOMIC_RELAXED);  // nobody waits for it
+        }
+        return moved;
     }
-    if (__atomic_load_n(turn.request, __ATOMIC_ACQUIRE) == 0) {
+    if (!running || __atomic_load_n(turn.request, __ATOMIC_ACQUIRE) == 0) {
         return false;
     }
     __atomic_store_n(turn.request, 0u, __ATOMIC_RELAXED);
@@ -54,26 +71,39 @@ bool GraphTurns::poll(HostTurn& turn) {
 }
 
 void GraphTurns::start(HostTurn& turn) {
+    turn.current = nullptr;
+    if (!turn.launched.empty()) {
+        turn.current = std::move(turn.launched.front());
+        turn.launched.pop_front();
+    }
+    if (turn.current == nullptr) {
+        finish(turn);
+        return;
+    }
+    const TurnWork& work = *turn.current;
+    codec::GraphCopyNotice rows = work.rows;
     turn.busy = true;
     turn.offset = 0;
     turn.ticket = codec::kTransferOfWorker | next_ticket_++;
-    turn.rows.transfer = turn.ticket;
+    rows.transfer = turn.ticket;
     turn.flying = std::make_shared<std::atomic<unsigned>>(0);
     switch (turn.kind) {
         case HostTurn::Kind::function:
             functions_[turn.ticket] = &turn;
+            worker_.send_host_changes();
             worker_.notify(codec::NoticeType::graph_function,
-                           codec::GraphFunctionNotice{turn.ticket, turn.function});
+                           codec::GraphFunctionNotice{turn.ticket, work.function});
             return;
         case HostTurn::Kind::from_client:
             worker_.incoming.begin(turn.ticket);
-            for (; turn.offset < turn.bytes; turn.offset += piece_at(turn)) {
-                worker_.incoming.expect(turn.ticket, turn.offset, piece_at(turn), turn.staging + turn.offset);
+            for (; turn.offset < work.bytes; turn.offset += piece_at(turn)) {
+                worker_.incoming.expect(turn.ticket, turn.offset, piece_at(turn),
+                                        work.staging->data() + turn.offset);
                 ++*turn.flying;
             }
-            worker_.notify(codec::NoticeType::graph_upload, turn.rows);
+            worker_.notify(codec::NoticeType::graph_upload, rows);
             return;
-        case HostTurn::Kind::to_client: worker_.notify(codec::NoticeType::graph_download, turn.rows); return;
+        case HostTurn::Kind::to_client: worker_.notify(codec::NoticeType::graph_download, rows); return;
     }
 }
 
@@ -90,11 +120,11 @@ bool GraphTurns::go_on(HostTurn& turn) {
             worker_.incoming.forget(turn.ticket);
             break;
         case HostTurn::Kind::to_client:
-            while (turn.offset < turn.bytes && *turn.flying < kPiecesFlying) {
+            while (turn.offset < turn.current->bytes && *turn.flying < kPiecesFlying) {
                 const std::size_t bytes = piece_at(turn);
                 ++*turn.flying;
                 const Status sent = worker_.channel().append_bulk(
-                    turn.ticket, turn.offset, {turn.staging + turn.offset, bytes},
+                    turn.ticket, turn.offset, {turn.current->staging->data() + turn.offset, bytes},
                     [flying = turn.flying, &inbox = worker_.inbox] {
                         --*flying;
                         inbox.poke();
@@ -106,7 +136,7 @@ bool GraphTurns::go_on(HostTurn& turn) {
                 turn.offset += bytes;
             }
             // Until it is acknowledged the memory must stay as it is: a broken line would send it again.
-            if (turn.offset < turn.bytes || *turn.flying != 0) {
+            if (turn.offset < turn.current->bytes || *turn.flying != 0) {
                 return false;
             }
             break;

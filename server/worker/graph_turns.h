@@ -19,23 +19,24 @@ class GraphTurns {
   public:
     explicit GraphTurns(Worker& worker) : worker_(worker) {}
 
-    // A launch of the executable begins, or has ended.
-    void begin(const std::shared_ptr<GraphExec>& graph);
-    void end(const std::shared_ptr<GraphExec>& graph);
+    // A launch with these turns begins, or has ended.
+    void begin(const std::shared_ptr<HostTurns>& turns);
+    void end(const std::shared_ptr<HostTurns>& turns);
     // Takes the turns that have come; true when anything moved.
     bool poll();
     // The client's function of this ticket has returned. False when no graph has it.
     bool function_done(std::uint64_t ticket);
 
   private:
-    bool poll(HostTurn& turn);
+    bool poll(HostTurn& turn, bool running);
     void start(HostTurn& turn);
     bool go_on(HostTurn& turn);
     static void finish(HostTurn& turn);
 
     Worker& worker_;
     std::uint64_t next_ticket_ = 1;
-    std::vector<std::shared_ptr<GraphExec>> running_;
+    // Those of launches, and those whose launch has failed while data was on its way to or from their memory.
+    std::vector<std::shared_ptr<HostTurns>> running_;
     std::unordered_map<std::uint64_t, HostTurn*> functions_;  // that the client runs now
 };
 

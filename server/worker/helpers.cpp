@@ -39,6 +39,7 @@ void Helpers::loop() {
         lock.unlock();
         job.work();
         inbox_.post(std::move(job.done));
+        job = {};  // what ends with it may have something to run here
         lock.lock();
     }
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "protocol/codec/reply.h"
 #include "server/worker/worker.h"
@@ -35,6 +36,21 @@ struct Outcome {
     }
     static Outcome answered() { return {Verdict::answered}; }
 };
+
+// The stream of a command that works in stream order, once it is its turn; until then, or without such a stream, what
+// becomes of the command.
+inline std::optional<Outcome> await_turn(Worker& worker, const Command& command, CUstream handle,
+                                         StreamState*& stream) {
+    CUresult result = CUDA_SUCCESS;
+    stream = worker.stream_of(command, handle, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
+        return Outcome::hold(*stream);
+    }
+    return std::nullopt;
+}
 
 namespace handlers {
 #define GP_CALL(op, symbol, ...) Outcome symbol(Worker&, Command&, codec::Slots<calls::symbol>&);

@@ -53,6 +53,7 @@ void MemoryAccount::release(CUdevice device, std::uint64_t bytes) {
 
 Worker::Worker(const driver::Library& library, int device_count, Options options)
     : api(library.api),
+      pinned(library.api, [this](std::function<void()> free) { helpers.run(std::move(free), [] {}); }),
       scheduler(library.api,
                 [this](const StreamState& stream, bool held) {
                     notify(codec::NoticeType::hold,
@@ -67,6 +68,7 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
 }
 
 Worker::~Worker() {
+    pinned.stop();
     helpers.stop();
 }
 
@@ -107,6 +109,7 @@ void Worker::loop() {
         moved = scheduler.run_held() || moved;
         moved = scheduler.poll() || moved;
         moved = graph_turns.poll() || moved;
+        moved = host_mirrors.watch([this](auto record) { send_host_change(record); }) || moved;
         if (moved) {
             idle_rounds = 0;
         } else {
@@ -121,7 +124,11 @@ void Worker::pause(unsigned& idle_rounds) {
     static const bool may_spin = std::thread::hardware_concurrency() > 2;
     ++idle_rounds;
     if (!scheduler.waiting()) {
-        inbox.wait();
+        if (host_mirrors.empty()) {
+            inbox.wait();
+        } else {
+            inbox.wait(kLongPause);  // a kernel may write for a program that only looks
+        }
     } else if (may_spin && idle_rounds < kSpinRounds) {
         std::this_thread::yield();
     } else {
@@ -246,6 +253,7 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
         return;
     }
     if (synchronizes) {
+        send_host_changes();
         send_output(options_.output, codec::NoticeType::output);
         send_output(options_.errors, codec::NoticeType::errors);
     }
@@ -264,6 +272,14 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
     if (!sent) {
         stop(sent.error().message);
     }
+}
+
+void Worker::send_host_changes() {
+    host_mirrors.collect([this](auto record) { send_host_change(record); });
+}
+
+void Worker::send_host_change(std::span<const std::byte> record) {
+    notify_bytes(codec::NoticeType::host_memory, record.data(), record.size());
 }
 
 void Worker::send_output(DeviceOutput* output, codec::NoticeType type) {

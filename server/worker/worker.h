@@ -26,12 +26,14 @@
 #include "server/worker/graph_turns.h"
 #include "server/worker/handle_table.h"
 #include "server/worker/helpers.h"
+#include "server/worker/host_mirrors.h"
 #include "server/worker/images.h"
 #include "server/worker/inbox.h"
 #include "server/worker/incoming.h"
 #include "server/worker/link_state.h"
 #include "server/worker/objects.h"
 #include "server/worker/output.h"
+#include "server/worker/pinned_memory.h"
 #include "server/worker/scheduler.h"
 #include "server/worker/staging.h"
 
@@ -84,6 +86,7 @@ class Worker final : public wire::Receiver {
     std::atomic<std::size_t> held_bytes{0};
 
     const driver::Api& api;
+    PinnedMemory pinned;  // of graphs; before all that may hold some of it
     Objects objects;
     HandleTable handles;
     Scheduler scheduler;
@@ -94,6 +97,7 @@ class Worker final : public wire::Receiver {
     Incoming incoming;
     Images images;
     MemoryAccount memory;
+    HostMirrors host_mirrors;
     std::map<std::uint64_t, Slab> slabs;                   // by address
     std::set<std::pair<CUdevice, CUdevice>> peers;         // (device, whose memory it may reach)
     std::map<std::uint64_t, Allocation> allocations;       // of cuMemCreate, by handle
@@ -118,6 +122,8 @@ class Worker final : public wire::Receiver {
     }
 
     wire::Channel& channel() { return *channel_; }
+    // Before the client is told that something is complete: what the GPU wrote to mapped host memory by then.
+    void send_host_changes();
     void memory_changed();
     [[nodiscard]] bool in_window(std::uint64_t address, std::uint64_t bytes) const;
 
@@ -127,6 +133,10 @@ class Worker final : public wire::Receiver {
     std::unordered_map<CUlinkState, std::shared_ptr<LinkState>> link_states;      // by client handle
     std::unordered_map<CUgraphExec, std::shared_ptr<GraphExec>> executable_graphs;  // the same
     GraphTurns graph_turns{*this};
+    // Nodes that were added to graphs of the driver, those within child graphs included.
+    std::unordered_map<CUgraph, std::uint64_t> added_nodes;
+    std::uint64_t all_added_nodes = 0;
+    std::unordered_map<CUgraph, unsigned> graph_levels;  // how deep the driver's graphs within others lie
     std::size_t captures = 0;  // that have begun and not ended
     std::string dot_text;  // of the last gpGraphDot
 
@@ -151,6 +161,7 @@ class Worker final : public wire::Receiver {
     bool take_frame(const std::shared_ptr<Frame>& frame);
     void pause(unsigned& idle_rounds);
     CUresult take_latched(const Command& command);
+    void send_host_change(std::span<const std::byte> record);
     void send_output(DeviceOutput* output, codec::NoticeType type);
     void notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes);
 

@@ -137,9 +137,11 @@ void explicit_graph(const GraphWork& work, const Device& device) {
     check(type == CU_GRAPH_NODE_TYPE_MEMSET, "type of a node");
     CUDA_KERNEL_NODE_PARAMS seen{};
     DRIVER_OK(cuGraphKernelNodeGetParams(chain.first, &seen));
-    check(seen.gridDimX == GraphWork::blocks && seen.blockDimX == GraphWork::threads && seen.func == work.add &&
-              *static_cast<unsigned*>(seen.kernelParams[2]) == 5,
-          "parameters of a kernel node");
+    check(seen.gridDimX == GraphWork::blocks && seen.blockDimX == GraphWork::threads, "a kernel node's shape: %u, %u",
+          seen.gridDimX, seen.blockDimX);
+    check(seen.func == work.add, "a kernel node's function");
+    check(seen.kernelParams != nullptr && *static_cast<unsigned*>(seen.kernelParams[2]) == 5,
+          "a kernel node's arguments");
     CUgraphNode before = nullptr;
     size_t count = 1;
     DRIVER_OK(cuGraphNodeGetDependencies(chain.second, &before, nullptr, &count));

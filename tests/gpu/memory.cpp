@@ -164,9 +164,5 @@ int main(int argc, char** argv) {
     program.section("stream_ordered", [&] { stream_ordered(device, module); });
     program.section("pools", [&] { memory_pools(device); });
     program.section("host_memory", [&] { host_memory(device); });
-    // A kernel that reads and writes pinned host memory: over a network this is promised only at synchronizations, and
-    // not by every transport.
-    program.section(
-        "mapped_host_kernel", [&] { mapped_host_kernel(module); }, false);
     return program.finish();
 }

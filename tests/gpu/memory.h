@@ -11,6 +11,5 @@ void virtual_memory(const Device& device, const Module& module);
 void stream_ordered(const Device& device, const Module& module);
 void memory_pools(const Device& device);
 void host_memory(const Device& device);
-void mapped_host_kernel(const Module& module);
 
 }  // namespace gpupool::programs

@@ -197,18 +197,4 @@ void host_memory(const Device& device) {
     DRIVER_OK(cuMemFree(block));
 }
 
-void mapped_host_kernel(const Module& module) {
-    constexpr unsigned words = 1000;
-    unsigned* pinned = nullptr;
-    CUdeviceptr address = 0;
-    DRIVER_OK(cuMemHostAlloc(reinterpret_cast<void**>(&pinned), words * sizeof(unsigned), CU_MEMHOSTALLOC_DEVICEMAP));
-    std::fill_n(pinned, words, 5u);
-    DRIVER_OK(cuMemHostGetDevicePointer(&address, pinned, 0));
-    DRIVER_OK(launch(module.function("add_value"), (words + 127) / 128, 128, nullptr, address, words, 6u));
-    DRIVER_OK(cuCtxSynchronize());
-    check(std::all_of(pinned, pinned + words, [](unsigned value) { return value == 11; }),
-          "a kernel changed pinned host memory");
-    DRIVER_OK(cuMemFreeHost(pinned));
-}
-
 }  // namespace gpupool::programs

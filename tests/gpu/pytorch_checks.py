@@ -5,12 +5,9 @@ The same seeds give the same values, so the lines of a native and of a forwarded
 volatile (memory in use, times) are the exception. Needs nothing but torch. Exit status: 0 when every check held.
 """
 
-import argparse
-import json
 import os
 import sys
 import threading
-import traceback
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums in the same order every time
 
@@ -18,16 +15,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as functional
 
-CHECKS = []
-
-
-def check(function=None, *, volatile=False):
-    def register(body):
-        CHECKS.append((body.__name__, body, volatile))
-        return body
-
-    return register(function) if function else register
-
+import checks
+from checks import check
 
 def random(*shape, seed=0, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
@@ -373,37 +362,9 @@ def memory_allocated():
     return torch.cuda.memory_allocated()
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", metavar="FILE", help="write the values as JSON, too")
-    parser.add_argument("names", nargs="*", help="checks to run (all)")
-    arguments = parser.parse_args()
+if __name__ == "__main__":
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
-
-    results = {}
-    for name, body, volatile in CHECKS:
-        if arguments.names and name not in arguments.names:
-            continue
-        try:
-            results[name] = {"value": str(body()), "held": True, "volatile": volatile}
-        except Exception as error:  # one check's failure must not hide the others'
-            traceback.print_exc(file=sys.stderr)
-            first_line = (str(error).strip().splitlines() or [""])[0]
-            results[name] = {"value": f"{type(error).__name__}:_{first_line}".replace(" ", "_"), "held": False,
-                             "volatile": volatile}
-        print(name, ("" if results[name]["held"] else "FAILED_") + results[name]["value"], flush=True)
-        if name == "is_available" and not results[name]["held"]:
-            break  # without a GPU the others only repeat it
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"torch": torch.__version__, "checks": results}, file, indent=1)
-    failed = [name for name, result in results.items() if not result["held"]]
-    print(f"pytorch: {len(results) - len(failed)} checks held, {len(failed)} failed")
-    return 1 if failed or not results else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(checks.main(__doc__, versions={"torch": torch.__version__}))

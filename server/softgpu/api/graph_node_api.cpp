@@ -117,8 +117,8 @@ CUresult get_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
                    call.block[1],
                    call.block[2],
                    call.shared_bytes,
-                   kernel.addresses.empty() ? nullptr : const_cast<void**>(kernel.addresses.data()),
-                   nullptr,
+                   kernel.packed || kernel.addresses.empty() ? nullptr : const_cast<void**>(kernel.addresses.data()),
+                   kernel.packed ? const_cast<void**>(kernel.extra.data()) : nullptr,
                    nullptr,
                    reinterpret_cast<CUcontext>(call.module->context.get())};
     });

@@ -6,6 +6,7 @@
 // threads. It is never held while work is submitted or waited for. Errors: CUresult, as the driver gives them.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,7 +28,11 @@ using NodePtr = std::shared_ptr<Node>;
 struct KernelPayload {
     KernelCall call;
     std::map<int, CUlaunchAttributeValue> attributes;
-    std::vector<void*> addresses;  // into call.params: what a query of the parameters gives
+    // What a query of the parameters gives, in the form that the node was made with: both point into this payload.
+    std::vector<void*> addresses;
+    bool packed = false;  // made with one buffer of all arguments (CU_LAUNCH_PARAM_*)
+    std::size_t packed_bytes = 0;
+    std::array<void*, 5> extra{};
 };
 struct CopyPayload {
     CUDA_MEMCPY3D copy{};

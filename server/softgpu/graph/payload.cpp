@@ -20,6 +20,9 @@ PayloadPtr share_kernel(KernelPayload kernel) {
     auto* base = reinterpret_cast<std::uint8_t*>(made.call.params.data());
     made.addresses.clear();
     for (const auto& param : made.call.function->code->params) made.addresses.push_back(base + param.offset_bytes);
+    made.packed_bytes = made.call.function->code->param_bytes;
+    made.extra = {CU_LAUNCH_PARAM_BUFFER_POINTER, base, CU_LAUNCH_PARAM_BUFFER_SIZE, &made.packed_bytes,
+                  CU_LAUNCH_PARAM_END};
     return result;
 }
 
@@ -101,6 +104,7 @@ CUresult make_kernel(const CUDA_KERNEL_NODE_PARAMS& params, PayloadPtr& payload)
     if (request.function == nullptr) return CUDA_ERROR_INVALID_VALUE;
     KernelPayload kernel;
     if (const CUresult error = make_kernel_call(request, kernel.call); error != CUDA_SUCCESS) return error;
+    kernel.packed = request.extra != nullptr;
     payload = share_kernel(std::move(kernel));
     return CUDA_SUCCESS;
 }

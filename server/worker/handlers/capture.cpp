@@ -79,10 +79,11 @@ Outcome gpCaptureEnd(Worker& worker, Command& command, codec::Slots<calls::gpCap
     if (status == CU_STREAM_CAPTURE_STATUS_NONE) {
         note_end_of_capture(worker);
     }
-    if (slots.at<Call::discard>().value != 0 && result == CUDA_SUCCESS) {
+    const bool full = worker.handles.size() >= HandleTable::kMaxHandles;
+    if ((slots.at<Call::discard>().value != 0 || full) && result == CUDA_SUCCESS) {
         driver::call(worker.api.cuGraphDestroy, graph);
         graph = nullptr;
-        result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        result = full ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
     slots.at<Call::graph>().object = graph;
     return result;
@@ -124,7 +125,7 @@ Outcome gpCaptureCopy(Worker& worker, Command& command, codec::Slots<calls::gpCa
     if (stream == nullptr) {
         return result;
     }
-    if (!stream->capturing || slots.at<Call::shape>().value == nullptr) {
+    if (slots.at<Call::shape>().value == nullptr || !captures_now(worker, *stream)) {
         return CUDA_ERROR_ILLEGAL_STATE;
     }
     GraphNode node;
@@ -156,10 +157,9 @@ Outcome gpCaptureHostFunction(Worker& worker, Command& command, codec::Slots<cal
     if (stream == nullptr) {
         return result;
     }
-    if (!stream->capturing) {
+    if (!captures_now(worker, *stream)) {
         return CUDA_ERROR_ILLEGAL_STATE;
     }
-    worker.scheduler.enter(stream->context);
     return driver::call(worker.api.cuLaunchHostFunc, stream->driver, static_cast<CUhostFn>(placeholder_function),
                         codec::from_wire<void*>(slots.at<Call::function>().value));
 }

@@ -75,7 +75,10 @@ void end_context(Worker& worker, const Command& command, CUcontext client, std::
         forget_context(worker, client);
         const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
         worker.helpers.run([result, end] { *result = end(); },
-                           [&worker, command, result] { worker.answer(command, *result); });
+                           [&worker, command, client, result] {
+                               worker.host_mirrors.release_of(client);
+                               worker.answer(command, *result);
+                           });
     });
 }
 

@@ -206,6 +206,9 @@ Outcome begin(Worker& worker, Command& command, CUstream handle, DeviceSide side
         transfer_failed(worker, transfer);
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // gpCaptureCopy
     }
+    if ((transfer & codec::kTransferOfWorker) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;  // a graph's
+    }
     if (std::is_same_v<Operation, CopyIn> && !worker.incoming.begin(transfer)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -365,12 +368,9 @@ Outcome gpCopyShapedFromDevice(Worker& worker, Command& command, codec::Slots<ca
 Outcome gpCopyShapedOnDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyShapedOnDevice>& slots) {
     using Call = calls::gpCopyShapedOnDevice;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
-    if (stream == nullptr) {
-        return result;
-    }
-    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
-        return Outcome::hold(*stream);
+    StreamState* stream = nullptr;
+    if (auto waiting = await_turn(worker, command, slots.at<Call::stream>().value, stream)) {
+        return std::move(*waiting);
     }
     DeviceSide side;
     std::uint64_t bytes = 0;

@@ -8,12 +8,14 @@
 #include <iterator>
 
 #include "server/worker/graph_params.h"
+#include "server/worker/graph_shape.h"
 #include "server/worker/serve.h"
 
 namespace gpupool::worker::handlers {
 namespace {
 
 constexpr std::size_t kMaxExecutables = 64u << 10;
+constexpr std::uint64_t kMaxAddedNodes = 2u << 20;  // of all graphs, those within others included
 
 template <class Handle>
 CUresult translate(const Worker& worker, Handle& handle) {
@@ -27,37 +29,100 @@ std::shared_ptr<GraphExec> executable(const Worker& worker, CUgraphExec client) 
     return it == worker.executable_graphs.end() ? nullptr : it->second;
 }
 
-// The nodes end with their graph: the driver may give their handles to others.
-void forget_nodes(Worker& worker, CUgraph graph) {
-    std::size_t count = 0;
-    if (driver::call(worker.api.cuGraphGetNodes, graph, static_cast<CUgraphNode*>(nullptr), &count) != CUDA_SUCCESS ||
-        count == 0) {
+// A graph and all within it.
+struct Contents {
+    std::vector<CUgraphNode> nodes;
+    std::vector<CUgraph> graphs;
+
+    void add(const driver::Api& api, CUgraph graph, unsigned level = 1) {
+        graphs.push_back(graph);
+        std::vector<CUgraphNode> own;
+        nodes_of(api, graph, own);
+        nodes.insert(nodes.end(), own.begin(), own.end());
+        for (const CUgraphNode node : own) {
+            add_child(api, node, level);
+        }
+    }
+    // Of a node at `level`.
+    void add_child(const driver::Api& api, CUgraphNode node, unsigned level) {
+        CUgraph child = nullptr;
+        if (level < kMaxGraphDepth && child_of(api, node, child) == CUDA_SUCCESS && child != nullptr) {
+            add(api, child, level + 1);
+        }
+    }
+    // They have ended: the driver may give their handles to others.
+    void forget(Worker& worker) const {
+        for (const CUgraphNode node : nodes) {
+            worker.handles.forget_driver(node);
+        }
+        for (const CUgraph graph : graphs) {
+            if (const auto added = worker.added_nodes.find(graph); added != worker.added_nodes.end()) {
+                worker.all_added_nodes -= added->second;
+                worker.added_nodes.erase(added);
+            }
+            worker.graph_levels.erase(graph);
+            worker.handles.forget_driver(graph);
+        }
+    }
+};
+
+unsigned level_of(const Worker& worker, CUgraph graph) {
+    const auto it = worker.graph_levels.find(graph);
+    return it == worker.graph_levels.end() ? 1 : it->second;
+}
+
+// The driver has made `node` of a graph at `level`: graphs within it may be added to as well.
+void note_levels(Worker& worker, CUgraphNode node, unsigned level) {
+    CUgraph child = nullptr;
+    std::vector<CUgraphNode> nodes;
+    if (child_of(worker.api, node, child) != CUDA_SUCCESS || child == nullptr ||
+        nodes_of(worker.api, child, nodes) != CUDA_SUCCESS) {
         return;
     }
-    std::vector<CUgraphNode> nodes(count);
-    driver::call(worker.api.cuGraphGetNodes, graph, nodes.data(), &count);
-    for (const CUgraphNode node : nodes) {
-        CUgraphNodeType type{};
-        CUgraph child = nullptr;
-        if (driver::call(worker.api.cuGraphNodeGetType, node, &type) == CUDA_SUCCESS &&
-            type == CU_GRAPH_NODE_TYPE_GRAPH &&
-            driver::call(worker.api.cuGraphChildGraphNodeGetGraph, node, &child) == CUDA_SUCCESS) {
-            forget_nodes(worker, child);
-            worker.handles.forget_driver(child);
-        }
-        worker.handles.forget_driver(node);
+    worker.graph_levels[child] = level + 1;
+    for (const CUgraphNode inner : nodes) {
+        note_levels(worker, inner, level + 1);
     }
 }
 
+// How many nodes the driver will make of what is to be added; refused when that is too much.
+CUresult nodes_to_add(Worker& worker, CUgraph graph, const CUgraphNodeParams& added, std::uint64_t& nodes) {
+    nodes = 1;
+    if (added.type == CU_GRAPH_NODE_TYPE_GRAPH) {
+        GraphShape child;
+        if (const CUresult result = shape_of(worker.api, added.graph.graph, kMaxGraphNodes, child);
+            result != CUDA_SUCCESS) {
+            return result;
+        }
+        if (level_of(worker, graph) + child.depth > kMaxGraphDepth) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        nodes += child.nodes;
+    }
+    std::uint64_t& in_graph = worker.added_nodes[graph];
+    const auto fits = [&] {
+        return in_graph + nodes <= kMaxGraphNodes && worker.all_added_nodes + nodes <= kMaxAddedNodes;
+    };
+    GraphShape now;
+    if (!fits() && shape_of(worker.api, graph, kMaxGraphNodesAtAll, now) == CUDA_SUCCESS && now.nodes < in_graph) {
+        worker.all_added_nodes -= in_graph - now.nodes;  // some were destroyed since
+        in_graph = now.nodes;
+    }
+    return fits() ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult launch(Worker& worker, const Command& command, StreamState& stream, const std::shared_ptr<GraphExec>& graph) {
+    if (stream.capturing) {
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // the captured graph would use this one's memory
+    }
     CUresult result = worker.scheduler.enter(worker.context_of(command));
     if (result == CUDA_SUCCESS) {
         result = driver::call(worker.api.cuGraphLaunch, graph->driver(), stream.driver);
         worker.scheduler.issued(stream, graph->cost());
     }
-    if (result == CUDA_SUCCESS && !graph->turns().empty()) {
-        worker.graph_turns.begin(graph);
-        worker.scheduler.mark(stream, [&worker, graph](CUresult) { worker.graph_turns.end(graph); });
+    if (result == CUDA_SUCCESS && !graph->turns()->list.empty()) {
+        worker.graph_turns.begin(graph->turns());
+        worker.scheduler.mark(stream, [&worker, turns = graph->turns()](CUresult) { worker.graph_turns.end(turns); });
     }
     return result;
 }
@@ -109,12 +174,16 @@ Outcome gpGraphAddNode(Worker& worker, Command& command, codec::Slots<calls::gpG
         return CUDA_ERROR_INVALID_VALUE;
     }
     NodeParameters parameters;
-    CUresult result =
-        parameters.read(worker.handles, worker.objects, node, slots.at<Call::payload>().object);
+    CUresult result = parameters.read(worker.handles, worker.objects, node, slots.at<Call::payload>().object);
     if (result == CUDA_SUCCESS) {
         result = worker.scheduler.enter(worker.context_of(command));
     }
     if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    std::uint64_t nodes = 0;
+    if (result = nodes_to_add(worker, slots.at<Call::graph>().value, parameters.driver, nodes);
+        result != CUDA_SUCCESS) {
         return result;
     }
     const CUgraphEdgeData* const edges =
@@ -124,6 +193,11 @@ Outcome gpGraphAddNode(Worker& worker, Command& command, codec::Slots<calls::gpG
                           slots.at<Call::dependency_count>().value, &parameters.driver);
     if (result != CUDA_SUCCESS) {
         return result;
+    }
+    worker.added_nodes[slots.at<Call::graph>().value] += nodes;
+    worker.all_added_nodes += nodes;
+    if (node.type == CU_GRAPH_NODE_TYPE_GRAPH) {
+        note_levels(worker, slots.at<Call::created>().object, level_of(worker, slots.at<Call::graph>().value));
     }
     slots.at<Call::address>().object =
         node.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? parameters.driver.alloc.dptr : CUdeviceptr{0};
@@ -162,8 +236,8 @@ Outcome gpGraphNodeGetParams(Worker& worker, Command& command, codec::Slots<call
         return CUDA_ERROR_INVALID_VALUE;
     }
     worker.scheduler.enter(worker.context_of(command));
-    return describe(worker.api, worker.handles, asked, slots.at<Call::node>().object,
-                    slots.at<Call::payload>().object, slots.at<Call::payload_bytes>().object);
+    return describe(worker.api, worker.handles, asked, slots.at<Call::node>().object, slots.at<Call::payload>().object,
+                    slots.at<Call::payload_bytes>().object);
 }
 
 Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls::gpGraphInstantiate>& slots) {
@@ -186,7 +260,7 @@ Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls:
         CUresult result = CUDA_SUCCESS;
     };
     const auto work = std::make_shared<Work>();
-    work->made = std::make_shared<GraphExec>(worker.api);
+    work->made = std::make_shared<GraphExec>(worker.api, worker.pinned);
     const driver::Api& api = worker.api;
     worker.helpers.run(
         [&api, work, graph, context = context->driver, flags = slots.at<Call::flags>().value] {
@@ -194,6 +268,9 @@ Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls:
             work->result = work->made->instantiate(graph, flags, work->error_node, work->outcome);
         },
         [&worker, command, work, client = codec::from_wire<CUgraphExec>(slots.at<Call::executable>().minted)] {
+            if (work->result == CUDA_SUCCESS && worker.executable_graphs.contains(client)) {
+                work->result = CUDA_ERROR_INVALID_VALUE;  // the name was given to another meanwhile
+            }
             if (work->result == CUDA_SUCCESS) {
                 worker.executable_graphs[client] = work->made;
                 worker.handles.bind(client, work->made->driver());
@@ -225,8 +302,59 @@ Outcome cuGraphDestroy(Worker& worker, Command& command, codec::Slots<calls::cuG
         return CUDA_ERROR_INVALID_VALUE;
     }
     worker.scheduler.enter(worker.context_of(command));
-    forget_nodes(worker, graph);
-    return driver::call(worker.api.cuGraphDestroy, graph);
+    Contents contents;
+    contents.add(worker.api, graph);
+    const CUresult result = driver::call(worker.api.cuGraphDestroy, graph);
+    if (result == CUDA_SUCCESS) {
+        contents.forget(worker);
+    }
+    return result;
+}
+
+Outcome cuGraphDestroyNode(Worker& worker, Command& command, codec::Slots<calls::cuGraphDestroyNode>& slots) {
+    CUgraphNode node = slots.at<calls::cuGraphDestroyNode::hNode>().value;
+    if (translate(worker, node) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    Contents within;
+    within.add_child(worker.api, node, 1);
+    const CUresult result = driver::call(worker.api.cuGraphDestroyNode, node);
+    if (result == CUDA_SUCCESS) {
+        within.forget(worker);
+    }
+    return result;
+}
+
+// A copy counts as if its nodes had been added.
+Outcome cuGraphClone(Worker& worker, Command& command, codec::Slots<calls::cuGraphClone>& slots) {
+    using Call = calls::cuGraphClone;
+    CUgraph original = slots.at<Call::originalGraph>().value;
+    if (translate(worker, original) != CUDA_SUCCESS || slots.at<Call::phGraphClone>().value == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    GraphShape shape;
+    CUresult result = shape_of(worker.api, original, kMaxGraphNodesAtAll, shape);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (worker.all_added_nodes + shape.nodes > kMaxAddedNodes) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUgraph& clone = slots.at<Call::phGraphClone>().object;
+    result = driver::call(worker.api.cuGraphClone, &clone, original);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    worker.added_nodes[clone] = shape.nodes;
+    worker.all_added_nodes += shape.nodes;
+    std::vector<CUgraphNode> nodes;
+    nodes_of(worker.api, clone, nodes);
+    for (const CUgraphNode node : nodes) {
+        note_levels(worker, node, 1);
+    }
+    return CUDA_SUCCESS;
 }
 
 Outcome cuGraphLaunch(Worker& worker, Command& command, codec::Slots<calls::cuGraphLaunch>& slots) {
@@ -249,12 +377,9 @@ Outcome cuGraphLaunch(Worker& worker, Command& command, codec::Slots<calls::cuGr
 Outcome cuGraphUpload(Worker& worker, Command& command, codec::Slots<calls::cuGraphUpload>& slots) {
     using Call = calls::cuGraphUpload;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.at<Call::hStream>().value, result);
-    if (stream == nullptr) {
-        return result;
-    }
-    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
-        return Outcome::hold(*stream);
+    StreamState* stream = nullptr;
+    if (auto waiting = await_turn(worker, command, slots.at<Call::hStream>().value, stream)) {
+        return std::move(*waiting);
     }
     const auto graph = executable(worker, slots.at<Call::hGraphExec>().value);
     if (graph == nullptr) {
@@ -297,10 +422,7 @@ Outcome cuGraphNodeSetEnabled(Worker& worker, Command& command, codec::Slots<cal
         return CUDA_ERROR_INVALID_VALUE;
     }
     worker.scheduler.enter(worker.context_of(command));
-    const CUresult result = graph->own_node(node, node);
-    return result != CUDA_SUCCESS ? result
-                                  : driver::call(worker.api.cuGraphNodeSetEnabled, graph->driver(), node,
-                                                 slots.at<Call::isEnabled>().value);
+    return graph->enable(node, slots.at<Call::isEnabled>().value);
 }
 
 Outcome cuGraphNodeGetEnabled(Worker& worker, Command& command, codec::Slots<calls::cuGraphNodeGetEnabled>& slots) {
@@ -361,12 +483,17 @@ Outcome gpGraphDot(Worker& worker, Command& command, codec::Slots<calls::gpGraph
     }
     const CUresult result = driver::call(worker.api.cuGraphDebugDotPrint, graph, static_cast<const char*>(path),
                                          slots.at<Call::flags>().value);
-    std::ifstream file(path);
-    worker.dot_text.assign(std::istreambuf_iterator<char>(file), {});
+    worker.dot_text.clear();
+    const off_t bytes = lseek(descriptor, 0, SEEK_END);
+    const bool fits = bytes >= 0 && static_cast<std::uint64_t>(bytes) <= kMaxText;
+    if (fits && result == CUDA_SUCCESS) {
+        std::ifstream file(path);
+        worker.dot_text.assign(std::istreambuf_iterator<char>(file), {});
+    }
     close(descriptor);
     unlink(path);
     slots.at<Call::bytes>().object = worker.dot_text.size();
-    return worker.dot_text.size() > kMaxText ? CUDA_ERROR_OUT_OF_MEMORY : result;
+    return fits ? result : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 Outcome gpGraphDotRead(Worker& worker, Command&, codec::Slots<calls::gpGraphDotRead>& slots) {

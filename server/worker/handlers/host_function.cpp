@@ -39,12 +39,9 @@ CUresult take_word(Worker& worker, Worker::HostFunctionWait& wait) {
 Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpHostFunction>& slots) {
     using Call = calls::gpHostFunction;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
-    if (stream == nullptr) {
-        return result;
-    }
-    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
-        return Outcome::hold(*stream);
+    StreamState* stream = nullptr;
+    if (auto waiting = await_turn(worker, command, slots.at<Call::stream>().value, stream)) {
+        return std::move(*waiting);
     }
     if (stream->capturing) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // gpCaptureHostFunction
@@ -61,6 +58,7 @@ Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpH
     worker.host_functions[ticket] = wait;
     // Everything before it is complete: the client may run it.
     worker.scheduler.mark(*stream, [&worker, ticket](CUresult status) {
+        worker.send_host_changes();
         worker.notify(codec::NoticeType::host_function, codec::HostFunctionNotice{ticket, status, 0});
     });
     result = driver::call(worker.api.cuStreamWaitValue32_v2, stream->driver, wait.device_word, cuuint32_t{1},

@@ -68,12 +68,9 @@ void note_failure(const Worker& worker, const LaunchShape& launch, CUfunction fu
 Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>& slots) {
     using Call = calls::gpLaunch;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
-    if (stream == nullptr) {
-        return result;
-    }
-    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
-        return Outcome::hold(*stream);
+    StreamState* stream = nullptr;
+    if (auto waiting = await_turn(worker, command, slots.at<Call::stream>().value, stream)) {
+        return std::move(*waiting);
     }
     LaunchShape& launch = slots.at<Call::launch>().object;
     std::vector<CUlaunchAttribute>& attributes = slots.at<Call::attributes>().object;

@@ -187,12 +187,9 @@ namespace {
 template <class Call, class Allocate>
 Outcome allocate_in_order(Worker& worker, Command& command, codec::Slots<Call>& slots, Allocate allocate) {
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.template at<Call::hStream>().value, result);
-    if (stream == nullptr) {
-        return result;
-    }
-    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
-        return Outcome::hold(*stream);
+    StreamState* stream = nullptr;
+    if (auto waiting = await_turn(worker, command, slots.template at<Call::hStream>().value, stream)) {
+        return std::move(*waiting);
     }
     const std::uint64_t bytes = slots.template at<Call::bytesize>().value;
     const CUdevice device = stream->context->device;
@@ -239,12 +236,9 @@ Outcome cuMemAllocFromPoolAsync(Worker& worker, Command& command, codec::Slots<c
 Outcome cuMemFreeAsync(Worker& worker, Command& command, codec::Slots<calls::cuMemFreeAsync>& slots) {
     using Call = calls::cuMemFreeAsync;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.at<Call::hStream>().value, result);
-    if (stream == nullptr) {
-        return result;
-    }
-    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
-        return Outcome::hold(*stream);
+    StreamState* stream = nullptr;
+    if (auto waiting = await_turn(worker, command, slots.at<Call::hStream>().value, stream)) {
+        return std::move(*waiting);
     }
     const CUdeviceptr address = slots.at<Call::dptr>().value;
     worker.scheduler.enter(stream->context);

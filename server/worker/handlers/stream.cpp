@@ -62,6 +62,7 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
                     state->streams.erase(it);
                 }
             }
+            note_captures(worker);  // a capture ends with its first stream
         });
     };
     // Completions that are still to be polled refer to the stream: it goes when they have.

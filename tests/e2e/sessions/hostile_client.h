@@ -85,6 +85,7 @@ class HostileClient {
     [[nodiscard]] std::size_t deferred_errors() const { return deferred_errors_.size(); }
     [[nodiscard]] std::vector<codec::DeferredErrorNotice> errors() const { return deferred_errors_; }
     [[nodiscard]] std::uint64_t worker_resident_bytes() const;
+    [[nodiscard]] auto worker_process_id() const { return session_.worker_process_id; }
 
     void leave();
     void stop_acknowledging() { acknowledging_ = false; }
@@ -98,9 +99,11 @@ class HostileClient {
     template <class Call, int... Index>
     std::uint64_t add_arguments(std::integer_sequence<int, Index...>, calls::ArgumentOf<Call, Index>... arguments) {
         const void* const addresses[] = {static_cast<const void*>(&arguments)..., nullptr};
-        std::vector<std::byte> body(codec::command_bytes<Call>(addresses));
+        const std::size_t bytes = codec::command_bytes<Call>(addresses);
+        std::vector<std::byte> body(bytes + 1);  // never empty: gcc 12 warns of writing into nothing
         codec::Writer out(body.data());
         codec::write_command<Call>(out, addresses);
+        body.resize(bytes);
         return add_record(Call::kOpcode, body);
     }
     void greet(const std::string& name);

@@ -252,5 +252,79 @@ TEST_F(HostileLimits, OptionsThatAreAddressesDoNotReachTheDriver) {
     EXPECT_TRUE(client_->alive());
 }
 
+class HostileMirrors : public HostileLimits {
+  protected:
+    static constexpr std::uint64_t kSomewhere = 0x300000000000;  // nobody's
+    int make(std::uint64_t address, std::uint64_t bytes) {
+        return client_->call<calls::gpHostMirror>(context_, CUdeviceptr{address}, bytes).value_or(-1);
+    }
+    int end(std::uint64_t address) { return client_->call<calls::gpHostUnmirror>(CUdeviceptr{address}).value_or(-1); }
+    int write(const std::vector<std::uint64_t>& words) {
+        return client_->call<calls::gpHostWrite>(reinterpret_cast<const unsigned char*>(words.data()), words.size() * 8)
+            .value_or(-1);
+    }
+    // A record of one word at `address`.
+    static std::vector<std::uint64_t> record(std::uint64_t address) {
+        return {address, 8ull | 8ull << 32, 0xffull | 0x1122334455667700ull, 0};
+    }
+};
+
+TEST_F(HostileMirrors, OnlyWhereTheWorkerHasNothing) {
+    EXPECT_EQ(make(0, 0), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_NE(make(0, 4096), CUDA_SUCCESS);
+    EXPECT_NE(make(~0ull - 4096, 4096), CUDA_SUCCESS);
+    EXPECT_NE(make(~0ull, 1), CUDA_SUCCESS);
+    EXPECT_NE(make(1, ~0ull), CUDA_SUCCESS);
+    EXPECT_NE(make(HostileClient::kWindowBase, 4096), CUDA_SUCCESS);
+    // Where its own program, libraries and stacks are.
+    std::ifstream maps("/proc/" + std::to_string(client_->worker_process_id()) + "/maps");
+    int taken = 0;
+    for (std::string line; std::getline(maps, line) && taken < 40; ++taken) {
+        EXPECT_NE(make(std::stoull(line, nullptr, 16), 4096), CUDA_SUCCESS) << line;
+    }
+    EXPECT_GT(taken, 10);
+    EXPECT_TRUE(client_->alive());
+}
+
+TEST_F(HostileMirrors, OneAtATimeAndEndedOnce) {
+    EXPECT_EQ(make(kSomewhere, 10000), CUDA_SUCCESS);
+    EXPECT_NE(make(kSomewhere, 10000), CUDA_SUCCESS);
+    EXPECT_NE(make(kSomewhere + 4096, 100), CUDA_SUCCESS);
+    EXPECT_EQ(end(kSomewhere + 8), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(end(kSomewhere), CUDA_SUCCESS);
+    EXPECT_EQ(end(kSomewhere), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(make(kSomewhere, 10000), CUDA_SUCCESS);
+}
+
+TEST_F(HostileMirrors, NothingIsWrittenBesideThem) {
+    EXPECT_EQ(make(kSomewhere, 10000), CUDA_SUCCESS);
+    EXPECT_EQ(write(record(kSomewhere)), CUDA_SUCCESS);
+    EXPECT_EQ(write(record(kSomewhere + 9992)), CUDA_SUCCESS);
+    for (const std::uint64_t address :
+         {kSomewhere - 8, kSomewhere + 10000, kSomewhere + 3, std::uint64_t{0}, std::uint64_t{0x1000}, ~std::uint64_t{7}}) {
+        EXPECT_EQ(write(record(address)), CUDA_ERROR_INVALID_VALUE) << address;
+    }
+    auto lies = record(kSomewhere);
+    lies[1] = 0xfffffff8ull | 8ull << 32;
+    EXPECT_EQ(write(lies), CUDA_ERROR_INVALID_VALUE);
+    lies[1] = 8ull | 0xffffffffull << 32;
+    EXPECT_EQ(write(lies), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(write({}), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(end(kSomewhere), CUDA_SUCCESS);
+    EXPECT_EQ(write(record(kSomewhere)), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_TRUE(client_->alive());
+}
+
+TEST_F(HostileMirrors, NotWithoutEnd) {
+    int made = 0;
+    while (made < 64 && make(kSomewhere + made * (1ull << 30), 1ull << 30) == CUDA_SUCCESS) {
+        ++made;
+    }
+    EXPECT_EQ(made, 4);
+    EXPECT_EQ(make(kSomewhere + (1ull << 40), 1), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_TRUE(client_->alive());
+    expect_bounded();
+}
+
 }  // namespace
 }  // namespace gpupool::test

@@ -26,6 +26,23 @@ __global__ void append_ticket(unsigned* log, unsigned capacity, unsigned* next, 
     *next = slot + 1;
 }
 
+// Waits for a request, up to `limit` rounds, and answers with the next number.
+__global__ void answer_word(const volatile unsigned* request, volatile unsigned* answer, unsigned limit) {
+    for (unsigned i = 0; i < limit; i++) {
+        if (const unsigned value = *request; value != 0) {
+            *answer = value + 1;
+            __threadfence_system();
+            return;
+        }
+    }
+}
+
+__global__ void write_odd_bytes(unsigned char* to, unsigned count, unsigned char value) {
+    for (unsigned i = 2 * (blockIdx.x * blockDim.x + threadIdx.x) + 1; i < count; i += 2 * blockDim.x * gridDim.x) {
+        to[i] = value;
+    }
+}
+
 __global__ void store_word(unsigned* to, unsigned value) {
     *to = value;
 }

@@ -106,6 +106,54 @@ TEST(HostFunctionsOfTheClient, ArePendingUntilTheyHaveRun) {
     EXPECT_EQ(f.done, (std::vector{first, other}));
 }
 
+// A server that makes up tickets, or says the same thing again and again, while a function runs.
+TEST(HostFunctionsOfTheClient, NothingQueuesWithoutBound) {
+    Fixture& f = Fixture::fresh();
+    std::atomic<bool> go{false}, inside{false};
+    std::atomic<int> runs{0};
+    const auto first = f.functions.submit(stream(1), [&](CUresult) {
+        inside = true;
+        while (!go) {
+            std::this_thread::yield();
+        }
+    });
+    const auto second = f.functions.submit(stream(1), [&](CUresult) { ++runs; });
+    f.functions.due(first, CUDA_SUCCESS);
+    while (!inside) {
+        std::this_thread::yield();
+    }
+    for (std::uint64_t i = 0; i < 1000; ++i) {
+        f.functions.due(first, CUDA_SUCCESS);      // it runs
+        f.functions.due(second, CUDA_SUCCESS);     // once, and again
+        f.functions.due(1000 + i, CUDA_SUCCESS);  // none
+    }
+    EXPECT_EQ(f.functions.waiting(), 1u);
+    go = true;
+    ASSERT_TRUE(f.wait_for(2));
+    std::this_thread::sleep_for(20ms);
+    EXPECT_EQ(runs, 1);
+    EXPECT_EQ(f.done, (std::vector{first, second}));
+}
+
+TEST(HostFunctionsOfTheClient, OfGraphsAreBounded) {
+    Fixture& f = Fixture::fresh();
+    std::atomic<bool> go{false};
+    const auto wait = [&](CUresult) {
+        while (!go) {
+            std::this_thread::yield();
+        }
+    };
+    constexpr std::uint64_t kMost = HostFunctions::kMaxGraphFunctions, kFirst = 1ull << 63;
+    for (std::uint64_t i = 0; i < kMost; ++i) {
+        ASSERT_TRUE(f.functions.run_when_due(kFirst + i, wait)) << i;
+    }
+    EXPECT_FALSE(f.functions.run_when_due(kFirst + kMost, wait)) << "one too many";
+    EXPECT_FALSE(f.functions.run_when_due(kFirst, wait)) << "under way";
+    go = true;
+    ASSERT_TRUE(f.wait_for(static_cast<int>(kMost)));
+    EXPECT_TRUE(f.functions.run_when_due(kFirst + kMost, wait)) << "there is room again";
+}
+
 TEST(HostFunctionsOfTheClient, EndWithTheSession) {
     Fixture& f = Fixture::fresh();
     std::atomic<bool> ran{false};

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 
+#include "protocol/codec/record.h"
 #include "protocol/transport/inproc/connection.h"
 
 namespace gpupool::test {
@@ -200,6 +201,60 @@ TEST(Uploads, AskedForOutsideOfWhatThereIsSendNothing) {
     client.transfers.pull(upload, 0, 32);  // answered after the others
     EXPECT_EQ(client.worker.wait_for(upload, 32), data);
     EXPECT_EQ(client.worker.landed(upload), 32u);
+}
+
+// A worker's end that takes nothing: what is sent stays with the channel.
+struct StuckClient {
+    Nobody nobody;
+    std::unique_ptr<transport::Connection> there;
+    std::unique_ptr<wire::Channel> channel;
+    Transfers transfers;
+
+    StuckClient() {
+        auto [here, peer] = transport::inproc::make_pair(4096);
+        there = std::move(peer);
+        channel = std::make_unique<wire::Channel>(std::move(here), nobody);
+        channel->start();
+        transfers.start(*channel);
+    }
+};
+
+// A server that asks for a part twice has all of it sent by the count, and one that says that the transfer failed has
+// it over: the channel still reads the rest. AddressSanitizer sees whether that memory is there.
+TEST(Uploads, KeepTheirMemoryWhileTheChannelReadsIt) {
+    auto& client = *new StuckClient;
+    const auto data = pattern(100'000, 7);
+    const std::uint64_t transfer = client.transfers.begin_upload(std::span(data));
+    client.transfers.pull(transfer, 0, 100'000);
+    std::this_thread::sleep_for(20ms);
+    client.transfers.cancel(transfer);
+    std::atomic<bool> let_go{false};
+    std::thread waiter([&] { let_go = client.transfers.wait_sent(transfer); });
+    std::this_thread::sleep_for(50ms);
+    EXPECT_FALSE(let_go) << "the channel may still send it";
+    client.channel->close(0ms);
+    waiter.join();
+    EXPECT_TRUE(let_go);
+}
+
+TEST(Uploads, OfGraphsMayNotBeBegunWhileTheyAreUnderWay) {
+    auto& client = *new StuckClient;
+    constexpr std::uint64_t kTransfer = codec::kTransferOfWorker | 1;
+    EXPECT_TRUE(client.transfers.takes_named(kTransfer, 100'000));
+    client.transfers.send_unasked(kTransfer, {}, pattern(100'000, 8), 10'000);
+    EXPECT_FALSE(client.transfers.takes_named(kTransfer, 100'000));
+    for (int i = 0; i < 1000; ++i) {
+        client.transfers.pull(kTransfer, 0, 10'000);
+    }
+    std::this_thread::sleep_for(50ms);
+    client.transfers.cancel(kTransfer);
+    std::this_thread::sleep_for(20ms);
+    EXPECT_FALSE(client.transfers.takes_named(kTransfer, 100'000)) << "pieces of it are with the channel";
+    client.channel->close(0ms);
+    for (int i = 0; i < 500 && !client.transfers.takes_named(kTransfer, 100'000); ++i) {
+        std::this_thread::sleep_for(10ms);
+    }
+    EXPECT_TRUE(client.transfers.takes_named(kTransfer, codec::kMaxGraphCopyBytes)) << "nothing of it is left";
 }
 
 TEST(Uploads, EndWithTheSession) {

@@ -1,0 +1,132 @@
+#include "client/core/host_mirrors.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+namespace gpupool::client {
+namespace {
+
+constexpr std::chrono::milliseconds kWatchPause{1};
+constexpr int kWatchShare = 10;  // comparing takes at most this part of a core
+
+}  // namespace
+
+const codec::SharedBlock* HostMirrors::find(std::uint64_t address) const {
+    auto it = mirrors_.upper_bound(address);
+    if (it == mirrors_.begin()) {
+        return nullptr;
+    }
+    const codec::SharedBlock& block = std::prev(it)->second.block;
+    return address - block.address < block.bytes ? &block : nullptr;
+}
+
+bool HostMirrors::contains(std::uint64_t address) const {
+    if (!any()) {
+        return false;
+    }
+    const std::lock_guard lock(mutex_);
+    return find(address) != nullptr;
+}
+
+bool HostMirrors::add(std::uint64_t base, std::uint64_t bytes) {
+    codec::Twin twin(bytes);
+    if (twin.data() == nullptr) {
+        return false;
+    }
+    const std::lock_guard lock(mutex_);
+    Mirror& mirror = mirrors_[base];
+    mirror.block = {base, reinterpret_cast<std::byte*>(base), twin.data(), bytes};
+    mirror.twin = std::move(twin);
+    count_.store(mirrors_.size(), std::memory_order_release);
+    return true;
+}
+
+void HostMirrors::remove(std::uint64_t base) {
+    const std::lock_guard publishing(publishing_);
+    const std::lock_guard lock(mutex_);
+    mirrors_.erase(base);
+    count_.store(mirrors_.size(), std::memory_order_release);
+}
+
+CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::byte>)>& send) {
+    const std::lock_guard publishing(publishing_);
+    // Sending may wait for the other side, whose data the receiving thread takes with mutex_: never both at once.
+    std::vector<std::byte> records;
+    std::vector<std::size_t> ends;
+    const auto send_all = [&] {
+        CUresult result = CUDA_SUCCESS;
+        std::size_t begin = 0;
+        for (const std::size_t end : ends) {
+            result = result == CUDA_SUCCESS ? send(std::span(records).subspan(begin, end - begin)) : result;
+            begin = end;
+        }
+        records.clear();
+        ends.clear();
+        return result;
+    };
+    std::vector<std::uint64_t> bases;
+    {
+        const std::lock_guard lock(mutex_);
+        for (const auto& [base, mirror] : mirrors_) {
+            bases.push_back(base);
+        }
+    }
+    constexpr std::uint64_t kPartBytes = 1u << 20;
+    for (const std::uint64_t base : bases) {
+        for (std::uint64_t offset = 0;; offset += kPartBytes) {
+            {
+                const std::lock_guard lock(mutex_);
+                const codec::SharedBlock* const block = find(base);
+                if (block == nullptr || offset >= block->bytes) {
+                    break;
+                }
+                codec::SharedBlock part = *block;
+                part.address += offset;
+                part.memory += offset;
+                part.twin += offset;
+                part.bytes = std::min<std::size_t>(kPartBytes, block->bytes - offset);
+                codec::find_changes(part, [&](std::span<const std::byte> record) {
+                    records.insert(records.end(), record.begin(), record.end());
+                    ends.push_back(records.size());
+                });
+            }
+            if (const CUresult result = send_all(); result != CUDA_SUCCESS) {
+                return result;
+            }
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+bool HostMirrors::apply(std::span<const std::byte> record) {
+    const std::lock_guard lock(mutex_);
+    return codec::apply_changes(record, [&](std::uint64_t address) { return find(address); });
+}
+
+void HostMirrors::watch(std::function<bool()> publish) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (std::exchange(watching_, true)) {
+            return;
+        }
+    }
+    // Lives as long as the process, like the session.
+    std::thread([this, publish = std::move(publish)] {
+        std::chrono::steady_clock::duration pause = kWatchPause;
+        while (true) {
+            std::this_thread::sleep_for(pause);
+            const auto start = std::chrono::steady_clock::now();
+            if (any() && !publish()) {
+                return;
+            }
+            const auto took = std::chrono::steady_clock::now() - start;
+            // Without a mirror it only looks whether there is one again.
+            pause = any() ? std::max<std::chrono::steady_clock::duration>(kWatchPause, took * kWatchShare)
+                          : kWatchPause * 100;
+        }
+    }).detach();
+}
+
+}  // namespace gpupool::client

@@ -1,0 +1,62 @@
+// Pinned host memory that the GPU uses at its own address ("mapped", "zero copy"), over a transport that cannot share
+// it.
+//
+// The worker has a mirror of such memory, at the same address and registered with its driver. Both sides know what they
+// last agreed on (protocol/codec/memory_changes.h): what the program has written goes to the mirror before every
+// command that may let the GPU read it, what the GPU has written comes back before every reply that a program may
+// synchronize with. In between, a program and a kernel that poll each other's writes see them some milliseconds
+// late. Every comparison reads all mirrored memory, so large blocks make every launch slower.
+//
+// Only memory that the GPU was seen to be given has a mirror: its device pointer was asked for, or its address was an
+// argument of a launch, a memset, a copy or a memory operation.
+//
+// Ownership: blocks are the application's memory, their twins are kept here. Threads: any; apply() is the receiving
+//   thread's and never waits for a sender. Errors: the driver's.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "protocol/calls/cuda_api.h"
+#include "protocol/codec/memory_changes.h"
+
+namespace gpupool::client {
+
+class HostMirrors {
+  public:
+    [[nodiscard]] bool any() const { return count_.load(std::memory_order_acquire) != 0; }
+    [[nodiscard]] bool contains(std::uint64_t address) const;
+
+    // The worker has a mirror, full of zeros. False: no memory for the twin.
+    bool add(std::uint64_t base, std::uint64_t bytes);
+    void remove(std::uint64_t base);
+
+    // Hands over what the program has changed. Of two threads the second waits until the first has sent: whoever comes
+    // later must not overtake what it takes for known.
+    CUresult publish(const std::function<CUresult(std::span<const std::byte>)>& send);
+    // What the GPU has changed; false: no such memory.
+    bool apply(std::span<const std::byte> record);
+
+    // Calls `publish` every few milliseconds while there is a mirror, on a thread of its own.
+    void watch(std::function<bool()> publish);
+
+  private:
+    struct Mirror {
+        codec::SharedBlock block;
+        codec::Twin twin;
+    };
+    const codec::SharedBlock* find(std::uint64_t address) const;  // with mutex_ held
+
+    std::mutex publishing_;     // taken before mutex_, and held while sending
+    mutable std::mutex mutex_;  // guards what follows
+    std::map<std::uint64_t, Mirror> mirrors_;
+    std::atomic<std::size_t> count_{0};
+    bool watching_ = false;
+};
+
+}  // namespace gpupool::client

@@ -1,0 +1,74 @@
+// Mapped host memory: mirrors are registered with the driver on a helper thread, because that can wait for the GPU.
+
+#include "server/worker/serve.h"
+
+namespace gpupool::worker::handlers {
+
+Outcome gpHostMirror(Worker& worker, Command& command, codec::Slots<calls::gpHostMirror>& slots) {
+    using Call = calls::gpHostMirror;
+    const CUcontext client = slots.at<Call::context>().value;
+    const std::uint64_t address = slots.at<Call::address>().value;
+    const std::uint64_t bytes = slots.at<Call::bytes>().value;
+    const ContextState* const context = worker.objects.context(client);
+    if (context == nullptr || context->ending) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    HostMirrors::Pages pages;
+    if (const CUresult result = worker.host_mirrors.reserve(address, bytes, client, pages); result != CUDA_SUCCESS) {
+        return result;
+    }
+    const driver::Api& api = worker.api;
+    const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+    worker.helpers.run(
+        [&api, driver = context->driver, pages, result] {
+            driver::call(api.cuCtxSetCurrent, driver);
+            *result = driver::call(api.cuMemHostRegister_v2, pages.start, pages.bytes,
+                                   static_cast<unsigned>(CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
+            CUdeviceptr seen = 0;
+            if (*result == CUDA_SUCCESS) {
+                *result = driver::call(api.cuMemHostGetDevicePointer_v2, &seen, pages.start, 0u);
+            }
+            // Kernels are given the client's address: it has to be the GPU's, too.
+            if (*result == CUDA_SUCCESS && seen != reinterpret_cast<CUdeviceptr>(pages.start)) {
+                driver::call(api.cuMemHostUnregister, pages.start);
+                *result = CUDA_ERROR_NOT_SUPPORTED;
+            }
+        },
+        [&worker, command, address, result] {
+            if (*result == CUDA_SUCCESS) {
+                worker.host_mirrors.registered(address);
+            } else {
+                worker.host_mirrors.release(address);
+            }
+            worker.answer(command, *result);
+        });
+    return Outcome::answered();
+}
+
+Outcome gpHostUnmirror(Worker& worker, Command& command, codec::Slots<calls::gpHostUnmirror>& slots) {
+    const std::uint64_t address = slots.at<calls::gpHostUnmirror::address>().value;
+    const HostMirrors::Pages pages = worker.host_mirrors.retire(address);
+    if (pages.start == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const driver::Api& api = worker.api;
+    const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+    const ContextState* const context = worker.context_of(command);
+    worker.helpers.run(
+        [&api, driver = context == nullptr ? nullptr : context->driver, pages, result] {
+            driver::call(api.cuCtxSetCurrent, driver);
+            *result = driver::call(api.cuMemHostUnregister, pages.start);
+        },
+        [&worker, command, address, result] {
+            worker.host_mirrors.release(address);
+            worker.answer(command, *result);
+        });
+    return Outcome::answered();
+}
+
+Outcome gpHostWrite(Worker& worker, Command&, codec::Slots<calls::gpHostWrite>& slots) {
+    const auto& data = slots.at<calls::gpHostWrite::data>();
+    return worker.host_mirrors.write(std::as_bytes(std::span(data.object))) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace gpupool::worker::handlers

@@ -1,0 +1,124 @@
+#include "server/worker/host_mirrors.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/log.h"
+
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000
+#endif
+
+namespace gpupool::worker {
+namespace {
+
+constexpr std::chrono::milliseconds kLookEvery{1};
+constexpr int kLookShare = 10;  // looking takes at most this part of the dispatcher's time
+
+}  // namespace
+
+CUresult HostMirrors::reserve(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, Pages& pages) {
+    if (bytes == 0 || bytes > kMaxBytes || bytes_ > kMaxBytes - bytes || mirrors_.size() >= kMaxMirrors) {
+        return bytes == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+    if (address > ~std::uint64_t{0} - bytes - page) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const std::uint64_t start = address / page * page, end = (address + bytes + page - 1) / page * page;
+    void* const wanted = reinterpret_cast<void*>(start);
+    void* const given = mmap(wanted, end - start, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (given != wanted) {
+        if (given != MAP_FAILED) {
+            munmap(given, end - start);
+        }
+        log::warn("mapped host memory at {:#x}: this process has something there", address);
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    codec::Twin twin(bytes);
+    if (twin.data() == nullptr) {
+        munmap(given, end - start);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pages = {given, end - start};
+    Mirror& mirror = mirrors_[address];
+    mirror.pages = pages;
+    mirror.client_context = client_context;
+    mirror.block = {address, reinterpret_cast<std::byte*>(address), twin.data(), bytes};
+    mirror.twin = std::move(twin);
+    bytes_ += bytes;
+    return CUDA_SUCCESS;
+}
+
+void HostMirrors::registered(std::uint64_t address) {
+    if (const auto it = mirrors_.find(address); it != mirrors_.end()) {
+        it->second.ready = true;
+    }
+}
+
+HostMirrors::Pages HostMirrors::retire(std::uint64_t address) {
+    const auto it = mirrors_.find(address);
+    if (it == mirrors_.end() || !it->second.ready) {
+        return {};
+    }
+    it->second.ready = false;
+    return it->second.pages;
+}
+
+void HostMirrors::release(std::uint64_t address) {
+    if (const auto it = mirrors_.find(address); it != mirrors_.end()) {
+        munmap(it->second.pages.start, it->second.pages.bytes);
+        bytes_ -= it->second.block.bytes;
+        mirrors_.erase(it);
+    }
+}
+
+void HostMirrors::release_of(CUcontext client_context) {
+    std::vector<std::uint64_t> addresses;
+    for (const auto& [address, mirror] : mirrors_) {
+        if (mirror.client_context == client_context && mirror.ready) {
+            addresses.push_back(address);
+        }
+    }
+    std::for_each(addresses.begin(), addresses.end(), [this](std::uint64_t address) { release(address); });
+}
+
+bool HostMirrors::write(std::span<const std::byte> record) {
+    return codec::apply_changes(record, [this](std::uint64_t address) -> const codec::SharedBlock* {
+        auto it = mirrors_.upper_bound(address);
+        if (it == mirrors_.begin()) {
+            return nullptr;
+        }
+        const Mirror& mirror = std::prev(it)->second;
+        return mirror.ready && address - mirror.block.address < mirror.block.bytes ? &mirror.block : nullptr;
+    });
+}
+
+void HostMirrors::collect(const std::function<void(std::span<const std::byte>)>& emit) {
+    for (const auto& [address, mirror] : mirrors_) {
+        if (mirror.ready) {
+            codec::find_changes(mirror.block, emit);
+        }
+    }
+}
+
+bool HostMirrors::watch(const std::function<void(std::span<const std::byte>)>& emit) {
+    const auto start = std::chrono::steady_clock::now();
+    if (mirrors_.empty() || start < next_look_) {
+        return false;
+    }
+    bool changed = false;
+    collect([&](std::span<const std::byte> record) {
+        changed = true;
+        emit(record);
+    });
+    const auto end = std::chrono::steady_clock::now();
+    next_look_ = end + std::max<std::chrono::steady_clock::duration>(kLookEvery, (end - start) * kLookShare);
+    return changed;
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,63 @@
+// The worker's side of mapped host memory (client/core/host_mirrors.h): memory of this process at the client's
+// addresses, registered with the driver, so that kernels reach it as if it were the client's.
+//
+// Ownership: a mirror owns its pages and its twin. Threads: the dispatcher's alone; registering and unregistering,
+// which
+//   can wait for the GPU, are the handlers' affair. Errors: the driver's.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "protocol/calls/cuda_api.h"
+#include "protocol/codec/memory_changes.h"
+
+namespace gpupool::worker {
+
+class HostMirrors {
+  public:
+    static constexpr std::uint64_t kMaxBytes = 4ull << 30;  // of a session
+    static constexpr std::size_t kMaxMirrors = 65536;
+
+    struct Pages {
+        void* start = nullptr;
+        std::size_t bytes = 0;
+    };
+
+    [[nodiscard]] bool empty() const { return mirrors_.empty(); }
+
+    // Takes the pages around the range, where this process has nothing else.
+    CUresult reserve(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, Pages& pages);
+    // The driver knows them.
+    void registered(std::uint64_t address);
+    // The pages of a registered mirror, which from now on takes part in nothing; null pages: there is none.
+    Pages retire(std::uint64_t address);
+    void release(std::uint64_t address);
+    // The context has ended, and with it its registrations.
+    void release_of(CUcontext client_context);
+
+    // What the client has written.
+    bool write(std::span<const std::byte> record);
+    // What the GPU has written.
+    void collect(const std::function<void(std::span<const std::byte>)>& emit);
+    // The same, when it is time to look although nobody asks; true when anything had changed.
+    bool watch(const std::function<void(std::span<const std::byte>)>& emit);
+
+  private:
+    struct Mirror {
+        Pages pages;
+        CUcontext client_context = nullptr;
+        codec::SharedBlock block;
+        codec::Twin twin;
+        bool ready = false;
+    };
+    std::map<std::uint64_t, Mirror> mirrors_;  // by the range's address
+    std::uint64_t bytes_ = 0;
+    std::chrono::steady_clock::time_point next_look_{};
+};
+
+}  // namespace gpupool::worker

@@ -1,0 +1,142 @@
+#include "client/core/host_mirrors.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+namespace gpupool::client {
+namespace {
+
+using Records = std::vector<std::vector<std::byte>>;
+
+class HostMirrorsTest : public testing::Test {
+  protected:
+    static constexpr std::size_t kWords = 600'000;  // more than one part of a comparison
+    static std::uint64_t address(const void* place) { return reinterpret_cast<std::uint64_t>(place); }
+
+    HostMirrorsTest() { mirrors_.add(address(words_.data()), kWords * sizeof(std::uint32_t)); }
+
+    Records published() {
+        Records records;
+        mirrors_.publish([&](std::span<const std::byte> record) {
+            records.emplace_back(record.begin(), record.end());
+            return CUDA_SUCCESS;
+        });
+        return records;
+    }
+    // A server that says the word at `index` has become `value`.
+    std::vector<std::byte> change(std::size_t index, std::uint32_t value) const {
+        std::vector<std::uint32_t> other(kWords);
+        std::vector<std::byte> twin(kWords * sizeof(std::uint32_t)), found;
+        other[index] = value;
+        const codec::SharedBlock block{address(words_.data()), reinterpret_cast<std::byte*>(other.data()), twin.data(),
+                                       twin.size()};
+        codec::find_changes(block, [&](auto record) { found.assign(record.begin(), record.end()); });
+        return found;
+    }
+
+    std::vector<std::uint32_t> words_ = std::vector<std::uint32_t>(kWords);
+    HostMirrors mirrors_;
+};
+
+TEST_F(HostMirrorsTest, WhatTheProgramWroteIsPublishedOnce) {
+    EXPECT_TRUE(published().empty());
+    words_[0] = 1;
+    words_[kWords - 1] = 2;
+    EXPECT_EQ(published().size(), 2u);
+    EXPECT_TRUE(published().empty());
+}
+
+TEST_F(HostMirrorsTest, WhatTheGpuWroteIsTheProgramsAndNotPublishedBack) {
+    EXPECT_TRUE(mirrors_.apply(change(300'000, 7)));
+    EXPECT_EQ(words_[300'000], 7u);
+    EXPECT_TRUE(published().empty());
+}
+
+TEST_F(HostMirrorsTest, NothingOfOtherMemoryIsTakenFromTheServer) {
+    std::vector<std::byte> record = change(5, 7);
+    codec::ChangeHeader header{};
+    std::memcpy(&header, record.data(), sizeof header);
+    std::vector<std::uint64_t> secret(4, 0x5555555555555555);
+    header.address = address(secret.data());
+    std::memcpy(record.data(), &header, sizeof header);
+    EXPECT_FALSE(mirrors_.apply(record));
+    EXPECT_EQ(secret, std::vector<std::uint64_t>(4, 0x5555555555555555));
+    EXPECT_FALSE(mirrors_.apply({}));
+    mirrors_.remove(address(words_.data()));
+    EXPECT_FALSE(mirrors_.apply(change(5, 7)));
+    EXPECT_EQ(words_[5], 0u);
+    EXPECT_FALSE(mirrors_.any());
+}
+
+TEST_F(HostMirrorsTest, AFailedSendEndsThePublishing) {
+    words_[0] = words_[kWords - 1] = 1;
+    int sent = 0;
+    EXPECT_EQ(mirrors_.publish([&](auto) {
+        ++sent;
+        return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    }),
+              CUDA_ERROR_DEVICE_UNAVAILABLE);
+    EXPECT_EQ(sent, 1);
+}
+
+// A full connection keeps the sender waiting until the receiver has taken more: the receiver must not wait for it.
+TEST_F(HostMirrorsTest, ChangesAreTakenWhileASenderWaits) {
+    words_[0] = 1;
+    bool taken = false;
+    mirrors_.publish([&](auto) {
+        std::thread receiver([&] { taken = mirrors_.apply(change(9, 9)); });
+        receiver.join();
+        return CUDA_SUCCESS;
+    });
+    EXPECT_TRUE(taken);
+}
+
+// Who publishes second must find on its way what the first has found, or else its own command would overtake it.
+TEST_F(HostMirrorsTest, TheSecondPublisherWaitsUntilTheFirstHasSent) {
+    words_[0] = 1;
+    std::atomic<bool> first_has_sent{false};
+    std::atomic<bool> in_order{true};
+    std::thread second;
+    mirrors_.publish([&](auto) {
+        second = std::thread([&] {
+            mirrors_.publish([](auto) { return CUDA_SUCCESS; });
+            in_order = first_has_sent.load();
+        });
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        first_has_sent = true;
+        return CUDA_SUCCESS;
+    });
+    second.join();
+    EXPECT_TRUE(in_order);
+}
+
+TEST_F(HostMirrorsTest, WordsOfProgramAndGpuSideBySide) {
+    std::atomic<bool> done{false};
+    std::thread receiver([&] {
+        for (std::uint32_t round = 1; round <= 50; ++round) {
+            for (std::size_t i = 1; i < 2000; i += 400) {
+                EXPECT_TRUE(mirrors_.apply(change(i, round)));
+            }
+        }
+        done = true;
+    });
+    std::uint32_t round = 0;
+    while (!done) {
+        ++round;
+        for (std::size_t i = 0; i < 2000; i += 400) {
+            __atomic_store_n(&words_[i], round, __ATOMIC_RELAXED);
+        }
+        published();
+    }
+    receiver.join();
+    for (std::size_t i = 0; i < 2000; i += 400) {
+        EXPECT_EQ(words_[i], round);
+        EXPECT_EQ(words_[i + 1], 50u);
+    }
+}
+
+}  // namespace
+}  // namespace gpupool::client

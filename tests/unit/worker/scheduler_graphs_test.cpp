@@ -1,0 +1,112 @@
+// Launches of graphs against the driver's queue, where each node takes a place.
+#include "tests/unit/worker/scheduler_fixture.h"
+
+namespace gpupool::test {
+namespace {
+
+using worker::Scheduler;
+using worker::StreamState;
+
+class SchedulerGraphs : public SchedulerTest {
+  protected:
+    std::unique_ptr<worker::Operation> graph(std::string name, std::uint32_t nodes) {
+        auto operation = step(std::move(name));
+        operation->cost = nodes;
+        return operation;
+    }
+};
+
+TEST_F(SchedulerGraphs, AGraphTakesAPlaceForEachNode) {
+    StreamState& stream = add_stream(1);
+    ASSERT_TRUE(scheduler.may_issue(stream, 400));
+    scheduler.issued(stream, 400);
+    EXPECT_EQ(stream.outstanding, 400u);
+    EXPECT_EQ(fake.records_on(stream.driver), 1u) << "so many are marked at once";
+    // With the mark, 401 places of 960 are taken.
+    EXPECT_TRUE(scheduler.may_issue(stream, 559));
+    EXPECT_FALSE(scheduler.may_issue(stream, 560));
+    EXPECT_TRUE(scheduler.may_issue(stream)) << "single operations have their own credit";
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_EQ(stream.outstanding, 0u) << "all of its places are given back";
+    EXPECT_TRUE(scheduler.may_issue(stream, 960));
+}
+
+TEST_F(SchedulerGraphs, SmallGraphsShareAMark) {
+    StreamState& stream = add_stream(1);
+    for (int i = 0; i < 6; ++i) {
+        scheduler.issued(stream, 10);
+    }
+    EXPECT_EQ(fake.records_on(stream.driver), 0u);
+    scheduler.issued(stream, 10);
+    EXPECT_EQ(fake.records_on(stream.driver), 1u);
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_EQ(stream.outstanding, 0u);
+}
+
+TEST_F(SchedulerGraphs, OneThatIsLargerThanTheQueueGoesAlone) {
+    StreamState& stream = add_stream(1);
+    constexpr std::uint32_t kHuge = 5000;
+    EXPECT_TRUE(scheduler.may_issue(stream, kHuge));
+    scheduler.issued(stream);
+    EXPECT_FALSE(scheduler.may_issue(stream, kHuge)) << "not behind anything";
+    scheduler.hold(stream, graph("huge", kHuge));
+    EXPECT_FALSE(scheduler.run_held());
+    scheduler.mark(stream, {});
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_EQ(log, Log{"huge"});
+    scheduler.issued(stream, kHuge);
+    EXPECT_FALSE(scheduler.may_issue(stream)) << "and nothing behind it";
+    EXPECT_FALSE(scheduler.may_issue(stream, 2));
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_TRUE(scheduler.may_issue(stream, kHuge));
+}
+
+TEST_F(SchedulerGraphs, JustAboveTheDriversLimitIsHeldBehindOthersOnly) {
+    StreamState& stream = add_stream(1);
+    EXPECT_TRUE(scheduler.may_issue(stream, 1021));
+    scheduler.issued(stream, 2);
+    EXPECT_FALSE(scheduler.may_issue(stream, 1021));
+    EXPECT_TRUE(scheduler.may_issue(add_stream(2), 1021)) << "each stream has its own";
+}
+
+TEST_F(SchedulerGraphs, HeldLaunchesKeepTheirOrderAndTheirCost) {
+    StreamState& stream = add_stream(1);
+    scheduler.issued(stream, 900);
+    scheduler.hold(stream, graph("large", 500));
+    scheduler.hold(stream, graph("small", 2));
+    scheduler.hold(stream, step("single"));
+    EXPECT_FALSE(scheduler.run_held());
+    EXPECT_FALSE(scheduler.may_issue(stream)) << "nothing overtakes them";
+    EXPECT_EQ(log, Log{});
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_EQ(log, (Log{"large", "small", "single"}));
+}
+
+// The events of ours that wait in the stream take places too.
+TEST_F(SchedulerGraphs, MarksCount) {
+    StreamState& stream = add_stream(1);
+    for (int i = 0; i < 10; ++i) {
+        scheduler.mark(stream, {});
+    }
+    EXPECT_TRUE(scheduler.may_issue(stream, 950));
+    EXPECT_FALSE(scheduler.may_issue(stream, 951));
+}
+
+TEST_F(SchedulerGraphs, CapturedOnesTakeNone) {
+    StreamState& stream = add_stream(1);
+    stream.capturing = true;
+    scheduler.issued(stream, 5000);
+    EXPECT_EQ(stream.outstanding, 0u);
+    EXPECT_TRUE(scheduler.may_issue(stream, 5000));
+    EXPECT_EQ(fake.records_on(stream.driver), 0u);
+}
+
+}  // namespace
+}  // namespace gpupool::test
