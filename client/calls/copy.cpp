@@ -64,6 +64,16 @@ CUresult wait_for_stream(CUstream stream) {
     return remote<calls::cuStreamSynchronize>(stream);
 }
 
+// A synchronous copy to the device has ended for everybody when it returns. Work in stream order comes behind it in any
+// case; only for streams that do not wait for this one is it worth a round trip.
+CUresult wait_where_seen(CUstream stream) {
+    const ThreadState& thread = this_thread();
+    const ContextState* const context = thread.current();
+    const bool ordered = context != nullptr && !context->unordered_streams.load(std::memory_order_relaxed) &&
+                         !thread.per_thread_default;
+    return ordered ? CUDA_SUCCESS : wait_for_stream(stream);
+}
+
 CUresult from_device(Session& s, void* destination, CUdeviceptr source, std::size_t bytes, CUstream stream, bool wait) {
     const std::uint64_t transfer = s.transfers.begin_download(destination, bytes);
     CUresult result = remote<calls::gpCopyFromDevice>(source, bytes, transfer, stream);
@@ -125,7 +135,8 @@ CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstrea
         return capture_copy(plain_copy(dst, to, src, from, bytes), true, stream);
     }
     if (to) {
-        return to_device(*s, dst, host_src, bytes, stream, asynchronous && pinned(*s, host_src));
+        const CUresult result = to_device(*s, dst, host_src, bytes, stream, asynchronous && pinned(*s, host_src));
+        return result == CUDA_SUCCESS && !asynchronous ? wait_where_seen(stream) : result;
     }
     if (from) {
         return from_device(*s, host_dst, src, bytes, stream, !asynchronous || !pinned(*s, host_dst));
@@ -230,7 +241,8 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
                 return result;
             }
         }
-        return shaped_to_device(*s, c, bytes, stream);
+        const CUresult result = shaped_to_device(*s, c, bytes, stream);
+        return result == CUDA_SUCCESS && !asynchronous ? wait_where_seen(stream) : result;
     }
     if (to_host) {
         return shaped_from_device(*s, c, bytes, stream, !asynchronous || !pinned(*s, c.dstHost));

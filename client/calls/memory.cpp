@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "client/calls/handlers.h"
 #include "client/core/remote.h"
@@ -67,6 +68,22 @@ CUresult allocate_host(void** pp, std::size_t bytes, unsigned flags) {
     return CUDA_SUCCESS;
 }
 
+bool is_mapped(std::uint64_t address, std::uint64_t bytes) {
+    const std::uint64_t first = address / page_bytes() * page_bytes();
+    if (bytes > ~std::uint64_t{0} - address - page_bytes()) {
+        return false;
+    }
+    constexpr std::uint64_t kAtOnce = 64u << 20;
+    std::vector<unsigned char> pages(kAtOnce / page_bytes());
+    for (std::uint64_t at = first; at < address + bytes; at += kAtOnce) {
+        const std::uint64_t part = std::min(kAtOnce, whole_pages(address + bytes - at));
+        if (mincore(reinterpret_cast<void*>(at), part, pages.data()) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 CUresult register_host(void* p, std::size_t bytes, unsigned flags) {
     constexpr unsigned kKnown = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
                                 CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
@@ -83,6 +100,9 @@ CUresult register_host(void* p, std::size_t bytes, unsigned flags) {
     }
     Session& s = *session(result);
     const auto address = reinterpret_cast<std::uint64_t>(p);
+    if (!is_mapped(address, bytes)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     if (s.memory.find(address) || s.memory.find(address + bytes - 1)) {
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     }

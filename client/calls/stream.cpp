@@ -100,6 +100,9 @@ CUresult create_stream(CUstream* phStream, unsigned flags, int priority, Create 
     if (phStream == nullptr || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if ((flags & CU_STREAM_NON_BLOCKING) != 0) {
+        context->unordered_streams = true;
+    }
     CUstream stream = nullptr;
     result = create(&stream);
     if (result == CUDA_SUCCESS) {

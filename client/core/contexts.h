@@ -27,6 +27,8 @@ struct ContextState {
     std::atomic<bool> live{false};
     std::atomic<CUresult> lost{CUDA_SUCCESS};  // the sticky error that every later call gives
     unsigned references = 0;                   // of a primary context; guarded by Contexts::primary_mutex
+    // Streams that the legacy stream does not wait for: there was one, or a thread's own default stream was used.
+    std::atomic<bool> unordered_streams{false};
     std::atomic<unsigned> attached{1};         // cuCtxAttach, cuCtxDetach
 };
 

@@ -128,7 +128,7 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
             return result;
         }
         if (wait) {
-            result = receive(thread, context, addresses);
+            result = receive(*s, thread, context, addresses);
         }
         if (result == CUDA_SUCCESS) {
             (std::get<Index>(minted).publish(), ...);
@@ -137,9 +137,10 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
     }
 
   private:
-    static CUresult receive(ThreadState& thread, ContextState* context, codec::Arguments addresses) {
+    static CUresult receive(Session& session, ThreadState& thread, ContextState* context, codec::Arguments addresses) {
         const auto start = std::chrono::steady_clock::now();
         ReplySlot::Reply& reply = thread.reply.wait();
+        session.print_new_output();
         trace::add_round_trip(std::chrono::steady_clock::now() - start);
         trace::add_bytes_received(reply.body.size());
         if (reply.lost) {

@@ -27,6 +27,7 @@ namespace {
 constexpr std::size_t kMaxWelcomeBytes = 4u << 20;
 // How long a server that has let us in may take to start its driver, which can be long on hosts of many GPUs.
 constexpr std::chrono::seconds kDriverStart{30};
+constexpr std::size_t kMaxOutputBytes = 64u << 20;
 constexpr std::size_t kMaxHeldStreams = 64u << 10;
 
 // Variables that change what the driver does; the server's driver is to see the client's.
@@ -105,7 +106,13 @@ Result<std::unique_ptr<Session>> Session::open(const Config& config) {
         AddressWindow::abandon(candidates);
         return status.error();
     }
-    session->begin(std::move(*connection));
+    try {
+        session->begin(std::move(*connection));
+    } catch (const std::exception& exception) {
+        // Those of its threads that did begin use it as long as the process lives.
+        (void)session.release();
+        return Error{ErrorCode::limit_exceeded, std::string("cannot start its threads: ") + exception.what()};
+    }
     return session;
 }
 
@@ -214,11 +221,32 @@ void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payloa
     }
 }
 
-// What a kernel printed belongs to the application's own streams.
-static void print(codec::Reader& in, std::FILE* to) {
+void Session::take_output(codec::Reader& in, std::FILE* to) {
     const auto bytes = in.value<std::uint64_t>();
-    if (const std::byte* text = in.take(bytes)) {
-        std::fwrite(text, 1, bytes, to);
+    const std::byte* const text = in.take(bytes);
+    if (text == nullptr) {
+        return;
+    }
+    const std::lock_guard lock(output_mutex_);
+    if (output_bytes_ + bytes > kMaxOutputBytes) {
+        log::warn("{} bytes that kernels printed are lost: nobody waits for the GPU", bytes);
+        return;
+    }
+    output_.emplace_back(to, std::string(reinterpret_cast<const char*>(text), bytes));
+    output_bytes_ += bytes;
+    has_output_.store(true, std::memory_order_release);
+}
+
+void Session::print_output() {
+    std::vector<std::pair<std::FILE*, std::string>> output;
+    {
+        const std::lock_guard lock(output_mutex_);
+        output.swap(output_);
+        output_bytes_ = 0;
+        has_output_.store(false, std::memory_order_relaxed);
+    }
+    for (const auto& [to, text] : output) {
+        std::fwrite(text.data(), 1, text.size(), to);
         std::fflush(to);
     }
 }
@@ -237,8 +265,8 @@ void Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
             return;
         }
         case codec::NoticeType::deferred_error: take_deferred_error(in.value<codec::DeferredErrorNotice>()); return;
-        case codec::NoticeType::output: print(in, stdout); return;
-        case codec::NoticeType::errors: print(in, stderr); return;
+        case codec::NoticeType::output: take_output(in, stdout); return;
+        case codec::NoticeType::errors: take_output(in, stderr); return;
         case codec::NoticeType::transfer_failed:
             transfers.cancel(in.value<codec::TransferFailedNotice>().transfer);
             return;

@@ -8,10 +8,13 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "client/config.h"
 #include "client/core/address_window.h"
@@ -87,6 +90,14 @@ class Session final : public wire::Receiver {
     // Waits while the worker wants no more work for a stream (its credit and its hold queue are used up).
     void wait_for_stream(CUstream stream);
 
+    // Writes what kernels printed to the application's own streams: on the thread that waited for them, as natively. The
+    // receiving thread must not, for those streams may be locked or full.
+    void print_new_output() {
+        if (has_output_.load(std::memory_order_acquire)) {
+            print_output();
+        }
+    }
+
     [[nodiscard]] bool lost() const { return lost_.load(std::memory_order_relaxed); }
     [[nodiscard]] int connection_descriptor() const { return descriptor_; }
     [[nodiscard]] const std::string& id() const { return id_; }
@@ -104,6 +115,8 @@ class Session final : public wire::Receiver {
     void on_closed(const Error& cause) override;
     void lose(const Error& cause);
     void take_notice(const codec::ReplyHeader& header, std::span<std::byte> body);
+    void take_output(codec::Reader& in, std::FILE* to);
+    void print_output();
     void take_deferred_error(const codec::DeferredErrorNotice& notice);
     void take_hold(const codec::StreamHoldNotice& notice);
     void take_graph_function(const codec::GraphFunctionNotice& notice);
@@ -115,6 +128,11 @@ class Session final : public wire::Receiver {
     std::atomic<bool> lost_{false};
     int descriptor_ = -1;
     std::string id_, server_;
+
+    std::mutex output_mutex_;
+    std::vector<std::pair<std::FILE*, std::string>> output_;
+    std::size_t output_bytes_ = 0;
+    std::atomic<bool> has_output_{false};
 
     std::atomic<std::size_t> held_count_{0};
     std::mutex held_mutex_;

@@ -1,5 +1,7 @@
 #include "client/core/thread.h"
 
+#include <unistd.h>
+
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -22,18 +24,22 @@ Registry& registry() {
 
 struct Holder {
     ThreadState* state = nullptr;
-    ~Holder() {
-        if (state != nullptr) {
-            Registry& r = registry();
-            const std::lock_guard lock(r.mutex);
-            state->stack.clear();
-            r.spare.push_back(state);
-        }
-    }
+    ~Holder();
 };
 
 thread_local Holder holder;
 thread_local ThreadState* own = nullptr;
+
+Holder::~Holder() {
+    // The first thread's exit handlers run after this, with the context that they left current.
+    if (state != nullptr && ::gettid() != ::getpid()) {
+        Registry& r = registry();
+        const std::lock_guard lock(r.mutex);
+        state->stack.clear();
+        r.spare.push_back(state);
+        own = nullptr;  // a later destructor of this thread must not use what another may have by then
+    }
+}
 
 ThreadState& register_thread() {
     Registry& r = registry();

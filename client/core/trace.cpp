@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <mutex>
 
@@ -53,16 +54,24 @@ double microseconds(std::chrono::nanoseconds time) {
     return static_cast<double>(time.count()) / 1000.0;
 }
 
+// A full disk must not end the program.
+template <class... Arguments>
+void print_line(std::FILE* file, fmt::format_string<Arguments...> format, const Arguments&... arguments) {
+    fmt::memory_buffer line;
+    fmt::format_to(std::back_inserter(line), format, arguments...);
+    std::fwrite(line.data(), 1, line.size(), file);
+}
+
 void write_summary() {
     State& s = state();
     const std::lock_guard lock(s.mutex);
     if (s.summary == nullptr) {
         return;
     }
-    fmt::print(s.summary, "{:<48} {:>10} {:>8} {:>12} {:>12} {:>12} {:>14} {:>14}\n", "call", "calls", "failed", "us",
+    print_line(s.summary, "{:<48} {:>10} {:>8} {:>12} {:>12} {:>12} {:>14} {:>14}\n", "call", "calls", "failed", "us",
                "us waited", "round trips", "bytes sent", "bytes received");
     const auto print = [&](std::string_view name, const Line& line) {
-        fmt::print(s.summary, "{:<48} {:>10} {:>8} {:>12.1f} {:>12.1f} {:>12} {:>14} {:>14}\n", name, line.calls,
+        print_line(s.summary, "{:<48} {:>10} {:>8} {:>12.1f} {:>12.1f} {:>12} {:>14} {:>14}\n", name, line.calls,
                    line.failures, microseconds(line.time), microseconds(line.waited), line.round_trips, line.bytes_sent,
                    line.bytes_received);
     };
@@ -143,7 +152,7 @@ void Call::finish(CUresult result) noexcept {
     line.bytes_sent += mine.bytes_sent;
     line.bytes_received += mine.bytes_received;
     if (s.trace != nullptr) {
-        fmt::print(s.trace, "{:.1f} {} -> {} {:.2f} us, waited {:.2f} us, {} bytes sent, {} received\n", microseconds(start_ - s.start),
+        print_line(s.trace, "{:.1f} {} -> {} {:.2f} us, waited {:.2f} us, {} bytes sent, {} received\n", microseconds(start_ - s.start),
                    calls::name_of(opcode_), static_cast<int>(result), microseconds(now - start_),
                    microseconds(mine.waited), mine.bytes_sent, mine.bytes_received);
     }

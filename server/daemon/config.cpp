@@ -5,6 +5,7 @@
 #include <toml++/toml.h>
 
 #include <cctype>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -155,9 +156,26 @@ Keys keys_of(Config& config) {
     };
 }
 
+// A folder would read as an empty file, a device without end.
+Status check_file(const char* what, const std::string& path, std::uintmax_t most_bytes) {
+    std::error_code error;
+    const auto kind = std::filesystem::status(path, error).type();
+    if (kind == std::filesystem::file_type::not_found || kind == std::filesystem::file_type::none) {
+        return {};  // opening it says why
+    }
+    if (kind != std::filesystem::file_type::regular) {
+        return Error{ErrorCode::invalid_input, fmt::format("the {} {} is no regular file", what, path)};
+    }
+    if (std::filesystem::file_size(path, error) > most_bytes) {
+        return Error{ErrorCode::limit_exceeded, fmt::format("the {} {} is too large", what, path)};
+    }
+    return {};
+}
+
 }  // namespace
 
 Status read_config_file(const std::string& path, Config& config) {
+    GPUPOOL_TRY(check_file("configuration file", path, 1u << 20));
     std::ifstream file(path);
     if (!file) {
         return system_error(fmt::format("cannot read the configuration file {}", path), errno);
@@ -186,6 +204,7 @@ Status read_token_file(Config& config) {
     if (config.token_file.empty()) {
         return {};
     }
+    GPUPOOL_TRY(check_file("token file", config.token_file, 64u << 20));
     std::ifstream file(config.token_file);
     if (!file) {
         return system_error(fmt::format("cannot read the token file {}", config.token_file), errno);

@@ -39,7 +39,7 @@ void put_record(fuzz::Input& in, fuzz::Body& frame) {
     codec::ReplyHeader header{};
     const std::uint8_t how = in.byte();
     header.kind = static_cast<codec::ReplyKind>(how & 1);
-    header.opcode = static_cast<std::uint16_t>((how & 1) != 0 ? in.byte() % 8 : in.number(2));
+    header.opcode = static_cast<std::uint16_t>((how & 1) != 0 ? in.byte() % 12 : in.number(2));
     header.thread = (how & 2) != 0 ? client::this_thread().index : static_cast<std::uint32_t>(in.number(4));
     header.result = static_cast<std::int32_t>(in.byte());
     const fuzz::Body content = in.take(in.byte() % 48);

@@ -1,6 +1,9 @@
 // Arrays: creating them, and what they are.
 #include "server/softgpu/api/array.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "server/softgpu/api/memory.h"
 #include "server/softgpu/graph/capture.h"
 
@@ -51,15 +54,12 @@ bool good_shape(const CUDA_ARRAY3D_DESCRIPTOR& d) {
     return d.Width == d.Height && (layered ? d.Depth % 6 == 0 : d.Depth == 6);
 }
 
-CUresult create(CUarray* result, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
-    SOFTGPU_CONTEXT(context);
-    SOFTGPU_NOT_WHILE_CAPTURING();
-    SOFTGPU_NOT_NULL(result);
+CUresult make(const ContextPtr& context, const CUDA_ARRAY3D_DESCRIPTOR& descriptor, std::shared_ptr<Array>& array) {
     const std::size_t channel = channel_bytes(descriptor.Format);
     const unsigned channels = descriptor.NumChannels;
     if (channel == 0 || (channels != 1 && channels != 2 && channels != 4) || !good_shape(descriptor))
         return CUDA_ERROR_INVALID_VALUE;
-    auto array = std::make_shared<Array>();
+    array = std::make_shared<Array>();
     array->descriptor = descriptor;
     array->context = context.get();
     array->element_bytes = channel * channels;
@@ -69,13 +69,58 @@ CUresult create(CUarray* result, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
     const CUresult error =
         allocate({context.get(), array->row_bytes * array->height * array->depth, MemoryKind::array, 0, nullptr},
                  array->address);
-    if (error != CUDA_SUCCESS) return error;
-    state().arrays.add(array);
-    *result = reinterpret_cast<CUarray>(array.get());
-    return CUDA_SUCCESS;
+    if (error == CUDA_SUCCESS) state().arrays.add(array);
+    return error;
+}
+
+CUresult create(CUarray* result, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
+    SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_WHILE_CAPTURING();
+    SOFTGPU_NOT_NULL(result);
+    std::shared_ptr<Array> array;
+    const CUresult error = make(context, descriptor, array);
+    if (error == CUDA_SUCCESS) *result = reinterpret_cast<CUarray>(array.get());
+    return error;
+}
+
+bool discard(Array& array) {
+    if (state().arrays.remove(&array) == nullptr) return false;
+    Allocation removed;
+    if (state().allocations.remove(array.address, removed)) release_memory(removed);
+    return true;
+}
+
+Registry<Mipmap>& mipmaps() {
+    static Registry<Mipmap>& instance = *new Registry<Mipmap>;
+    return instance;
+}
+
+// Levels down to a single element; layers and faces are not halved.
+unsigned most_levels(const CUDA_ARRAY3D_DESCRIPTOR& d) {
+    std::size_t largest = std::max(d.Width, d.Height);
+    if ((d.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) == 0) largest = std::max(largest, d.Depth);
+    return static_cast<unsigned>(std::bit_width(largest));
+}
+
+CUDA_ARRAY3D_DESCRIPTOR level_of(const CUDA_ARRAY3D_DESCRIPTOR& whole, unsigned level) {
+    const auto halved = [&](std::size_t extent) { return extent == 0 ? 0 : std::max<std::size_t>(1, extent >> level); };
+    CUDA_ARRAY3D_DESCRIPTOR result = whole;
+    result.Width = halved(whole.Width);
+    result.Height = halved(whole.Height);
+    if ((whole.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) == 0) result.Depth = halved(whole.Depth);
+    return result;
 }
 
 }  // namespace
+
+std::shared_ptr<Mipmap> find_mipmap(CUmipmappedArray handle) {
+    return mipmaps().find(handle);
+}
+
+void forget_mipmaps(const Context& context) {
+    mipmaps().remove_if([&](const Mipmap& mipmap) { return mipmap.context == &context; });
+}
+
 }  // namespace gpupool::softgpu
 
 using namespace gpupool::softgpu;
@@ -115,10 +160,51 @@ CUresult CUDAAPI cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* descriptor, 
 CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
     SOFTGPU_ARRAY(handle, array);
     SOFTGPU_NOT_WHILE_CAPTURING();
+    if (array->is_level) return CUDA_ERROR_INVALID_HANDLE;
     array->context->synchronize();
-    if (state().arrays.remove(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    Allocation removed;
-    if (state().allocations.remove(array->address, removed)) release_memory(removed);
+    return discard(*array) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray* result, const CUDA_ARRAY3D_DESCRIPTOR* descriptor,
+                                        unsigned levels) {
+    SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_WHILE_CAPTURING();
+    if (result == nullptr || descriptor == nullptr || levels == 0) return CUDA_ERROR_INVALID_VALUE;
+    auto mipmap = std::make_shared<Mipmap>();
+    mipmap->descriptor = *descriptor;
+    mipmap->context = context.get();
+    for (unsigned level = 0; level < std::min(levels, most_levels(*descriptor)); ++level) {
+        std::shared_ptr<Array> array;
+        if (const CUresult error = make(context, level_of(*descriptor, level), array); error != CUDA_SUCCESS) {
+            for (const auto& made : mipmap->levels) discard(*made);
+            return error;
+        }
+        array->is_level = true;
+        mipmap->levels.push_back(std::move(array));
+    }
+    if (mipmap->levels.empty()) return CUDA_ERROR_INVALID_VALUE;
+    mipmaps().add(mipmap);
+    *result = reinterpret_cast<CUmipmappedArray>(mipmap.get());
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMipmappedArrayGetLevel(CUarray* result, CUmipmappedArray handle, unsigned level) {
+    SOFTGPU_READY();
+    const auto mipmap = find_mipmap(handle);
+    if (mipmap == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (result == nullptr || level >= mipmap->levels.size()) return CUDA_ERROR_INVALID_VALUE;
+    *result = reinterpret_cast<CUarray>(mipmap->levels[level].get());
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray handle) {
+    SOFTGPU_READY();
+    SOFTGPU_NOT_WHILE_CAPTURING();
+    const auto mipmap = find_mipmap(handle);
+    if (mipmap == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    mipmap->context->synchronize();
+    if (mipmaps().remove(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    for (const auto& level : mipmap->levels) discard(*level);
     return CUDA_SUCCESS;
 }
 

@@ -1,4 +1,5 @@
 // Contexts: primary and created ones, and each thread's stack of current contexts.
+#include "server/softgpu/api/export_tables.h"
 #include "server/softgpu/api/objects.h"
 #include "server/softgpu/exec/device_heap.h"
 #include "server/softgpu/graph/capture.h"
@@ -69,10 +70,15 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
 
 CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     SOFTGPU_DEVICE(device, found);
-    const std::lock_guard lock(state().mutex);
     Context& context = *found->primary;
-    if (context.references == 0) return CUDA_ERROR_INVALID_CONTEXT;
-    if (--context.references == 0 && context.active.load()) context.close();
+    {
+        const std::lock_guard lock(state().mutex);
+        if (context.references == 0) return CUDA_ERROR_INVALID_CONTEXT;
+        if (--context.references > 0 || !context.active.load()) return CUDA_SUCCESS;
+    }
+    tell_context_ends(context);
+    const std::lock_guard lock(state().mutex);
+    if (context.references == 0 && context.active.load()) context.close();
     return CUDA_SUCCESS;
 }
 
@@ -82,6 +88,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
 
 CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device) {
     SOFTGPU_DEVICE(device, found);
+    tell_context_ends(*found->primary);
     const std::lock_guard lock(state().mutex);
     if (found->primary->active.load()) found->primary->close();
     return CUDA_SUCCESS;
@@ -130,6 +137,7 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
     SOFTGPU_READY();
     auto context = state().contexts.find(handle);
     if (context == nullptr || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+    tell_context_ends(*context);
     if (state().contexts.remove(handle) == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     auto& stack = context_stack();
     if (!stack.empty() && stack.back() == handle) stack.pop_back();

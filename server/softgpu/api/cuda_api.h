@@ -6,4 +6,5 @@
 #pragma GCC visibility push(default)
 #define __CUDA_API_VERSION_INTERNAL 1
 #include <cuda.h>
+#include <cudaProfiler.h>
 #pragma GCC visibility pop

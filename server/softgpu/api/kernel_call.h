@@ -16,6 +16,7 @@ struct KernelRequest {
     void** params = nullptr;
     void** extra = nullptr;
     bool cooperative = false;
+    unsigned cluster[3] = {0, 0, 0};  // zero: as the kernel was compiled
 };
 
 struct KernelCall {
@@ -25,6 +26,7 @@ struct KernelCall {
     unsigned block[3] = {1, 1, 1};
     unsigned shared_bytes = 0;
     bool cooperative = false;
+    unsigned cluster[3] = {1, 1, 1};
     std::vector<std::uint64_t> params;  // as the kernel sees them, 8-byte aligned
 };
 

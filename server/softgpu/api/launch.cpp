@@ -82,6 +82,25 @@ CUresult check(const KernelRequest& request, const Function& function, const std
     return CUDA_SUCCESS;
 }
 
+constexpr unsigned portable_cluster_blocks = 8;
+
+// What the launch asks for, or what the kernel was compiled for; both must agree.
+CUresult choose_cluster(const KernelRequest& request, const CompiledFunction& code,
+                        const std::map<int, int>& attributes, unsigned (&cluster)[3]) {
+    for (int i = 0; i < 3; ++i) {
+        const unsigned asked = request.cluster[i], required = code.required_cluster[i];
+        if (asked != 0 && required != 0 && asked != required) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+        cluster[i] = asked != 0 ? asked : required != 0 ? required : 1;
+        if (cluster[i] > max_cluster_blocks) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+        if (request.grid[i] % cluster[i] != 0) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    }
+    const auto found = attributes.find(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED);
+    const bool larger = found != attributes.end() && found->second != 0;
+    const unsigned blocks = cluster[0] * cluster[1] * cluster[2];
+    return blocks > (larger ? max_cluster_blocks : portable_cluster_blocks) ? CUDA_ERROR_INVALID_CLUSTER_SIZE
+                                                                            : CUDA_SUCCESS;
+}
+
 // The parameters as the kernel sees them, from either form of a launch.
 CUresult gather_params(const KernelRequest& request, const CompiledFunction& code, std::vector<std::uint8_t>& buffer) {
     buffer.assign(code.param_bytes, 0);
@@ -115,6 +134,11 @@ CUresult gather_params(const KernelRequest& request, const CompiledFunction& cod
 CUresult make_kernel_call(const KernelRequest& request, KernelCall& call) {
     if (const CUresult error = find_function(request.function, call.function); error != CUDA_SUCCESS) return error;
     const Function& function = *call.function;
+    if (const std::string& refusal = function.code->refusal; !refusal.empty()) {
+        std::fprintf(stderr, "gpupool software GPU: kernel '%s' cannot run: PTX %s\n", function.code->name.c_str(),
+                     refusal.c_str());
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     std::map<int, int> attributes;
     {
         const std::lock_guard lock(call.function->mutex);
@@ -130,6 +154,8 @@ CUresult make_kernel_call(const KernelRequest& request, KernelCall& call) {
     std::copy(request.block, request.block + 3, call.block);
     call.shared_bytes = request.shared_bytes;
     call.cooperative = request.cooperative;
+    if (const CUresult error = choose_cluster(request, *function.code, attributes, call.cluster); error != CUDA_SUCCESS)
+        return error;
     return CUDA_SUCCESS;
 }
 
@@ -141,6 +167,7 @@ CUresult run_kernel(const KernelCall& call, Context& context) {
     launched.params = reinterpret_cast<const std::uint8_t*>(call.params.data());
     std::copy(call.grid, call.grid + 3, launched.grid);
     std::copy(call.block, call.block + 3, launched.block);
+    std::copy(call.cluster, call.cluster + 3, launched.cluster);
     launched.dynamic_shared_bytes = call.shared_bytes;
     std::size_t stack = code.stack_bytes;
     if (code.may_recurse) {
@@ -250,7 +277,8 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction funct
         if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) request.cooperative = attribute.value.cooperative != 0;
         if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
             const auto& cluster = attribute.value.clusterDim;
-            if (cluster.x > 1 || cluster.y > 1 || cluster.z > 1) return CUDA_ERROR_NOT_SUPPORTED;
+            if (cluster.x == 0 || cluster.y == 0 || cluster.z == 0) return CUDA_ERROR_INVALID_VALUE;
+            request.cluster[0] = cluster.x, request.cluster[1] = cluster.y, request.cluster[2] = cluster.z;
         }
         if (attribute.id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT ||
             attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT) {
@@ -279,6 +307,45 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* block
                                                            CUoccupancyB2DSize shared_of, size_t shared_bytes, int limit,
                                                            unsigned) {
     return potential_block(grid, block, function, shared_of, shared_bytes, limit);
+}
+
+CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle, const CUlaunchConfig* config) {
+    SOFTGPU_READY();
+    if (size == nullptr || config == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    std::shared_ptr<Function> function;
+    if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) return error;
+    const std::lock_guard lock(function->mutex);
+    const auto found = function->attributes.find(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED);
+    const bool larger = found != function->attributes.end() && found->second != 0;
+    *size = static_cast<int>(larger ? max_cluster_blocks : portable_cluster_blocks);
+    return CUDA_SUCCESS;
+}
+
+// Blocks of a cluster run on one processor here, so that any number of blocks that fits one makes clusters.
+CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* count, CUfunction handle, const CUlaunchConfig* config) {
+    SOFTGPU_READY();
+    if (count == nullptr || config == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    std::shared_ptr<Function> function;
+    if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) return error;
+    KernelRequest request{handle, {config->gridDimX, config->gridDimY, config->gridDimZ}};
+    for (unsigned i = 0; i < config->numAttrs; ++i) {
+        if (config->attrs[i].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) continue;
+        const auto& asked = config->attrs[i].value.clusterDim;
+        request.cluster[0] = asked.x, request.cluster[1] = asked.y, request.cluster[2] = asked.z;
+    }
+    std::map<int, int> attributes;
+    {
+        const std::lock_guard lock(function->mutex);
+        attributes = function->attributes;
+    }
+    unsigned cluster[3];
+    if (const CUresult error = choose_cluster(request, *function->code, attributes, cluster); error != CUDA_SUCCESS)
+        return error;
+    const auto threads = static_cast<int>(config->blockDimX * config->blockDimY * config->blockDimZ);
+    const int blocks = resident_blocks(*function->code, threads, config->sharedMemBytes);
+    const auto size = static_cast<int>(cluster[0] * cluster[1] * cluster[2]);
+    *count = std::max(blocks > 0 ? 1 : 0, blocks * static_cast<int>(HelperPool::instance().size() + 1) / size);
+    return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction handle, int blocks, int threads) {

@@ -239,6 +239,15 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdevi
     return CUDA_SUCCESS;
 }
 
+// Copies of the memory are synchronous where the driver makes them so; here every copy that may be is.
+CUresult CUDAAPI cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
+    SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_WHILE_CAPTURING();
+    if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
+    Allocation found;
+    return state().allocations.find(pointer, found) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
     SOFTGPU_READY();
     SOFTGPU_NOT_NULL(data);

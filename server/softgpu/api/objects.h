@@ -91,6 +91,8 @@ struct Stream : std::enable_shared_from_this<Stream> {
     const unsigned flags;
     const int priority;
     const unsigned long long id;
+    std::mutex attribute_mutex;
+    std::map<int, CUstreamAttrValue> attributes;  // those that were set
 
     // Takes its place behind everything submitted so far; waits while the stream is full.
     std::uint64_t submit(Work work);

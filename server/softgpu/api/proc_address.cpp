@@ -71,10 +71,4 @@ CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** function, int ve
     return *function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult CUDAAPI cuGetExportTable(const void** table, const CUuuid*) {
-    // The private tables are the client's business: it answers them itself.
-    if (table != nullptr) *table = nullptr;
-    return CUDA_ERROR_INVALID_VALUE;
-}
-
 }  // extern "C"

@@ -107,6 +107,8 @@ void Context::close() {
     state().streams.remove_if([=](const Stream& s) { return &s.context == self; });
     state().events.remove_if([=](const Event& e) { return e.context == self; });
     state().functions.remove_if([=](const Function& f) { return f.module->context.get() == self; });
+    forget_textures(*this);
+    forget_mipmaps(*this);
     state().arrays.remove_if([=](const Array& a) { return a.context == self; });
     state().modules.remove_if([=](const Module& m) { return m.context.get() == self; });
     for (const auto& allocation : state().allocations.remove_of(this)) release_memory(allocation);

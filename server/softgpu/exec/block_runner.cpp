@@ -1,5 +1,6 @@
 #include "server/softgpu/exec/block_runner.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,9 @@ std::uint8_t* allocate(std::size_t bytes) {
     if (memory == nullptr) throw std::bad_alloc();
     return memory;
 }
+
+// Group::barrier_id of those who wait for the cluster.
+constexpr std::uint32_t cluster_barrier = 16;
 
 }  // namespace
 
@@ -54,18 +58,26 @@ BlockRunner::BlockRunner(const LaunchState& launch, std::uint32_t executor) : la
 
 BlockRunner::~BlockRunner() = default;
 
-void BlockRunner::begin(std::uint64_t block) {
+void BlockRunner::join(Cluster& cluster, std::uint32_t rank) {
+    cluster_ = &cluster;
+    for (Warp& w : warps_) {
+        w.peer_shared = cluster.shared.data();
+        w.cluster_rank = rank;
+        w.cluster_blocks = static_cast<std::uint32_t>(cluster.blocks.size());
+    }
+}
+
+void BlockRunner::begin(const std::uint32_t (&index)[3]) {
     fault_ = {};
     std::memset(shared_.get(), 0, shared_bytes_);
     for (auto& barrier : barriers_) barrier = {};
     for (Warp& w : warps_) {
-        w.block_index[0] = static_cast<std::uint32_t>(block % launch_.grid[0]);
-        w.block_index[1] = static_cast<std::uint32_t>(block / launch_.grid[0] % launch_.grid[1]);
-        w.block_index[2] = static_cast<std::uint32_t>(block / launch_.grid[0] / launch_.grid[1]);
+        std::copy(index, index + 3, w.block_index);
         w.alive = w.lane_limit;
         w.waiting.clear();
         w.fault = {};
         w.carry = 0;
+        std::fill_n(w.stack_top, lane_count, w.local_stride_bytes);
         w.spins = w.fair_steps = 0;
         Frame* frame = new_frame(*launch_.entry, nullptr);
         frame->lanes = w.alive;
@@ -93,6 +105,11 @@ Progress BlockRunner::run(std::uint32_t steps, bool& paused) {
     }
     if (!unfinished) return Progress::finished;
     if (!ran && blocked) {
+        for (const Warp& w : warps_) {
+            for (const Group& group : w.waiting) {
+                if (group.wait == Wait::barrier && group.barrier_id == cluster_barrier) return Progress::waiting;
+            }
+        }
         // Everybody stands at a barrier that nobody can complete.
         fault_ = {FaultKind::deadlock, 0, 0, "every thread of a block waits at a barrier that can never be complete"};
         for (const Warp& w : warps_) {
@@ -169,6 +186,39 @@ void BlockRunner::arrive(Warp& w, const Inst& i) {
         w.current.mask &= ~w.exec;
     }
     release_if_full(id);
+}
+
+void BlockRunner::arrive_at_cluster(Warp& w) {
+    w.cluster_parity = (w.cluster_parity & ~w.exec) | (cluster_->parity ? w.exec : 0);
+    cluster_->arrived += static_cast<std::uint32_t>(std::popcount(w.exec));
+    release_cluster_if_full();
+}
+
+void BlockRunner::wait_for_cluster(Warp& w) {
+    const std::uint32_t early = w.exec & ~(w.cluster_parity ^ (cluster_->parity ? all_lanes : 0));
+    if (early == 0) return;
+    Group group = w.current;
+    group.mask = early;
+    group.wait = Wait::barrier;
+    group.barrier_id = cluster_barrier;
+    w.waiting.push_back(group);
+    w.current.mask &= ~early;
+}
+
+void BlockRunner::release_cluster_if_full() {
+    if (cluster_->arrived == 0) return;
+    std::uint32_t alive = 0;
+    for (const BlockRunner* block : cluster_->blocks) alive += block->alive_threads();
+    if (cluster_->arrived < alive) return;
+    cluster_->arrived = 0;
+    cluster_->parity = !cluster_->parity;
+    for (BlockRunner* block : cluster_->blocks) {
+        for (Warp& w : block->warps_) {
+            for (Group& group : w.waiting) {
+                if (group.wait == Wait::barrier && group.barrier_id == cluster_barrier) group.wait = Wait::none;
+            }
+        }
+    }
 }
 
 void BlockRunner::release_if_full(std::uint32_t id) {

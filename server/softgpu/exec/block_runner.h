@@ -14,7 +14,18 @@
 
 namespace gpupool::softgpu {
 
-enum class Progress : std::uint8_t { finished, unfinished, faulted };
+// waiting: for other blocks of the cluster, and nothing else could run.
+enum class Progress : std::uint8_t { finished, unfinished, waiting, faulted };
+
+class BlockRunner;
+
+// Blocks that run side by side on one thread, and the barrier between them.
+struct Cluster {
+    std::vector<BlockRunner*> blocks;
+    std::vector<std::uint8_t*> shared;
+    std::uint32_t arrived = 0;
+    bool parity = false;
+};
 
 class BlockRunner {
   public:
@@ -23,11 +34,15 @@ class BlockRunner {
     BlockRunner(const BlockRunner&) = delete;
     BlockRunner& operator=(const BlockRunner&) = delete;
 
-    // Sets out on a block: index in the grid, x fastest.
-    void begin(std::uint64_t block);
+    // Sets out on a block of the grid.
+    void begin(const std::uint32_t (&index)[3]);
+    // Once, before the first block: the runner's place among those that run a cluster together; a block alone is one
+    // too.
+    void join(Cluster& cluster, std::uint32_t rank);
     // Every warp that can run gets about `steps` loop rounds. `paused`: one of them slept.
     Progress run(std::uint32_t steps, bool& paused);
     const Fault& fault() const noexcept { return fault_; }
+    std::uint8_t* shared() const noexcept { return shared_.get(); }
 
   private:
     struct Barrier {
@@ -50,6 +65,9 @@ class BlockRunner {
     void arrive(Warp& w, const Inst& i);
     void release_if_full(std::uint32_t id);
     void release(std::uint32_t id);
+    void arrive_at_cluster(Warp& w);
+    void wait_for_cluster(Warp& w);
+    void release_cluster_if_full();
     std::uint32_t alive_threads() const noexcept;
 
     // --- warp_loop.cpp
@@ -84,6 +102,7 @@ class BlockRunner {
     Memory local_;
     std::uint32_t shared_bytes_ = 0;
     Barrier barriers_[16];
+    Cluster* cluster_ = nullptr;
     Fault fault_;
     bool paused_ = false;
 };

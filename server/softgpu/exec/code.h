@@ -12,6 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "server/softgpu/exec/matrix.h"
+#include "server/softgpu/exec/texture.h"
+
 namespace gpupool::softgpu {
 
 struct Warp;
@@ -46,14 +49,22 @@ struct Inst {
     std::uint32_t d = no_slot, a = no_slot, b = no_slot, c = no_slot;
     std::uint32_t e = no_slot;      // a second destination, or a fourth source
     std::uint32_t guard = no_slot;  // predicate slot
-    std::uint32_t target = 0;       // index of an instruction
+    std::uint32_t target = 0;       // index of an instruction; of a matrix instruction: its form
     std::uint32_t extra = 0;        // family specific
     std::uint32_t line = 0;         // in the PTX text
     Flow flow = Flow::plain;
     bool guard_negated = false;
     bool back_edge = false;  // a loop's latch: others may be let run here
     std::uint8_t mode = 0;   // family specific
+    std::uint8_t lists = 0;  // which of d and b are places in `aux` instead of slots
 };
+
+// Inst::mode of the barriers between a cluster's blocks; smaller ones are the block's own (lower_barrier).
+constexpr std::uint8_t cluster_arrive = 5;
+constexpr std::uint8_t cluster_wait = 6;
+
+constexpr std::uint8_t list_at_d = 1;
+constexpr std::uint8_t list_at_b = 2;
 
 // The bytes of a parameter as the caller and the callee lay them out in their frames' parameter areas.
 struct ParamCopy {
@@ -83,11 +94,15 @@ struct CompiledFunction {
     std::string name;
     bool entry = false;
     bool defined = false;
+    std::string
+        refusal;  // not empty: it, or what it calls, needs what the software GPU lacks; this says what and where
     std::uint32_t index = 0;
     std::vector<Inst> code;
     std::vector<std::uint32_t> aux;                  // slots of vector operands
     std::vector<std::vector<std::uint32_t>> tables;  // branch tables: instruction indices
     std::vector<CallSite> calls;
+    std::vector<TextureAccess> textures;
+    std::vector<MatrixForm> matrices;
 
     std::vector<std::uint8_t> constants;  // the first bytes of a frame
     std::uint32_t register_bytes = 0;     // constants included
@@ -100,6 +115,7 @@ struct CompiledFunction {
     std::uint32_t shared_bytes = 0;  // static shared memory, that of callees included
     std::uint32_t max_threads = 1024;
     std::uint32_t required_threads[3] = {0, 0, 0};
+    std::uint32_t required_cluster[3] = {0, 0, 0};  // zero: as the launch says
     std::uint32_t virtual_architecture = 0;  // 75 for .target sm_75
     std::uint32_t register_count = 0;        // as ptxas would report it: a plausible figure only
     std::uint32_t stack_bytes = 0;           // local memory per lane that a launch needs at least
@@ -111,6 +127,11 @@ struct CompiledFunction {
 
 // Cooperative groups keep their own data in shared memory that the driver reserves.
 constexpr std::uint32_t reserved_shared_bytes = 1024;
+
+// A cluster's shared memories in one 32-bit address space: a block's own lies at zero, that of rank r also at (r + 1)
+// << peer_shared_shift.
+constexpr std::uint32_t peer_shared_shift = 19;
+constexpr std::uint32_t max_cluster_blocks = 16;
 
 // `extern __shared__` arrays begin behind an entry's static shared memory.
 [[gnu::always_inline]] inline std::uint32_t dynamic_shared_offset_bytes(const CompiledFunction& entry) noexcept {

@@ -48,15 +48,36 @@ class Compiler {
             try {
                 Lowering(symbols_, function, target_.functions[i], base).run();
             } catch (const LoweringError& error) {
-                return Error{ErrorCode::unsupported, fmt::format("line {}: {}", error.line, error.message)};
+                auto message = fmt::format("line {}: {}", error.line, error.message);
+                if (!error.lacking) return Error{ErrorCode::unsupported, std::move(message)};
+                refuse(target_.functions[i], std::move(message));
             }
             if (!function.entry) common_shared_bytes_ = target_.functions[i].shared_bytes;
         }
         finish();
-        return {};
+        return first_refusal();
     }
 
   private:
+    // The rest of the module can run without it.
+    static void refuse(CompiledFunction& function, std::string message) {
+        function.refusal = std::move(message);
+        function.code.clear();
+        function.calls.clear();
+    }
+
+    // A module none of whose kernels can run is refused as a whole, at once.
+    Status first_refusal() const {
+        const CompiledFunction* refused = nullptr;
+        for (const auto& function : target_.functions) {
+            if (!function.entry || !function.defined) continue;
+            if (function.refusal.empty()) return {};
+            if (refused == nullptr) refused = &function;
+        }
+        if (refused == nullptr) return {};
+        return Error{ErrorCode::unsupported, refused->refusal};
+    }
+
     Status place_variables() {
         std::uint64_t bytes = 0;
         for (const auto& variable : source_.variables) {
@@ -130,6 +151,7 @@ class Compiler {
             to.virtual_architecture = architecture_of(source_.target);
             if (from.max_threads != 0) to.max_threads = std::min<std::uint32_t>(1024, from.max_threads);
             std::copy(from.required_threads, from.required_threads + 3, to.required_threads);
+            std::copy(from.required_cluster, from.required_cluster + 3, to.required_cluster);
             std::uint64_t bytes = 0;
             for (const auto& param : from.params) bytes = place_param(param, bytes, to.params, from.entry);
             to.param_bytes = static_cast<std::uint32_t>(bytes);
@@ -211,6 +233,7 @@ class Compiler {
                 continue;
             }
             visit(callee, depth + 1);
+            if (function.refusal.empty()) function.refusal = callee.refusal;
             function.may_recurse |= callee.may_recurse;
             function.uses_reserved_shared |= callee.uses_reserved_shared;
             deepest = std::max(deepest, stack_[callee.index]);

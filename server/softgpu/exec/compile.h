@@ -2,7 +2,8 @@
 //
 // Ownership: a CompiledModule owns its code and its variables' memory, which is in the AddressSpace while it lives.
 // Threads: compile() from any; a CompiledModule is read only afterwards. Errors: invalid_input for text that is not
-// PTX, unsupported for what the software GPU lacks, both with the line;
+// PTX, unsupported for what the software GPU lacks, both with the line. What it lacks makes the kernels that need it
+// unable to run (CompiledFunction::refusal), and the module only when all of its kernels do;
 // limit_exceeded for PTX of a later version.
 #pragma once
 

@@ -20,7 +20,8 @@ Grid::Grid(const LaunchState& launch, bool cooperative, const std::atomic<bool>&
     : launch_(launch),
       cooperative_(cooperative),
       stop_(stop),
-      block_count_(std::uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2]) {}
+      cluster_count_(std::uint64_t{launch.grid[0] / launch.cluster[0]} * (launch.grid[1] / launch.cluster[1]) *
+                     (launch.grid[2] / launch.cluster[2])) {}
 
 void Grid::record(const Fault& fault) {
     const std::lock_guard lock(mutex_);
@@ -28,19 +29,57 @@ void Grid::record(const Fault& fault) {
     faulted_.store(true, std::memory_order_relaxed);
 }
 
-bool Grid::start_block(std::vector<Resident>& residents, std::uint32_t executor) {
-    const std::uint64_t block = next_block_.fetch_add(1, std::memory_order_relaxed);
-    if (block >= block_count_) return false;
+bool Grid::start_cluster(std::vector<Resident>& residents, std::uint32_t executor) {
+    const std::uint64_t number = next_cluster_.fetch_add(1, std::memory_order_relaxed);
+    if (number >= cluster_count_) return false;
+    const std::uint32_t* extent = launch_.cluster;
+    const std::uint32_t count = extent[0] * extent[1] * extent[2];
     auto free = std::find_if(residents.begin(), residents.end(), [](const Resident& r) { return !r.active; });
     if (free == residents.end()) {
         residents.emplace_back();
         free = residents.end() - 1;
-        free->runner = std::make_unique<BlockRunner>(launch_, executor);
+        free->cluster = std::make_unique<Cluster>();
+        for (std::uint32_t rank = 0; rank < count; ++rank) {
+            free->runners.push_back(std::make_unique<BlockRunner>(launch_, executor));
+            free->cluster->blocks.push_back(free->runners.back().get());
+            free->cluster->shared.push_back(free->runners.back()->shared());
+        }
+        for (std::uint32_t rank = 0; rank < count; ++rank) free->runners[rank]->join(*free->cluster, rank);
     }
-    free->runner->begin(block);
+    free->cluster->arrived = 0;
+    free->cluster->parity = false;
+    const std::uint64_t across = launch_.grid[0] / extent[0], down = launch_.grid[1] / extent[1];
+    const auto x = static_cast<std::uint32_t>(number % across) * extent[0];
+    const auto y = static_cast<std::uint32_t>(number / across % down) * extent[1];
+    const auto z = static_cast<std::uint32_t>(number / across / down) * extent[2];
+    for (std::uint32_t rank = 0; rank < count; ++rank) {
+        const std::uint32_t index[3] = {x + rank % extent[0], y + rank / extent[0] % extent[1],
+                                        z + rank / extent[0] / extent[1]};
+        free->runners[rank]->begin(index);
+    }
+    free->finished.assign(count, false);
     free->active = true;
     free->slices = 0;
     return true;
+}
+
+Progress Grid::run_slice(Resident& resident, bool& paused) {
+    bool all_finished = true, all_wait = true;
+    for (std::size_t rank = 0; rank < resident.runners.size(); ++rank) {
+        if (resident.finished[rank]) continue;
+        const Progress progress = resident.runners[rank]->run(slice_steps, paused);
+        if (progress == Progress::faulted) {
+            record(resident.runners[rank]->fault());
+            return progress;
+        }
+        resident.finished[rank] = progress == Progress::finished;
+        all_finished &= progress == Progress::finished;
+        all_wait &= progress == Progress::waiting;
+    }
+    if (all_finished) return Progress::finished;
+    if (!all_wait) return Progress::unfinished;
+    record({FaultKind::deadlock, 0, 0, "every thread of a cluster waits at a barrier that can never be complete"});
+    return Progress::faulted;
 }
 
 void Grid::work() {
@@ -56,10 +95,10 @@ void Grid::work_as(std::uint32_t executor) {
     std::size_t active = 0;
     bool more = true;
     // All blocks of a cooperative grid are resident at once: they wait for each other.
-    while (cooperative_ && start_block(residents, executor)) ++active;
+    while (cooperative_ && start_cluster(residents, executor)) ++active;
     while (!over()) {
         if (active == 0) {
-            if (!more || !(more = start_block(residents, executor))) return;
+            if (!more || !(more = start_cluster(residents, executor))) return;
             active = 1;
         }
         bool all_paused = true;
@@ -67,8 +106,8 @@ void Grid::work_as(std::uint32_t executor) {
         for (Resident& resident : residents) {
             if (!resident.active) continue;
             bool paused = false;
-            const Progress progress = resident.runner->run(slice_steps, paused);
-            if (progress == Progress::faulted) return record(resident.runner->fault());
+            const Progress progress = run_slice(resident, paused);
+            if (progress == Progress::faulted) return;
             if (progress == Progress::finished) {
                 resident.active = false;
                 --active;
@@ -79,7 +118,7 @@ void Grid::work_as(std::uint32_t executor) {
             if (over()) return;
         }
         if (impatient && more && active < max_company) {
-            more = start_block(residents, executor);
+            more = start_cluster(residents, executor);
             if (more) ++active;
         }
         if (all_paused) sched_yield();
@@ -90,7 +129,7 @@ Fault Grid::run(const LaunchState& launch, bool cooperative, const std::atomic<b
     Grid grid(launch, cooperative, stop);
     auto& pool = HelperPool::instance();
     const auto helpers =
-        cooperative ? 0 : static_cast<std::uint32_t>(std::min<std::uint64_t>(pool.size(), grid.block_count() - 1));
+        cooperative ? 0 : static_cast<std::uint32_t>(std::min<std::uint64_t>(pool.size(), grid.cluster_count() - 1));
     if (helpers > 0) pool.help(grid, helpers);
     grid.work();
     if (helpers > 0) pool.finish(grid);

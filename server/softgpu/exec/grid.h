@@ -1,5 +1,6 @@
-// Runs a grid: blocks are handed out in order to the stream's own thread and to helpers, each running one block at a
-// time; a block that does not come to its end gets company, since it may be waiting for a later one.
+// Runs a grid: clusters (of one block, where the launch asks for no more) are handed out in order to the stream's own
+// thread and to helpers, each running one at a time; a cluster that does not come to its end gets company, since it may
+// be waiting for a later one.
 //
 // Ownership: a Grid is shared by the threads that work on it; it refers to the LaunchState of its owner, who waits for
 // all of them. Threads: work() from several, the rest from one. Errors: the first fault ends the grid.
@@ -23,17 +24,20 @@ class Grid {
     static Fault run(const LaunchState& launch, bool cooperative, const std::atomic<bool>& stop);
 
     void work();
-    std::uint64_t block_count() const noexcept { return block_count_; }
+    std::uint64_t cluster_count() const noexcept { return cluster_count_; }
 
   private:
     friend class HelperPool;
     struct Resident {
-        std::unique_ptr<BlockRunner> runner;
+        std::vector<std::unique_ptr<BlockRunner>> runners;  // the blocks of a cluster
+        std::vector<bool> finished;
+        std::unique_ptr<Cluster> cluster;
         std::uint32_t slices = 0;
         bool active = false;
     };
 
-    bool start_block(std::vector<Resident>& residents, std::uint32_t executor);
+    bool start_cluster(std::vector<Resident>& residents, std::uint32_t executor);
+    Progress run_slice(Resident& resident, bool& paused);
     void work_as(std::uint32_t executor);
     void record(const Fault& fault);
     bool over() const noexcept {
@@ -43,8 +47,8 @@ class Grid {
     const LaunchState& launch_;
     const bool cooperative_;
     const std::atomic<bool>& stop_;
-    std::uint64_t block_count_;
-    std::atomic<std::uint64_t> next_block_{0};
+    std::uint64_t cluster_count_;
+    std::atomic<std::uint64_t> next_cluster_{0};
     std::atomic<std::uint32_t> next_executor_{0};
     std::atomic<bool> faulted_{false};
     std::mutex mutex_;

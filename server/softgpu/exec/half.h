@@ -15,18 +15,17 @@ struct Bfloat {
     std::uint16_t bits;
 };
 
+// The exponent's distance is a multiplication, exact for subnormals too; infinities and NaN keep all exponent bits.
+[[gnu::always_inline]] inline float half_to_float(std::uint16_t bits) {
+    const std::uint32_t magnitude = bits & 0x7FFFU;
+    const std::uint32_t sign = (bits & 0x8000U) << 16;
+    const auto scaled = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude << 13) * 0x1p112F);
+    const std::uint32_t top = magnitude >= 0x7C00U ? 0x7F800000U | magnitude << 13 : scaled;
+    return std::bit_cast<float>(sign | top);
+}
+
 inline double to_double(Half h) {
-    const std::uint32_t exponent = h.bits >> 10 & 0x1F;
-    const std::uint32_t fraction = h.bits & 0x3FF;
-    double value;
-    if (exponent == 31) {
-        value = fraction == 0 ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
-    } else if (exponent == 0) {
-        value = std::ldexp(static_cast<double>(fraction), -24);
-    } else {
-        value = std::ldexp(static_cast<double>(fraction | 0x400), static_cast<int>(exponent) - 25);
-    }
-    return (h.bits & 0x8000) != 0 ? -value : value;
+    return half_to_float(h.bits);
 }
 
 inline double to_double(Bfloat b) {

@@ -110,6 +110,19 @@ template <class F>
            static_cast<std::uint32_t>(_mm_movemask_epi8(halves[1])) << 16;
 }
 
+// What a boolean operator makes of the comparison and `c`: none, and, or, xor. PTX: p = cmp op c, q = !cmp op c.
+enum class Combine : std::uint8_t { none, both, either, one };
+
+inline std::uint32_t combine(std::uint8_t mode, std::uint32_t compared, std::uint32_t c) {
+    switch (static_cast<Combine>(mode)) {
+        case Combine::none: return compared;
+        case Combine::both: return compared & c;
+        case Combine::either: return compared | c;
+        case Combine::one: return compared ^ c;
+    }
+    return compared;
+}
+
 [[gnu::always_inline]] inline void set_pred(Warp& w, std::uint32_t slot, std::uint32_t value) {
     if (slot == no_slot) return;
     std::uint32_t& p = w.pred(slot);

@@ -41,9 +41,28 @@ void Lowering::fail(std::string message) const {
     throw LoweringError{current_ != nullptr ? current_->line : source_.line, std::move(message)};
 }
 
+void Lowering::lack(std::string message) const {
+    throw LoweringError{current_ != nullptr ? current_->line : source_.line, std::move(message), true};
+}
+
 void Lowering::unsupported() const {
-    fail(fmt::format("the software GPU does not support the instruction '{}' (in '{}')", current_->opcode,
-                     source_.name));
+    // What PTX has, as far as it is not in the table of operations; anything else is a mistake in the text.
+    static constexpr std::string_view mnemonics[] = {
+        "alloca",    "atom", "bar",      "barrier", "brx",      "call",    "clusterlaunchcontrol",
+        "cp",        "cvt",  "cvta",     "elect",   "fence",    "fma",     "isspacep",
+        "istypep",   "ld",   "ldmatrix", "match",   "mbarrier", "membar",  "min",
+        "max",       "add",  "sub",      "mul",     "mma",      "mov",     "multimem",
+        "movmatrix", "red",  "redux",    "set",     "setp",     "shfl",    "st",
+        "stmatrix",  "suld", "suq",      "sured",   "sust",     "tcgen05", "tensormap",
+        "tex",       "tld4", "txq",      "vadd",    "vadd2",    "vadd4",   "vmad",
+        "vote",      "vset", "wgmma",    "wmma"};
+    auto message =
+        fmt::format("the software GPU does not support the instruction '{}' (in '{}')", current_->opcode, source_.name);
+    const auto base = current_->opcode.substr(0, current_->opcode.find('.'));
+    for (const auto mnemonic : mnemonics) {
+        if (base == mnemonic) lack(std::move(message));
+    }
+    fail(std::move(message));
 }
 
 void Lowering::lay_out_variables() {
@@ -85,11 +104,18 @@ void Lowering::run() {
     lay_out_variables();
     starts_.reserve(source_.body.size() + 1);
     for (const auto& from : source_.body) {
+        if (!source_.entry && from.opcode.substr(0, 6) == "alloca") entry_stack_ = temporary(Slot::bits64);
+        if (from.opcode.substr(0, 6) == "alloca") target_.may_recurse = true;  // it wants a stack of any size
+        if (entry_stack_ != no_slot) break;
+    }
+    if (entry_stack_ != no_slot) emit("stack.save").d = entry_stack_;
+    for (const auto& from : source_.body) {
         starts_.push_back(static_cast<std::uint32_t>(target_.code.size()));
         instruction(from);
     }
     starts_.push_back(static_cast<std::uint32_t>(target_.code.size()));
     current_ = nullptr;
+    if (entry_stack_ != no_slot) emit("stack.restore").a = entry_stack_;
     emit(source_.entry ? Flow::exit : Flow::ret).line = source_.line;  // a body may end without one
     // Labels were kept as PTX indices; constants go to the front of the frame.
     const std::uint32_t constant_bytes = align_up(next_constant_, 64);
@@ -113,16 +139,27 @@ void Lowering::run() {
         slot = (slot & constant_flag) != 0 ? offsets[slot & ~constant_flag] : slot + constant_bytes;
     };
     for (Inst& i : target_.code) {
-        const bool aux_at_d = i.flow == Flow::checked && i.extra > 0 && i.b == no_slot;
-        const bool aux_at_b = i.flow == Flow::checked && i.extra > 0 && i.b != no_slot;
-        if (!aux_at_d) fix(i.d);
-        if (!aux_at_b) fix(i.b);
+        if ((i.lists & list_at_d) == 0) fix(i.d);
+        if ((i.lists & list_at_b) == 0) fix(i.b);
         fix(i.a), fix(i.c), fix(i.e), fix(i.guard);
         if (i.flow == Flow::warp_sync) fix(i.extra);
         if (i.flow == Flow::jump || i.flow == Flow::branch) i.target = starts_[i.target];
     }
     for (auto& slot : target_.aux) fix(slot);
     for (auto& site : target_.calls) fix(site.pointer);
+    for (auto& form : target_.matrices) {
+        for (auto* slots : {&form.a_slots, &form.b_slots, &form.c_slots, &form.d_slots}) {
+            for (auto& slot : *slots) fix(slot);
+        }
+        fix(form.stride);
+    }
+    for (auto& access : target_.textures) {
+        for (auto& slot : access.results) fix(slot);
+        for (auto& slot : access.coordinates) fix(slot);
+        for (auto& slot : access.along_x) fix(slot);
+        for (auto& slot : access.along_y) fix(slot);
+        fix(access.layer), fix(access.level);
+    }
     for (auto& table : target_.tables) {
         for (auto& target : table) target = starts_[target];
     }
@@ -156,14 +193,35 @@ void Lowering::instruction(const ptx::Instruction& from) {
         {"bar", &Lowering::lower_barrier},
         {"barrier", &Lowering::lower_barrier},
         {"nanosleep", &Lowering::lower_nanosleep},
+        {"mapa", &Lowering::lower_mapa},
+        {"getctarank", &Lowering::lower_mapa},
         {"shfl", &Lowering::lower_warp},
         {"vote", &Lowering::lower_warp},
         {"match", &Lowering::lower_warp},
         {"redux", &Lowering::lower_warp},
         {"elect", &Lowering::lower_warp},
+        {"tex", &Lowering::lower_tex},
+        {"alloca", &Lowering::lower_alloca},
+        {"stacksave", &Lowering::lower_alloca},
+        {"stackrestore", &Lowering::lower_alloca},
+        {"createpolicy", &Lowering::lower_createpolicy},
+        {"cp", &Lowering::lower_cp},
+        {"lop3", &Lowering::lower_lop3},
+        {"mbarrier", &Lowering::lower_mbarrier},
+        {"mma", &Lowering::lower_mma},
+        {"wmma", &Lowering::lower_wmma},
+        {"ldmatrix", &Lowering::lower_ldmatrix},
+        {"stmatrix", &Lowering::lower_ldmatrix},
+        {"movmatrix", &Lowering::lower_movmatrix},
+        {"tld4", &Lowering::lower_tld4},
+        {"suld", &Lowering::lower_surface},
+        {"sust", &Lowering::lower_surface},
+        {"txq", &Lowering::lower_texture_query},
+        {"suq", &Lowering::lower_texture_query},
         {"prefetch", &Lowering::lower_nothing},
         {"prefetchu", &Lowering::lower_nothing},
         {"pmevent", &Lowering::lower_nothing},
+        {"setmaxnreg", &Lowering::lower_nothing},
         {"griddepcontrol", &Lowering::lower_nothing},
         {"applypriority", &Lowering::lower_nothing},
         {"discard", &Lowering::lower_nothing},
@@ -180,7 +238,9 @@ void Lowering::instruction(const ptx::Instruction& from) {
         }
     } else if (const Op* found_op = op_table().find(from.opcode)) {
         from_table(from, *found_op);
-    } else {
+    } else if (base.size() > 1 && base[0] == 'v') {
+        lower_video(from);
+    } else if (!lower_half(from)) {
         unsupported();
     }
     const std::uint32_t guard = from.guard < 0 ? no_slot : slot_of_register(from.guard);
@@ -221,7 +281,7 @@ Slot Lowering::kind_of_register(std::int32_t index) const {
         case 2: return Slot::bits16;
         case 4: return Slot::bits32;
         case 8: return Slot::bits64;
-        default: fail("128-bit registers are not supported by the software GPU");
+        default: lack("128-bit registers are not supported by the software GPU");
     }
 }
 
@@ -277,6 +337,8 @@ std::uint32_t Lowering::source(const ptx::Operand& operand, Slot kind) {
     switch (operand.kind) {
         case ptx::OperandKind::reg: {
             if (kind == Slot::pred) return predicate_source(operand);
+            if (!operand.selector.empty() && current_->opcode[0] != 'v')
+                fail(fmt::format("'{}' has no part", operand.name));
             const Slot has = kind_of_register(operand.index);
             if (slot_bytes(has) != slot_bytes(kind)) {
                 fail(fmt::format("'{}' has the wrong size for '{}'", operand.name, current_->opcode));

@@ -18,6 +18,7 @@ namespace gpupool::softgpu {
 struct LoweringError {
     std::uint32_t line;
     std::string message;
+    bool lacking = false;  // good PTX that the software GPU lacks; else it is no PTX at all
 };
 
 // Where the module's names lie.
@@ -45,6 +46,7 @@ class Lowering {
   private:
     // --- lower.cpp: operands
     [[noreturn]] void fail(std::string message) const;
+    [[noreturn]] void lack(std::string message) const;
     [[noreturn]] void unsupported() const;
     void lay_out_variables();
     void instruction(const ptx::Instruction& from);
@@ -74,6 +76,10 @@ class Lowering {
     void lower_setp(const ptx::Instruction& from);
     void lower_set(const ptx::Instruction& from);
     void lower_nothing(const ptx::Instruction& from);
+    void lower_createpolicy(const ptx::Instruction& from);
+    static std::uint8_t boolean_operator(std::string_view name);
+    void compared_sources(const ptx::Instruction& from, const Op& compare, bool flush, std::string_view type,
+                          std::uint32_t* sources);
     void unpack(const ptx::Operand& vector, const ptx::Operand& value);
     void pack(const ptx::Operand& value, const ptx::Operand& vector);
 
@@ -92,8 +98,43 @@ class Lowering {
     void lower_ld(const ptx::Instruction& from);
     void lower_st(const ptx::Instruction& from);
     void lower_atom(const ptx::Instruction& from);
+    void lower_vector_atom(const ptx::Instruction& from, MemoryForm& form);
     void lower_fence(const ptx::Instruction& from);
     std::uint32_t vector_slots(const ptx::Operand& operand, ptx::Type type, bool store, Slot& kind);
+
+    // --- lower_texture.cpp
+    void lower_tex(const ptx::Instruction& from);
+    void lower_tld4(const ptx::Instruction& from);
+    void lower_surface(const ptx::Instruction& from);
+    void lower_texture_query(const ptx::Instruction& from);
+    std::uint32_t texture_address(const ptx::Operand& from, TextureAccess& access, bool layered);
+    void texture_results(const ptx::Operand& to, TextureAccess& access, Slot kind);
+    void gradient(const ptx::Operand& from, const TextureAccess& access, std::uint32_t* slots);
+    void emit_texture(const char* name, std::uint32_t handle, const TextureAccess& access);
+
+    // --- lower_matrix.cpp
+    void lower_mma(const ptx::Instruction& from);
+    void lower_wmma(const ptx::Instruction& from);
+    void lower_ldmatrix(const ptx::Instruction& from);
+    void lower_movmatrix(const ptx::Instruction& from);
+    std::vector<std::uint32_t> matrix_slots(const ptx::Operand& from, Element element, bool written);
+    void check_fragment(const std::vector<std::uint32_t>& slots, std::uint32_t elements, Element element,
+                        bool repeats) const;
+    Inst& emit_matrix(const char* name, MatrixForm form);
+
+    // --- lower_async.cpp
+    void lower_cp(const ptx::Instruction& from);
+    void lower_bulk(const ptx::Instruction& from);
+    void lower_mbarrier(const ptx::Instruction& from);
+    void lower_st_async(const ptx::Instruction& from);
+    std::uint32_t address_slot(const ptx::Operand& from, MemorySpace space);
+
+    // --- lower_packed.cpp
+    bool lower_half(const ptx::Instruction& from);
+    void lower_lop3(const ptx::Instruction& from);
+    void lower_alloca(const ptx::Instruction& from);
+    void lower_video(const ptx::Instruction& from);
+    std::uint32_t computed(std::string_view name, std::initializer_list<std::uint32_t> sources);
 
     // --- lower_control.cpp
     void lower_bra(const ptx::Instruction& from);
@@ -104,6 +145,7 @@ class Lowering {
     void lower_trap(const ptx::Instruction& from);
     void lower_barrier(const ptx::Instruction& from);
     void lower_nanosleep(const ptx::Instruction& from);
+    void lower_mapa(const ptx::Instruction& from);
     void lower_warp(const ptx::Instruction& from);
     void call_parameters(const ptx::Operand& list, std::vector<std::uint32_t>& offsets_bytes,
                          std::vector<std::uint32_t>& sizes_bytes) const;
@@ -121,6 +163,7 @@ class Lowering {
     CompiledFunction& target_;
     std::uint32_t shared_base_bytes_;
     const ptx::Instruction* current_ = nullptr;
+    std::uint32_t entry_stack_ = no_slot;  // of a function that uses alloca: the stack as it was on entry
     std::vector<Placed> variables_;
     std::vector<std::uint32_t> register_slots_;
     std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint32_t> constant_slots_;  // (bytes, bits) -> index

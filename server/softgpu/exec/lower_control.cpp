@@ -1,6 +1,7 @@
 // Lowering of branches, calls, barriers and what happens between lanes.
 #include <fmt/format.h>
 
+#include "server/softgpu/exec/address_space.h"
 #include "server/softgpu/exec/lower.h"
 
 namespace gpupool::softgpu {
@@ -74,6 +75,11 @@ void Lowering::lower_call(const ptx::Instruction& from) {
                 site.builtin = Builtin::malloc;
             else if (callee.name == "free")
                 site.builtin = Builtin::free;
+            else if (callee.name.substr(0, 4) == "cuda" || callee.name.substr(0, 6) == "__cuda")
+                lack(fmt::format(
+                    "'{}' is of the device runtime: kernels that start kernels (dynamic parallelism) are not "
+                    "supported by the software GPU",
+                    callee.name));
             else
                 fail(fmt::format("the function '{}' is declared but not defined here", callee.name));
         }
@@ -89,6 +95,7 @@ void Lowering::lower_call(const ptx::Instruction& from) {
 }
 
 void Lowering::lower_ret(const ptx::Instruction&) {
+    if (entry_stack_ != no_slot) emit("stack.restore").a = entry_stack_;
     emit(source_.entry ? Flow::exit : Flow::ret);
 }
 void Lowering::lower_exit(const ptx::Instruction&) {
@@ -103,9 +110,41 @@ void Lowering::lower_nanosleep(const ptx::Instruction& from) {
     emit(Flow::pause).a = a;
 }
 
+// mapa{.shared::cluster}.type d, a, rank and getctarank{.shared::cluster}.type d, a: addresses are generic without a
+// space.
+void Lowering::lower_mapa(const ptx::Instruction& from) {
+    const auto parts = split_opcode(from.opcode);
+    const bool maps = parts[0] == "mapa";
+    const bool generic = parts.size() == 2;
+    if (!generic && (parts.size() != 3 || parts[1] != "shared::cluster")) unsupported();
+    const Slot kind = parts.back() == "u64" ? Slot::bits64 : Slot::bits32;
+    if (generic && kind != Slot::bits64) unsupported();
+    const std::uint32_t a = resized(source(operand(from, 1), kind), kind, Slot::bits64, false);
+    const std::uint64_t window = generic ? windows().shared_base : 0;
+    if (!maps) {
+        const std::uint32_t d = destination(operand(from, 0), Slot::bits32);
+        Inst& i = emit("shared_rank");
+        i.a = a, i.d = d, i.imm = window;
+        return;
+    }
+    const std::uint32_t rank = source(operand(from, 2), Slot::bits32);
+    const std::uint32_t d = destination(operand(from, 0), kind);
+    const std::uint32_t result = kind == Slot::bits64 ? d : temporary(Slot::bits64);
+    Inst& i = emit("map_shared");
+    i.a = a, i.b = rank, i.d = result, i.imm = window;
+    if (kind == Slot::bits64) return;
+    Inst& narrowed = emit("narrow.u64.u32");
+    narrowed.a = result, narrowed.d = d;
+}
+
 // mode: 0 sync, 1 arrive, 2 red.popc, 3 red.and, 4 red.or; a: barrier, b: threads, c: predicate.
 void Lowering::lower_barrier(const ptx::Instruction& from) {
     auto parts = split_opcode(from.opcode);
+    if (parts.size() > 2 && parts[1] == "cluster") {
+        if (parts[2] != "arrive" && parts[2] != "wait") unsupported();
+        emit(Flow::barrier).mode = parts[2] == "arrive" ? cluster_arrive : cluster_wait;
+        return;
+    }
     std::vector<std::string_view> kept;
     for (const auto part : parts) {
         if (part != "cta" && part != "aligned") kept.push_back(part);
@@ -132,10 +171,12 @@ void Lowering::lower_barrier(const ptx::Instruction& from) {
 // What happens between lanes: sources from the table, then the member mask, which goes to slot e.
 void Lowering::lower_warp(const ptx::Instruction& from) {
     std::string name(from.opcode);
-    if (name == "elect.sync" || name == "bar.warp.sync") {
-    } else if (op_table().find(name) == nullptr) {
-        unsupported();
-    }
+    // "vote.ballot.sync.b32" and "match.sync.any.b32" are the same with two parts in the other order.
+    const auto parts = split_opcode(from.opcode);
+    if (parts.size() == 4 && parts[0] == "vote" && parts[2] == "sync")
+        name = fmt::format("vote.sync.{}.{}", parts[1], parts[3]);
+    if (parts.size() == 4 && parts[0] == "match" && parts[1] == "sync")
+        name = fmt::format("match.{}.sync.{}", parts[2], parts[3]);
     const Op& found = op(name);
     std::uint32_t sources[3] = {no_slot, no_slot, no_slot};
     std::size_t at = found.d == Slot::none ? 0 : 1;

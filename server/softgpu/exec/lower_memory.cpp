@@ -159,10 +159,11 @@ void Lowering::lower_ld(const ptx::Instruction& from) {
     Inst& i = emit(op(fmt::format("{}.{}{}.{}", uniform ? "ldu" : "ld", ptx::is_signed(form.type) ? 's' : 'u',
                                   bytes * 8, slot_bits)));
     i.a = base, i.imm = offset, i.d = d, i.mode = mode;
-    i.extra = vector ? form.elements : 0;
+    if (vector) i.extra = form.elements, i.lists = list_at_d;
 }
 
 void Lowering::lower_st(const ptx::Instruction& from) {
+    if (starts_with(from.opcode, "st.async")) return lower_st_async(from);
     MemoryForm form = memory_form(from.opcode, false);
     const auto& value = operand(from, 1);
     const bool vector = form.elements > 1 || value.kind == ptx::OperandKind::vector;
@@ -191,12 +192,12 @@ void Lowering::lower_st(const ptx::Instruction& from) {
     if (slot_bits < bytes * 8) fail("a store from a register that is too small");
     Inst& i = emit(op(fmt::format("st.{}.{}", bytes * 8, slot_bits)));
     i.a = base, i.imm = offset, i.b = b, i.mode = mode;
-    i.extra = vector ? form.elements : 0;
+    if (vector) i.extra = form.elements, i.lists = list_at_b;
 }
 
 void Lowering::lower_atom(const ptx::Instruction& from) {
     MemoryForm form = memory_form(from.opcode, true);
-    if (form.elements != 1) unsupported();
+    if (form.elements != 1) return lower_vector_atom(from, form);
     const std::size_t last = from.opcode.rfind('.');
     const Op& found = op(fmt::format("atom.{}.{}", form.operation, from.opcode.substr(last + 1)));
     const bool returns = starts_with(from.opcode, "atom");
@@ -213,11 +214,40 @@ void Lowering::lower_atom(const ptx::Instruction& from) {
     i.a = base, i.imm = offset, i.b = b, i.c = c, i.d = d, i.mode = mode;
 }
 
-void Lowering::lower_fence(const ptx::Instruction& from) {
-    const auto parts = split_opcode(from.opcode);
-    for (std::size_t i = 1; i < parts.size(); ++i) {
-        if (starts_with(parts[i], "proxy") || parts[i] == "mbarrier_init") unsupported();
+// Each element is atomic by itself, as PTX says.
+void Lowering::lower_vector_atom(const ptx::Instruction& from, MemoryForm& form) {
+    const std::size_t last = from.opcode.rfind('.');
+    const Op& found = op(fmt::format("atom.{}.{}", form.operation, from.opcode.substr(last + 1)));
+    const bool returns = starts_with(from.opcode, "atom");
+    const std::size_t at = returns ? 1 : 0;
+    const ptx::Operand& values = operand(from, at + 1);
+    if (values.items.size() != form.elements || found.sources[1] != Slot::none) unsupported();
+    std::uint32_t base = no_slot;
+    std::uint64_t offset = 0;
+    std::uint8_t mode = 0;
+    address(operand(from, at), form, base, offset, mode);
+    std::vector<std::uint32_t> results;  // written last: a result may be the address or a value
+    for (std::size_t k = 0; k < form.elements; ++k) {
+        const std::uint32_t b = source(values.items[k], found.sources[0]);
+        const std::uint32_t d = returns ? temporary(found.d) : no_slot;
+        Inst& i = emit(found);
+        i.a = base, i.imm = offset + k * ptx::width_bytes(form.type), i.b = b, i.d = d, i.mode = mode;
+        results.push_back(d);
     }
+    if (!returns) return;
+    const ptx::Operand& to = operand(from, 0);
+    if (to.items.size() != form.elements) fail("a vector of the wrong length");
+    const Op& move = op(slot_bytes(found.d) == 2 * lane_count ? "mov.b16" : "mov.b32");
+    for (std::size_t k = 0; k < form.elements; ++k) {
+        if (to.items[k].kind == ptx::OperandKind::sink) continue;
+        const std::uint32_t d = destination(to.items[k], found.d);
+        Inst& i = emit(move);
+        i.a = results[k], i.d = d;
+    }
+}
+
+// Whatever it orders, proxies and mbarriers included, is ordered by the strongest fence.
+void Lowering::lower_fence(const ptx::Instruction&) {
     emit("fence");
 }
 

@@ -16,6 +16,14 @@ Slot slot_for_bytes(std::uint32_t bytes) {
 
 void Lowering::lower_nothing(const ptx::Instruction&) {}
 
+// A cache policy is a hint; what takes one does not look at it.
+void Lowering::lower_createpolicy(const ptx::Instruction& from) {
+    const std::uint32_t zero = constant(Slot::bits64, 0);
+    const std::uint32_t d = destination(operand(from, 0), Slot::bits64);
+    Inst& i = emit("mov.b64");
+    i.a = zero, i.d = d;
+}
+
 void Lowering::lower_mov(const ptx::Instruction& from) {
     const auto& to = operand(from, 0);
     const auto& value = operand(from, 1);
@@ -23,6 +31,11 @@ void Lowering::lower_mov(const ptx::Instruction& from) {
     if (type == ptx::Type::none) unsupported();
     if (to.kind == ptx::OperandKind::vector) return unpack(to, value);
     if (value.kind == ptx::OperandKind::vector) return pack(to, value);
+    if (type == ptx::Type::pred && value.kind == ptx::OperandKind::special && value.name == "%is_explicit_cluster") {
+        const std::uint32_t d = destination(to, Slot::pred);
+        emit("explicit_cluster").d = d;
+        return;
+    }
     if (type == ptx::Type::pred) return from_table(from, op("mov.pred"));
     const Slot kind = slot_for_bytes(ptx::width_bytes(type));
     const bool real = type == ptx::Type::f32 || type == ptx::Type::f64;
@@ -92,13 +105,19 @@ void Lowering::pack(const ptx::Operand& value, const ptx::Operand& vector) {
 }
 
 void Lowering::lower_cvt(const ptx::Instruction& from) {
+    if (const Op* packs = op_table().find(from.opcode); packs != nullptr && packs->sources[1] != Slot::none)
+        return from_table(from, *packs);  // cvt.pack
     std::uint8_t mode = convert_mode::nearest;
     std::vector<std::string_view> types;
     const auto parts = split_opcode(from.opcode);
     for (std::size_t i = 1; i < parts.size(); ++i) {
         const auto part = parts[i];
-        if (part == "rn" || part == "rna")
+        if (part == "rn")
             mode |= convert_mode::nearest;
+        else if (part == "rna")
+            mode |= convert_mode::away;
+        else if (part == "satfinite")
+            mode |= convert_mode::finite;
         else if (part == "rz")
             mode |= convert_mode::zero;
         else if (part == "rm")
@@ -200,18 +219,35 @@ void Lowering::lower_isspacep(const ptx::Instruction& from) {
     i.a = a, i.d = d, i.imm = which;
 }
 
+// and, or, xor as Inst::mode of a comparison; 0 for anything else.
+std::uint8_t Lowering::boolean_operator(std::string_view name) {
+    return name == "and" ? 1 : name == "or" ? 2 : name == "xor" ? 3 : 0;
+}
+
+void Lowering::compared_sources(const ptx::Instruction& from, const Op& compare, bool flush, std::string_view type,
+                                std::uint32_t* sources) {
+    for (std::size_t i = 0; i < 2; ++i) {
+        sources[i] = source(operand(from, 1 + i), compare.sources[i]);
+        if (!flush) continue;
+        if (compare.sources[i] == Slot::float32) {
+            const std::uint32_t flushed = temporary(Slot::float32);
+            Inst& f = emit("cvt.f32.f32");
+            f.a = sources[i], f.d = flushed, f.mode = convert_mode::flush;
+            sources[i] = flushed;
+        } else {
+            sources[i] = computed(fmt::format("flush.{}", type), {sources[i]});
+        }
+    }
+}
+
 void Lowering::lower_setp(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     if (parts.size() < 3) unsupported();
     std::uint8_t combine = 0;
     bool flush = false;
     for (std::size_t i = 2; i + 1 < parts.size(); ++i) {
-        if (parts[i] == "and")
-            combine = 1;
-        else if (parts[i] == "or")
-            combine = 2;
-        else if (parts[i] == "xor")
-            combine = 3;
+        if (const std::uint8_t operation = boolean_operator(parts[i]); operation != 0)
+            combine = operation;
         else if (parts[i] == "ftz")
             flush = true;
         else
@@ -219,15 +255,7 @@ void Lowering::lower_setp(const ptx::Instruction& from) {
     }
     const Op& compare = op(fmt::format("setp.{}.{}", parts[1], parts.back()));
     std::uint32_t sources[2];
-    for (std::size_t i = 0; i < 2; ++i) {
-        sources[i] = source(operand(from, 1 + i), compare.sources[i]);
-        if (flush && compare.sources[i] == Slot::float32) {
-            const std::uint32_t flushed = temporary(Slot::float32);
-            Inst& f = emit("cvt.f32.f32");
-            f.a = sources[i], f.d = flushed, f.mode = convert_mode::flush;
-            sources[i] = flushed;
-        }
-    }
+    compared_sources(from, compare, flush, parts.back(), sources);
     const std::uint32_t c = combine == 0 ? no_slot : source(operand(from, 3), Slot::pred);
     const auto& to = operand(from, 0);
     const std::uint32_t p = destination(to, Slot::pred);
@@ -242,18 +270,37 @@ void Lowering::lower_set(const ptx::Instruction& from) {
     auto parts = split_opcode(from.opcode);
     if (parts.size() < 4) unsupported();
     const auto result_type = ptx::type_from_name(parts[parts.size() - 2]);
-    if (parts.size() > 4 && !(parts.size() == 5 && parts[2] == "ftz")) unsupported();
+    std::uint8_t combine = 0;
+    bool flush = false;
+    for (std::size_t i = 2; i + 2 < parts.size(); ++i) {
+        if (const std::uint8_t operation = boolean_operator(parts[i]); operation != 0)
+            combine = operation;
+        else if (parts[i] == "ftz")
+            flush = true;
+        else
+            unsupported();
+    }
     const Op& compare = op(fmt::format("setp.{}.{}", parts[1], parts.back()));
-    const std::uint32_t a = source(operand(from, 1), compare.sources[0]);
-    const std::uint32_t b = source(operand(from, 2), compare.sources[1]);
+    std::uint32_t sources[2];
+    compared_sources(from, compare, flush, parts.back(), sources);
+    const std::uint32_t c = combine == 0 ? no_slot : source(operand(from, 3), Slot::pred);
+    const bool pair = result_type == ptx::Type::f16x2 || result_type == ptx::Type::bf16x2;
+    const bool of_pairs = parts.back() == "f16x2" || parts.back() == "bf16x2";
     const std::uint32_t p = temporary(Slot::pred);
+    const std::uint32_t q = of_pairs ? temporary(Slot::pred) : no_slot;
     Inst& i = emit(compare);
-    i.a = a, i.b = b, i.d = p;
+    i.a = sources[0], i.b = sources[1], i.c = c, i.d = p, i.e = q, i.mode = combine;
     const std::uint32_t bytes = ptx::width_bytes(result_type);
-    const std::uint64_t yes = result_type == ptx::Type::f32   ? 0x3F800000U
-                              : result_type == ptx::Type::f16 ? 0x3C00U
-                                                              : ~std::uint64_t{0};
+    const std::uint64_t yes = result_type == ptx::Type::f32                                        ? 0x3F800000U
+                              : result_type == ptx::Type::f16 || result_type == ptx::Type::f16x2   ? 0x3C00U
+                              : result_type == ptx::Type::bf16 || result_type == ptx::Type::bf16x2 ? 0x3F80U
+                                                                                                   : ~std::uint64_t{0};
     const std::uint32_t d = destination(operand(from, 0), slot_for_bytes(bytes));
+    if (of_pairs) {
+        Inst& values = emit("frompred.pair");
+        values.a = p, values.b = q, values.d = d, values.imm = pair ? yes : 0xFFFF;
+        return;
+    }
     Inst& value = emit(bytes == 2 ? "frompred.16" : bytes == 4 ? "frompred.32" : "frompred.64");
     value.a = p, value.d = d, value.imm = yes;
 }

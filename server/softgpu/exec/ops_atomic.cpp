@@ -79,6 +79,14 @@ u16 add_half(u16 a, u16 b) {
     return Encode(to_double(H{a}) + to_double(H{b}), Round::nearest).bits;
 }
 
+template <class T, bool Max>
+u16 chosen_half(u16 a, u16 b) {
+    const double x = to_double(T{a}), y = to_double(T{b});
+    if (x != x || y != y) return x != x ? (y != y ? u16{0x7FFF} : b) : a;
+    return choose<Max, false>(x, y) == x && (x != y || std::signbit(choose<Max, false>(x, y)) == std::signbit(x)) ? a
+                                                                                                                  : b;
+}
+
 template <class H, H Encode(double, Round)>
 u32 add_pair(u32 a, u32 b) {
     return u32{add_half<H, Encode>(static_cast<u16>(a), static_cast<u16>(b))} |
@@ -101,6 +109,19 @@ void register_atomic(OpTable& t) {
     atomic<u16>(t, {"atom.add.noftz.bf16"}, [](u16 a, u16 b) { return add_half<Bfloat, to_bfloat>(a, b); });
     atomic<u32>(t, {"atom.add.noftz.f16x2"}, [](u32 a, u32 b) { return add_pair<Half, to_half>(a, b); });
     atomic<u32>(t, {"atom.add.noftz.bf16x2"}, [](u32 a, u32 b) { return add_pair<Bfloat, to_bfloat>(a, b); });
+#define HALF_ORDER(name, T, Max, n)                                                                        \
+    atomic<u16>(t, {name n}, [](u16 a, u16 b) { return chosen_half<T, Max>(a, b); });                      \
+    atomic<u32>(t, {name n "x2"}, [](u32 a, u32 b) {                                                       \
+        const auto half = [&](int k) {                                                                     \
+            return u32{chosen_half<T, Max>(static_cast<u16>(a >> 16 * k), static_cast<u16>(b >> 16 * k))}; \
+        };                                                                                                 \
+        return half(0) | half(1) << 16;                                                                    \
+    });
+    HALF_ORDER("atom.min.noftz.", Half, false, "f16")
+    HALF_ORDER("atom.max.noftz.", Half, true, "f16")
+    HALF_ORDER("atom.min.noftz.", Bfloat, false, "bf16")
+    HALF_ORDER("atom.max.noftz.", Bfloat, true, "bf16")
+#undef HALF_ORDER
     atomic<u32>(t, {"atom.exch.b32", "atom.exch.u32", "atom.exch.s32", "atom.exch.f32"}, [](u32, u32 b) { return b; });
     atomic<u64>(t, {"atom.exch.b64", "atom.exch.u64", "atom.exch.s64", "atom.exch.f64"}, [](u64, u64 b) { return b; });
     atomic<u32>(t, {"atom.and.b32"}, [](u32 a, u32 b) { return a & b; });

@@ -1,4 +1,6 @@
 // Bit operations, shifts, selection and moves.
+#include <limits>
+
 #include "server/softgpu/exec/lanes.h"
 
 namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
@@ -61,6 +63,11 @@ void run_select(Warp& w, const Inst& i) {
 template <class T>
 Op select() {
     return {run_select<T>, slot_of<T>(), {slot_of<T>(), slot_of<T>(), Slot::pred}};
+}
+
+// With .ftz a subnormal counts as a zero of its sign, which is not below zero.
+bool not_below_flushed(float c) {
+    return c > -std::numeric_limits<float>::min();
 }
 
 template <class T, class C>
@@ -225,6 +232,13 @@ void register_bits(OpTable& t) {
     t.add({"slct.b32.s32", "slct.u32.s32", "slct.s32.s32", "slct.f32.s32"}, select_by_sign<u32, s32>());
     t.add({"slct.b64.s32", "slct.u64.s32", "slct.s64.s32", "slct.f64.s32"}, select_by_sign<u64, s32>());
     t.add({"slct.b32.f32", "slct.u32.f32", "slct.s32.f32", "slct.f32.f32"}, select_by_sign<u32, float>());
+    t.add({"slct.b64.f32", "slct.u64.f32", "slct.s64.f32", "slct.f64.f32"}, select_by_sign<u64, float>());
+    t.add({"slct.b16.s32", "slct.u16.s32", "slct.s16.s32"}, select_by_sign<u16, s32>());
+    t.add({"slct.b16.f32", "slct.u16.f32", "slct.s16.f32"}, select_by_sign<u16, float>());
+    t.add({"slct.ftz.b32.f32", "slct.ftz.u32.f32", "slct.ftz.s32.f32", "slct.ftz.f32.f32"},
+          ternary<u32, u32, u32, float>([](u32 a, u32 b, float c) { return not_below_flushed(c) ? a : b; }));
+    t.add({"slct.ftz.b64.f32", "slct.ftz.u64.f32", "slct.ftz.s64.f32", "slct.ftz.f64.f32"},
+          ternary<u64, u64, u64, float>([](u64 a, u64 b, float c) { return not_below_flushed(c) ? a : b; }));
     t.add({"prmt.b32"}, ternary<u32, u32, u32, u32>([](u32 a, u32 b, u32 c) { return permute(a, b, c); }));
     t.add({"prmt.b32.f4e"}, ternary<u32, u32, u32, u32>([](u32 a, u32 b, u32 c) { return permute_mode<0>(a, b, c); }));
     t.add({"prmt.b32.b4e"}, ternary<u32, u32, u32, u32>([](u32 a, u32 b, u32 c) { return permute_mode<1>(a, b, c); }));

@@ -6,19 +6,6 @@
 namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
 namespace {
 
-// What a boolean operator makes of the comparison and `c`: none, and, or, xor. PTX: p = cmp op c, q = !cmp op c.
-enum class Combine : std::uint8_t { none, both, either, one };
-
-std::uint32_t combine(std::uint8_t mode, std::uint32_t compared, std::uint32_t c) {
-    switch (static_cast<Combine>(mode)) {
-        case Combine::none: return compared;
-        case Combine::both: return compared & c;
-        case Combine::either: return compared | c;
-        case Combine::one: return compared ^ c;
-    }
-    return compared;
-}
-
 template <class T, class F>
 void run_compare(Warp& w, const Inst& i) {
     const T* a = w.reg<T>(i.a);
@@ -72,6 +59,16 @@ void run_from_pred(Warp& w, const Inst& i) {
     each_lane(w.exec, [=](std::uint32_t l) { d[l] = (p >> l & 1) != 0 ? yes : T{0}; });
 }
 
+// Of a pair: imm in the halves whose predicates (a: low, b: high) hold.
+void run_pair_from_preds(Warp& w, const Inst& i) {
+    auto* d = w.reg<std::uint32_t>(i.d);
+    const std::uint32_t low = w.pred(i.a), high = w.pred(i.b);
+    const auto yes = static_cast<std::uint32_t>(i.imm & 0xFFFF);
+    each_lane(w.exec, [=](std::uint32_t l) {
+        d[l] = ((low >> l & 1) != 0 ? yes : 0) | ((high >> l & 1) != 0 ? yes << 16 : 0);
+    });
+}
+
 template <class T, class F>
 void run_test(Warp& w, const Inst& i) {
     const T* a = w.reg<T>(i.a);
@@ -107,6 +104,7 @@ void register_compare(OpTable& t) {
     FLOAT_COMPARES(double, "f64")
     FLOAT_TESTS(float, "f32")
     FLOAT_TESTS(double, "f64")
+    t.add({"frompred.pair"}, {run_pair_from_preds, Slot::bits32, {Slot::pred, Slot::pred}});
     t.add({"frompred.16"}, {run_from_pred<std::uint16_t>, Slot::bits16, {Slot::pred}});
     t.add({"frompred.32"}, {run_from_pred<std::uint32_t>, Slot::bits32, {Slot::pred}});
     t.add({"frompred.64"}, {run_from_pred<std::uint64_t>, Slot::bits64, {Slot::pred}});

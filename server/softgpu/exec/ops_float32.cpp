@@ -70,6 +70,17 @@ void register_float32(OpTable& t) {
           binary<float, float, float>([](float a, float b) { return choose_xorsign<false, true>(a, b); }));
     t.add({"max.NaN.xorsign.abs.f32"},
           binary<float, float, float>([](float a, float b) { return choose_xorsign<true, true>(a, b); }));
+    t.add({"min.ftz.xorsign.abs.f32"}, binary<float, float, float>([](float a, float b) {
+              return choose_xorsign<false, false>(flush(a), flush(b));
+          }));
+    t.add({"max.ftz.xorsign.abs.f32"}, binary<float, float, float>([](float a, float b) {
+              return choose_xorsign<true, false>(flush(a), flush(b));
+          }));
+    t.add({"min.ftz.NaN.xorsign.abs.f32"}, binary<float, float, float>([](float a, float b) {
+              return choose_xorsign<false, true>(flush(a), flush(b));
+          }));
+    t.add({"max.ftz.NaN.xorsign.abs.f32"},
+          binary<float, float, float>([](float a, float b) { return choose_xorsign<true, true>(flush(a), flush(b)); }));
     t.add({"abs.f32"}, unary<float, float>([](float a) { return std::fabs(a); }));
     t.add({"neg.f32"}, unary<float, float>([](float a) { return -a; }));
     t.add({"abs.ftz.f32"}, unary<float, float>([](float a) { return std::fabs(flush(a)); }));

@@ -70,45 +70,103 @@ void half3(OpTable& t, std::initializer_list<std::string_view> one, std::initial
     t.add({"abs." n "x2"}, unary<u32, u32>([](u32 a) { return a & 0x7FFF7FFF; }));                                   \
     t.add({"neg." n "x2"}, unary<u32, u32>([](u32 a) { return a ^ 0x80008000; }));
 
-// setp on halves; the pair forms (two results) are not here.
-template <class T, class F>
+// setp on halves. Of pairs, p is the comparison of the low ones and q that of the high ones.
+template <class T, class F, bool Pair>
 void run_half_compare(Warp& w, const Inst& i) {
+    constexpr u32 step = Pair ? 2 : 1;
     const u16* a = w.reg<u16>(i.a);
     const u16* b = w.reg<u16>(i.b);
-    u32 result = 0;
+    u32 low = 0, high = 0;
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const auto l = static_cast<u32>(std::countr_zero(rest));
-        if (F{}(to_double(T{a[l]}), to_double(T{b[l]}))) result |= 1U << l;
+        if (F{}(to_double(T{a[l * step]}), to_double(T{b[l * step]}))) low |= 1U << l;
+        if (Pair && F{}(to_double(T{a[l * step + 1]}), to_double(T{b[l * step + 1]}))) high |= 1U << l;
     }
-    set_pred(w, i.d, result);
+    const u32 c = i.c == no_slot ? 0 : w.pred(i.c);
+    const u32 p = combine(i.mode, low, c);
+    const u32 q = combine(i.mode, Pair ? high : ~low, c);
+    set_pred(w, i.d, p);
+    set_pred(w, i.e, q);
 }
 
 template <class T, class F>
-void half_compare(OpTable& t, std::string_view name, F) {
-    t.add({name}, {run_half_compare<T, F>, Slot::pred, {Slot::bits16, Slot::bits16}});
+void half_compare(OpTable& t, std::string_view name, std::string_view pair, F) {
+    t.add({name}, {run_half_compare<T, F, false>, Slot::pred, {Slot::bits16, Slot::bits16}, Slot::pred});
+    t.add({pair}, {run_half_compare<T, F, true>, Slot::pred, {Slot::bits32, Slot::bits32}, Slot::pred});
 }
 
-#define HALF_COMPARES(T, n)                                                                  \
-    half_compare<T>(t, "setp.eq." n, [](double a, double b) { return a == b; });             \
-    half_compare<T>(t, "setp.ne." n, [](double a, double b) { return a < b || a > b; });     \
-    half_compare<T>(t, "setp.lt." n, [](double a, double b) { return a < b; });              \
-    half_compare<T>(t, "setp.le." n, [](double a, double b) { return a <= b; });             \
-    half_compare<T>(t, "setp.gt." n, [](double a, double b) { return a > b; });              \
-    half_compare<T>(t, "setp.ge." n, [](double a, double b) { return a >= b; });             \
-    half_compare<T>(t, "setp.equ." n, [](double a, double b) { return !(a < b || a > b); }); \
-    half_compare<T>(t, "setp.neu." n, [](double a, double b) { return a != b; });            \
-    half_compare<T>(t, "setp.ltu." n, [](double a, double b) { return !(a >= b); });         \
-    half_compare<T>(t, "setp.leu." n, [](double a, double b) { return !(a > b); });          \
-    half_compare<T>(t, "setp.gtu." n, [](double a, double b) { return !(a <= b); });         \
-    half_compare<T>(t, "setp.geu." n, [](double a, double b) { return !(a < b); });          \
-    half_compare<T>(t, "setp.nan." n, [](double a, double b) { return a != a || b != b; });  \
-    half_compare<T>(t, "setp.num." n, [](double a, double b) { return a == a && b == b; });
+// What modifiers do to inputs and results.
+template <class T>
+u16 flush_half(u16 a) {
+    constexpr u16 exponent = std::is_same_v<T, Half> ? 0x7C00 : 0x7F80;
+    return (a & exponent) == 0 ? a & 0x8000 : a;
+}
+template <class T>
+u16 relu_half(u16 a) {
+    const double v = to_double(T{a});
+    return v > 0 ? a : v != v ? u16{0x7FFF} : u16{0};
+}
+template <class T>
+u16 saturate_half(u16 a) {
+    return make(static_cast<T*>(nullptr), saturate_unit(to_double(T{a}))).bits;
+}
+template <class T>
+u16 xorsign_half(u16 chosen, u16 a, u16 b) {
+    const double v = to_double(T{chosen});
+    return v != v ? chosen : static_cast<u16>((chosen & 0x7FFF) | ((a ^ b) & 0x8000));
+}
+
+template <u16 F(u16)>
+u32 both_halves(u32 a) {
+    return u32{F(static_cast<u16>(a))} | u32{F(static_cast<u16>(a >> 16))} << 16;
+}
+
+template <class T>
+void half_modifiers(OpTable& t, std::initializer_list<std::string_view> names) {
+    const std::string_view* name = names.begin();
+    t.add({name[0]}, unary<u16, u16>([](u16 a) { return flush_half<T>(a); }));
+    t.add({name[1]}, unary<u32, u32>([](u32 a) { return both_halves<flush_half<T>>(a); }));
+    t.add({name[2]}, unary<u16, u16>([](u16 a) { return relu_half<T>(a); }));
+    t.add({name[3]}, unary<u32, u32>([](u32 a) { return both_halves<relu_half<T>>(a); }));
+    t.add({name[4]}, unary<u16, u16>([](u16 a) { return saturate_half<T>(a); }));
+    t.add({name[5]}, unary<u32, u32>([](u32 a) { return both_halves<saturate_half<T>>(a); }));
+    t.add({name[6]}, ternary<u16, u16, u16, u16>([](u16 c, u16 a, u16 b) { return xorsign_half<T>(c, a, b); }));
+    t.add({name[7]}, ternary<u32, u32, u32, u32>([](u32 c, u32 a, u32 b) {
+              const auto half = [&](int n) {
+                  return u32{xorsign_half<T>(static_cast<u16>(c >> 16 * n), static_cast<u16>(a >> 16 * n),
+                                             static_cast<u16>(b >> 16 * n))};
+              };
+              return half(0) | half(1) << 16;
+          }));
+}
+
+#define HALF_MODIFIERS(T, n)                                                                                         \
+    half_modifiers<T>(t, {"flush." n, "flush." n "x2", "relu." n, "relu." n "x2", "saturate." n, "saturate." n "x2", \
+                          "xorsign." n, "xorsign." n "x2"});
+
+#define HALF_COMPARES(T, n)                                                                                      \
+    half_compare<T>(t, "setp.eq." n, "setp.eq." n "x2", [](double a, double b) { return a == b; });              \
+    half_compare<T>(t, "setp.ne." n, "setp.ne." n "x2", [](double a, double b) { return a < b || a > b; });      \
+    half_compare<T>(t, "setp.lt." n, "setp.lt." n "x2", [](double a, double b) { return a < b; });               \
+    half_compare<T>(t, "setp.le." n, "setp.le." n "x2", [](double a, double b) { return a <= b; });              \
+    half_compare<T>(t, "setp.gt." n, "setp.gt." n "x2", [](double a, double b) { return a > b; });               \
+    half_compare<T>(t, "setp.ge." n, "setp.ge." n "x2", [](double a, double b) { return a >= b; });              \
+    half_compare<T>(t, "setp.equ." n, "setp.equ." n "x2", [](double a, double b) { return !(a < b || a > b); }); \
+    half_compare<T>(t, "setp.neu." n, "setp.neu." n "x2", [](double a, double b) { return a != b; });            \
+    half_compare<T>(t, "setp.ltu." n, "setp.ltu." n "x2", [](double a, double b) { return !(a >= b); });         \
+    half_compare<T>(t, "setp.leu." n, "setp.leu." n "x2", [](double a, double b) { return !(a > b); });          \
+    half_compare<T>(t, "setp.gtu." n, "setp.gtu." n "x2", [](double a, double b) { return !(a <= b); });         \
+    half_compare<T>(t, "setp.geu." n, "setp.geu." n "x2", [](double a, double b) { return !(a < b); });          \
+    half_compare<T>(t, "setp.nan." n, "setp.nan." n "x2", [](double a, double b) { return a != a || b != b; });  \
+    half_compare<T>(t, "setp.num." n, "setp.num." n "x2", [](double a, double b) { return a == a && b == b; });
 
 }  // namespace
 
 void register_half(OpTable& t) {
     HALF_TYPE(Half, "f16")
     HALF_TYPE(Bfloat, "bf16")
+    HALF_MODIFIERS(Half, "f16")
+    HALF_MODIFIERS(Bfloat, "bf16")
     HALF_COMPARES(Half, "f16")
     HALF_COMPARES(Bfloat, "bf16")
 }

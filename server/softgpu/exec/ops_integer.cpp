@@ -40,6 +40,15 @@ T saturate(s64 value) {
     return static_cast<T>(std::clamp<s64>(value, std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
 }
 
+// 48 bits: all but the lowest 16 are the high part.
+template <class T>
+T product24(u32 a, u32 b) {
+    if constexpr (std::is_signed_v<T>)
+        return T{static_cast<s32>(a << 8) >> 8} * T{static_cast<s32>(b << 8) >> 8};
+    else
+        return T{a & 0xFFFFFF} * T{b & 0xFFFFFF};
+}
+
 template <class T>
 void register_wrapping(OpTable& t, std::initializer_list<std::string_view> add,
                        std::initializer_list<std::string_view> sub, std::initializer_list<std::string_view> mul,
@@ -88,6 +97,22 @@ void register_arithmetic(OpTable& t) {
     t.add({"mad.wide.u32"}, ternary<u64, u32, u32, u64>([](u64 a, u64 b, u64 c) { return a * b + c; }));
     t.add({"mad.wide.s32"},
           ternary<u64, s32, s32, u64>([](s64 a, s64 b, u64 c) { return static_cast<u64>(a * b) + c; }));
+    t.add({"mad.hi.u16"}, ternary<u16, u16, u16, u16>([](u32 a, u32 b, u32 c) { return (a * b >> 16) + c; }));
+    t.add({"mad.hi.s16"},
+          ternary<u16, s16, s16, u16>([](s32 a, s32 b, u32 c) { return static_cast<u32>(a * b >> 16) + c; }));
+    t.add({"mul24.hi.u32"}, binary<u32, u32, u32>([](u32 a, u32 b) { return product24<u64>(a, b) >> 16; }));
+    t.add({"mul24.hi.s32"}, binary<u32, u32, u32>([](u32 a, u32 b) { return product24<s64>(a, b) >> 16; }));
+    t.add({"mad24.lo.u32"},
+          ternary<u32, u32, u32, u32>([](u32 a, u32 b, u32 c) { return static_cast<u32>(product24<u64>(a, b)) + c; }));
+    t.add({"mad24.lo.s32"},
+          ternary<u32, u32, u32, u32>([](u32 a, u32 b, u32 c) { return static_cast<u32>(product24<s64>(a, b)) + c; }));
+    t.add({"mad24.hi.u32"}, ternary<u32, u32, u32, u32>(
+                                [](u32 a, u32 b, u32 c) { return static_cast<u32>(product24<u64>(a, b) >> 16) + c; }));
+    t.add({"mad24.hi.s32"}, ternary<u32, u32, u32, u32>(
+                                [](u32 a, u32 b, u32 c) { return static_cast<u32>(product24<s64>(a, b) >> 16) + c; }));
+    t.add({"mad24.hi.sat.s32"}, ternary<s32, u32, u32, s32>([](u32 a, u32 b, s32 c) {
+              return saturate<s32>((product24<s64>(a, b) >> 16) + c);
+          }));
     t.add({"mul24.lo.u32"}, binary<u32, u32, u32>([](u32 a, u32 b) { return (a & 0xFFFFFF) * (b & 0xFFFFFF); }));
     t.add({"mul24.lo.s32"}, binary<u32, u32, u32>([](u32 a, u32 b) {
               return static_cast<u32>(static_cast<s32>(a << 8) >> 8) * static_cast<u32>(static_cast<s32>(b << 8) >> 8);
@@ -246,6 +271,8 @@ void register_integer(OpTable& t) {
     t.add({"sad.s32"},
           ternary<u32, s32, s32, u32>([](s64 a, s64 b, u32 c) { return c + static_cast<u32>(a < b ? b - a : a - b); }));
     t.add({"sad.u16"}, ternary<u16, u16, u16, u16>([](u32 a, u32 b, u32 c) { return c + (a < b ? b - a : a - b); }));
+    t.add({"sad.s16"},
+          ternary<u16, s16, s16, u16>([](s32 a, s32 b, u32 c) { return c + static_cast<u32>(a < b ? b - a : a - b); }));
     t.add({"sad.u64"}, ternary<u64, u64, u64, u64>([](u64 a, u64 b, u64 c) { return c + (a < b ? b - a : a - b); }));
     t.add({"sad.s64"}, ternary<u64, s64, s64, u64>([](s64 a, s64 b, u64 c) {
               return c +

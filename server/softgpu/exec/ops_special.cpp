@@ -86,6 +86,30 @@ void run_in_space(Warp& w, const Inst& i) {
     set_pred(w, i.d, result);
 }
 
+// mapa: the same place in another block's shared memory; imm is the window of generic addresses, or 0.
+void run_map_shared(Warp& w, const Inst& i) {
+    const u64* a = w.reg<u64>(i.a);
+    const u32* rank = w.reg<u32>(i.b);
+    u64* d = w.reg<u64>(i.d);
+    each_lane(w.exec, [=](u32 l) {
+        const u64 offset = (a[l] - i.imm) & ((1U << peer_shared_shift) - 1);
+        d[l] = i.imm + ((u64{rank[l]} + 1) << peer_shared_shift | offset);
+    });
+}
+
+void run_shared_rank(Warp& w, const Inst& i) {
+    const u64* a = w.reg<u64>(i.a);
+    u32* d = w.reg<u32>(i.d);
+    each_lane(w.exec, [&](u32 l) {
+        const u64 number = (a[l] - i.imm) >> peer_shared_shift;
+        d[l] = number == 0 ? w.cluster_rank : static_cast<u32>(number - 1);
+    });
+}
+
+void run_explicit_cluster(Warp& w, const Inst& i) {
+    set_pred(w, i.d, w.cluster_blocks > 1 ? all_lanes : 0);
+}
+
 void register_indices(OpTable& t) {
     special<u32>(t, "sreg.%tid.x", [](const Warp& w, u32 l) { return w.thread_index[0][l]; });
     special<u32>(t, "sreg.%tid.y", [](const Warp& w, u32 l) { return w.thread_index[1][l]; });
@@ -99,21 +123,23 @@ void register_indices(OpTable& t) {
     special<u32>(t, "sreg.%nctaid.x", [](const Warp& w, u32) { return w.launch->grid[0]; });
     special<u32>(t, "sreg.%nctaid.y", [](const Warp& w, u32) { return w.launch->grid[1]; });
     special<u32>(t, "sreg.%nctaid.z", [](const Warp& w, u32) { return w.launch->grid[2]; });
-    // Every block is a cluster of its own.
-    special<u32>(t, "sreg.%clusterid.x", [](const Warp& w, u32) { return w.block_index[0]; });
-    special<u32>(t, "sreg.%clusterid.y", [](const Warp& w, u32) { return w.block_index[1]; });
-    special<u32>(t, "sreg.%clusterid.z", [](const Warp& w, u32) { return w.block_index[2]; });
-    special<u32>(t, "sreg.%nclusterid.x", [](const Warp& w, u32) { return w.launch->grid[0]; });
-    special<u32>(t, "sreg.%nclusterid.y", [](const Warp& w, u32) { return w.launch->grid[1]; });
-    special<u32>(t, "sreg.%nclusterid.z", [](const Warp& w, u32) { return w.launch->grid[2]; });
-    special<u32>(t, "sreg.%cluster_ctaid.x", [](const Warp&, u32) { return 0; });
-    special<u32>(t, "sreg.%cluster_ctaid.y", [](const Warp&, u32) { return 0; });
-    special<u32>(t, "sreg.%cluster_ctaid.z", [](const Warp&, u32) { return 0; });
-    special<u32>(t, "sreg.%cluster_nctaid.x", [](const Warp&, u32) { return 1; });
-    special<u32>(t, "sreg.%cluster_nctaid.y", [](const Warp&, u32) { return 1; });
-    special<u32>(t, "sreg.%cluster_nctaid.z", [](const Warp&, u32) { return 1; });
-    special<u32>(t, "sreg.%cluster_ctarank", [](const Warp&, u32) { return 0; });
-    special<u32>(t, "sreg.%cluster_nctarank", [](const Warp&, u32) { return 1; });
+#define CLUSTER(name, axis)                                                                          \
+    special<u32>(t, "sreg.%clusterid." name,                                                         \
+                 [](const Warp& w, u32) { return w.block_index[axis] / w.launch->cluster[axis]; });  \
+    special<u32>(t, "sreg.%nclusterid." name,                                                        \
+                 [](const Warp& w, u32) { return w.launch->grid[axis] / w.launch->cluster[axis]; }); \
+    special<u32>(t, "sreg.%cluster_ctaid." name,                                                     \
+                 [](const Warp& w, u32) { return w.block_index[axis] % w.launch->cluster[axis]; });  \
+    special<u32>(t, "sreg.%cluster_nctaid." name, [](const Warp& w, u32) { return w.launch->cluster[axis]; });
+    CLUSTER("x", 0)
+    CLUSTER("y", 1)
+    CLUSTER("z", 2)
+#undef CLUSTER
+    special<u32>(t, "sreg.%cluster_ctarank", [](const Warp& w, u32) { return w.cluster_rank; });
+    special<u32>(t, "sreg.%cluster_nctarank", [](const Warp& w, u32) { return w.cluster_blocks; });
+    t.add({"explicit_cluster"}, {run_explicit_cluster, Slot::pred, {}});
+    t.add({"map_shared"}, {run_map_shared, Slot::bits64, {Slot::bits64, Slot::bits32}});
+    t.add({"shared_rank"}, {run_shared_rank, Slot::bits32, {Slot::bits64}});
 }
 
 }  // namespace
@@ -148,6 +174,15 @@ void register_special(OpTable& t) {
     // A cooperative launch's workspace: envreg2 holds the low half of its address, envreg1 the high one.
     special<u32>(t, "sreg.%envreg1", [](const Warp& w, u32) { return w.launch->grid_workspace >> 32; });
     special<u32>(t, "sreg.%envreg2", [](const Warp& w, u32) { return w.launch->grid_workspace; });
+    static constexpr std::string_view unused[] = {
+        "sreg.%envreg0",  "sreg.%envreg3",  "sreg.%envreg4",  "sreg.%envreg5",  "sreg.%envreg6",  "sreg.%envreg7",
+        "sreg.%envreg8",  "sreg.%envreg9",  "sreg.%envreg10", "sreg.%envreg11", "sreg.%envreg12", "sreg.%envreg13",
+        "sreg.%envreg14", "sreg.%envreg15", "sreg.%envreg16", "sreg.%envreg17", "sreg.%envreg18", "sreg.%envreg19",
+        "sreg.%envreg20", "sreg.%envreg21", "sreg.%envreg22", "sreg.%envreg23", "sreg.%envreg24", "sreg.%envreg25",
+        "sreg.%envreg26", "sreg.%envreg27", "sreg.%envreg28", "sreg.%envreg29", "sreg.%envreg30", "sreg.%envreg31",
+        "sreg.%pm0",      "sreg.%pm1",      "sreg.%pm2",      "sreg.%pm3",      "sreg.%pm4",      "sreg.%pm5",
+        "sreg.%pm6",      "sreg.%pm7"};
+    for (const auto name : unused) special<u32>(t, name, [](const Warp&, u32) { return 0; });
     clock_register<u32>(t, "sreg.%clock", [] { return cycles(); });
     clock_register<u32>(t, "sreg.%clock_hi", [] { return cycles() >> 32; });
     clock_register<u64>(t, "sreg.%clock64", [] { return cycles(); });

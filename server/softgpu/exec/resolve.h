@@ -4,6 +4,8 @@
 // Errors: raises illegal_address or misaligned_address on the warp.
 #pragma once
 
+#include <limits>
+
 #include "server/softgpu/exec/lanes.h"
 #include "server/softgpu/exec/memory_form.h"
 
@@ -45,8 +47,16 @@ inline bool bounded(Warp& w, const Inst& i, std::uint64_t offset, std::uint32_t 
 
 inline bool resolve_shared(Warp& w, const Inst& i, std::uint64_t offset, std::uint32_t size_bytes,
                            std::uint64_t& pointer) {
+    const std::uint8_t* shared = w.shared;
+    if (offset >> peer_shared_shift != 0) {
+        const std::uint64_t rank = (offset >> peer_shared_shift) - 1;
+        if (rank < w.cluster_blocks) {
+            shared = w.peer_shared[rank];
+            offset &= (1U << peer_shared_shift) - 1;
+        }
+    }
     if (!bounded(w, i, offset, size_bytes, w.shared_bytes, "beyond the block's shared memory")) return false;
-    pointer = reinterpret_cast<std::uint64_t>(w.shared) + offset;
+    pointer = reinterpret_cast<std::uint64_t>(shared) + offset;
     return true;
 }
 
@@ -61,12 +71,27 @@ inline bool resolve_local(Warp& w, const Inst& i, std::uint32_t lane, std::uint6
 inline bool resolve_flat(Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointers& pointers, bool generic) {
     const std::uint64_t* a = i.a == no_slot ? nullptr : w.reg<std::uint64_t>(i.a);
     std::uint64_t lowest = ~std::uint64_t{0}, highest = 0;
-    for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
-        const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
-        const std::uint64_t address = (a != nullptr ? a[lane] : 0) + i.imm;
-        pointers[lane] = address;
-        lowest = address < lowest ? address : lowest;
-        highest = address > highest ? address : highest;
+    if (w.exec == all_lanes && a != nullptr) {
+        // Signed, because that is what vectors compare; an address beyond 2^63 becomes the lowest and is in no range.
+        std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = std::numeric_limits<std::int64_t>::min();
+#pragma GCC ivdep
+        for (std::uint32_t lane = 0; lane < lane_count; ++lane) {
+            const std::uint64_t address = a[lane] + i.imm;
+            pointers[lane] = address;
+            const auto place = static_cast<std::int64_t>(address);
+            first = place < first ? place : first;
+            last = place > last ? place : last;
+        }
+        lowest = first < 0 ? 0 : static_cast<std::uint64_t>(first);
+        highest = static_cast<std::uint64_t>(last);
+    } else {
+        for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
+            const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
+            const std::uint64_t address = (a != nullptr ? a[lane] : 0) + i.imm;
+            pointers[lane] = address;
+            lowest = address < lowest ? address : lowest;
+            highest = address > highest ? address : highest;
+        }
     }
     const RangeCache& range = w.range;
     if (lowest >= range.begin && highest < range.end && range.end - highest >= size_bytes &&
@@ -92,11 +117,41 @@ inline bool resolve_flat(Warp& w, const Inst& i, std::uint32_t size_bytes, LaneP
     return true;
 }
 
+// All lanes' offsets in the block's own shared memory at once; false: look at them one by one.
+inline bool shared_lanes(const Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointers& pointers) {
+    const std::uint32_t* a = w.reg<std::uint32_t>(i.a);
+    const auto distance = static_cast<std::uint32_t>(i.imm);
+    std::uint32_t highest = 0;
+    for (std::uint32_t lane = 0; lane < lane_count; ++lane) {
+        const std::uint32_t offset = a[lane] + distance;
+        highest = offset > highest ? offset : highest;
+    }
+    if (highest > w.shared_bytes || w.shared_bytes - highest < size_bytes) return false;
+    const auto base = reinterpret_cast<std::uint64_t>(w.shared);
+    for (std::uint32_t lane = 0; lane < lane_count; ++lane)
+        pointers[lane] = base + static_cast<std::uint32_t>(a[lane] + distance);
+    return true;
+}
+
+// One address and any number of bytes, which must lie in one piece of memory. Addresses of shared memory may be
+// generic.
+inline bool resolve_span(Warp& w, const Inst& i, MemorySpace space, std::uint64_t address, std::uint32_t size_bytes,
+                         std::uint64_t& pointer) {
+    if (address - windows().shared_base < Windows::size_bytes)
+        return resolve_shared(w, i, address - windows().shared_base, size_bytes, pointer);
+    if (space == MemorySpace::shared) return resolve_shared(w, i, address & 0xFFFFFFFF, size_bytes, pointer);
+    pointer = address;
+    return size_bytes == 0 || find_global(w, i, address, size_bytes);
+}
+
 // True when every active lane's `size_bytes` may be touched; the pointers are set then.
 inline bool resolve(Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointers& pointers) {
     const auto space = static_cast<MemorySpace>(i.mode & memory_space_mask);
     if (space == MemorySpace::generic || space == MemorySpace::global) {
         if (!resolve_flat(w, i, size_bytes, pointers, space == MemorySpace::generic)) return false;
+    } else if (space == MemorySpace::shared && w.exec == all_lanes && (i.mode & address_is_32_bits) != 0 &&
+               i.a != no_slot && shared_lanes(w, i, size_bytes, pointers)) {
+        // Every lane within the block's own shared memory.
     } else {
         for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
             const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
@@ -120,7 +175,11 @@ inline bool resolve(Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointe
         }
     }
     std::uint64_t low_bits = 0;
-    for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) low_bits |= pointers[std::countr_zero(rest)];
+    if (w.exec == all_lanes) {
+        for (std::uint32_t lane = 0; lane < lane_count; ++lane) low_bits |= pointers[lane];
+    } else {
+        for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) low_bits |= pointers[std::countr_zero(rest)];
+    }
     if ((low_bits & (size_bytes - 1)) != 0) {
         w.raise(FaultKind::misaligned_address, i, pointers[std::countr_zero(w.exec)],
                 "the address is not a multiple of the access");

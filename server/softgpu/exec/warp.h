@@ -70,6 +70,7 @@ struct LaunchState {
     const std::uint8_t* params = nullptr;
     std::uint32_t grid[3] = {1, 1, 1};
     std::uint32_t block[3] = {1, 1, 1};
+    std::uint32_t cluster[3] = {1, 1, 1};  // blocks
     std::uint32_t dynamic_shared_bytes = 0;
     std::uint32_t local_bytes_per_lane = 0;
     std::uint64_t grid_id = 0;
@@ -81,6 +82,7 @@ struct Warp {
     std::uint8_t* regs = nullptr;  // of the running group's frame
     std::uint32_t exec = 0;        // lanes that the current instruction acts on
     std::uint32_t carry = 0;       // CC.CF, one bit per lane
+    std::uint32_t stack_top[lane_count] = {};  // what alloca has left of each lane's local memory
     Group current;
     std::vector<Group> waiting;
     std::uint32_t alive = 0;
@@ -93,10 +95,15 @@ struct Warp {
     std::uint8_t* local = nullptr;
     std::uint32_t local_stride_bytes = 0;
     std::uint32_t block_index[3] = {0, 0, 0};
+    std::uint8_t* const* peer_shared = nullptr;  // of the cluster's blocks, by rank; null: there is no other block
+    std::uint32_t cluster_rank = 0;
+    std::uint32_t cluster_blocks = 1;
+    std::uint32_t cluster_parity = 0;  // of the cluster's barrier when each lane arrived at it
     std::uint32_t thread_index[3][lane_count] = {};
     std::uint32_t executor = 0;  // stands for %smid
     Fault fault;
     RangeCache range;
+    TextureCache textures;
     std::uint32_t spins = 0;       // back edges since the running group was chosen while others could run
     std::uint32_t fair_steps = 0;  // while positive, position does not decide who runs
 

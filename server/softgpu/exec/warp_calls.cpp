@@ -64,9 +64,16 @@ bool BlockRunner::call_indirect(Warp& w, const Inst& i, const CallSite& site, st
 
 bool BlockRunner::enter(Warp& w, const Inst& i, const CallSite& site, const CompiledFunction& callee,
                         std::uint32_t lanes) {
+    if (!callee.refusal.empty()) {  // reached through a pointer
+        w.raise(FaultKind::illegal_instruction, i, 0, callee.refusal.c_str());
+        return false;
+    }
     Frame* caller = w.current.frame;
+    std::uint32_t top = w.local_stride_bytes;
+    for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1)
+        top = std::min(top, w.stack_top[std::countr_zero(rest)]);
     if (caller->depth >= max_call_depth ||
-        caller->local_base_bytes + caller->function->local_bytes + callee.local_bytes > w.local_stride_bytes) {
+        caller->local_base_bytes + caller->function->local_bytes + callee.local_bytes > top) {
         w.raise(FaultKind::stack_overflow, i, 0, "calls nested beyond the thread's stack");
         return false;
     }

@@ -135,16 +135,32 @@ void BlockRunner::branch_table(Warp& w, const Inst& i) {
     reconsider(w);
 }
 
-// True when all living lanes that the instruction names are here; else the group waits and another one runs.
+// Lanes that name the same members wait for each other and run together: a warp may be in several such sets at the same
+// instruction. True when the current group is one set, complete; else it waits and another one runs.
 bool BlockRunner::gather(Warp& w, const Inst& i) {
     const bool forced =
         w.current.wait_mask == all_lanes && w.current.wait == Wait::none && w.current.barrier_id == i.line;
-    const auto first = static_cast<std::uint32_t>(std::countr_zero(w.exec));
-    const std::uint32_t members = w.reg<std::uint32_t>(i.e)[first] & w.alive;
+    const std::uint32_t* named = w.reg<std::uint32_t>(i.e);
+    const std::uint32_t mask = named[std::countr_zero(w.exec)];
+    std::uint32_t others = 0, difference = 0;
+    for (std::uint32_t lane = 0; lane < lane_count; ++lane) difference |= named[lane] ^ mask;
+    for (std::uint32_t rest = difference == 0 ? 0 : w.exec; rest != 0; rest &= rest - 1) {
+        const int lane = std::countr_zero(rest);
+        if (named[lane] != mask) others |= 1U << lane;
+    }
+    if (others != 0) {
+        Group apart = w.current;
+        apart.mask = others;
+        w.waiting.push_back(apart);
+        w.current.mask &= ~others;
+        w.exec &= ~others;
+    }
+    const std::uint32_t members = mask & w.alive;
     if ((members & ~w.exec) == 0 || forced) return true;
     for (std::size_t k = 0; k < w.waiting.size();) {
-        if (w.waiting[k].wait == Wait::warp_sync && same_place(w.waiting[k], w.current)) {
-            w.current.mask |= w.waiting[k].mask;
+        const Group& group = w.waiting[k];
+        if (group.wait == Wait::warp_sync && group.wait_mask == members && same_place(group, w.current)) {
+            w.current.mask |= group.mask;
             w.waiting[k] = w.waiting.back();
             w.waiting.pop_back();
         } else {
@@ -179,6 +195,7 @@ void BlockRunner::leave_lanes(Warp& w, std::uint32_t lanes) {
     for (std::uint32_t id = 0; id < 16; ++id) {
         if (barriers_[id].arrived != 0) release_if_full(id);
     }
+    release_cluster_if_full();
 }
 
 void BlockRunner::back_edge(Warp& w, const Inst& i) {
@@ -250,7 +267,10 @@ BlockRunner::WarpEnd BlockRunner::run_warp(Warp& w, std::uint32_t steps) {
                 break;
             case Flow::barrier:
                 ++w.current.position;
-                arrive(w, i);
+                if (i.mode >= cluster_arrive)
+                    i.mode == cluster_arrive ? arrive_at_cluster(w) : wait_for_cluster(w);
+                else
+                    arrive(w, i);
                 break;
             case Flow::pause:
                 ++w.current.position;

@@ -234,12 +234,12 @@ void forget_stream(const Stream& stream) {
     const std::lock_guard lock(graph_mutex());
     Capture* capture = captures().of(stream);
     if (capture == nullptr) return;
-    capture->invalid = true;
     if (capture->origin.get() == &stream) {
+        capture->invalid = true;
         captures().end(*capture, false);
     } else {
+        // What it captured stays: the capture's end looks whether the origin has joined it.
         captures().by_stream.erase(&stream);
-        capture->streams.erase(&stream);
     }
 }
 

@@ -90,6 +90,7 @@ struct Operand {
     std::int32_t variable = -1;  // index into Function::variables for a symbol of the function
     std::int64_t value = 0;
     std::string_view name;
+    std::string_view selector;  // "b0" of `%r1.b0`, as video instructions have it
     std::vector<Operand> items;
 };
 
@@ -127,6 +128,7 @@ struct Function {
     std::vector<Scope> scopes;
     std::uint32_t max_threads = 0;  // .maxntid or .reqntid, as a product; 0: not given
     std::uint32_t required_threads[3] = {0, 0, 0};
+    std::uint32_t required_cluster[3] = {0, 0, 0};  // blocks
     std::uint32_t line = 0;
 
     // The label as seen from `scope`, or null.

@@ -279,6 +279,14 @@ void Parser::performance_directives(Function& into) {
             }
             into.max_threads = extent[0] * extent[1] * extent[2];
             if (required) std::copy(extent, extent + 3, into.required_threads);
+        } else if (accept(".reqnctapercluster")) {
+            std::fill_n(into.required_cluster, 3, 1U);
+            for (auto& extent : into.required_cluster) {
+                if (token_.kind != TokenKind::integer) break;
+                extent = static_cast<std::uint32_t>(expect_integer("a cluster size"));
+                if (extent == 0 || extent > 64) fail("a cluster of an impossible size");
+                if (!accept(',')) break;
+            }
         } else if (token_.is(".pragma")) {
             while (!token_.is(';') && token_.kind != TokenKind::end) advance();
             expect(';');

@@ -237,7 +237,14 @@ Operand Parser::constant() {
 }
 
 void Parser::resolve(std::string_view name, Operand& into) {
-    const auto found = find(name);
+    auto found = find(name);
+    if (!found && name.find('.') != std::string_view::npos) {
+        const auto dot = name.find('.');
+        if (const auto whole = find(name.substr(0, dot)); whole && whole->kind == Name::reg) {
+            into.selector = name.substr(dot + 1);
+            found = whole;
+        }
+    }
     if (found && found->kind == Name::reg) {
         into.kind = OperandKind::reg;
         into.index = static_cast<std::int32_t>(found->first);
@@ -256,7 +263,11 @@ void Parser::resolve(std::string_view name, Operand& into) {
 
 Operand Parser::operand() {
     Operand result;
-    if (accept('{')) return braces('}', OperandKind::vector);
+    if (accept('{')) {
+        result = braces('}', OperandKind::vector);
+        if (accept('|')) result.second = predicate(expect_word("a predicate"));
+        return result;
+    }
     if (accept('(')) return braces(')', OperandKind::list);
     if (accept('[')) return address();
     if (token_.kind == TokenKind::word) {

@@ -229,6 +229,28 @@ TEST_F(CaptureTest, NamesGiveTheFormOfTheProgramsVersion) {
     EXPECT_EQ(entry_point("cuStreamGetCaptureInfo_v3"), find(13000));
 }
 
+TEST_F(CaptureTest, AStreamThatWasJoinedAgainMayBeDestroyedBeforeTheEnd) {
+    CUstream side = nullptr;
+    CUevent back = nullptr;
+    OK(CALL(cuStreamCreate)(&side, CU_STREAM_NON_BLOCKING));
+    OK(CALL(cuEventCreate)(&back, CU_EVENT_DEFAULT));
+    begin(stream_);
+    OK(CALL(cuEventRecord)(event_, stream_));
+    OK(CALL(cuStreamWaitEvent)(side, event_, 0));
+    OK(CALL(cuLaunchHostFunc)(
+        side, [](void*) {}, nullptr));
+    OK(CALL(cuEventRecord)(back, side));
+    OK(CALL(cuStreamWaitEvent)(stream_, back, 0));
+    OK(CALL(cuStreamDestroy_v2)(side));
+    CUgraph graph = nullptr;
+    OK(CALL(cuStreamEndCapture)(stream_, &graph));
+    size_t nodes = 0;
+    OK(CALL(cuGraphGetNodes)(graph, nullptr, &nodes));
+    EXPECT_EQ(1U, nodes);
+    OK(CALL(cuGraphDestroy)(graph));
+    OK(CALL(cuEventDestroy_v2)(back));
+}
+
 TEST_F(CaptureTest, ItEndsWithItsStreamAndWithItsContext) {
     OK(CALL(cuEventRecord)(event_, stream_));
     begin(stream_);

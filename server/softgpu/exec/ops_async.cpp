@@ -1,0 +1,244 @@
+// Asynchronous copies and the barriers in shared memory that count them. A copy is done when it is issued: PTX lets it
+// be complete at any time before it is waited for, so that groups of copies need no bookkeeping.
+//
+// A barrier's 64 bits, which PTX leaves to the implementation: bits 0-19 arrivals that are pending, 20-39 arrivals of
+// each phase, 40-62 bytes that are awaited (signed), 63 the phase's parity. A state is the barrier before an arrival.
+#include <algorithm>
+
+#include "server/softgpu/exec/async_form.h"
+#include "server/softgpu/exec/resolve.h"
+
+namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
+namespace {
+
+using u8 = std::uint8_t;
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+using s64 = std::int64_t;
+
+constexpr u32 max_arrivals = (1U << 20) - 1;
+constexpr s64 max_bytes = (1 << 20) - 1;
+
+struct Mbarrier {
+    u32 pending, expected;
+    s64 bytes;
+    bool parity;
+
+    explicit Mbarrier(u64 bits)
+        : pending(static_cast<u32>(bits & max_arrivals)),
+          expected(static_cast<u32>(bits >> 20 & max_arrivals)),
+          bytes(static_cast<s64>(bits << 1) >> 41),
+          parity(bits >> 63 != 0) {}
+
+    u64 bits() const {
+        return u64{pending} | u64{expected} << 20 | (static_cast<u64>(bytes) & 0x7FFFFF) << 40 | u64{parity} << 63;
+    }
+    void complete_if_done() {
+        if (pending != 0 || bytes != 0) return;
+        pending = expected;
+        parity = !parity;
+    }
+};
+
+// One barrier operation on each lane's barrier, one lane after the other. `f(barrier, lane)` says what is wrong, or
+// null.
+template <class F>
+void each_barrier(Warp& w, const Inst& i, F f) {
+    LanePointers pointers;
+    if (!resolve(w, i, 8, pointers)) return;
+    for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
+        const u32 lane = static_cast<u32>(std::countr_zero(rest));
+        auto* at = reinterpret_cast<u64*>(pointers[lane]);
+        Mbarrier barrier(__atomic_load_n(at, __ATOMIC_ACQUIRE));
+        if (const char* wrong = f(barrier, lane))
+            return w.raise(FaultKind::illegal_instruction, i, pointers[lane], wrong);
+        __atomic_store_n(at, barrier.bits(), __ATOMIC_RELEASE);
+    }
+}
+
+u32 value_of(const Warp& w, u32 slot, u32 lane, u32 otherwise) {
+    return slot == no_slot ? otherwise : w.reg<u32>(slot)[lane];
+}
+
+void run_init(Warp& w, const Inst& i) {
+    each_barrier(w, i, [&](Mbarrier& barrier, u32 lane) -> const char* {
+        const u32 count = w.reg<u32>(i.b)[lane];
+        if (count == 0 || count > max_arrivals) return "an mbarrier counts 1 to 1048575 arrivals";
+        barrier = Mbarrier(u64{count} | u64{count} << 20);
+        return nullptr;
+    });
+}
+
+void run_invalidate(Warp& w, const Inst& i) {
+    each_barrier(w, i, [](Mbarrier& barrier, u32) -> const char* {
+        barrier = Mbarrier(0);
+        return nullptr;
+    });
+}
+
+// b: arrivals, c: bytes to expect first; extra: see async_form.h.
+void run_arrive(Warp& w, const Inst& i) {
+    u64* d = i.d == no_slot ? nullptr : w.reg<u64>(i.d);
+    each_barrier(w, i, [&](Mbarrier& barrier, u32 lane) -> const char* {
+        const u32 count = value_of(w, i.b, lane, 1);
+        if (d != nullptr) d[lane] = barrier.bits();
+        barrier.bytes += value_of(w, i.c, lane, 0);
+        if (barrier.bytes > max_bytes) return "an mbarrier awaits at most 1048575 bytes";
+        if (count > barrier.pending) return "more arrivals at an mbarrier than it counts";
+        barrier.pending -= count;
+        if ((i.extra & async_form::drops) != 0) barrier.expected -= std::min(count, barrier.expected);
+        barrier.complete_if_done();
+        return nullptr;
+    });
+}
+
+// expect_tx and complete_tx: b bytes.
+void run_bytes(Warp& w, const Inst& i) {
+    const bool completes = (i.extra & async_form::completes) != 0;
+    each_barrier(w, i, [&](Mbarrier& barrier, u32 lane) -> const char* {
+        const s64 bytes = w.reg<u32>(i.b)[lane];
+        barrier.bytes += completes ? -bytes : bytes;
+        if (barrier.bytes > max_bytes || barrier.bytes < -max_bytes) return "an mbarrier awaits at most 1048575 bytes";
+        if (completes) barrier.complete_if_done();
+        return nullptr;
+    });
+}
+
+// cp.async.mbarrier.arrive: this thread's copies are complete. Without .noinc the arrival was not counted before.
+void run_copy_arrive(Warp& w, const Inst& i) {
+    each_barrier(w, i, [&](Mbarrier& barrier, u32) -> const char* {
+        if ((i.extra & async_form::counted) == 0) return nullptr;
+        if (barrier.pending == 0) return "more arrivals at an mbarrier than it counts";
+        --barrier.pending;
+        barrier.complete_if_done();
+        return nullptr;
+    });
+}
+
+// test_wait and try_wait: b is a state, or the parity of a phase.
+void run_test(Warp& w, const Inst& i) {
+    LanePointers pointers;
+    if (!resolve(w, i, 8, pointers)) return;
+    const bool parity = (i.extra & async_form::by_parity) != 0;
+    u32 result = 0;
+    for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
+        const u32 lane = static_cast<u32>(std::countr_zero(rest));
+        const Mbarrier barrier(__atomic_load_n(reinterpret_cast<const u64*>(pointers[lane]), __ATOMIC_ACQUIRE));
+        const bool asked = parity ? (w.reg<u32>(i.b)[lane] & 1) != 0 : w.reg<u64>(i.b)[lane] >> 63 != 0;
+        if (barrier.parity != asked) result |= 1U << lane;
+    }
+    set_pred(w, i.d, result);
+}
+
+void run_pending(Warp& w, const Inst& i) {
+    const u64* a = w.reg<u64>(i.a);
+    u32* d = w.reg<u32>(i.d);
+    each_lane(w.exec, [=](u32 l) { d[l] = static_cast<u32>(a[l] & max_arrivals); });
+}
+
+// The other address of a copy: a whole address in a slot.
+Inst at_slot(const Inst& i, u32 slot, u8 mode) {
+    Inst other = i;
+    other.a = slot;
+    other.imm = 0;
+    other.mode = mode;
+    return other;
+}
+
+// cp.async: imm bytes to a (an address in shared memory) from b; c: how many of them are read, the rest is zero; e: a
+// predicate under which nothing is read.
+void run_copy(Warp& w, const Inst& i) {
+    const auto bytes = static_cast<u32>(i.imm);
+    LanePointers to, from;
+    Inst target = i;
+    target.imm = 0;
+    if (!resolve(w, target, bytes, to)) return;
+    const u32 ignored = i.e == no_slot ? 0 : w.pred(i.e);
+    u32 sizes[lane_count] = {};
+    const u32 exec = w.exec;
+    for (u32 rest = exec; rest != 0; rest &= rest - 1) {
+        const u32 lane = static_cast<u32>(std::countr_zero(rest));
+        const bool skip = (ignored >> lane & 1) != 0;
+        sizes[lane] = skip ? 0 : std::min(bytes, value_of(w, i.c, lane, bytes));
+        if (sizes[lane] == 0) w.exec &= ~(1U << lane);
+    }
+    const bool found = w.exec == 0 || resolve(w, at_slot(i, i.b, static_cast<u8>(MemorySpace::global)), bytes, from);
+    w.exec = exec;
+    if (!found) return;
+    for (u32 rest = exec; rest != 0; rest &= rest - 1) {
+        const u32 lane = static_cast<u32>(std::countr_zero(rest));
+        auto* at = reinterpret_cast<u8*>(to[lane]);
+        if (sizes[lane] != 0) std::memcpy(at, reinterpret_cast<const u8*>(from[lane]), sizes[lane]);
+        std::memset(at + sizes[lane], 0, bytes - sizes[lane]);
+    }
+}
+
+// cp.async.bulk: a and b are addresses, c the bytes, e an mbarrier that counts them; extra: spaces (async_form.h).
+void run_bulk(Warp& w, const Inst& i) {
+    for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
+        const u32 lane = static_cast<u32>(std::countr_zero(rest));
+        const u32 bytes = w.reg<u32>(i.c)[lane];
+        const auto to_space = (i.extra & async_form::to_shared) != 0 ? MemorySpace::shared : MemorySpace::global;
+        const auto from_space = (i.extra & async_form::from_shared) != 0 ? MemorySpace::shared : MemorySpace::global;
+        u64 to = 0, from = 0, barrier = 0;
+        if (!resolve_span(w, i, to_space, w.reg<u64>(i.a)[lane], bytes, to) ||
+            !resolve_span(w, i, from_space, w.reg<u64>(i.b)[lane], bytes, from)) {
+            return;
+        }
+        if (i.e != no_slot && !resolve_span(w, i, MemorySpace::shared, w.reg<u64>(i.e)[lane], 8, barrier)) return;
+        if (((to | from | bytes) & 15) != 0 || (barrier & 7) != 0)
+            return w.raise(FaultKind::misaligned_address, i, to, "a bulk copy is in units of 16 bytes");
+        std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+        if (i.e == no_slot) continue;
+        auto* at = reinterpret_cast<u64*>(barrier);
+        Mbarrier state(__atomic_load_n(at, __ATOMIC_ACQUIRE));
+        state.bytes -= bytes;
+        state.complete_if_done();
+        __atomic_store_n(at, state.bits(), __ATOMIC_RELEASE);
+    }
+}
+
+// st.async: b (extra low bits: bytes of an element, `elements` of them in aux) to a, counted at the mbarrier e.
+void run_store_async(Warp& w, const Inst& i) {
+    const u32 element = i.extra & 0xFF, count = i.extra >> 8;
+    const u32* slots = w.current.frame->function->aux.data() + i.b;
+    for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
+        const u32 lane = static_cast<u32>(std::countr_zero(rest));
+        u64 to = 0, barrier = 0;
+        if (!resolve_span(w, i, MemorySpace::shared, w.reg<u64>(i.a)[lane], element * count, to) ||
+            !resolve_span(w, i, MemorySpace::shared, w.reg<u64>(i.e)[lane], 8, barrier)) {
+            return;
+        }
+        if (to % (element * count) != 0 || barrier % 8 != 0)
+            return w.raise(FaultKind::misaligned_address, i, to, "the address is not a multiple of the access");
+        for (u32 k = 0; k < count; ++k) {
+            std::memcpy(reinterpret_cast<u8*>(to) + std::size_t{k} * element,
+                        w.reg<u8>(slots[k]) + std::size_t{lane} * element, element);
+        }
+        auto* at = reinterpret_cast<u64*>(barrier);
+        Mbarrier state(__atomic_load_n(at, __ATOMIC_ACQUIRE));
+        state.bytes -= element * count;
+        state.complete_if_done();
+        __atomic_store_n(at, state.bits(), __ATOMIC_RELEASE);
+    }
+}
+
+}  // namespace
+
+void register_async(OpTable& t) {
+    const auto add = [&](std::string_view name, OpFn fn) {
+        t.add({name}, {fn, Slot::none, {}, Slot::none, Flow::checked});
+    };
+    add("mbarrier.init", run_init);
+    add("mbarrier.inval", run_invalidate);
+    add("mbarrier.arrive", run_arrive);
+    add("mbarrier.bytes", run_bytes);
+    add("mbarrier.copy_arrive", run_copy_arrive);
+    add("mbarrier.test", run_test);
+    add("async.copy", run_copy);
+    add("async.bulk", run_bulk);
+    add("async.store", run_store_async);
+    t.add({"mbarrier.pending_count.b64"}, {run_pending, Slot::bits32, {Slot::bits64}});
+}
+
+}  // namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA

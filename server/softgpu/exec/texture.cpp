@@ -1,0 +1,52 @@
+#include "server/softgpu/exec/texture.h"
+
+#include <mutex>
+
+#include "server/softgpu/exec/address_space.h"
+
+namespace gpupool::softgpu {
+
+TextureTable& TextureTable::instance() {
+    static TextureTable& table = *new TextureTable;
+    return table;
+}
+
+std::uint64_t TextureTable::add(Texture texture) {
+    auto shared = std::make_shared<const Texture>(std::move(texture));
+    const std::unique_lock lock(mutex_);
+    const std::uint64_t handle = next_++;
+    textures_.emplace(handle, std::move(shared));
+    return handle;
+}
+
+bool TextureTable::remove(std::uint64_t handle) {
+    const std::unique_lock lock(mutex_);
+    generation_.fetch_add(1, std::memory_order_release);
+    return textures_.erase(handle) != 0;
+}
+
+std::shared_ptr<const Texture> TextureTable::find(std::uint64_t handle) const {
+    const std::shared_lock lock(mutex_);
+    const auto found = textures_.find(handle);
+    return found == textures_.end() ? nullptr : found->second;
+}
+
+const Texture* TextureCache::find(std::uint64_t handle) {
+    Entry& entry = entries[handle % size];
+    const std::uint32_t table = TextureTable::instance().generation();
+    const std::uint32_t space = AddressSpace::instance().generation();
+    if (entry.texture != nullptr && entry.handle == handle && entry.table_generation == table &&
+        entry.space_generation == space) {
+        return entry.texture.get();
+    }
+    entry = {handle, table, space, TextureTable::instance().find(handle)};
+    if (entry.texture == nullptr) return nullptr;
+    for (const TexelGrid& grid : entry.texture->levels) {
+        if (AddressSpace::instance().covers(grid.address, grid.size_bytes)) continue;
+        entry.texture = nullptr;
+        break;
+    }
+    return entry.texture.get();
+}
+
+}  // namespace gpupool::softgpu

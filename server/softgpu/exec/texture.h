@@ -1,0 +1,97 @@
+// What a texture or surface object is to a kernel: texels in memory, and how coordinates find them.
+//
+// Ownership: one process-wide table of objects by their 64-bit handles; whoever found one shares it, so that an object
+// that is destroyed too early is an old picture, never freed memory. The texels belong to the application: their range
+// is looked up in the AddressSpace before they are touched. Threads: any. Errors: a handle that stands for nothing
+// gives null.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <shared_mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace gpupool::softgpu {
+
+enum class TexelFormat : std::uint8_t { u8, u16, u32, s8, s16, s32, f16, f32 };
+enum class AddressMode : std::uint8_t { wrap, clamp, mirror, border };
+
+// One mipmap level. `depth` counts layers (and faces) where there are such.
+struct TexelGrid {
+    std::uint64_t address = 0;
+    std::uint32_t width = 1, height = 1, depth = 1;
+    std::uint64_t row_bytes = 0, slice_bytes = 0;
+    std::uint64_t size_bytes = 0;  // from the first texel to the last
+};
+
+struct Texture {
+    std::vector<TexelGrid> levels;
+    TexelFormat format = TexelFormat::u8;
+    std::uint8_t channels = 1;
+    std::uint32_t texel_bytes = 1;
+    std::uint32_t layers = 0;
+    bool surface = false;
+    bool buffer = false;  // over linear memory: what lies outside reads as zero
+    bool linear = false;  // filtering within a level
+    bool linear_levels = false;
+    bool normalized_coordinates = false;
+    bool unit_range = false;  // integers are read as [0, 1] or [-1, 1]
+    bool srgb = false;
+    AddressMode modes[3] = {AddressMode::clamp, AddressMode::clamp, AddressMode::clamp};
+    float border[4] = {0, 0, 0, 0};
+    float level_bias = 0, lowest_level = 0, highest_level = 0;
+};
+
+class TextureTable {
+  public:
+    static TextureTable& instance();
+
+    std::uint64_t add(Texture texture);
+    bool remove(std::uint64_t handle);
+    std::shared_ptr<const Texture> find(std::uint64_t handle) const;
+    std::uint32_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
+
+  private:
+    mutable std::shared_mutex mutex_;
+    std::unordered_map<std::uint64_t, std::shared_ptr<const Texture>> textures_;
+    std::uint64_t next_ = 1;
+    std::atomic<std::uint32_t> generation_{1};
+};
+
+// A warp's memory of the objects that it used last; good while neither table nor address space have changed.
+struct TextureCache {
+    struct Entry {
+        std::uint64_t handle = 0;
+        std::uint32_t table_generation = 0;
+        std::uint32_t space_generation = 0;
+        std::shared_ptr<const Texture> texture;
+    };
+    static constexpr std::size_t size = 4;
+    Entry entries[size];
+
+    // Null when there is no such object, or its memory is gone.
+    const Texture* find(std::uint64_t handle);
+};
+
+// What one instruction asks of an object; slots of the frame.
+struct TextureAccess {
+    enum class Kind : std::uint8_t { f32, s32, u32, b8, b16, b32, b64 };
+    enum class Outside : std::uint8_t { trap, clamp, zero };
+
+    std::uint32_t results[4] = {~0U, ~0U, ~0U, ~0U};  // of a store: what is stored
+    std::uint32_t coordinates[3] = {~0U, ~0U, ~0U};
+    std::uint32_t layer = ~0U;
+    std::uint32_t level = ~0U;
+    std::uint32_t along_x[3] = {~0U, ~0U, ~0U}, along_y[3] = {~0U, ~0U, ~0U};  // tex.grad
+    std::uint8_t dimensions = 1;
+    std::uint8_t elements = 4;
+    std::uint8_t gathered = 0;  // tld4: which component
+    bool cube = false;
+    bool integer_coordinates = false;
+    Kind kind = Kind::f32;
+    Outside outside = Outside::trap;
+};
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,194 @@
+// Instructions that few kernels have: asynchronous copies, mbarriers, clusters, packed values, alloca; and what is
+// refused.
+#include <algorithm>
+
+#include "tests/unit/softgpu/ptx_kernel.h"
+
+namespace gpupool::softgpu_test {
+namespace {
+
+using PtxBreadthTest = PtxKernelTest;
+
+TEST_F(PtxBreadthTest, CpAsyncCopiesAndFillsWithZero) {
+    const auto out = run<unsigned>(
+        ".shared .align 16 .b8 tile[64];\nmov.u32 %r1, tile; mov.u64 %rd1, -1;\n"
+        "st.shared.u64 [%r1+24], %rd1; st.shared.u64 [%r1+32], %rd1;\n"
+        "cp.async.cg.shared.global [%r1], [%in], 16;\nmov.u32 %r2, 8;\n"
+        "cp.async.cg.shared.global [%r1+16], [%in+16], 16, %r2;\nsetp.eq.u32 %p1, %thread, 0;\n"
+        "cp.async.ca.shared.global [%r1+32], [%in], 4, %p1;\n"
+        "cp.async.commit_group; cp.async.wait_group 0;\n"
+        "ld.shared.v4.u32 {%r3,%r4,%r5,%r6}, [%r1]; st.global.v4.u32 [%out], {%r3,%r4,%r5,%r6};\n"
+        "ld.shared.v4.u32 {%r3,%r4,%r5,%r6}, [%r1+16]; st.global.v4.u32 [%out+16], {%r3,%r4,%r5,%r6};\n"
+        "ld.shared.u32 %r3, [%r1+32]; st.global.u32 [%out+32], %r3;",
+        1, 9, std::vector<unsigned>{1, 2, 3, 4, 5, 6, 7, 8});
+    EXPECT_EQ((std::vector<unsigned>{1, 2, 3, 4, 5, 6, 0, 0, 0}), out);
+}
+
+// Warp 0 produces, warp 1 waits for the phase: by state and by parity, with a bulk copy's bytes counted.
+TEST_F(PtxBreadthTest, MbarriersCountArrivalsAndBytes) {
+    const auto out = run<unsigned>(
+        ".shared .align 16 .b8 tile[16]; .shared .align 8 .b8 barrier[8];\n"
+        "mov.u32 %r1, tile; mov.u32 %r2, barrier; setp.ne.u32 %p1, %thread, 0;\n"
+        "@%p1 bra READY;\nmbarrier.init.shared.b64 [%r2], 33;\nREADY:\nbar.sync 0;\n"
+        "setp.lt.u32 %p2, %thread, 32; @%p2 bra PRODUCE;\n"
+        "setp.ne.u32 %p3, %thread, 32; @%p3 bra WAIT;\n"
+        "mov.u32 %r3, 16;\nmbarrier.arrive.expect_tx.shared.b64 %rd1, [%r2], %r3;\n"
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%in], %r3, [%r2];\n"
+        "WAIT:\nmbarrier.try_wait.parity.shared.b64 %p4, [%r2], 0;\n@!%p4 bra WAIT;\n"
+        "ld.shared.u32 %r4, [%r1+12]; mul.wide.u32 %rd3, %thread, 4; add.u64 %rd3, %rd3, %out;\n"
+        "st.global.u32 [%rd3], %r4; bra DONE;\n"
+        "PRODUCE:\nnanosleep.u32 10;\nmbarrier.arrive.shared.b64 %rd1, [%r2];\n"
+        "AGAIN:\nmbarrier.test_wait.shared.b64 %p4, [%r2], %rd1;\n@!%p4 bra AGAIN;\n"
+        "mul.wide.u32 %rd3, %thread, 4; add.u64 %rd3, %rd3, %out; st.global.u32 [%rd3], 7;\nDONE:",
+        64, 64, std::vector<unsigned>{1, 2, 3, 4});
+    std::vector<unsigned> expected(64, 7);
+    std::fill(expected.begin() + 32, expected.end(), 4);
+    EXPECT_EQ(expected, out);
+}
+
+TEST_F(PtxBreadthTest, BlocksOfAClusterReadEachOthersSharedMemory) {
+    const CUfunction function = compile(
+        ".shared .align 4 .b8 place[4];\nmov.u32 %r1, place; mov.u32 %r2, %ctaid.x; add.u32 %r3, %r2, 50;\n"
+        "st.shared.u32 [%r1], %r3;\nbarrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;\n"
+        "mov.u32 %r4, %cluster_ctarank; mov.u32 %r5, %cluster_nctarank; add.u32 %r4, %r4, 1; rem.u32 %r4, %r4, %r5;\n"
+        "mapa.shared::cluster.u32 %r6, %r1, %r4; ld.shared::cluster.u32 %r7, [%r6];\n"
+        "mul.wide.u32 %rd1, %r2, 4; add.u64 %rd1, %rd1, %out; st.global.u32 [%rd1], %r7;\n"
+        "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;",
+        ".explicitcluster .reqnctapercluster 4, 1, 1");
+    const CUdeviceptr out = upload(std::vector<unsigned>(8));
+    OK(start(function, {8}, {32}, out, out));
+    EXPECT_EQ((std::vector<unsigned>{51, 52, 53, 50, 55, 56, 57, 54}), download<unsigned>(out, 8));
+    EXPECT_EQ(CUDA_ERROR_INVALID_CLUSTER_SIZE, start(function, {6}, {32}, out, out));
+}
+
+// Even and odd lanes name themselves as members at the same instruction.
+TEST_F(PtxBreadthTest, SetsOfLanesAtOneInstructionKeepApart) {
+    const auto out = run<unsigned>(
+        own_places(8, 0) +
+            "and.b32 %r1, %thread, 1; setp.eq.u32 %p1, %r1, 0; selp.b32 %r2, 0x55555555, 0xAAAAAAAA, %p1;\n"
+            "redux.sync.max.u32 %r3, %thread, %r2; shfl.sync.idx.b32 %r4, %thread, 0, 31, %r2;\n"
+            "vote.sync.ballot.b32 %r5, %p1, %r2; st.global.u32 [%rd10], %r3; st.global.u32 [%rd10+4], %r5;",
+        32, 64, std::vector<int>(1));
+    for (unsigned lane = 0; lane < 32; ++lane) {
+        ASSERT_EQ(30 + lane % 2, out[lane * 2]) << lane;
+        ASSERT_EQ(lane % 2 == 0 ? 0x55555555U : 0U, out[lane * 2 + 1]) << lane;
+    }
+}
+
+TEST_F(PtxBreadthTest, PackedAndVideoInstructions) {
+    const auto out = run<unsigned>(
+        "ld.global.v4.u32 {%r0,%r1,%r2,%r3}, [%in];\n"
+        "vabsdiff4.u32.u32.u32.add %r4, %r0, %r1, %r2; st.global.u32 [%out], %r4;\n"
+        "vadd.s32.s32.s32.sat %r4, %r3, %r0.b3; st.global.u32 [%out+4], %r4;\n"
+        "vmax2.s32.s32.s32 %r4, %r0, %r1, %r2; st.global.u32 [%out+8], %r4;\n"
+        "max.s16x2 %r4, %r0, %r1; st.global.u32 [%out+12], %r4;\n"
+        "lop3.and.b32 %r4|%p0, %r0, %r1, %r2, 0x80, 1; selp.b32 %r5, 1, 0, %p0; st.global.u32 [%out+16], %r5;\n"
+        "cvt.pack.sat.u8.s32.b32 %r4, %r3, -5, 0x1234; st.global.u32 [%out+20], %r4;",
+        1, 6, std::vector<unsigned>{0x7F028003, 0x01FF0004, 10, 0x7FFFFFF0});
+    const auto greatest = [](unsigned a, unsigned b) {
+        unsigned result = 0;
+        for (int n = 0; n < 2; ++n) {
+            const auto x = static_cast<short>(a >> 16 * n), y = static_cast<short>(b >> 16 * n);
+            result |= static_cast<unsigned>(static_cast<unsigned short>(std::max(x, y))) << 16 * n;
+        }
+        return result;
+    };
+    // Bytes: |7F-01| + |02-FF| + |80-00| + |03-04| + 10.
+    EXPECT_EQ(0x7EU + 0xFD + 0x80 + 1 + 10, out[0]);
+    EXPECT_EQ(0x7FFFFFFFU, out[1]);
+    EXPECT_EQ(greatest(0x7F028003, 0x01FF0004), out[2]);
+    EXPECT_EQ(greatest(0x7F028003, 0x01FF0004), out[3]);
+    EXPECT_EQ((0x7F028003U & 0x01FF0004U & 10U) != 0 ? 1U : 0U, out[4]);
+    EXPECT_EQ(0x1234FF00U, out[5]);
+}
+
+TEST_F(PtxBreadthTest, HalfPrecisionModifiersAndNarrowFormats) {
+    // -2 and 0.5 as f16; the smallest subnormal; 1/3 and 1000 as f32.
+    const auto out = run<unsigned>(
+        "ld.global.v4.u32 {%r0,%r1,%r2,%r3}, [%in]; mov.b32 %f1, %r2; mov.b32 %f2, %r3;\n"
+        "mov.b32 %r4, 0x3C003C00; fma.rn.relu.f16x2 %r5, %r0, %r4, 0; st.global.u32 [%out], %r5;\n"
+        "add.ftz.f16x2 %r5, %r1, %r1; st.global.u32 [%out+4], %r5;\n"
+        "add.sat.f16x2 %r5, %r0, %r4; st.global.u32 [%out+8], %r5;\n"
+        "cvt.rna.tf32.f32 %r5, %f1; st.global.u32 [%out+12], %r5;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 %h1, %f2, %f1; cvt.u32.u16 %r5, %h1; st.global.u32 [%out+16], %r5;\n"
+        "cvt.rn.f16x2.e4m3x2 %r5, %h1; st.global.u32 [%out+20], %r5;\n"
+        "setp.gt.and.f16x2 %p1|%p2, %r0, %r1, 1; selp.b32 %r5, 1, 0, %p1; selp.b32 %r6, 2, 0, %p2; or.b32 %r5, %r5, "
+        "%r6;\n"
+        "st.global.u32 [%out+24], %r5;",
+        1, 7, std::vector<unsigned>{0x3800C000, 0x00010001, 0x3EAAAAAB, 0x447A0000});
+    EXPECT_EQ(0x38000000U, out[0]);  // -2 is cut off
+    EXPECT_EQ(0U, out[1]);
+    EXPECT_EQ(0x3C000000U, out[2]);  // 1.5 and -1 in [0, 1]
+    EXPECT_EQ(0x3EAAA000U, out[3]);
+    EXPECT_EQ(0x7E2BU, out[4]);      // 448 is the largest; 1/3 becomes 0.34375
+    EXPECT_EQ(0x5F003580U, out[5]);  // 448 and 0.34375
+    EXPECT_EQ(2U, out[6]);           // -2 is not above the subnormal, 0.5 is
+}
+
+TEST_F(PtxBreadthTest, AllocaGivesEachThreadItsOwnMemory) {
+    const auto out = run<unsigned>(own_places(4, 0) +
+                                       "add.u32 %r1, %thread, 1; shl.b32 %r1, %r1, 2; cvt.u64.u32 %rd1, %r1;\n"
+                                       "stacksave.u64 %rd4; alloca.u64 %rd2, %rd1, 16; st.local.u32 [%rd2], %thread;\n"
+                                       "cvta.local.u64 %rd3, %rd2; ld.u32 %r2, [%rd3]; stackrestore.u64 %rd4;\n"
+                                       "alloca.u64 %rd5, %rd1, 16; setp.eq.u64 %p1, %rd2, %rd5;\n"
+                                       "@%p1 add.u32 %r2, %r2, 1000; st.global.u32 [%rd10], %r2;",
+                                   32, 32, std::vector<int>(1));
+    for (unsigned lane = 0; lane < 32; ++lane) ASSERT_EQ(1000 + lane, out[lane]) << lane;
+}
+
+TEST_F(PtxBreadthTest, VectorAtomicsAddEachElement) {
+    const CUdeviceptr out = upload(std::vector<float>{1, 2, 3, 4});
+    OK(start(compile("mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40000000;\n"
+                     "red.global.add.v4.f32 [%out], {%f1,%f2,%f1,%f2};\n"
+                     "atom.global.add.v2.f32 {%f3,%f4}, [%out+8], {%f1,%f1};"),
+             {1}, {8}, out, out));
+    EXPECT_EQ((std::vector<float>{9, 18, 19, 28}), download<float>(out, 4));
+}
+
+TEST_F(PtxBreadthTest, WhatIsRefusedIsNamedWithItsLine) {
+    const auto log_of = [](const std::string& line) {
+        const std::string text =
+            ".version 8.6\n.target sm_90a\n.address_size 64\n"
+            ".extern .func (.param .b32 result) cudaLaunchDeviceV2(.param .b64 buffer, .param .b64 stream);\n"
+            ".visible .entry k() {\n.reg .b32 %r<8>;\n.reg .b64 %rd<8>;\n" +
+            line + "\nret;\n}\n";
+        char log[1024] = "";
+        CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+        void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
+        CUmodule module = nullptr;
+        EXPECT_NE(CUDA_SUCCESS, CALL(cuModuleLoadDataEx)(&module, text.c_str(), 2, options, values));
+        return std::string(log);
+    };
+    const std::string wgmma = log_of("wgmma.fence.sync.aligned;");
+    EXPECT_NE(std::string::npos, wgmma.find("wgmma.fence.sync.aligned")) << wgmma;
+    EXPECT_NE(std::string::npos, wgmma.find("line 8")) << wgmma;
+    const std::string tensor = log_of(
+        "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1], [%rd1, {%r2}], "
+        "[%r3];");
+    EXPECT_NE(std::string::npos, tensor.find("cp.async.bulk.tensor")) << tensor;
+    const std::string launch =
+        log_of("{ .param .b32 result; .param .b64 a; .param .b64 b; call (result), cudaLaunchDeviceV2, (a, b); }");
+    EXPECT_NE(std::string::npos, launch.find("dynamic parallelism")) << launch;
+}
+
+// One kernel needs what the software GPU lacks, through a function: the others run.
+TEST_F(PtxBreadthTest, AKernelThatCannotRunLeavesTheOthersAlone) {
+    const char* text =
+        ".version 8.6\n.target sm_90a\n.address_size 64\n"
+        ".func lacking() { wgmma.fence.sync.aligned; ret; }\n"
+        ".visible .entry cannot() { call lacking; ret; }\n"
+        ".visible .entry can(.param .u64 out) { .reg .b64 %rd<2>; ld.param.u64 %rd1, [out]; st.global.u32 [%rd1], 7; "
+        "ret; }\n";
+    CUmodule module = nullptr;
+    OK(CALL(cuModuleLoadData)(&module, text));
+    CUfunction can = nullptr, cannot = nullptr;
+    OK(CALL(cuModuleGetFunction)(&can, module, "can"));
+    OK(CALL(cuModuleGetFunction)(&cannot, module, "cannot"));
+    const CUdeviceptr out = upload(std::vector<unsigned>(1));
+    EXPECT_EQ(CUDA_ERROR_NOT_SUPPORTED, start(cannot, {1}, {1}, out, out));
+    OK(start(can, {1}, {1}, out, out));
+    EXPECT_EQ(7U, download<unsigned>(out, 1)[0]);
+}
+
+}  // namespace
+}  // namespace gpupool::softgpu_test
