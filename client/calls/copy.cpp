@@ -69,8 +69,8 @@ CUresult wait_for_stream(CUstream stream) {
 CUresult wait_where_seen(CUstream stream) {
     const ThreadState& thread = this_thread();
     const ContextState* const context = thread.current();
-    const bool ordered = context != nullptr && !context->unordered_streams.load(std::memory_order_relaxed) &&
-                         !thread.per_thread_default;
+    const bool ordered =
+        context != nullptr && !context->unordered_streams.load(std::memory_order_relaxed) && !thread.per_thread_default;
     return ordered ? CUDA_SUCCESS : wait_for_stream(stream);
 }
 

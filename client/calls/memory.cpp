@@ -187,7 +187,8 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStre
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytesize, CUmemoryPool pool, CUstream hStream) {
     CUdeviceptr address = 0;
     CUresult result = may_allocate_in(hStream);
-    result = result != CUDA_SUCCESS ? result : remote<calls::cuMemAllocFromPoolAsync>(&address, bytesize, pool, hStream);
+    result =
+        result != CUDA_SUCCESS ? result : remote<calls::cuMemAllocFromPoolAsync>(&address, bytesize, pool, hStream);
     if (result == CUDA_SUCCESS) {
         ContextState* context = this_thread().current();
         MemoryRange range{address, bytesize, MemoryKind::pool, context->device, context};
@@ -482,8 +483,8 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
     if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    // It is for devices of this host that read GPU memory beside the driver. None can reach the server's: remembering it
-    // is all there is to do.
+    // It is for devices of this host that read GPU memory beside the driver. None can reach the server's: remembering
+    // it is all there is to do.
     return this_session().memory.set_sync_memops(ptr, *static_cast<const int*>(value) != 0) ? CUDA_SUCCESS
                                                                                             : CUDA_ERROR_INVALID_VALUE;
 }

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -91,7 +92,16 @@ Result<LocalServer> LocalServer::start(const std::string& driver, const std::str
     request.descriptors = {ready->write_end.get(), lifeline->read_end.get(), secret->read_end.get()};
     request.own_group = true;  // Ctrl-C is for the program; the server ends when we do
     ::sigemptyset(&request.signal_mask);
-    if (const int failure = spawn(request, server.process_); failure != 0) {
+    // It is for the program, which numbers devices by it: the server shows all.
+    constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
+    const char* const visible = std::getenv(kVisible);
+    const std::string kept = visible == nullptr ? "" : visible;
+    ::unsetenv(kVisible);
+    const int failure = spawn(request, server.process_);
+    if (visible != nullptr) {
+        ::setenv(kVisible, kept.c_str(), 1);
+    }
+    if (failure != 0) {
         return system_error(fmt::format("cannot start {}", program), failure);
     }
     server.lifeline_ = std::move(lifeline->write_end);

@@ -1,7 +1,5 @@
 #include "client/core/session.h"
 
-#include "client/core/packed_rows.h"
-
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 #include <fmt/format.h>
@@ -12,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "client/core/packed_rows.h"
 #include "client/error_text.h"
 #include "common/log.h"
 #include "protocol/calls/internal.h"
@@ -271,9 +270,7 @@ void Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
             transfers.cancel(in.value<codec::TransferFailedNotice>().transfer);
             return;
         case codec::NoticeType::hold: take_hold(in.value<codec::StreamHoldNotice>()); return;
-        case codec::NoticeType::graph_function:
-            take_graph_function(in.value<codec::GraphFunctionNotice>());
-            return;
+        case codec::NoticeType::graph_function: take_graph_function(in.value<codec::GraphFunctionNotice>()); return;
         case codec::NoticeType::graph_upload: take_graph_copy(in.value<codec::GraphCopyNotice>(), true); return;
         case codec::NoticeType::graph_download: take_graph_copy(in.value<codec::GraphCopyNotice>(), false); return;
         case codec::NoticeType::host_memory:
@@ -326,7 +323,8 @@ void Session::take_graph_copy(const codec::GraphCopyNotice& notice, bool upload)
     const std::optional<GraphHosts::Memory> memory = graph_hosts.memory(notice.memory);
     const GraphHosts::Use use = upload ? GraphHosts::Use::read : GraphHosts::Use::write;
     PackedRows rows;
-    if (!memory || memory->use != use || (notice.transfer & codec::kTransferOfWorker) == 0 || !rows.describe(notice, *memory)) {
+    if (!memory || memory->use != use || (notice.transfer & codec::kTransferOfWorker) == 0 ||
+        !rows.describe(notice, *memory)) {
         log::error("the server asks for memory that no graph of this program has");
         return;
     }

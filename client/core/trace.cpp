@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <iterator>
 #include <map>
 #include <mutex>
 
@@ -54,11 +53,8 @@ double microseconds(std::chrono::nanoseconds time) {
     return static_cast<double>(time.count()) / 1000.0;
 }
 
-// A full disk must not end the program.
-template <class... Arguments>
-void print_line(std::FILE* file, fmt::format_string<Arguments...> format, const Arguments&... arguments) {
-    fmt::memory_buffer line;
-    fmt::format_to(std::back_inserter(line), format, arguments...);
+// A full disk must not end the program, as an exception would.
+void write(std::FILE* file, const std::string& line) {
     std::fwrite(line.data(), 1, line.size(), file);
 }
 
@@ -68,12 +64,12 @@ void write_summary() {
     if (s.summary == nullptr) {
         return;
     }
-    print_line(s.summary, "{:<48} {:>10} {:>8} {:>12} {:>12} {:>12} {:>14} {:>14}\n", "call", "calls", "failed", "us",
-               "us waited", "round trips", "bytes sent", "bytes received");
+    write(s.summary, fmt::format("{:<48} {:>10} {:>8} {:>12} {:>12} {:>12} {:>14} {:>14}\n", "call", "calls", "failed",
+                                 "us", "us waited", "round trips", "bytes sent", "bytes received"));
     const auto print = [&](std::string_view name, const Line& line) {
-        print_line(s.summary, "{:<48} {:>10} {:>8} {:>12.1f} {:>12.1f} {:>12} {:>14} {:>14}\n", name, line.calls,
-                   line.failures, microseconds(line.time), microseconds(line.waited), line.round_trips, line.bytes_sent,
-                   line.bytes_received);
+        write(s.summary, fmt::format("{:<48} {:>10} {:>8} {:>12.1f} {:>12.1f} {:>12} {:>14} {:>14}\n", name, line.calls,
+                                     line.failures, microseconds(line.time), microseconds(line.waited),
+                                     line.round_trips, line.bytes_sent, line.bytes_received));
     };
     Line total;
     for (const auto& [opcode, line] : s.lines) {
@@ -152,9 +148,10 @@ void Call::finish(CUresult result) noexcept {
     line.bytes_sent += mine.bytes_sent;
     line.bytes_received += mine.bytes_received;
     if (s.trace != nullptr) {
-        print_line(s.trace, "{:.1f} {} -> {} {:.2f} us, waited {:.2f} us, {} bytes sent, {} received\n", microseconds(start_ - s.start),
-                   calls::name_of(opcode_), static_cast<int>(result), microseconds(now - start_),
-                   microseconds(mine.waited), mine.bytes_sent, mine.bytes_received);
+        write(s.trace,
+              fmt::format("{:.1f} {} -> {} {:.2f} us, waited {:.2f} us, {} bytes sent, {} received\n",
+                          microseconds(start_ - s.start), calls::name_of(opcode_), static_cast<int>(result),
+                          microseconds(now - start_), microseconds(mine.waited), mine.bytes_sent, mine.bytes_received));
     }
 }
 

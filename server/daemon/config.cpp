@@ -159,14 +159,12 @@ Keys keys_of(Config& config) {
 // A folder would read as an empty file, a device without end.
 Status check_file(const char* what, const std::string& path, std::uintmax_t most_bytes) {
     std::error_code error;
-    const auto kind = std::filesystem::status(path, error).type();
-    if (kind == std::filesystem::file_type::not_found || kind == std::filesystem::file_type::none) {
-        return {};  // opening it says why
+    using Type = std::filesystem::file_type;
+    const Type kind = std::filesystem::status(path, error).type();
+    if (kind == Type::directory || kind == Type::character || kind == Type::block) {
+        return Error{ErrorCode::invalid_input, fmt::format("the {} {} is no file", what, path)};
     }
-    if (kind != std::filesystem::file_type::regular) {
-        return Error{ErrorCode::invalid_input, fmt::format("the {} {} is no regular file", what, path)};
-    }
-    if (std::filesystem::file_size(path, error) > most_bytes) {
+    if (kind == Type::regular && std::filesystem::file_size(path, error) > most_bytes) {
         return Error{ErrorCode::limit_exceeded, fmt::format("the {} {} is too large", what, path)};
     }
     return {};

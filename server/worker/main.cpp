@@ -95,6 +95,15 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
         refuse(*connection, "the server's driver does not start: cuInit gives error " + std::to_string(result));
         return 1;
     }
+    int visible = 0;
+    if (driver::call(library->api.cuDeviceGetCount, &visible) != CUDA_SUCCESS || visible == 0) {
+        const char* const chosen = std::getenv("CUDA_VISIBLE_DEVICES");
+        refuse(*connection, chosen == nullptr
+                                ? std::string("the server has no GPU")
+                                : "CUDA_VISIBLE_DEVICES shows none of the server's GPUs (the driver was given '" +
+                                      std::string(chosen) + "')");
+        return 1;
+    }
     const Result<Window> window = reserve_window(library->api, request.getAddressWindows());
     if (!window) {
         refuse(*connection, window.error().message);

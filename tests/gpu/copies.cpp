@@ -237,6 +237,31 @@ void memsets() {
     DRIVER_OK(cuStreamDestroy(stream));
 }
 
+// A synchronous copy out of pinned memory has ended when it returns: also for a stream that does not wait for it.
+void complete_on_return() {
+    constexpr size_t most = 300'000;
+    const DeviceBlock block(most);
+    CUstream stream = nullptr;
+    unsigned char *from = nullptr, *back = nullptr;
+    DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&from), most));
+    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&back), most));
+    for (const size_t bytes : {size_t{256}, size_t{60'000}, most}) {
+        int stale = 0;
+        for (int round = 1; round <= 100; round++) {
+            memset(from, round, bytes);
+            DRIVER_OK(cuMemcpyHtoD(block.address, from, bytes));
+            DRIVER_OK(cuMemcpyDtoHAsync(back, block.address, bytes, stream));
+            DRIVER_OK(cuStreamSynchronize(stream));
+            stale += memcmp(from, back, bytes) != 0;
+        }
+        check(stale == 0, "%zu bytes, read by another stream at once: %d of 100 times stale", bytes, stale);
+    }
+    DRIVER_OK(cuMemFreeHost(from));
+    DRIVER_OK(cuMemFreeHost(back));
+    DRIVER_OK(cuStreamDestroy(stream));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -249,6 +274,7 @@ int main(int argc, char** argv) {
     program.section("odd_places", odd_places);
     program.section("sizes", sizes);
     program.section("hazards", [&] { hazards(bytes); });
+    program.section("complete_on_return", complete_on_return);
     program.section("memsets", memsets);
     program.section("two_dimensions", copy_two_dimensions);
     program.section("two_dimensional_memsets", memset_two_dimensions);

@@ -259,7 +259,7 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, 
     SOFTGPU_NOT_NULL(value);
     if (attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
     // Each device has a bus of its own.
-    *value = attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? device + 1 : attribute_value(attribute);
+    *value = attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? found->number + 1 : attribute_value(attribute);
     return CUDA_SUCCESS;
 }
 
@@ -282,7 +282,7 @@ CUresult CUDAAPI cuDeviceGetProperties(CUdevprop* properties, CUdevice device) {
 CUresult CUDAAPI cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
     SOFTGPU_DEVICE(device, found);
     if (text == nullptr || length < 13) return CUDA_ERROR_INVALID_VALUE;
-    std::snprintf(text, static_cast<std::size_t>(length), "0000:%02X:00.0", static_cast<unsigned>(device + 1) & 0xFF);
+    std::snprintf(text, static_cast<std::size_t>(length), "0000:%02X:00.0", static_cast<unsigned>(found->number + 1) & 0xFF);
     return CUDA_SUCCESS;
 }
 
@@ -293,9 +293,13 @@ CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
     if (std::sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3 && std::sscanf(text, "%x:%x", &bus, &slot) != 2) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (domain != 0 || slot != 0 || bus == 0 || bus > state().devices.size()) return CUDA_ERROR_INVALID_DEVICE;
-    *device = static_cast<CUdevice>(bus - 1);
-    return CUDA_SUCCESS;
+    for (const auto& known : state().devices) {
+        if (domain == 0 && slot == 0 && bus == static_cast<unsigned>(known->number) + 1) {
+            *device = known->ordinal;
+            return CUDA_SUCCESS;
+        }
+    }
+    return CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {

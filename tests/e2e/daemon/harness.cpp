@@ -127,7 +127,8 @@ ProcessEnd run_program(const std::vector<std::string>& arguments, const std::vec
     return end;
 }
 
-Daemon::Daemon(const std::string& settings) : settings_(settings) {
+Daemon::Daemon(const std::string& settings, std::vector<std::string> environment)
+    : settings_(settings), environment_(std::move(environment)) {
     start();
 }
 
@@ -163,7 +164,7 @@ void Daemon::start() {
     const auto config = folder_.write("gpupoold.toml", own + defaults + settings_);
     int ends[2];
     ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-    process_ = test::start({GPUPOOLD, "--config", config, "--ready-fd", "3"}, {}, folder_.path() + "/stdout",
+    process_ = test::start({GPUPOOLD, "--config", config, "--ready-fd", "3"}, environment_, folder_.path() + "/stdout",
                            folder_.path() + "/log", ends[1]);
     ::close(ends[1]);
     UniqueFd ready(ends[0]);

@@ -52,8 +52,8 @@ ProcessEnd run_program(const std::vector<std::string>& arguments, const std::vec
 // A gpupoold with the stand-in worker. Whoever starts one sees it killed, with its workers, at the end.
 class Daemon {
   public:
-    // `settings`: TOML in addition to what every test needs. `port` 0: a free one.
-    explicit Daemon(const std::string& settings = "");
+    // `settings`: TOML in addition to what every test needs. `environment` entries are NAME=VALUE, on top of ours.
+    explicit Daemon(const std::string& settings = "", std::vector<std::string> environment = {});
     ~Daemon();
     Daemon(const Daemon&) = delete;
 
@@ -78,6 +78,7 @@ class Daemon {
   private:
     TemporaryFolder folder_;
     std::string settings_;
+    std::vector<std::string> environment_;
     std::string address_ = "127.0.0.1:0";
     pid_t process_ = -1;
     mutable std::vector<pid_t> workers_;  // ever seen, to be killed at the end

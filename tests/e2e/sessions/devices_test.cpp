@@ -1,0 +1,55 @@
+// Which devices a program sees: what it asks for with CUDA_VISIBLE_DEVICES, among those that the server's operator
+// shows.
+
+#include <memory>
+
+#include "tests/e2e/sessions/sessions.h"
+
+namespace gpupool::test {
+namespace {
+
+class Devices : public ::testing::Test {
+  protected:
+    void start(std::vector<std::string> environment) {
+        environment.push_back("GPUPOOL_SOFTGPU_DEVICES=4");
+        daemon_ = std::make_unique<Daemon>(session_settings(), std::move(environment));
+    }
+    // The buses of the devices that a program finds, in its order: "3 1". The software GPU's device 0 has bus 1.
+    std::string seen(const std::vector<std::string>& environment = {}) {
+        Program program(*daemon_, {std::string(TEST_PROGRAMS) + "/device_query"}, environment);
+        const int status = program.wait();
+        const std::string output = program.output();
+        errors_ = program.errors();
+        std::string buses;
+        for (std::size_t at = 0; (at = output.find("PCI bus id 0000:", at)) != std::string::npos; ++at) {
+            buses += (buses.empty() ? "" : " ") + std::to_string(std::stoi(output.substr(at + 16, 2), nullptr, 16));
+        }
+        return status == 0 ? buses : "none";
+    }
+
+    std::unique_ptr<Daemon> daemon_;
+    std::string errors_;
+};
+
+TEST_F(Devices, AProgramChoosesAndNumbersThem) {
+    start({});
+    EXPECT_EQ(seen(), "1 2 3 4");
+    EXPECT_EQ(seen({"CUDA_VISIBLE_DEVICES=2,0"}), "3 1");
+    EXPECT_EQ(seen({"CUDA_VISIBLE_DEVICES=1,-1,0"}), "2");
+    EXPECT_EQ(seen({"CUDA_VISIBLE_DEVICES=GPU-67707570-6f6f-6c2d-736f-667467707503"}), "4");
+    for (const char* none : {"CUDA_VISIBLE_DEVICES=-1", "CUDA_VISIBLE_DEVICES=", "CUDA_VISIBLE_DEVICES=7"}) {
+        EXPECT_EQ(seen({none}), "none") << none;
+        EXPECT_NE(errors_.find("CUDA_VISIBLE_DEVICES shows none"), std::string::npos) << errors_;
+    }
+}
+
+TEST_F(Devices, WhatTheOperatorHidesStaysHidden) {
+    start({"CUDA_VISIBLE_DEVICES=3,1"});
+    EXPECT_EQ(seen(), "4 2");
+    EXPECT_EQ(seen({"CUDA_VISIBLE_DEVICES=1"}), "2");
+    EXPECT_EQ(seen({"CUDA_VISIBLE_DEVICES=2"}), "none");
+    EXPECT_EQ(seen({"CUDA_VISIBLE_DEVICES=GPU-67707570-6f6f-6c2d-736f-667467707500"}), "none");
+}
+
+}  // namespace
+}  // namespace gpupool::test
