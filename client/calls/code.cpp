@@ -366,6 +366,13 @@ CUresult launchable(CUfunction& function) {
     return entry::cuKernelGetFunction(&function, reinterpret_cast<CUkernel>(function));
 }
 
+bool has_function(CUkernel kernel) {
+    const ContextState* const context = this_thread().current();
+    Registry& r = registry();
+    const std::lock_guard lock(r.mutex);
+    return context != nullptr && r.kernel_functions.contains({kernel, context->handle});
+}
+
 int visit_functions(CUmodule module, export_tables::FunctionVisitor visit, void* user) noexcept {
     const std::shared_ptr<Module> known = find_module(module);
     std::vector<std::string> names;

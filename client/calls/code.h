@@ -24,6 +24,9 @@ struct FunctionInfo {
     CUfunction own = nullptr;     // this very handle
 };
 
+// Is the kernel's function in the current context known? Asking for it may make the driver load it.
+bool has_function(CUkernel kernel);
+
 // The image is on the server afterwards, under `hash`.
 CUresult send_image(std::span<const std::byte> image, ImageHash& hash);
 

@@ -291,6 +291,7 @@ CUresult get_kernel(CUgraphNode asked, Parameters* to) {
     const GraphNode& node = message.node;
     *to = {};
     to->func = node.function;
+    const bool by_kernel = codec::kind_of(codec::to_wire(node.function)) == codec::HandleKind::kernel;
     to->gridDimX = node.grid_x;
     to->gridDimY = node.grid_y;
     to->gridDimZ = node.grid_z;
@@ -304,6 +305,7 @@ CUresult get_kernel(CUgraphNode asked, Parameters* to) {
     const auto info = function_info(node.function);
     if constexpr (requires { to->kern; }) {
         to->kern = info == nullptr ? nullptr : info->kernel;  // by which the runtime finds its function again
+        to->func = by_kernel ? nullptr : node.function;
     }
     if (info == nullptr || info->layout.empty()) {
         return CUDA_SUCCESS;

@@ -60,6 +60,14 @@ CUresult check_function(CUfunction function, const LaunchShape& launch) {
     return CUDA_SUCCESS;
 }
 
+bool is_unloaded_kernel(CUfunction function) {
+    if (codec::kind_of(codec::to_wire(function)) != codec::HandleKind::kernel) {
+        return false;
+    }
+    const auto info = function_info(function);
+    return info != nullptr && info->layout_known && !has_function(reinterpret_cast<CUkernel>(function));
+}
+
 CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned attribute_count, CUstream stream,
                 void** kernelParams, void** extra) {
     ContextState* context = nullptr;
@@ -67,8 +75,12 @@ CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (result = launchable(shape.function); result != CUDA_SUCCESS) {
-        return result;
+    // Loading a kernel waits for the GPU, which would end a capture: there the launch itself must load it.
+    const bool by_kernel = session(result)->captures.any() && is_unloaded_kernel(shape.function);
+    if (!by_kernel) {
+        if (result = launchable(shape.function); result != CUDA_SUCCESS) {
+            return result;
+        }
     }
     const auto info = function_info(shape.function);
     if (info == nullptr) {
@@ -78,7 +90,7 @@ CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned
     if (result = check_shape(device, shape); result != CUDA_SUCCESS) {
         return result;
     }
-    if (result = check_function(shape.function, shape); result != CUDA_SUCCESS) {
+    if (result = by_kernel ? CUDA_SUCCESS : check_function(shape.function, shape); result != CUDA_SUCCESS) {
         return result;
     }
     ArgumentBlock arguments;

@@ -66,6 +66,22 @@ CUresult read_packed_arguments(void* const* extra, std::vector<unsigned char>& p
     return CUDA_SUCCESS;
 }
 
+// What the client calls the node's function. A node that was captured before its kernel was loaded names the kernel, or
+// a function that the client never asked for.
+CUfunction client_function(const driver::Api& api, HandleTable& handles, const CUDA_KERNEL_NODE_PARAMS& p) {
+    if (CUfunction const known = handles.known_handle(p.func); known != nullptr) {
+        return known;
+    }
+    CUkernel kernel = p.kern != nullptr ? handles.known_handle(p.kern) : nullptr;
+    if (kernel == nullptr) {
+        kernel = handles.find_client<CUkernel>([&](CUkernel one) {
+            CUfunction function = nullptr;
+            return driver::call(api.cuKernelGetFunction, &function, one) == CUDA_SUCCESS && function == p.func;
+        });
+    }
+    return reinterpret_cast<CUfunction>(kernel);
+}
+
 CUresult describe_kernel(const driver::Api& api, HandleTable& handles, CUgraphNode node, GraphNode& out,
                          std::vector<unsigned char>& payload, std::size_t& payload_bytes) {
     CUDA_KERNEL_NODE_PARAMS p{};
@@ -73,10 +89,7 @@ CUresult describe_kernel(const driver::Api& api, HandleTable& handles, CUgraphNo
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (p.func == nullptr && p.kern != nullptr) {
-        driver::call(api.cuKernelGetFunction, &p.func, p.kern);
-    }
-    out.function = handles.client_handle(p.func);
+    out.function = client_function(api, handles, p);
     out.grid_x = p.gridDimX;
     out.grid_y = p.gridDimY;
     out.grid_z = p.gridDimZ;

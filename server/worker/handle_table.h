@@ -45,6 +45,24 @@ class HandleTable {
         return codec::from_wire<Handle>(client_wire(codec::handle_kind_of<Handle>, codec::to_wire(driver)));
     }
 
+    // The same, or null where there is none.
+    template <class Handle>
+    [[nodiscard]] Handle known_handle(Handle driver) const {
+        const auto& reverse = reverse_[static_cast<std::size_t>(codec::handle_kind_of<Handle>)];
+        const auto it = reverse.find(codec::to_wire(driver));
+        return codec::from_wire<Handle>(it == reverse.end() ? 0 : it->second);
+    }
+    // The client's name for the first of the driver's handles of its kind that `is_it` accepts; null: none.
+    template <class Handle, class IsIt>
+    [[nodiscard]] Handle find_client(IsIt is_it) const {
+        for (const auto& [driver, client] : reverse_[static_cast<std::size_t>(codec::handle_kind_of<Handle>)]) {
+            if (is_it(codec::from_wire<Handle>(driver))) {
+                return codec::from_wire<Handle>(client);
+            }
+        }
+        return {};
+    }
+
     // The driver's object has ended: its handle may come again for another.
     template <class Handle>
     void forget_driver(Handle driver) {

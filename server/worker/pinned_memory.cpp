@@ -3,6 +3,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
 
 namespace gpupool::worker {
 
@@ -10,32 +13,52 @@ CUresult PinnedMemory::allocate(std::uint64_t bytes, BlockPtr& block) {
     if (bytes > kMaxBytes) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    bytes = std::max((bytes + kLeastBytes - 1) / kLeastBytes * kLeastBytes, kLeastBytes);
+    Piece piece;
+    driver::call(api_.cuCtxGetCurrent, &piece.context);
+    piece.bytes = std::bit_ceil(std::max(bytes, kLeastBytes));
     {
         const std::lock_guard lock(mutex_);
-        if (used_bytes_ > kMaxBytes - bytes) {
+        if (Piece idle; take_idle(piece.context, piece.bytes, idle)) {
+            std::memset(idle.memory, 0, idle.bytes);
+            block = std::make_shared<Block>(*this, idle);
+            return CUDA_SUCCESS;
+        }
+        if (used_bytes_ > kMaxBytes - piece.bytes) {
+            if (!idle_.empty() && !stopped_ && !std::exchange(giving_back_, true)) {
+                run_elsewhere_([this] { give_back_idle(); });
+            }
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
-        used_bytes_ += bytes;
+        used_bytes_ += piece.bytes;
+        piece.context_number = context_numbers_[piece.context];
     }
-    CUcontext context = nullptr;
-    driver::call(api_.cuCtxGetCurrent, &context);
-    void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    piece.memory = mmap(nullptr, piece.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (memory != MAP_FAILED) {
-        result = driver::call(api_.cuMemHostRegister_v2, memory, static_cast<std::size_t>(bytes),
+    if (piece.memory != MAP_FAILED) {
+        result = driver::call(api_.cuMemHostRegister_v2, piece.memory, static_cast<std::size_t>(piece.bytes),
                               static_cast<unsigned>(CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
+        if (result != CUDA_SUCCESS) {
+            munmap(piece.memory, piece.bytes);
+        }
     }
     if (result != CUDA_SUCCESS) {
-        if (memory != MAP_FAILED) {
-            munmap(memory, bytes);
-        }
         const std::lock_guard lock(mutex_);
-        used_bytes_ -= bytes;
+        used_bytes_ -= piece.bytes;
         return result;
     }
-    block = std::make_shared<Block>(*this, context, memory, bytes);
+    block = std::make_shared<Block>(*this, piece);
     return CUDA_SUCCESS;
+}
+
+bool PinnedMemory::take_idle(CUcontext context, std::uint64_t bytes, Piece& piece) {
+    const auto found = std::find_if(idle_.begin(), idle_.end(),
+                                    [&](const Piece& idle) { return idle.context == context && idle.bytes == bytes; });
+    if (found == idle_.end()) {
+        return false;
+    }
+    piece = *found;
+    idle_.erase(found);
+    return true;
 }
 
 std::uint64_t PinnedMemory::used_bytes() const {
@@ -48,42 +71,49 @@ void PinnedMemory::stop() {
     stopped_ = true;
 }
 
-void PinnedMemory::free(const Freed& block) {
-    {
-        const std::lock_guard lock(mutex_);
-        if (stopped_) {
-            return;
+void PinnedMemory::forget(CUcontext context) {
+    const std::lock_guard lock(mutex_);
+    ++context_numbers_[context];
+    std::erase_if(idle_, [&](const Piece& idle) {
+        if (idle.context != context) {
+            return false;
         }
-        to_free_.push_back(block);
-        if (freeing_) {
-            return;
-        }
-        freeing_ = true;
-    }
-    run_elsewhere_([this] { free_all(); });
+        munmap(idle.memory, idle.bytes);
+        used_bytes_ -= idle.bytes;
+        return true;
+    });
 }
 
-void PinnedMemory::free_all() {
-    while (true) {
-        std::vector<Freed> blocks;
-        {
-            const std::lock_guard lock(mutex_);
-            blocks.swap(to_free_);
-            if (blocks.empty()) {
-                freeing_ = false;
-                return;
-            }
-        }
-        for (const Freed& block : blocks) {
-            // Of a context that has ended it is registered no more.
-            if (driver::call(api_.cuCtxSetCurrent, block.context) == CUDA_SUCCESS) {
-                driver::call(api_.cuMemHostUnregister, block.memory);
-            }
-            munmap(block.memory, block.bytes);
-            const std::lock_guard lock(mutex_);
-            used_bytes_ -= block.bytes;
-        }
+void PinnedMemory::free(const Piece& piece) {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) {
+        return;
     }
+    if (piece.context_number != context_numbers_[piece.context]) {
+        munmap(piece.memory, piece.bytes);
+        used_bytes_ -= piece.bytes;
+    } else {
+        idle_.push_back(piece);
+    }
+}
+
+void PinnedMemory::give_back_idle() {
+    std::vector<Piece> pieces;
+    {
+        const std::lock_guard lock(mutex_);
+        pieces.swap(idle_);
+    }
+    for (const Piece& piece : pieces) {
+        // Of a context that has ended meanwhile it is registered no more.
+        if (driver::call(api_.cuCtxSetCurrent, piece.context) == CUDA_SUCCESS) {
+            driver::call(api_.cuMemHostUnregister, piece.memory);
+        }
+        munmap(piece.memory, piece.bytes);
+        const std::lock_guard lock(mutex_);
+        used_bytes_ -= piece.bytes;
+    }
+    const std::lock_guard lock(mutex_);
+    giving_back_ = false;
 }
 
 }  // namespace gpupool::worker

@@ -1,5 +1,7 @@
-// Pinned memory of executable graphs: bounded for the session, and freed on a helper thread, because the driver waits for
-// all work when it frees (measured) and the work may wait for the dispatcher.
+// Pinned memory of executable graphs: bounded for the session, and used again instead of being given back: the driver
+// waits for all work when it unregisters memory, and the work may wait for the dispatcher, which then may not get into
+// the driver (a graph was seen to hang so). Only where the bound is reached is idle memory given back, on a helper
+// thread.
 //
 // It is ours, and registered with the driver: a context that ends takes the registration along, but not what data is on
 // its way to or from.
@@ -10,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -23,24 +26,28 @@ class PinnedMemory {
   public:
     // The client takes no more than that at one time.
     static constexpr std::uint64_t kMaxBytes = codec::kMaxGraphCopyBytes;
-    static constexpr std::uint64_t kLeastBytes = 4096;  // that a block takes, however small
+    static constexpr std::uint64_t kLeastBytes = 4096;  // that a block takes, however small; sizes are powers of two
+
+    struct Piece {
+        CUcontext context = nullptr;
+        std::uint64_t context_number = 0;  // tells contexts apart that have had one handle
+        void* memory = nullptr;
+        std::uint64_t bytes = 0;
+    };
 
     class Block {
       public:
-        Block(PinnedMemory& owner, CUcontext context, void* memory, std::uint64_t bytes)
-            : owner_(owner), context_(context), memory_(memory), bytes_(bytes) {}
-        ~Block() { owner_.free({context_, memory_, bytes_}); }
+        Block(PinnedMemory& owner, const Piece& piece) : owner_(owner), piece_(piece) {}
+        ~Block() { owner_.free(piece_); }
         Block(const Block&) = delete;
         Block& operator=(const Block&) = delete;
 
-        [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(memory_); }
-        [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+        [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(piece_.memory); }
+        [[nodiscard]] std::uint64_t bytes() const { return piece_.bytes; }
 
       private:
         PinnedMemory& owner_;
-        CUcontext context_;
-        void* memory_;
-        std::uint64_t bytes_;
+        Piece piece_;
     };
     using BlockPtr = std::shared_ptr<Block>;
 
@@ -50,26 +57,26 @@ class PinnedMemory {
 
     // In the current context; zeroed, and mapped for the device.
     CUresult allocate(std::uint64_t bytes, BlockPtr& block);
+    // Idle memory included.
     [[nodiscard]] std::uint64_t used_bytes() const;
+    // The context has ended, and what was registered in it is so no more.
+    void forget(CUcontext context);
     // The session has ended: what is left ends with the process.
     void stop();
 
   private:
-    struct Freed {
-        CUcontext context;
-        void* memory;
-        std::uint64_t bytes;
-    };
-    void free(const Freed& block);
-    void free_all();
+    void free(const Piece& piece);
+    void give_back_idle();
+    bool take_idle(CUcontext context, std::uint64_t bytes, Piece& piece);  // with mutex_ held
 
     const driver::Api& api_;
     const std::function<void(std::function<void()>)> run_elsewhere_;
     mutable std::mutex mutex_;
     std::uint64_t used_bytes_ = 0;
-    std::vector<Freed> to_free_;
+    std::vector<Piece> idle_;
+    std::map<CUcontext, std::uint64_t> context_numbers_;  // how many contexts of that handle have ended
     bool stopped_ = false;
-    bool freeing_ = false;  // one thread at a time: all of them may have to wait
+    bool giving_back_ = false;  // one thread at a time: all of them may have to wait
 };
 
 }  // namespace gpupool::worker

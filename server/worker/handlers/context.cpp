@@ -71,12 +71,14 @@ void make_context(Worker& worker, const Command& command, CUcontext client, CUde
 void end_context(Worker& worker, const Command& command, CUcontext client, std::function<CUresult()> end) {
     ContextState* const state = worker.objects.context(client);
     state->ending = true;
-    worker.scheduler.when_issued([&worker, command, client, end = std::move(end)] {
+    const CUcontext driver = state->driver;
+    worker.scheduler.when_issued([&worker, command, client, driver, end = std::move(end)] {
         forget_context(worker, client);
         const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
         worker.helpers.run([result, end] { *result = end(); },
-                           [&worker, command, client, result] {
+                           [&worker, command, client, driver, result] {
                                worker.host_mirrors.release_of(client);
+                               worker.pinned.forget(driver);
                                worker.answer(command, *result);
                            });
     });

@@ -45,21 +45,36 @@ class PinnedMemoryTest : public testing::Test {
     PinnedMemory memory{api, [this](std::function<void()> job) { jobs_.push_back(std::move(job)); }};
 };
 
-TEST_F(PinnedMemoryTest, IsFreedElsewhereByOneAtATime) {
+// The driver would wait for work that waits for us.
+TEST_F(PinnedMemoryTest, IsUsedAgainInsteadOfGivenBack) {
     PinnedMemory::BlockPtr first, second;
     ASSERT_EQ(memory.allocate(100, first), CUDA_SUCCESS);
     ASSERT_EQ(memory.allocate(5000, second), CUDA_SUCCESS);
     EXPECT_EQ(memory.used_bytes(), 4096u + 8192u);
+    std::byte* const place = second->data();
+    place[0] = std::byte{1};
     first.reset();
     second.reset();
-    EXPECT_EQ(calls.unregistered, 0) << "not on this thread, which may not wait";
-    EXPECT_EQ(jobs_.size(), 1u);
-    run_jobs();
-    EXPECT_EQ(calls.unregistered, 2);
+    EXPECT_EQ(memory.used_bytes(), 4096u + 8192u);
+    ASSERT_EQ(memory.allocate(8000, second), CUDA_SUCCESS);
+    EXPECT_EQ(second->data(), place);
+    EXPECT_EQ(place[0], std::byte{0});
+    EXPECT_EQ(calls.registered, 2);
+    EXPECT_EQ(calls.unregistered, 0);
+    EXPECT_TRUE(jobs_.empty());
+}
+
+TEST_F(PinnedMemoryTest, IsNotUsedAgainAfterItsContext) {
+    PinnedMemory::BlockPtr idle, used;
+    ASSERT_EQ(memory.allocate(100, idle), CUDA_SUCCESS);
+    ASSERT_EQ(memory.allocate(100, used), CUDA_SUCCESS);
+    idle.reset();
+    memory.forget(nullptr);
+    EXPECT_EQ(memory.used_bytes(), 4096u);
+    used.reset();
     EXPECT_EQ(memory.used_bytes(), 0u);
-    ASSERT_EQ(memory.allocate(1, first), CUDA_SUCCESS);
-    first.reset();
-    EXPECT_EQ(jobs_.size(), 1u) << "and again";
+    ASSERT_EQ(memory.allocate(100, used), CUDA_SUCCESS);
+    EXPECT_EQ(calls.registered, 3);
 }
 
 TEST_F(PinnedMemoryTest, IsBounded) {
@@ -70,8 +85,12 @@ TEST_F(PinnedMemoryTest, IsBounded) {
     ASSERT_EQ(memory.allocate(PinnedMemory::kMaxBytes / 2, rest), CUDA_SUCCESS);
     EXPECT_EQ(memory.allocate(1, more), CUDA_ERROR_OUT_OF_MEMORY);
     half.reset();
-    EXPECT_EQ(memory.allocate(1, more), CUDA_ERROR_OUT_OF_MEMORY) << "it is not free yet";
+    EXPECT_EQ(memory.allocate(1, more), CUDA_ERROR_OUT_OF_MEMORY) << "what is idle is of another size";
+    EXPECT_EQ(memory.allocate(1, more), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(jobs_.size(), 1u) << "it is given back, once, and not on this thread, which may not wait";
+    EXPECT_EQ(calls.unregistered, 0);
     run_jobs();
+    EXPECT_EQ(calls.unregistered, 1);
     EXPECT_EQ(memory.allocate(1, more), CUDA_SUCCESS);
 }
 
