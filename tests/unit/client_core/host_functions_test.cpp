@@ -152,6 +152,7 @@ TEST(HostFunctionsOfTheClient, OfGraphsAreBounded) {
     go = true;
     ASSERT_TRUE(f.wait_for(static_cast<int>(kMost)));
     EXPECT_TRUE(f.functions.run_when_due(kFirst + kMost, wait)) << "there is room again";
+    ASSERT_TRUE(f.wait_for(static_cast<int>(kMost) + 1));  // it uses what ends here
 }
 
 TEST(HostFunctionsOfTheClient, EndWithTheSession) {
