@@ -66,10 +66,10 @@ Result<std::optional<std::string>> read_file(const std::string& path, std::size_
 
 Status set_server(Draft& draft, std::string_view value) {
     const auto colon = value.rfind(':');
-    if (colon == 0 || colon == std::string_view::npos || colon + 1 == value.size()) {
+    if (colon == 0 || colon + 1 == value.size()) {
         return invalid(fmt::format("'{}' is not HOST:PORT", value));
     }
-    draft.config.server = value;
+    draft.config.server = colon == std::string_view::npos ? fmt::format("{}:9470", value) : std::string(value);
     return {};
 }
 

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include <algorithm>
 #include <cstring>
 #include <system_error>
 #include <utility>
@@ -25,6 +26,7 @@ using transport::Connection;
 constexpr std::chrono::milliseconds kFarewell{1000};         // for a refused peer to read why
 constexpr std::chrono::milliseconds kAdministration{10000};  // between an administrator's requests
 constexpr std::size_t kMaxControlBytes = 64u << 10;
+constexpr std::size_t kMaxAdministrators = 64;  // connections at a time
 
 // A peer that does not read must not hold a thread for ever.
 void bound_sending(Connection& connection) {
@@ -157,9 +159,9 @@ void FrontDoor::welcome(std::unique_ptr<Connection> connection) {
     if (closing_) {
         return;
     }
-    if (visitors_.size() >= config_.max_handshakes) {
-        log::warn("{}: refused, {} connections are already being asked who they are", connection->peer(),
-                  visitors_.size());
+    const auto asked = count_visitors(false);
+    if (asked >= config_.max_handshakes) {
+        log::warn("{}: refused, {} connections are already being asked who they are", connection->peer(), asked);
         send_refused(*connection, {schema::Refused::Reason::CAPACITY,
                                    "too many connections at once are waiting to be admitted: try again in a moment"});
         return;
@@ -177,6 +179,12 @@ void FrontDoor::welcome(std::unique_ptr<Connection> connection) {
         log::error("{}: refused, no thread for it: {}", visitor.connection->peer(), error.what());
         visitors_.pop_back();
     }
+}
+
+std::size_t FrontDoor::count_visitors(bool administers) const {
+    return static_cast<std::size_t>(
+        std::count_if(visitors_.begin(), visitors_.end(),
+                      [&](const Visitor& visitor) { return visitor.administers == administers; }));
 }
 
 void FrontDoor::ask(Visitor& visitor) {
@@ -211,6 +219,16 @@ void FrontDoor::ask(Visitor& visitor) {
     }
     auto& guest = std::get<Guest>(verdict);
     if (guest.purpose == Purpose::administration) {
+        {
+            // They stay as long as they like, so that they do not count with those who have yet to be admitted.
+            std::unique_lock lock(mutex_);
+            if (count_visitors(true) >= kMaxAdministrators) {
+                lock.unlock();
+                refuse({schema::Refused::Reason::CAPACITY, "too many connections ask for the server's status"});
+                return;
+            }
+            visitor.administers = true;
+        }
         serve_administration(connection);
         return;
     }

@@ -56,11 +56,13 @@ class FrontDoor {
         std::unique_ptr<transport::Connection> connection;
         std::thread thread;
         bool done = false;
+        bool administers = false;  // rather than waiting to be admitted
     };
 
     void accept_loop();
     void welcome(std::unique_ptr<transport::Connection> connection);
     void forget_done_visitors();
+    [[nodiscard]] std::size_t count_visitors(bool administers) const;  // with mutex_ held
     void ask(Visitor& visitor);
     void serve_administration(transport::Connection& connection);
     bool closing();

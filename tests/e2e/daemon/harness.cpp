@@ -256,12 +256,16 @@ std::vector<std::byte> hello_payload(const HelloOptions& options) {
     client.setProcessName(options.process_name.c_str());
     client.setProcessId(static_cast<std::uint32_t>(::getpid()));
     client.setUserName("tester");
-    auto session = hello.getPurpose().initSession();
-    session.initQuota().setMemoryBytes(options.memory_bytes);
-    auto environment = session.initEnvironment(static_cast<unsigned>(options.environment.size()));
-    for (unsigned i = 0; i < options.environment.size(); ++i) {
-        environment[i].setName(options.environment[i].first.c_str());
-        environment[i].setValue(options.environment[i].second.c_str());
+    if (options.administration) {
+        hello.getPurpose().setAdministration();
+    } else {
+        auto session = hello.getPurpose().initSession();
+        session.initQuota().setMemoryBytes(options.memory_bytes);
+        auto environment = session.initEnvironment(static_cast<unsigned>(options.environment.size()));
+        for (unsigned i = 0; i < options.environment.size(); ++i) {
+            environment[i].setName(options.environment[i].first.c_str());
+            environment[i].setValue(options.environment[i].second.c_str());
+        }
     }
     const auto words = capnp::messageToFlatArray(message);
     const auto bytes = words.asBytes();

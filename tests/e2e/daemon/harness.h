@@ -91,6 +91,7 @@ struct HelloOptions {
     std::uint64_t fingerprint = 0xaa;
     std::uint64_t memory_bytes = 0;
     std::vector<std::pair<std::string, std::string>> environment;
+    bool administration = false;
 };
 
 std::vector<std::byte> hello_payload(const HelloOptions& options);

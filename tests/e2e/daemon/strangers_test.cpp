@@ -125,6 +125,20 @@ TEST_F(Strangers, TooManySilentOnesAreRefusedAtOnce) {
     expect_alive();
 }
 
+TEST_F(Strangers, AdministratorsTakeNobodysPlace) {
+    open("[limits]\nhandshakes = 2\nhandshake_timeout_ms = 1000\n");
+    std::vector<std::unique_ptr<Client>> administrators;
+    for (int i = 0; i < 6; ++i) {
+        administrators.push_back(std::make_unique<Client>(daemon_->address()));
+        administrators.back()->send_hello({.administration = true});
+        std::this_thread::sleep_for(milliseconds(50));
+    }
+    expect_alive();
+    Client program(daemon_->address());
+    program.send_hello({});
+    EXPECT_FALSE(program.welcome().empty());
+}
+
 TEST_F(Strangers, TheFirstFrameMustBeAHello) {
     open();
     Client stranger(daemon_->address());

@@ -150,13 +150,18 @@ TEST_F(ConfigTest, MistakesAreNamed) {
 
 TEST_F(ConfigTest, WrongVariablesAreNamed) {
     const std::pair<const char*, const char*> wrong[] = {
-        {"GPUPOOL_SERVER", "host"},           {"GPUPOOL_SERVER", ":9470"},       {"GPUPOOL_SERVER", "host:"},
+        {"GPUPOOL_SERVER", ":9470"},          {"GPUPOOL_SERVER", "host:"},
         {"GPUPOOL_MEMORY", "8 elephants"},    {"GPUPOOL_MEMORY", "0"},           {"GPUPOOL_CONNECT_TIMEOUT", "0"},
         {"GPUPOOL_CONNECT_TIMEOUT", "1000h"}, {"GPUPOOL_LOG_LEVEL", "shouting"}, {"GPUPOOL_SYNC", "maybe"}};
     for (const auto& [name, value] : wrong) {
         variables_ = {{name, value}};
         expect_error({name});
     }
+}
+
+TEST_F(ConfigTest, TheUsualPortNeedNotBeSaid) {
+    variables_["GPUPOOL_SERVER"] = "host";
+    EXPECT_EQ(load()->server, "host:9470");
 }
 
 TEST_F(ConfigTest, TheLogIsOpenedOnlyWhenAskedFor) {
