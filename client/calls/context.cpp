@@ -398,7 +398,7 @@ CUresult cuCtxGetStreamPriorityRange(int* leastPriority, int* greatestPriority) 
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    const Device& device = session(result)->devices.devices[static_cast<std::size_t>(context->device)];
+    const Device& device = this_session().devices.devices[static_cast<std::size_t>(context->device)];
     if (leastPriority != nullptr) {
         *leastPriority = device.least_priority;
     }

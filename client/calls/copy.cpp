@@ -29,7 +29,7 @@ CUresult prepare(Session*& s) {
 bool written_before(Session& s, const void* source, std::size_t bytes, CUstream stream) {
     return pinned(s, source) &&
            (s.transfers.writes_into(source, bytes) || s.host_functions.newest_pending(stream) != 0 ||
-            s.host_mirrors.contains(reinterpret_cast<std::uint64_t>(source)));
+            s.host_mirrors.device_address(reinterpret_cast<std::uint64_t>(source)) != 0);
 }
 
 // `may_be_late`: the source is pinned and the call asynchronous, so it may be read until the copy is done.

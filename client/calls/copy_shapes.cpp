@@ -50,7 +50,8 @@ bool on_device(const Session& s, std::uint64_t address) {
         return true;
     }
     const auto range = s.memory.find(address);
-    return range && (range->on_device() || s.host_mirrors.contains(range->base));
+    // Host memory that the GPU has at the same address is the GPU's as well.
+    return range && (range->on_device() || s.host_mirrors.device_address(range->base) == range->base);
 }
 
 void resolve_unified(const Session& s, CUDA_MEMCPY3D& c) {

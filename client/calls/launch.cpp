@@ -76,7 +76,7 @@ CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned
         return result;
     }
     // Loading a kernel waits for the GPU, which would end a capture: there the launch itself must load it.
-    const bool by_kernel = session(result)->captures.any() && is_unloaded_kernel(shape.function);
+    const bool by_kernel = this_session().captures.any() && is_unloaded_kernel(shape.function);
     if (!by_kernel) {
         if (result = launchable(shape.function); result != CUDA_SUCCESS) {
             return result;
@@ -86,7 +86,7 @@ CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned
     if (info == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    const Device& device = session(result)->devices.devices[static_cast<std::size_t>(context->device)];
+    const Device& device = this_session().devices.devices[static_cast<std::size_t>(context->device)];
     if (result = check_shape(device, shape); result != CUDA_SUCCESS) {
         return result;
     }
@@ -97,7 +97,7 @@ CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned
     if (result = arguments.pack(*info, kernelParams, extra); result != CUDA_SUCCESS) {
         return result;
     }
-    arguments.give_to_gpu(*session(result));
+    arguments.give_to_gpu(this_session());
     return remote<calls::gpLaunch>(&shape, attributes, attribute_count, arguments.data(), arguments.bytes(), stream);
 }
 
@@ -280,7 +280,7 @@ CUresult potential_block_size(int* minGridSize, int* blockSize, CUfunction func,
     if (minGridSize == nullptr || blockSize == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const Device& device = session(result)->devices.devices[static_cast<std::size_t>(context->device)];
+    const Device& device = this_session().devices.devices[static_cast<std::size_t>(context->device)];
     int limit = 0;
     if (result = entry::cuFuncGetAttribute(&limit, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, func);
         result != CUDA_SUCCESS) {

@@ -25,7 +25,7 @@ CUresult allocate(CUdeviceptr* dptr, std::size_t bytes) {
     if (dptr == nullptr || bytes == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    Session& s = *session(result);
+    Session& s = this_session();
     std::uint64_t address = 0;
     result = heap_of(s, context->device).allocate(bytes, address);
     if (result == CUDA_SUCCESS) {
@@ -62,7 +62,7 @@ CUresult allocate_host(void** pp, std::size_t bytes, unsigned flags) {
     if (place == MAP_FAILED) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    session(result)->memory.add(
+    this_session().memory.add(
         {reinterpret_cast<std::uint64_t>(place), bytes, MemoryKind::pinned, context->device, context, flags});
     *pp = place;
     return CUDA_SUCCESS;
@@ -98,7 +98,7 @@ CUresult register_host(void* p, std::size_t bytes, unsigned flags) {
     if ((flags & CU_MEMHOSTREGISTER_IOMEMORY) != 0) {
         return CUDA_ERROR_NOT_SUPPORTED;  // memory of another device of this host
     }
-    Session& s = *session(result);
+    Session& s = this_session();
     const auto address = reinterpret_cast<std::uint64_t>(p);
     if (!is_mapped(address, bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -178,7 +178,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStre
     result = result != CUDA_SUCCESS ? result : remote<calls::cuMemAllocAsync>(&address, bytesize, hStream);
     if (result == CUDA_SUCCESS) {
         ContextState* context = this_thread().current();
-        session(result)->memory.add({address, bytesize, MemoryKind::pool, context->device, context});
+        this_session().memory.add({address, bytesize, MemoryKind::pool, context->device, context});
         *dptr = address;
     }
     return result;
@@ -193,7 +193,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytesize, CUmemo
         ContextState* context = this_thread().current();
         MemoryRange range{address, bytesize, MemoryKind::pool, context->device, context};
         range.pool = pool;
-        session(result)->memory.add(range);
+        this_session().memory.add(range);
         *dptr = address;
     }
     return result;
@@ -240,7 +240,7 @@ CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
     result = remote<calls::cuMemGetInfo_v2>(&free_bytes, &total_bytes);
     if (result == CUDA_SUCCESS) {
         // Committed but unused memory is free to this program.
-        free_bytes += heap_of(*session(result), context->device).free_bytes();
+        free_bytes += heap_of(this_session(), context->device).free_bytes();
         if (free != nullptr) {
             *free = std::min(free_bytes, total_bytes);
         }
@@ -290,7 +290,7 @@ CUresult cuMemMap(CUdeviceptr ptr, std::size_t size, std::size_t offset, CUmemGe
     CUresult result = remote<calls::cuMemMap>(ptr, size, offset, handle, flags);
     if (result == CUDA_SUCCESS) {
         ContextState* context = this_thread().current();
-        session(result)->memory.add({ptr, size, MemoryKind::mapped, context == nullptr ? 0 : context->device, nullptr});
+        this_session().memory.add({ptr, size, MemoryKind::mapped, context == nullptr ? 0 : context->device, nullptr});
     }
     return result;
 }
@@ -298,7 +298,7 @@ CUresult cuMemMap(CUdeviceptr ptr, std::size_t size, std::size_t offset, CUmemGe
 CUresult cuMemUnmap(CUdeviceptr ptr, std::size_t size) {
     CUresult result = remote<calls::cuMemUnmap>(ptr, size);
     if (result == CUDA_SUCCESS) {
-        Session& s = *session(result);
+        Session& s = this_session();
         for (CUdeviceptr at = ptr; at < ptr + size;) {
             const auto range = s.memory.remove(at);
             at += range ? range->bytes : AddressWindow::kGranularity;
@@ -313,7 +313,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, std::size_t* psize, CUdevic
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    const auto range = session(result)->memory.find(dptr);
+    const auto range = this_session().memory.find(dptr);
     if (!range || !range->on_device()) {
         return CUDA_ERROR_NOT_FOUND;
     }
@@ -386,13 +386,14 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned Flag
     if (pdptr == nullptr || Flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const auto range = session(result)->memory.find(reinterpret_cast<std::uint64_t>(p));
+    const auto range = this_session().memory.find(reinterpret_cast<std::uint64_t>(p));
     if (!range || range->on_device()) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    result = mirror_host_memory(*session(result), range->base);
+    result = mirror_host_memory(this_session(), range->base, true);
     if (result == CUDA_SUCCESS) {
-        *pdptr = reinterpret_cast<CUdeviceptr>(p);  // one address on both sides, as with unified addressing
+        // As a rule the same address, as with unified addressing.
+        *pdptr = this_session().host_mirrors.device_address(reinterpret_cast<std::uint64_t>(p));
     }
     return result;
 }

@@ -24,7 +24,7 @@ CUresult check(CUdeviceptr destination, std::size_t element_bytes, std::size_t w
     if (width > kLimit || height > kLimit || pitch > kLimit || (height > 1 && pitch < width * element_bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const auto range = session(result)->memory.find(destination);
+    const auto range = this_session().memory.find(destination);
     if (range) {
         const std::uint64_t room = range->base + range->bytes - destination;
         const std::uint64_t needed = (height - 1) * pitch + width * element_bytes;

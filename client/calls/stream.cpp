@@ -149,7 +149,7 @@ CUresult submit_host_function(CUstream stream, HostFunctions::Function function)
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    Session& s = *session(result);
+    Session& s = this_session();
     const std::uint64_t ticket = s.host_functions.submit(stream, std::move(function));
     result = remote<calls::gpHostFunction>(ticket, stream);
     if (result != CUDA_SUCCESS) {
@@ -171,7 +171,7 @@ CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned flags, int prio
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    const Device& device = session(result)->devices.devices[static_cast<std::size_t>(context->device)];
+    const Device& device = this_session().devices.devices[static_cast<std::size_t>(context->device)];
     priority = std::max(device.greatest_priority, std::min(device.least_priority, priority));
     return create_stream(phStream, flags, priority, [&](CUstream* stream) {
         return remote<calls::cuStreamCreateWithPriority>(stream, flags, priority);

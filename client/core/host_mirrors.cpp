@@ -13,32 +13,45 @@ constexpr int kWatchShare = 10;  // comparing takes at most this part of a core
 
 }  // namespace
 
-const codec::SharedBlock* HostMirrors::find(std::uint64_t address) const {
+const HostMirrors::Mirror* HostMirrors::find(std::uint64_t address) const {
     auto it = mirrors_.upper_bound(address);
     if (it == mirrors_.begin()) {
         return nullptr;
     }
-    const codec::SharedBlock& block = std::prev(it)->second.block;
+    --it;
+    return address - it->first < it->second.block.bytes ? &it->second : nullptr;
+}
+
+const codec::SharedBlock* HostMirrors::find_of_device(std::uint64_t address) const {
+    auto it = device_bases_.upper_bound(address);
+    if (it == device_bases_.begin()) {
+        return nullptr;
+    }
+    const codec::SharedBlock& block = std::prev(it)->second->block;
     return address - block.address < block.bytes ? &block : nullptr;
 }
 
-bool HostMirrors::contains(std::uint64_t address) const {
+std::uint64_t HostMirrors::device_address(std::uint64_t address) const {
     if (!any()) {
-        return false;
+        return 0;
     }
     const std::lock_guard lock(mutex_);
-    return find(address) != nullptr;
+    const Mirror* const mirror = find(address);
+    return mirror == nullptr
+               ? 0
+               : mirror->block.address + (address - reinterpret_cast<std::uint64_t>(mirror->block.memory));
 }
 
-bool HostMirrors::add(std::uint64_t base, std::uint64_t bytes) {
+bool HostMirrors::add(std::uint64_t base, std::uint64_t bytes, std::uint64_t device_base) {
     codec::Twin twin(bytes);
     if (twin.data() == nullptr) {
         return false;
     }
     const std::lock_guard lock(mutex_);
     Mirror& mirror = mirrors_[base];
-    mirror.block = {base, reinterpret_cast<std::byte*>(base), twin.data(), bytes};
+    mirror.block = {device_base, reinterpret_cast<std::byte*>(base), twin.data(), bytes};
     mirror.twin = std::move(twin);
+    device_bases_[device_base] = &mirror;
     count_.store(mirrors_.size(), std::memory_order_release);
     return true;
 }
@@ -46,7 +59,10 @@ bool HostMirrors::add(std::uint64_t base, std::uint64_t bytes) {
 void HostMirrors::remove(std::uint64_t base) {
     const std::lock_guard publishing(publishing_);
     const std::lock_guard lock(mutex_);
-    mirrors_.erase(base);
+    if (const auto it = mirrors_.find(base); it != mirrors_.end()) {
+        device_bases_.erase(it->second.block.address);
+        mirrors_.erase(it);
+    }
     count_.store(mirrors_.size(), std::memory_order_release);
 }
 
@@ -78,15 +94,15 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
         for (std::uint64_t offset = 0;; offset += kPartBytes) {
             {
                 const std::lock_guard lock(mutex_);
-                const codec::SharedBlock* const block = find(base);
-                if (block == nullptr || offset >= block->bytes) {
+                const Mirror* const mirror = find(base);
+                if (mirror == nullptr || offset >= mirror->block.bytes) {
                     break;
                 }
-                codec::SharedBlock part = *block;
+                codec::SharedBlock part = mirror->block;
                 part.address += offset;
                 part.memory += offset;
                 part.twin += offset;
-                part.bytes = std::min<std::size_t>(kPartBytes, block->bytes - offset);
+                part.bytes = std::min<std::size_t>(kPartBytes, mirror->block.bytes - offset);
                 codec::find_changes(part, [&](std::span<const std::byte> record) {
                     records.insert(records.end(), record.begin(), record.end());
                     ends.push_back(records.size());
@@ -102,7 +118,7 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
 
 bool HostMirrors::apply(std::span<const std::byte> record) {
     const std::lock_guard lock(mutex_);
-    return codec::apply_changes(record, [&](std::uint64_t address) { return find(address); });
+    return codec::apply_changes(record, [&](std::uint64_t address) { return find_of_device(address); });
 }
 
 void HostMirrors::watch(std::function<bool()> publish) {

@@ -7,6 +7,9 @@
 // synchronize with. In between, a program and a kernel that poll each other's writes see them some milliseconds
 // late. Every comparison reads all mirrored memory, so large blocks make every launch slower.
 //
+// Where the worker has something else at the program's address, a mirror for which a device pointer is asked lies
+// elsewhere.
+//
 // Only memory that the GPU was seen to be given has a mirror: its device pointer was asked for, or its address was an
 // argument of a launch, a memset, a copy or a memory operation.
 //
@@ -30,10 +33,11 @@ namespace gpupool::client {
 class HostMirrors {
   public:
     [[nodiscard]] bool any() const { return count_.load(std::memory_order_acquire) != 0; }
-    [[nodiscard]] bool contains(std::uint64_t address) const;
+    // Where the GPU has the memory that the program has at `address`: there, or elsewhere; 0: nowhere.
+    [[nodiscard]] std::uint64_t device_address(std::uint64_t address) const;
 
-    // The worker has a mirror, full of zeros. False: no memory for the twin.
-    bool add(std::uint64_t base, std::uint64_t bytes);
+    // The worker has a mirror, full of zeros, at `device_base`. False: no memory for the twin.
+    bool add(std::uint64_t base, std::uint64_t bytes, std::uint64_t device_base);
     void remove(std::uint64_t base);
 
     // Hands over what the program has changed. Of two threads the second waits until the first has sent: whoever comes
@@ -47,14 +51,17 @@ class HostMirrors {
 
   private:
     struct Mirror {
-        codec::SharedBlock block;
+        codec::SharedBlock block;  // its address is the GPU's
         codec::Twin twin;
     };
-    const codec::SharedBlock* find(std::uint64_t address) const;  // with mutex_ held
+    // With mutex_ held; by the program's address, and by the GPU's, which records name.
+    const Mirror* find(std::uint64_t address) const;
+    const codec::SharedBlock* find_of_device(std::uint64_t address) const;
 
-    std::mutex publishing_;     // taken before mutex_, and held while sending
-    mutable std::mutex mutex_;  // guards what follows
-    std::map<std::uint64_t, Mirror> mirrors_;
+    std::mutex publishing_;                                // taken before mutex_, and held while sending
+    mutable std::mutex mutex_;                             // guards what follows
+    std::map<std::uint64_t, Mirror> mirrors_;              // by the program's address
+    std::map<std::uint64_t, const Mirror*> device_bases_;  // by the GPU's
     std::atomic<std::size_t> count_{0};
     bool watching_ = false;
 };

@@ -1,5 +1,6 @@
 #include "client/core/mapped_memory.h"
 
+#include <atomic>
 #include <mutex>
 
 #include "client/core/remote.h"
@@ -19,20 +20,43 @@ CUresult publish_host_memory(Session& session) {
     });
 }
 
-CUresult mirror_host_memory(Session& session, std::uint64_t address) {
+namespace {
+
+// Where neither programs nor drivers have anything: for mirrors that cannot lie at the program's address.
+std::uint64_t take_other_address(std::uint64_t like, std::uint64_t bytes) {
+    static std::atomic<std::uint64_t> next{0x300000000000};
+    constexpr std::uint64_t kPage = 64u << 10;
+    return next.fetch_add((bytes / kPage + 2) * kPage, std::memory_order_relaxed) + like % kPage;
+}
+
+CUresult make_mirror(Session& session, const MemoryRange& range, std::uint64_t device_base) {
+    const CUresult result = remote<calls::gpHostMirror>(range.context->handle, CUdeviceptr{device_base}, range.bytes);
+    if (result == CUDA_SUCCESS && !session.host_mirrors.add(range.base, range.bytes, device_base)) {
+        remote<calls::gpHostUnmirror>(CUdeviceptr{device_base});
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return result;
+}
+
+}  // namespace
+
+CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhere) {
     static auto& making = *new std::mutex;  // one at a time: the second finds it made
     const std::lock_guard lock(making);
     const auto range = session.memory.find(address);
-    if (!range || range->on_device() || session.host_mirrors.contains(range->base)) {
+    if (!range || range->on_device() || session.host_mirrors.device_address(range->base) != 0) {
         return CUDA_SUCCESS;
     }
     if (range->context == nullptr || !range->context->live) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    CUresult result = remote<calls::gpHostMirror>(range->context->handle, range->base, range->bytes);
-    if (result == CUDA_SUCCESS && !session.host_mirrors.add(range->base, range->bytes)) {
-        remote<calls::gpHostUnmirror>(range->base);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = make_mirror(session, *range, range->base);
+    if (result == CUDA_ERROR_NOT_SUPPORTED && anywhere) {
+        const std::uint64_t device_base = take_other_address(range->base, range->bytes);
+        result = make_mirror(session, *range, device_base);
+        if (result == CUDA_SUCCESS) {
+            session.memory.add({device_base, range->bytes, MemoryKind::mapped, range->device, range->context});
+        }
     }
     if (result != CUDA_SUCCESS) {
         log::warn("no mirror of {} bytes of mapped host memory at {:#x}: {}", range->bytes, range->base,
@@ -44,11 +68,15 @@ CUresult mirror_host_memory(Session& session, std::uint64_t address) {
 }
 
 CUresult end_mirror(Session& session, std::uint64_t base) {
-    if (!session.host_mirrors.contains(base)) {
+    const std::uint64_t device_base = session.host_mirrors.device_address(base);
+    if (device_base == 0) {
         return CUDA_SUCCESS;
     }
     session.host_mirrors.remove(base);
-    return remote<calls::gpHostUnmirror>(base);
+    if (device_base != base) {
+        session.memory.remove(device_base);
+    }
+    return remote<calls::gpHostUnmirror>(CUdeviceptr{device_base});
 }
 
 }  // namespace gpupool::client

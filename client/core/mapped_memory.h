@@ -11,8 +11,9 @@ namespace gpupool::client {
 
 class Session;
 
-// The GPU is about to be given `address`: where it is pinned host memory without a mirror, it gets one.
-CUresult mirror_host_memory(Session& session, std::uint64_t address);
+// The GPU is about to be given `address`: where it is pinned host memory without a mirror, it gets one. `anywhere`: the
+// program will ask where.
+CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhere = false);
 // No more: the memory is freed or unregistered. What uses it has completed.
 CUresult end_mirror(Session& session, std::uint64_t base);
 // Sends what the program has changed.

@@ -147,6 +147,10 @@ Session* session(CUresult& result) noexcept {
     return ready;
 }
 
+Session& this_session() noexcept {
+    return *state().initialised.load(std::memory_order_acquire);
+}
+
 namespace {
 
 // True the first time that it is asked of a call.

@@ -10,11 +10,8 @@ namespace gpupool::client {
 // The session once cuInit has succeeded; null with `result` set otherwise.
 Session* session(CUresult& result) noexcept;
 
-// The same within a call that has found it to be there.
-inline Session& this_session() noexcept {
-    CUresult ignored = CUDA_SUCCESS;
-    return *session(ignored);
-}
+// The same within a call that has found it to be there: it stays when it is lost meanwhile.
+Session& this_session() noexcept;
 
 // Connects if need be, for what may be asked before cuInit. Null when no server can be reached: then one line on stderr
 // said why.

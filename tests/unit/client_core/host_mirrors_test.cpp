@@ -14,9 +14,10 @@ using Records = std::vector<std::vector<std::byte>>;
 class HostMirrorsTest : public testing::Test {
   protected:
     static constexpr std::size_t kWords = 600'000;  // more than one part of a comparison
+    static constexpr std::uint64_t kDeviceBase = 0x300000000000;
     static std::uint64_t address(const void* place) { return reinterpret_cast<std::uint64_t>(place); }
 
-    HostMirrorsTest() { mirrors_.add(address(words_.data()), kWords * sizeof(std::uint32_t)); }
+    HostMirrorsTest() { mirrors_.add(address(words_.data()), kWords * sizeof(std::uint32_t), kDeviceBase); }
 
     Records published() {
         Records records;
@@ -31,7 +32,7 @@ class HostMirrorsTest : public testing::Test {
         std::vector<std::uint32_t> other(kWords);
         std::vector<std::byte> twin(kWords * sizeof(std::uint32_t)), found;
         other[index] = value;
-        const codec::SharedBlock block{address(words_.data()), reinterpret_cast<std::byte*>(other.data()), twin.data(),
+        const codec::SharedBlock block{kDeviceBase, reinterpret_cast<std::byte*>(other.data()), twin.data(),
                                        twin.size()};
         codec::find_changes(block, [&](auto record) { found.assign(record.begin(), record.end()); });
         return found;
