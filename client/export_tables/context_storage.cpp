@@ -110,6 +110,13 @@ ContextStorage& context_storage() noexcept {
     return *storage;
 }
 
+namespace {
+
+// Made when the library is loaded: a child that is forked while a thread makes it would wait for that thread for ever.
+[[maybe_unused]] const ContextStorage& made_early = context_storage();
+
+}  // namespace
+
 void context_ends(CUcontext context) noexcept {
     context_storage().context_ends(context);
 }
