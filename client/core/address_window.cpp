@@ -2,16 +2,18 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+
 namespace gpupool::client {
 namespace {
 
 constexpr std::uint64_t kTiB = 1ull << 40;
 
 bool reserve(std::uint64_t base, std::uint64_t bytes) {
-    // A hint, not a fixed place: the kernel follows it where the range is free. (ThreadSanitizer turns an address that it
-    // wants for itself into 0, which as a fixed place would be the null page.)
-    void* const at = mmap(reinterpret_cast<void*>(base), bytes, PROT_NONE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    // A hint, not a fixed place: the kernel follows it where the range is free. (ThreadSanitizer turns an address that
+    // it wants for itself into 0, which as a fixed place would be the null page.)
+    void* const at =
+        mmap(reinterpret_cast<void*>(base), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) {
         return false;
     }
@@ -50,6 +52,13 @@ void AddressWindow::abandon(const std::vector<std::pair<std::uint64_t, std::uint
     for (const auto& [base, bytes] : candidates) {
         munmap(reinterpret_cast<void*>(base), bytes);
     }
+}
+
+bool AddressWindow::is_offered(const std::vector<std::pair<std::uint64_t, std::uint64_t>>& candidates,
+                               std::uint64_t base, std::uint64_t bytes) {
+    return std::any_of(candidates.begin(), candidates.end(), [&](const auto& candidate) {
+        return candidate.first == base && bytes != 0 && bytes <= candidate.second && bytes % kGranularity == 0;
+    });
 }
 
 void AddressWindow::keep(const std::vector<std::pair<std::uint64_t, std::uint64_t>>& candidates, std::uint64_t base,

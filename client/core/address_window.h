@@ -18,6 +18,9 @@ class AddressWindow {
 
     // Ranges that are free in this process, most wanted first; they stay reserved until keep() or abandon().
     static std::vector<std::pair<std::uint64_t, std::uint64_t>> reserve_candidates();
+    // Does a server's choice lie within one of them? Its base must be that one's.
+    static bool is_offered(const std::vector<std::pair<std::uint64_t, std::uint64_t>>& candidates, std::uint64_t base,
+                           std::uint64_t bytes);
     // Keeps the one that the server took, gives the others back.
     void keep(const std::vector<std::pair<std::uint64_t, std::uint64_t>>& candidates, std::uint64_t base,
               std::uint64_t bytes);

@@ -158,7 +158,11 @@ Status Session::shake_hands(transport::Connection& connection, const Config& con
             error_text::learn(error.getCode(), error.getName().cStr(), error.getDescription().cStr());
         }
         devices = read_snapshot(welcome);  // may hold codes just learned
-        window.keep(candidates, welcome.getWindow().getBase(), welcome.getWindow().getBytes());
+        const std::uint64_t base = welcome.getWindow().getBase(), bytes = welcome.getWindow().getBytes();
+        if (!AddressWindow::is_offered(candidates, base, bytes)) {
+            return Error{ErrorCode::invalid_input, "the server chose a range of addresses that it was not offered"};
+        }
+        window.keep(candidates, base, bytes);
     } catch (const kj::Exception& exception) {
         return Error{ErrorCode::invalid_input,
                      std::string("the server's welcome cannot be read: ") + exception.getDescription().cStr()};

@@ -6,6 +6,7 @@
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 #include <sys/personality.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -184,6 +185,7 @@ void use_legacy_layout(char** argv) {
 #else
     (void)argv;
 #endif
+    prctl(PR_SET_NAME, "gpupool-worker");  // the new image is named after the link
 }
 
 }  // namespace

@@ -80,6 +80,18 @@ TEST(Window, NothingFitsWhereThereIsNoRoom) {
     EXPECT_FALSE(window.contains(kBase - 1));
 }
 
+TEST(Window, OnlyWhatWasOfferedMayBeChosen) {
+    const std::vector<std::pair<std::uint64_t, std::uint64_t>> offered{{kBase, 4 * kUnit}, {2 * kBase, 8 * kUnit}};
+    EXPECT_TRUE(AddressWindow::is_offered(offered, kBase, 4 * kUnit));
+    EXPECT_TRUE(AddressWindow::is_offered(offered, 2 * kBase, kUnit));
+    EXPECT_FALSE(AddressWindow::is_offered(offered, kBase, 8 * kUnit));
+    EXPECT_FALSE(AddressWindow::is_offered(offered, kBase + kUnit, kUnit));
+    EXPECT_FALSE(AddressWindow::is_offered(offered, kBase, 0));
+    EXPECT_FALSE(AddressWindow::is_offered(offered, kBase, kUnit - 1));
+    EXPECT_FALSE(AddressWindow::is_offered(offered, 0, ~0ull));
+    EXPECT_FALSE(AddressWindow::is_offered({}, kBase, kUnit));
+}
+
 TEST(Window, ReservedRangesAreGivenBack) {
     const auto first = AddressWindow::reserve_candidates();
     ASSERT_FALSE(first.empty());
