@@ -188,8 +188,12 @@ void host_memory(const Device& device) {
     DRIVER_OK(cuMemcpyDtoH(back.data(), block, bytes));
     check(back[99] == 0 && back[100] == 0x24 && back[bytes - 101] == 0x24 && back[bytes - 100] == 0,
           "a copy from registered memory");
+    DRIVER_OK(cuMemHostGetDevicePointer(&address, ordinary.data() + 100, 0));
+    DRIVER_OK(cuMemsetD8(address, 0x42, 10));
+    DRIVER_OK(cuCtxSynchronize());
+    check(ordinary[99] == 0x24 && ordinary[100] == 0x42 && ordinary[109] == 0x42 && ordinary[110] == 0x24,
+          "registered memory at its device address");
     if (device.attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM) != 0) {
-        DRIVER_OK(cuMemHostGetDevicePointer(&address, ordinary.data() + 100, 0));
         check(address == reinterpret_cast<CUdeviceptr>(ordinary.data() + 100),
               "the device address of registered memory");
     }
