@@ -205,12 +205,10 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
     }
     CUDA_MEMCPY3D c = given;
     resolve_unified(*s, c);
-    constexpr std::size_t kLimit = std::size_t{1} << 46;
-    if (c.WidthInBytes == 0 || c.Height == 0 || c.Depth == 0) {
+    if (is_empty(c)) {
         return CUDA_SUCCESS;
     }
-    if (c.WidthInBytes > kLimit || c.Height > kLimit / c.WidthInBytes ||
-        c.Depth > kLimit / (c.WidthInBytes * c.Height)) {
+    if (is_absurd(c)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (captures(*s, stream)) {

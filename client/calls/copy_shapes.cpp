@@ -45,6 +45,16 @@ HostSide destination_of(const CUDA_MEMCPY3D& c) {
             c.dstHeight != 0 ? c.dstHeight : c.dstY + c.Height};
 }
 
+bool is_empty(const CUDA_MEMCPY3D& c) {
+    return c.WidthInBytes == 0 || c.Height == 0 || c.Depth == 0;
+}
+
+bool is_absurd(const CUDA_MEMCPY3D& c) {
+    constexpr std::size_t kLimit = std::size_t{1} << 46;
+    return c.WidthInBytes > kLimit || c.Height > kLimit / c.WidthInBytes ||
+           c.Depth > kLimit / (c.WidthInBytes * c.Height);
+}
+
 bool on_device(const Session& s, std::uint64_t address) {
     if (s.window.contains(address)) {
         return true;
@@ -66,12 +76,10 @@ void resolve_unified(const Session& s, CUDA_MEMCPY3D& c) {
 }
 
 CUresult name_host_memory(CUDA_MEMCPY3D& c) {
-    constexpr std::size_t kLimit = std::size_t{1} << 46;
-    if (c.WidthInBytes == 0 || c.Height == 0 || c.Depth == 0) {
+    if (is_empty(c)) {
         return CUDA_SUCCESS;
     }
-    if (c.WidthInBytes > kLimit || c.Height > kLimit / c.WidthInBytes ||
-        c.Depth > kLimit / (c.WidthInBytes * c.Height)) {
+    if (is_absurd(c)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (c.srcMemoryType == CU_MEMORYTYPE_HOST) {

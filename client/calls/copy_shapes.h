@@ -17,6 +17,10 @@ struct HostSide {
 HostSide source_of(const CUDA_MEMCPY3D& c);
 HostSide destination_of(const CUDA_MEMCPY3D& c);
 
+bool is_empty(const CUDA_MEMCPY3D& c);
+// Of one that is not empty: more bytes than any memory has, so that sizes made of its numbers would overflow.
+bool is_absurd(const CUDA_MEMCPY3D& c);
+
 bool on_device(const Session& s, std::uint64_t address);
 
 // UNIFIED becomes what the address is; the host's pitch need not reach the server.

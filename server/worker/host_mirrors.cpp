@@ -107,8 +107,11 @@ void HostMirrors::collect(const std::function<void(std::span<const std::byte>)>&
 }
 
 bool HostMirrors::watch(const std::function<void(std::span<const std::byte>)>& emit) {
+    if (mirrors_.empty()) {
+        return false;  // the dispatcher asks in every turn of its loop
+    }
     const auto start = std::chrono::steady_clock::now();
-    if (mirrors_.empty() || start < next_look_) {
+    if (start < next_look_) {
         return false;
     }
     bool changed = false;

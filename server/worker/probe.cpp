@@ -5,29 +5,19 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "common/visible_devices.h"
 #include "protocol/calls/table.h"
 #include "server/driver/library.h"
 
 namespace gpupool::worker {
 namespace {
 
-std::string uuid_text(const CUuuid& uuid) {
-    std::string text = "GPU-";
-    for (int i = 0; i < 16; ++i) {
-        text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
-        if (i == 3 || i == 5 || i == 7 || i == 9) {
-            text += '-';
-        }
-    }
-    return text;
-}
-
 nlohmann::json describe(const driver::Api& api, CUdevice device) {
     char name[256] = {};
-    CUuuid uuid{};
+    DeviceUuid uuid{};
     std::size_t total_bytes = 0;
     driver::call(api.cuDeviceGetName, name, static_cast<int>(sizeof name), device);
-    driver::call(api.cuDeviceGetUuid, &uuid, device);
+    driver::call(api.cuDeviceGetUuid, reinterpret_cast<CUuuid*>(uuid.data()), device);
     driver::call(api.cuDeviceTotalMem_v2, &total_bytes, device);
     return {{"name", name}, {"uuid", uuid_text(uuid)}, {"memory_total", total_bytes}};
 }

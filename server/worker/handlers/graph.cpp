@@ -376,7 +376,6 @@ Outcome cuGraphLaunch(Worker& worker, Command& command, codec::Slots<calls::cuGr
 
 Outcome cuGraphUpload(Worker& worker, Command& command, codec::Slots<calls::cuGraphUpload>& slots) {
     using Call = calls::cuGraphUpload;
-    CUresult result = CUDA_SUCCESS;
     StreamState* stream = nullptr;
     if (auto waiting = await_turn(worker, command, slots.at<Call::hStream>().value, stream)) {
         return std::move(*waiting);
@@ -386,7 +385,7 @@ Outcome cuGraphUpload(Worker& worker, Command& command, codec::Slots<calls::cuGr
         return CUDA_ERROR_INVALID_VALUE;
     }
     worker.scheduler.enter(worker.context_of(command));
-    result = driver::call(worker.api.cuGraphUpload, graph->driver(), stream->driver);
+    const CUresult result = driver::call(worker.api.cuGraphUpload, graph->driver(), stream->driver);
     worker.scheduler.issued(*stream);
     return result;
 }

@@ -8,19 +8,8 @@
 namespace gpupool::test {
 namespace {
 
-class HostileCalls : public SessionTest {
+class HostileCalls : public HostileTest {
   protected:
-    void SetUp() override {
-        SessionTest::SetUp();
-        client_ = std::make_unique<HostileClient>(*daemon_);
-        context_ = client_->make_context();
-    }
-    void TearDown() override {
-        // Whatever ended a session was said in words; a worker that died of a signal says nothing.
-        EXPECT_EQ(daemon_->log().find("signal"), std::string::npos);
-        client_.reset();
-        SessionTest::TearDown();
-    }
     // All of a kind's wrong handles: one never made, noise, and living handles of other kinds.
     std::vector<std::uint64_t> wrong_handles(codec::HandleKind kind) {
         std::vector<std::uint64_t> wrong = {
@@ -44,9 +33,6 @@ class HostileCalls : public SessionTest {
                     *result == CUDA_ERROR_INVALID_VALUE)
             << what << " with " << std::hex << handle << " gave " << std::dec << *result;
     }
-
-    std::unique_ptr<HostileClient> client_;
-    CUcontext context_ = nullptr;
 };
 
 TEST_F(HostileCalls, UnknownOpcodesAreRefusedAndTheSessionGoesOn) {

@@ -121,4 +121,31 @@ class HostileClient {
     std::vector<codec::DeferredErrorNotice> deferred_errors_;
 };
 
+// A hostile client beside the bystander, with a context; whatever it does, its worker says why it ends, and stays
+// small.
+class HostileTest : public SessionTest {
+  protected:
+    void SetUp() override {
+        SessionTest::SetUp();
+        client_ = std::make_unique<HostileClient>(*daemon_);
+        context_ = client_->make_context();
+        before_ = client_->worker_resident_bytes();
+    }
+    void TearDown() override {
+        // Whatever ended a session was said in words; a worker that died of a signal says nothing.
+        EXPECT_EQ(daemon_->log().find("signal"), std::string::npos);
+        client_.reset();
+        SessionTest::TearDown();
+    }
+    void expect_bounded(std::size_t bytes = std::size_t{1} << 30) {
+        if (!client_->ended(milliseconds(0))) {
+            EXPECT_LT(client_->worker_resident_bytes(), before_ + bytes);
+        }
+    }
+
+    std::unique_ptr<HostileClient> client_;
+    CUcontext context_ = nullptr;
+    std::uint64_t before_ = 0;
+};
+
 }  // namespace gpupool::test

@@ -9,20 +9,11 @@ namespace {
 
 constexpr std::size_t kMiB = 1u << 20;
 
-class HostileGraphs : public SessionTest {
+class HostileGraphs : public HostileTest {
   protected:
-    void SetUp() override {
-        SessionTest::SetUp();
-        client_ = std::make_unique<HostileClient>(*daemon_);
-        context_ = client_->make_context();
-        before_ = client_->worker_resident_bytes();
-    }
     void TearDown() override {
-        // A worker that a signal or a sanitizer ends says nothing itself.
-        EXPECT_EQ(daemon_->log().find("signal"), std::string::npos);
-        EXPECT_EQ(daemon_->log().find("exit code 1"), std::string::npos);
-        client_.reset();
-        SessionTest::TearDown();
+        EXPECT_EQ(daemon_->log().find("exit code 1"), std::string::npos);  // of a sanitizer
+        HostileTest::TearDown();
     }
     CUgraph make_graph() {
         auto graph = client_->mint<CUgraph>();
@@ -91,15 +82,6 @@ class HostileGraphs : public SessionTest {
         ASSERT_TRUE(result.has_value()) << what << " ended the session";
         EXPECT_NE(*result, CUDA_SUCCESS) << what;
     }
-    void expect_bounded(std::size_t bytes = 1024 * kMiB) {
-        if (!client_->ended(milliseconds(0))) {
-            EXPECT_LT(client_->worker_resident_bytes(), before_ + bytes);
-        }
-    }
-
-    std::unique_ptr<HostileClient> client_;
-    CUcontext context_ = nullptr;
-    std::uint64_t before_ = 0;
 };
 
 // The worker's own memory, or anything else that is no name, is never what a copy reads or writes.
@@ -107,9 +89,9 @@ TEST_F(HostileGraphs, HostMemoryThatIsNoNameIsRefused) {
     const CUgraph graph = make_graph();
     const CUdeviceptr slab = client_->make_slab(2 * kMiB);
     const auto inside = reinterpret_cast<std::uint64_t>(&graph);
-    for (const std::uint64_t host : {std::uint64_t{0}, std::uint64_t{8}, inside, host_memory_name(1) + 1,
-                                     kHostMemoryNames - 4096, host_memory_name(kMaxHostMemoryNames), ~std::uint64_t{0},
-                                     std::uint64_t{HostileClient::kWindowBase}}) {
+    for (const std::uint64_t host :
+         {std::uint64_t{0}, std::uint64_t{8}, inside, host_memory_name(1) + 1, kHostMemoryNames - 4096,
+          host_memory_name(kMaxHostMemoryNames), ~std::uint64_t{0}, std::uint64_t{HostileClient::kWindowBase}}) {
         GraphNode node = copy_from_host(host, slab, 64);
         expect_refused("from", add_node(graph, node));
         std::swap(node.copy.srcMemoryType, node.copy.dstMemoryType);
@@ -128,8 +110,8 @@ TEST_F(HostileGraphs, HostMemoryThatIsNoNameIsRefused) {
     EXPECT_TRUE(client_->alive());
 }
 
-// A capture that is over, by the driver's word, though one of its streams was not told: a copy would begin at once, from
-// an address that is only a name.
+// A capture that is over, by the driver's word, though one of its streams was not told: a copy would begin at once,
+// from an address that is only a name.
 TEST_F(HostileGraphs, CopiesIntoACaptureThatIsOverAreRefused) {
     const CUdeviceptr slab = client_->make_slab(2 * kMiB);
     const CUstream first = client_->make_stream(), second = client_->make_stream();
@@ -142,8 +124,8 @@ TEST_F(HostileGraphs, CopiesIntoACaptureThatIsOverAreRefused) {
     CUDA_MEMCPY3D unnamed = copy;
     unnamed.srcHost = reinterpret_cast<const void*>(0x4000);
     expect_refused("an address", client_->call<calls::gpCaptureCopy>(&unnamed, 1u, second));
-    expect_refused("nothing", client_->call<calls::gpCaptureCopy>(static_cast<const CUDA_MEMCPY3D*>(nullptr), 1u,
-                                                                  second));
+    expect_refused("nothing",
+                   client_->call<calls::gpCaptureCopy>(static_cast<const CUDA_MEMCPY3D*>(nullptr), 1u, second));
     client_->flags = 0;
     client_->add<calls::cuStreamDestroy_v2>(first);
     client_->flags = codec::kReplyWanted;
@@ -167,8 +149,8 @@ TEST_F(HostileGraphs, CaptureCallsOutsideOfACaptureAreRefused) {
         expect_refused("function", client_->call<calls::gpCaptureHostFunction>(std::uint64_t{1}, given));
         expect_refused("end", client_->call<calls::gpCaptureEnd>(given, 0u, &graph));
     }
-    expect_refused("legacy", client_->call<calls::cuStreamBeginCapture_v2>(CUstream{nullptr},
-                                                                           CU_STREAM_CAPTURE_MODE_RELAXED));
+    expect_refused("legacy",
+                   client_->call<calls::cuStreamBeginCapture_v2>(CUstream{nullptr}, CU_STREAM_CAPTURE_MODE_RELAXED));
     ASSERT_EQ(client_->call<calls::cuStreamBeginCapture_v2>(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
     expect_refused("twice", client_->call<calls::cuStreamBeginCapture_v2>(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     EXPECT_EQ(client_->call<calls::gpCaptureEnd>(stream, 0u, &graph), CUDA_SUCCESS);
@@ -227,11 +209,11 @@ TEST_F(HostileGraphs, WrongHandlesAreRefused) {
         expect_refused("enabled", client_->call<calls::cuGraphNodeGetEnabled>(executable, bad_node, &enabled));
         std::vector<unsigned char> room(64);
         GraphNode out;
-        expect_refused("ask", client_->call<calls::gpGraphNodeGetParams>(bad_node, &out, room.data(), room.size(),
-                                                                         &bytes));
-        expect_refused("set", client_->call<calls::gpGraphNodeSetParams>(
-                                  CUgraphExec{nullptr}, bad_node, &empty,
-                                  static_cast<const unsigned char*>(nullptr), std::size_t{0}));
+        expect_refused("ask",
+                       client_->call<calls::gpGraphNodeGetParams>(bad_node, &out, room.data(), room.size(), &bytes));
+        expect_refused("set", client_->call<calls::gpGraphNodeSetParams>(CUgraphExec{nullptr}, bad_node, &empty,
+                                                                         static_cast<const unsigned char*>(nullptr),
+                                                                         std::size_t{0}));
         GraphNode event = typed(CU_GRAPH_NODE_TYPE_EVENT_RECORD);
         event.event = codec::from_wire<CUevent>(handle);
         expect_refused("record", add_node(graph, event));
@@ -289,7 +271,8 @@ TEST_F(HostileGraphs, UnknownTypesAndCountsThatLieAreRefused) {
 
 TEST_F(HostileGraphs, SizesThatCannotBeAreRefused) {
     const CUdeviceptr slab = client_->make_slab(2 * kMiB);
-    for (const std::size_t bytes : {std::size_t{1} << 33, std::size_t{1} << 46, std::size_t{1} << 63, ~std::size_t{0}}) {
+    for (const std::size_t bytes :
+         {std::size_t{1} << 33, std::size_t{1} << 46, std::size_t{1} << 63, ~std::size_t{0}}) {
         const CUgraph graph = make_graph();
         GraphNode node = copy_from_host(host_memory_name(1), slab, bytes);
         CUgraphExec executable = nullptr;
@@ -312,9 +295,8 @@ TEST_F(HostileGraphs, GraphsWithinThemselvesAreRefused) {
     CUgraphNode a = nullptr, b = nullptr;
     ASSERT_EQ(add_node(graph, typed(CU_GRAPH_NODE_TYPE_EMPTY), {}, &a), CUDA_SUCCESS);
     ASSERT_EQ(add_node(graph, typed(CU_GRAPH_NODE_TYPE_EMPTY), {}, &b, {a}), CUDA_SUCCESS);
-    EXPECT_EQ(client_->call<calls::cuGraphAddDependencies_v2>(graph, &b, &a,
-                                                              static_cast<const CUgraphEdgeData*>(nullptr),
-                                                              std::size_t{1}),
+    EXPECT_EQ(client_->call<calls::cuGraphAddDependencies_v2>(
+                  graph, &b, &a, static_cast<const CUgraphEdgeData*>(nullptr), std::size_t{1}),
               CUDA_SUCCESS);
     CUgraphExec executable = nullptr;
     expect_refused("a circle", instantiate(graph, executable));
@@ -417,12 +399,11 @@ TEST_F(HostileGraphs, DestroyedGraphsAreGone) {
     GraphNode out;
     std::size_t bytes = 0;
     std::vector<unsigned char> room(64);
-    expect_refused("node",
-                   client_->call<calls::gpGraphNodeGetParams>(node, &out, room.data(), room.size(), &bytes));
+    expect_refused("node", client_->call<calls::gpGraphNodeGetParams>(node, &out, room.data(), room.size(), &bytes));
     const GraphNode function = host_function(2);
-    expect_refused("node", client_->call<calls::gpGraphNodeSetParams>(
-                               executable, node, &function, static_cast<const unsigned char*>(nullptr),
-                               std::size_t{0}));
+    expect_refused(
+        "node", client_->call<calls::gpGraphNodeSetParams>(executable, node, &function,
+                                                           static_cast<const unsigned char*>(nullptr), std::size_t{0}));
     EXPECT_EQ(instantiate(outer, made), CUDA_SUCCESS) << "a copy of it";
     EXPECT_EQ(client_->call<calls::cuGraphExecDestroy>(executable), CUDA_SUCCESS);
     expect_refused("again", client_->call<calls::cuGraphExecDestroy>(executable));
@@ -439,8 +420,8 @@ TEST_F(HostileGraphs, AnExecutableIsNamedOnce) {
     int outcome = 0;
     std::vector<std::uint64_t> numbers;
     for (int i = 0; i < 64; ++i) {
-        numbers.push_back(client_->add<calls::gpGraphInstantiate>(&executable, graph, std::uint64_t{0}, &error_node,
-                                                                  &outcome));
+        numbers.push_back(
+            client_->add<calls::gpGraphInstantiate>(&executable, graph, std::uint64_t{0}, &error_node, &outcome));
     }
     client_->flush();
     int made = 0;
@@ -464,8 +445,8 @@ TEST_F(HostileGraphs, GraphsThatEndWhileTheyAreInstantiated) {
         auto executable = client_->mint<CUgraphExec>();
         CUgraphNode error_node = nullptr;
         int outcome = 0;
-        const auto number = client_->add<calls::gpGraphInstantiate>(&executable, graph, std::uint64_t{0}, &error_node,
-                                                                    &outcome);
+        const auto number =
+            client_->add<calls::gpGraphInstantiate>(&executable, graph, std::uint64_t{0}, &error_node, &outcome);
         client_->add<calls::cuGraphDestroyNode>(node);
         const auto end = client_->add<calls::cuGraphDestroy>(graph);
         client_->flush();
@@ -496,9 +477,9 @@ TEST_F(HostileGraphs, TurnsThatAreNotTakenHoldNobodyElse) {
     }
     // The names of a graph's transfers are not the client's to give: they lead to a graph's memory.
     for (const std::uint64_t number : {1ull, 2ull, 3ull}) {
-        expect_refused("to", client_->call<calls::gpCopyToDevice>(slab, kMiB, ticket(number),
-                                                                  static_cast<const unsigned char*>(nullptr),
-                                                                  std::size_t{0}, other));
+        expect_refused(
+            "to", client_->call<calls::gpCopyToDevice>(
+                      slab, kMiB, ticket(number), static_cast<const unsigned char*>(nullptr), std::size_t{0}, other));
         expect_refused("from", client_->call<calls::gpCopyFromDevice>(slab, kMiB, ticket(number), other));
     }
     EXPECT_EQ(client_->call<calls::cuStreamSynchronize>(other), CUDA_SUCCESS);
@@ -592,9 +573,8 @@ TEST_F(HostileGraphs, ChangesWithoutEndTakeNoMemory) {
     }
     for (std::size_t i = 1; i < 1000; ++i) {
         const GraphNode larger = copy_from_host(host_memory_name(1), slab, 16 * kMiB + i * 4096);
-        ASSERT_EQ(client_->call<calls::gpGraphNodeSetParams>(executable, node, &larger,
-                                                             static_cast<const unsigned char*>(nullptr),
-                                                             std::size_t{0}),
+        ASSERT_EQ(client_->call<calls::gpGraphNodeSetParams>(
+                      executable, node, &larger, static_cast<const unsigned char*>(nullptr), std::size_t{0}),
                   CUDA_SUCCESS)
             << i;
     }

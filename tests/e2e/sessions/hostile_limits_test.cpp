@@ -10,19 +10,8 @@ namespace {
 
 constexpr std::size_t kMiB = 1u << 20;
 
-class HostileLimits : public SessionTest {
+class HostileLimits : public HostileTest {
   protected:
-    void SetUp() override {
-        SessionTest::SetUp();
-        client_ = std::make_unique<HostileClient>(*daemon_);
-        context_ = client_->make_context();
-        before_ = client_->worker_resident_bytes();
-    }
-    void TearDown() override {
-        EXPECT_EQ(daemon_->log().find("signal"), std::string::npos);
-        client_.reset();
-        SessionTest::TearDown();
-    }
     // Sends `add` up to `count` times without waiting for answers. True when the server drew a line: an error, or the
     // session's end.
     template <class Add>
@@ -39,15 +28,6 @@ class HostileLimits : public SessionTest {
         client_->flush();
         return !client_->alive() || client_->deferred_errors() != 0;
     }
-    void expect_bounded(std::size_t bytes = 1024 * kMiB) {
-        if (!client_->ended(milliseconds(0))) {
-            EXPECT_LT(client_->worker_resident_bytes(), before_ + bytes);
-        }
-    }
-
-    std::unique_ptr<HostileClient> client_;
-    CUcontext context_ = nullptr;
-    std::uint64_t before_ = 0;
 };
 
 TEST_F(HostileLimits, StreamsWithoutEnd) {
@@ -300,8 +280,8 @@ TEST_F(HostileMirrors, NothingIsWrittenBesideThem) {
     EXPECT_EQ(make(kSomewhere, 10000), CUDA_SUCCESS);
     EXPECT_EQ(write(record(kSomewhere)), CUDA_SUCCESS);
     EXPECT_EQ(write(record(kSomewhere + 9992)), CUDA_SUCCESS);
-    for (const std::uint64_t address :
-         {kSomewhere - 8, kSomewhere + 10000, kSomewhere + 3, std::uint64_t{0}, std::uint64_t{0x1000}, ~std::uint64_t{7}}) {
+    for (const std::uint64_t address : {kSomewhere - 8, kSomewhere + 10000, kSomewhere + 3, std::uint64_t{0},
+                                        std::uint64_t{0x1000}, ~std::uint64_t{7}}) {
         EXPECT_EQ(write(record(address)), CUDA_ERROR_INVALID_VALUE) << address;
     }
     auto lies = record(kSomewhere);
