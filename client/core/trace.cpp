@@ -98,6 +98,9 @@ Status start(const std::string& trace_file, const std::string& summary_file) {
     {
         const std::lock_guard lock(s.mutex);
         GPUPOOL_TRY(open(trace_file, s.trace));
+        if (s.trace != nullptr) {
+            std::setvbuf(s.trace, nullptr, _IOLBF, 0);  // the last calls before a crash or _exit are those that matter
+        }
         GPUPOOL_TRY(open(summary_file, s.summary));
     }
     if (s.summary != nullptr) {

@@ -70,6 +70,29 @@ void prepare(Make make) {
     DRIVER_OK(cuThreadExchangeStreamCaptureMode(&mode));
 }
 
+// Gives back what a call made, so that only the call itself is judged.
+template <class Destroy>
+CUresult undo(CUresult made, Destroy destroy) {
+    if (made == CUDA_SUCCESS) {
+        prepare(destroy);
+    }
+    return made;
+}
+
+// A library that nothing has been asked of yet.
+CUlibrary load_library() {
+    CUlibrary loaded = nullptr;
+    prepare([&] { return cuLibraryLoadData(&loaded, kernels_fatbin().data, nullptr, nullptr, 0, nullptr, nullptr, 0); });
+    return loaded;
+}
+
+CUkernel load_kernel() {
+    CUlibrary loaded = load_library();
+    CUkernel kernel = nullptr;
+    prepare([&] { return cuLibraryGetKernel(&kernel, loaded, "add_value"); });
+    return kernel;
+}
+
 struct Probe {
     const char* name;
     CUresult (*call)(Things&);
@@ -80,31 +103,31 @@ const Probe probes[] = {
      [](Things&) {
          CUdeviceptr block = 0;
          const CUresult result = cuMemAlloc(&block, 1024);
-         return result == CUDA_SUCCESS ? cuMemFree(block) : result;
+         return undo(result, [&] { return cuMemFree(block); });
      }},
     {"cuMemAllocPitch",
      [](Things&) {
          CUdeviceptr block = 0;
          size_t pitch = 0;
          const CUresult result = cuMemAllocPitch(&block, &pitch, 64, 4, 4);
-         return result == CUDA_SUCCESS ? cuMemFree(block) : result;
+         return undo(result, [&] { return cuMemFree(block); });
      }},
     {"cuMemAllocHost",
      [](Things&) {
          void* block = nullptr;
          const CUresult result = cuMemAllocHost(&block, 4096);
-         return result == CUDA_SUCCESS ? cuMemFreeHost(block) : result;
+         return undo(result, [&] { return cuMemFreeHost(block); });
      }},
     {"cuMemHostAlloc",
      [](Things&) {
          void* block = nullptr;
          const CUresult result = cuMemHostAlloc(&block, 4096, CU_MEMHOSTALLOC_PORTABLE);
-         return result == CUDA_SUCCESS ? cuMemFreeHost(block) : result;
+         return undo(result, [&] { return cuMemFreeHost(block); });
      }},
     {"cuMemHostRegister",
      [](Things& things) {
          const CUresult result = cuMemHostRegister(things.pageable, Things::bytes, 0);
-         return result == CUDA_SUCCESS ? cuMemHostUnregister(things.pageable) : result;
+         return undo(result, [&] { return cuMemHostUnregister(things.pageable); });
      }},
     {"cuArrayCreate",
      [](Things&) {
@@ -114,7 +137,7 @@ const Probe probes[] = {
          description.NumChannels = 1;
          CUarray array = nullptr;
          const CUresult result = cuArrayCreate(&array, &description);
-         return result == CUDA_SUCCESS ? cuArrayDestroy(array) : result;
+         return undo(result, [&] { return cuArrayDestroy(array); });
      }},
     {"cuMemcpy", [](Things& things) { return cuMemcpy(things.device, things.device + 2048, 256); }},
     {"cuMemcpyHtoD", [](Things& things) { return cuMemcpyHtoD(things.device, things.pageable, 256); }},
@@ -133,7 +156,7 @@ const Probe probes[] = {
      [](Things& things) {
          CUdeviceptr block = 0;
          const CUresult result = cuMemAllocAsync(&block, 1024, things.other);
-         return result == CUDA_SUCCESS ? cuMemFreeAsync(block, things.other) : result;
+         return undo(result, [&] { return cuMemFreeAsync(block, things.other); });
      }},
     {"cuMemAllocAsync_capturing",
      [](Things& things) {
@@ -149,7 +172,7 @@ const Probe probes[] = {
          properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
          CUmemoryPool pool = nullptr;
          const CUresult result = cuMemPoolCreate(&pool, &properties);
-         return result == CUDA_SUCCESS ? cuMemPoolDestroy(pool) : result;
+         return undo(result, [&] { return cuMemPoolDestroy(pool); });
      }},
     {"cuMemCreate",
      [](Things&) {
@@ -158,13 +181,13 @@ const Probe probes[] = {
          properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
          CUmemGenericAllocationHandle handle = 0;
          const CUresult result = cuMemCreate(&handle, 2 << 20, &properties, 0);
-         return result == CUDA_SUCCESS ? cuMemRelease(handle) : result;
+         return undo(result, [&] { return cuMemRelease(handle); });
      }},
     {"cuMemAddressReserve",
      [](Things&) {
          CUdeviceptr address = 0;
          const CUresult result = cuMemAddressReserve(&address, 2 << 20, 0, 0, 0);
-         return result == CUDA_SUCCESS ? cuMemAddressFree(address, 2 << 20) : result;
+         return undo(result, [&] { return cuMemAddressFree(address, 2 << 20); });
      }},
     {"cuMemGetInfo",
      [](Things&) {
@@ -185,14 +208,86 @@ const Probe probes[] = {
      [](Things&) {
          CUmodule loaded = nullptr;
          const CUresult result = cuModuleLoadData(&loaded, kernels_ptx().data);
-         return result == CUDA_SUCCESS ? cuModuleUnload(loaded) : result;
+         return undo(result, [&] { return cuModuleUnload(loaded); });
      }},
     {"cuLibraryLoadData",
      [](Things&) {
          CUlibrary loaded = nullptr;
          const CUresult result =
              cuLibraryLoadData(&loaded, kernels_ptx().data, nullptr, nullptr, 0, nullptr, nullptr, 0);
-         return result == CUDA_SUCCESS ? cuLibraryUnload(loaded) : result;
+         return undo(result, [&] { return cuLibraryUnload(loaded); });
+     }},
+    {"cuLibraryLoadData_fatbin",
+     [](Things&) {
+         CUlibrary loaded = nullptr;
+         const CUresult result =
+             cuLibraryLoadData(&loaded, kernels_fatbin().data, nullptr, nullptr, 0, nullptr, nullptr, 0);
+         return undo(result, [&] { return cuLibraryUnload(loaded); });
+     }},
+    {"cuLibraryLoadData_preserved",
+     [](Things&) {
+         CUlibrary loaded = nullptr;
+         CUlibraryOption option = CU_LIBRARY_BINARY_IS_PRESERVED;
+         int preserved = 1;
+         void* value = &preserved;
+         const CUresult result =
+             cuLibraryLoadData(&loaded, kernels_fatbin().data, nullptr, nullptr, 0, &option, &value, 1);
+         return undo(result, [&] { return cuLibraryUnload(loaded); });
+     }},
+    {"cuLibraryGetKernel_first",
+     [](Things&) {
+         CUlibrary loaded = load_library();
+         CUkernel kernel = nullptr;
+         return cuLibraryGetKernel(&kernel, loaded, "add_value");
+     }},
+    {"cuLibraryGetKernelCount_first",
+     [](Things&) {
+         CUlibrary loaded = load_library();
+         unsigned count = 0;
+         return cuLibraryGetKernelCount(&count, loaded);
+     }},
+    {"cuLibraryGetModule_first",
+     [](Things&) {
+         CUlibrary loaded = load_library();
+         CUmodule module = nullptr;
+         return cuLibraryGetModule(&module, loaded);
+     }},
+    {"cuLibraryGetGlobal_first",
+     [](Things&) {
+         CUlibrary loaded = load_library();
+         CUdeviceptr address = 0;
+         size_t size = 0;
+         const CUresult result = cuLibraryGetGlobal(&address, &size, loaded, "no_such_global");
+         return result == CUDA_ERROR_NOT_FOUND ? CUDA_SUCCESS : result;
+     }},
+    {"cuKernelGetFunction_first",
+     [](Things&) {
+         CUkernel kernel = load_kernel();
+         CUfunction function = nullptr;
+         return cuKernelGetFunction(&function, kernel);
+     }},
+    {"cuKernelGetAttribute_first",
+     [](Things&) {
+         CUkernel kernel = load_kernel();
+         int value = 0;
+         return cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel, 0);
+     }},
+    {"cuKernelSetAttribute_first",
+     [](Things&) {
+         CUkernel kernel = load_kernel();
+         return cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1024, kernel, 0);
+     }},
+    {"launch_kernel_first",
+     [](Things& things) {
+         CUkernel kernel = load_kernel();
+         return launch(reinterpret_cast<CUfunction>(kernel), 1, 1, things.capturing, things.device, 0u, 0u);
+     }},
+    {"launch_function_of_kernel_first",
+     [](Things& things) {
+         CUkernel kernel = load_kernel();
+         CUfunction function = nullptr;
+         prepare([&] { return cuKernelGetFunction(&function, kernel); });
+         return launch(function, 1, 1, things.capturing, things.device, 0u, 0u);
      }},
     {"cuModuleGetFunction",
      [](Things& things) {
@@ -224,7 +319,7 @@ const Probe probes[] = {
      [](Things&) {
          CUstream made = nullptr;
          const CUresult result = cuStreamCreate(&made, CU_STREAM_NON_BLOCKING);
-         return result == CUDA_SUCCESS ? cuStreamDestroy(made) : result;
+         return undo(result, [&] { return cuStreamDestroy(made); });
      }},
     {"cuStreamQuery_other", [](Things& things) { return cuStreamQuery(things.other); }},
     {"cuStreamQuery_legacy", [](Things&) { return cuStreamQuery(nullptr); }},
@@ -243,7 +338,7 @@ const Probe probes[] = {
      [](Things&) {
          CUevent made = nullptr;
          const CUresult result = cuEventCreate(&made, CU_EVENT_DEFAULT);
-         return result == CUDA_SUCCESS ? cuEventDestroy(made) : result;
+         return undo(result, [&] { return cuEventDestroy(made); });
      }},
     {"cuEventQuery", [](Things& things) { return cuEventQuery(things.event); }},
     {"cuEventSynchronize", [](Things& things) { return cuEventSynchronize(things.event); }},
@@ -293,13 +388,13 @@ const Probe probes[] = {
      [](Things&) {
          CUgraph made = nullptr;
          const CUresult result = cuGraphCreate(&made, 0);
-         return result == CUDA_SUCCESS ? cuGraphDestroy(made) : result;
+         return undo(result, [&] { return cuGraphDestroy(made); });
      }},
     {"cuGraphInstantiate",
      [](Things& things) {
          CUgraphExec made = nullptr;
          const CUresult result = cuGraphInstantiate(&made, things.graph, 0);
-         return result == CUDA_SUCCESS ? cuGraphExecDestroy(made) : result;
+         return undo(result, [&] { return cuGraphExecDestroy(made); });
      }},
     {"cuGraphLaunch_other", [](Things& things) { return cuGraphLaunch(things.executable, things.other); }},
     {"cuGraphLaunch_capturing", [](Things& things) { return cuGraphLaunch(things.executable, things.capturing); }},
@@ -416,7 +511,7 @@ const Probe probes[] = {
      [](Things&) {
          CUcontext context = nullptr;
          const CUresult result = cuDevicePrimaryCtxRetain(&context, 0);
-         return result == CUDA_SUCCESS ? cuDevicePrimaryCtxRelease(0) : result;
+         return undo(result, [&] { return cuDevicePrimaryCtxRelease(0); });
      }},
 };
 

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 
@@ -180,7 +181,8 @@ CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
 
 CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
     SOFTGPU_NOT_NULL(mode);
-    *mode = CU_MODULE_EAGER_LOADING;
+    const char* const asked = std::getenv("CUDA_MODULE_LOADING");
+    *mode = asked != nullptr && std::string_view(asked) == "EAGER" ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
     return CUDA_SUCCESS;
 }
 
