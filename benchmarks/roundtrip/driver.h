@@ -7,11 +7,15 @@
 
 namespace gpupool::benchmarks {
 
-#define GP_DRIVER_FUNCTIONS(f)                                                                                  \
-    f(cuInit) f(cuDeviceGet) f(cuDevicePrimaryCtxRetain) f(cuCtxSetCurrent) f(cuCtxGetCurrent) f(cuCtxGetLimit) \
-        f(cuCtxSynchronize) f(cuStreamCreate) f(cuStreamSynchronize) f(cuStreamQuery) f(cuEventCreate)          \
-            f(cuEventRecord) f(cuModuleLoadData) f(cuModuleGetFunction) f(cuLaunchKernel) f(cuMemAlloc_v2)      \
-                f(cuMemFree_v2) f(cuMemcpyHtoD_v2) f(cuMemcpyDtoH_v2)
+#define GP_DRIVER_FUNCTIONS(f)                                                                                        \
+    f(cuInit) f(cuDeviceGet) f(cuDevicePrimaryCtxRetain) f(cuCtxSetCurrent) f(cuCtxGetCurrent) f(cuCtxGetLimit)       \
+        f(cuCtxSynchronize) f(cuStreamCreate) f(cuStreamSynchronize) f(cuStreamQuery) f(cuEventCreate)                \
+            f(cuEventRecord) f(cuEventQuery) f(cuEventSynchronize) f(cuModuleLoadData) f(cuModuleGetFunction)         \
+                f(cuLaunchKernel) f(cuMemAlloc_v2) f(cuMemFree_v2) f(cuMemAllocAsync) f(cuMemFreeAsync)               \
+                    f(cuMemAllocHost_v2) f(cuMemFreeHost) f(cuMemcpyHtoD_v2) f(cuMemcpyDtoH_v2)                       \
+                        f(cuMemcpyHtoDAsync_v2) f(cuMemcpyDtoHAsync_v2) f(cuStreamBeginCapture_v2)                    \
+                            f(cuStreamEndCapture) f(cuGraphInstantiateWithFlags) f(cuGraphLaunch) f(cuGraphDestroy)   \
+                                f(cuGraphExecDestroy)
 
 struct Driver {
 #define GP_MEMBER(name) decltype(&::name) name = nullptr;
@@ -22,7 +26,7 @@ struct Driver {
     CUfunction nothing = nullptr;  // a kernel that does nothing
     CUdeviceptr memory = 0;        // of kMemoryBytes
 };
-inline constexpr std::size_t kMemoryBytes = 64u << 20;
+inline constexpr std::size_t kMemoryBytes = 256u << 20;
 
 // Initialises device 0 and makes its primary context current.
 Driver open_driver();

@@ -2,6 +2,8 @@
 // for, and with a round trip. The raw transports' ping-pong beside them (raw_benchmark.cpp) is the limit.
 #include <benchmark/benchmark.h>
 
+#include <cstring>
+#include <thread>
 #include <vector>
 
 #include "benchmarks/roundtrip/driver.h"
@@ -71,6 +73,91 @@ void launch_and_synchronize(benchmark::State& state) {
     }
 }
 
+// A launch when the caller never stops: what the server's driver takes for one, at best.
+void launch_sustained(benchmark::State& state) {
+    constexpr int kLaunches = 20'000;
+    const Driver& d = driver();
+    for (auto _ : state) {
+        for (int i = 0; i < kLaunches; ++i) {
+            ok(launch(d), "cuLaunchKernel");
+        }
+        ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
+    }
+    state.SetItemsProcessed(state.iterations() * kLaunches);
+}
+
+void launch_sustained_threads(benchmark::State& state) {
+    constexpr int kLaunches = 10'000;
+    const Driver& d = driver();
+    const auto threads = static_cast<std::size_t>(state.range(0));
+    CUcontext context = nullptr;
+    ok(d.cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+    std::vector<Driver> own(threads, d);
+    for (Driver& each : own) {
+        ok(d.cuStreamCreate(&each.stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    }
+    for (auto _ : state) {
+        std::vector<std::thread> running;
+        for (const Driver& each : own) {
+            running.emplace_back([&each, context] {
+                ok(each.cuCtxSetCurrent(context), "cuCtxSetCurrent");
+                for (int i = 0; i < kLaunches; ++i) {
+                    ok(launch(each), "cuLaunchKernel");
+                }
+                ok(each.cuStreamSynchronize(each.stream), "cuStreamSynchronize");
+            });
+        }
+        for (std::thread& thread : running) {
+            thread.join();
+        }
+    }
+    state.SetItemsProcessed(state.iterations() * kLaunches * state.range(0));
+}
+
+void event_query(benchmark::State& state) {
+    const Driver& d = driver();
+    ok(d.cuEventRecord(d.event, d.stream), "cuEventRecord");
+    ok(d.cuEventSynchronize(d.event), "cuEventSynchronize");
+    for (auto _ : state) {
+        ok(d.cuEventQuery(d.event), "cuEventQuery");
+    }
+}
+
+void allocate_and_free(benchmark::State& state) {
+    const Driver& d = driver();
+    CUdeviceptr block = 0;
+    for (auto _ : state) {
+        ok(d.cuMemAlloc_v2(&block, static_cast<std::size_t>(state.range(0))), "cuMemAlloc");
+        ok(d.cuMemFree_v2(block), "cuMemFree");
+    }
+}
+
+void allocate_and_free_in_stream(benchmark::State& state) {
+    deferred(state, [&](const Driver& d) {
+        CUdeviceptr block = 0;
+        ok(d.cuMemAllocAsync(&block, static_cast<std::size_t>(state.range(0)), d.stream), "cuMemAllocAsync");
+        return d.cuMemFreeAsync(block, d.stream);
+    });
+}
+
+void graph_of_kernels(benchmark::State& state) {
+    const Driver& d = driver();
+    CUgraph graph = nullptr;
+    CUgraphExec executable = nullptr;
+    ok(d.cuStreamBeginCapture_v2(d.stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+    for (int i = 0; i < state.range(0); ++i) {
+        ok(launch(d), "cuLaunchKernel");
+    }
+    ok(d.cuStreamEndCapture(d.stream, &graph), "cuStreamEndCapture");
+    ok(d.cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiate");
+    for (auto _ : state) {
+        ok(d.cuGraphLaunch(executable, d.stream), "cuGraphLaunch");
+        ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
+    }
+    ok(d.cuGraphExecDestroy(executable), "cuGraphExecDestroy");
+    ok(d.cuGraphDestroy(graph), "cuGraphDestroy");
+}
+
 void copy_to_device(benchmark::State& state) {
     const Driver& d = driver();
     const std::vector<char> data(static_cast<std::size_t>(state.range(0)));
@@ -89,13 +176,60 @@ void copy_to_host(benchmark::State& state) {
     state.SetBytesProcessed(state.iterations() * state.range(0));
 }
 
+// Pinned memory, written to once before: pages that nobody has touched cost their own time.
+class Pinned {
+  public:
+    Pinned(const Driver& d, std::size_t bytes) : driver_(d) {
+        ok(d.cuMemAllocHost_v2(&data_, bytes), "cuMemAllocHost");
+        std::memset(data_, 1, bytes);
+    }
+    ~Pinned() { driver_.cuMemFreeHost(data_); }
+    Pinned(const Pinned&) = delete;
+    Pinned& operator=(const Pinned&) = delete;
+    void* data() const { return data_; }
+
+  private:
+    const Driver& driver_;
+    void* data_ = nullptr;
+};
+
+void copy_pinned_to_device(benchmark::State& state) {
+    const Driver& d = driver();
+    const auto bytes = static_cast<std::size_t>(state.range(0));
+    const Pinned data(d, bytes);
+    for (auto _ : state) {
+        ok(d.cuMemcpyHtoDAsync_v2(d.memory, data.data(), bytes, d.stream), "cuMemcpyHtoDAsync");
+        ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
+    }
+    state.SetBytesProcessed(state.iterations() * state.range(0));
+}
+
+void copy_to_pinned(benchmark::State& state) {
+    const Driver& d = driver();
+    const auto bytes = static_cast<std::size_t>(state.range(0));
+    const Pinned data(d, bytes);
+    for (auto _ : state) {
+        ok(d.cuMemcpyDtoHAsync_v2(data.data(), d.memory, bytes, d.stream), "cuMemcpyDtoHAsync");
+        ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
+    }
+    state.SetBytesProcessed(state.iterations() * state.range(0));
+}
+
 BENCHMARK(call_local)->UseRealTime();
 BENCHMARK(call_round_trip)->UseRealTime();
 BENCHMARK(launch_deferred)->UseRealTime();
-BENCHMARK(event_record_deferred)->UseRealTime();
+BENCHMARK(launch_sustained)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(launch_sustained_threads)->Arg(4)->UseRealTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(launch_and_synchronize)->UseRealTime();
-BENCHMARK(copy_to_device)->Arg(4)->Arg(64 << 10)->Arg(16 << 20)->UseRealTime();
-BENCHMARK(copy_to_host)->Arg(4)->Arg(64 << 10)->Arg(16 << 20)->UseRealTime();
+BENCHMARK(allocate_and_free)->Arg(1 << 20)->UseRealTime();
+BENCHMARK(allocate_and_free_in_stream)->Arg(1 << 20)->UseRealTime();
+BENCHMARK(event_record_deferred)->UseRealTime();
+BENCHMARK(event_query)->UseRealTime();
+BENCHMARK(copy_pinned_to_device)->Arg(4)->Arg(64 << 10)->Arg(256 << 20)->UseRealTime();
+BENCHMARK(copy_to_pinned)->Arg(4)->Arg(64 << 10)->Arg(256 << 20)->UseRealTime();
+BENCHMARK(copy_to_device)->Arg(4)->Arg(64 << 10)->Arg(256 << 20)->UseRealTime();
+BENCHMARK(copy_to_host)->Arg(4)->Arg(64 << 10)->Arg(256 << 20)->UseRealTime();
+BENCHMARK(graph_of_kernels)->Arg(50)->UseRealTime();
 
 }  // namespace
 }  // namespace gpupool::benchmarks

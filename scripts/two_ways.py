@@ -1,0 +1,103 @@
+"""One command natively and through gpupool: what the scripts that compare the two ways share."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass
+class Outcome:
+    passed: bool
+    text: str  # "ok", "exit 1", "signal 11", "time limit"
+    seconds: float
+    output: str
+
+
+def run_command(command, environment, limit_s):
+    started = time.monotonic()
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                                   env=environment, start_new_session=True)
+        try:
+            status = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        seconds = time.monotonic() - started
+        try:  # what it left behind goes with it, at its end as at its limit
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+        log.seek(0)
+        output = log.read().decode(errors="replace")
+    if status is None:
+        return Outcome(False, "time limit", seconds, output)
+    text = "ok" if status == 0 else f"exit {status}" if status > 0 else f"signal {-status}"
+    return Outcome(status == 0, text, seconds, output)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """gpupoold on a free port, for as long as the `with` block lasts."""
+
+    def __init__(self, bundle, driver, log):
+        self.address = f"127.0.0.1:{free_port()}"
+        self.log = log
+        with open(log, "wb") as file:
+            self.process = subprocess.Popen(
+                [bundle / "bin/gpupoold", "--listen", self.address, "--driver", driver],
+                stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+
+    def __enter__(self):
+        host, port = self.address.split(":")
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                break
+            try:
+                socket.create_connection((host, int(port)), 1).close()
+                return self
+            except OSError:
+                time.sleep(0.1)
+        tail = Path(self.log).read_text(errors="replace")[-2000:]
+        self.__exit__()
+        sys.exit(f"gpupoold did not begin to listen on {self.address}:\n{tail}")
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def native_environment(libraries):
+    # Whatever points at gpupool must not reach the native runs.
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith("GPUPOOL_") and name not in ("TRITON_LIBCUDA_PATH", "NUMBA_CUDA_DRIVER")}
+    if libraries:
+        environment["LD_LIBRARY_PATH"] = ":".join([*libraries, environment.get("LD_LIBRARY_PATH", "")]).rstrip(":")
+    return environment
+
+
+def through_gpupool(bundle, server, command):
+    """The command line that runs `command` on `server`, by the bundle's own client."""
+    return [str(bundle / "bin/gpupool"), "run", "--server", server.address, "--", *command]
+
+
+def require_bundle(bundle):
+    for program in ("gpupoold", "gpupool"):
+        if not (bundle / "bin" / program).is_file():
+            sys.exit(f"{bundle} is no bundle: it has no bin/{program} (scripts/bundle makes one)")
