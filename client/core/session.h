@@ -83,7 +83,7 @@ class Session final : public wire::Receiver {
             codec::Writer out(place);
             out.value(header);
             body(out);
-        });
+        }, reply_wanted ? wire::Promptness::now : wire::Promptness::soon);
         return sent ? CUDA_SUCCESS : kSessionLost;
     }
 

@@ -93,8 +93,9 @@ void ReplySlot::expect() {
 }
 
 ReplySlot::Reply& ReplySlot::wait() {
+    (void)spin_.until([this] { return there_.load(std::memory_order_acquire); });
     std::unique_lock lock(mutex_);
-    arrived_.wait(lock, [&] { return there_; });
+    arrived_.wait(lock, [&] { return there_.load(std::memory_order_relaxed); });
     expected_ = false;
     return reply_;
 }

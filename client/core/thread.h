@@ -6,11 +6,13 @@
 // Threads: everything here is the owning thread's, except the reply slot, which the receiving thread fills.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <vector>
 
+#include "common/spin.h"
 #include "protocol/calls/cuda_api.h"
 #include "protocol/codec/record.h"
 
@@ -37,7 +39,9 @@ class ReplySlot {
   private:
     std::mutex mutex_;
     std::condition_variable arrived_;
-    bool expected_ = false, there_ = false;
+    bool expected_ = false;
+    std::atomic<bool> there_{false};  // set with the mutex held; looked at without
+    Spin spin_;                       // the waiting thread's
     Reply reply_;
 };
 

@@ -33,6 +33,10 @@ class Connection {
     // Sends all of `buffers`, in order; waits while the peer does not take them.
     virtual Status send(std::span<const ConstBuffer> buffers) = 0;
 
+    // Sends as much of `buffers` as goes without waiting, and says how many bytes that were. A transport without such a
+    // way takes nothing.
+    virtual Result<std::size_t> send_some(std::span<const ConstBuffer> /*buffers*/) { return std::size_t{0}; }
+
     // Receives at least one byte into `buffer`, as much as has arrived; waits until there is one. Zero-sized buffers
     // are a caller's bug. An orderly end by the peer is `ErrorCode::closed`.
     virtual Result<std::size_t> receive(MutableBuffer buffer) = 0;

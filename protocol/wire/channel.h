@@ -2,7 +2,8 @@
 //
 // Sending: any thread appends; the order of appends is the order on the wire (the session's total order). A pump thread
 // drains what was appended as fast as the connection takes it: whatever accumulated while the last write was under way
-// becomes the next one, so batching needs no timer. Every retained frame stays in memory until the peer has
+// becomes the next one, so batching needs no timer. Who is going to wait for an answer sends from its own thread instead
+// (`Promptness::now`), which saves waking the pump; what the connection does not take at once is the pump's. Every retained frame stays in memory until the peer has
 // acknowledged it; when `Limits::retained_bytes` are outstanding, `append` waits: back-pressure, never growth.
 //
 // Receiving: a thread of its own reads, checks sequence and CRC, and calls the `Receiver`. It never waits for the
@@ -65,6 +66,13 @@ struct Limits {
     bool resume = false;
 };
 
+// When an appended record leaves.
+enum class Promptness {
+    soon,   // the pump takes it
+    now,    // this thread sends it, as far as that goes without waiting
+    later,  // with whatever is sent next: nudge() follows
+};
+
 struct Counters {
     std::uint64_t frames_sent = 0, frames_received = 0;
     std::uint64_t bytes_sent = 0, bytes_received = 0;
@@ -86,12 +94,15 @@ class Channel {
     // under the lock that makes the order: `fill` only copies. Records are 8-byte aligned and never split; zeros fill
     // the gap to the next one.
     template <class Fill>
-    Status append(FrameType type, std::size_t bytes, Fill&& fill) {
+    Status append(FrameType type, std::size_t bytes, Fill&& fill, Promptness promptness = Promptness::soon) {
         return append_erased(
-            type, bytes,
+            type, bytes, promptness,
             [](void* context, std::byte* place) { (*static_cast<std::remove_reference_t<Fill>*>(context))(place); },
             const_cast<void*>(static_cast<const void*>(std::addressof(fill))));
     }
+
+    // Sends what was appended, as far as that goes without waiting. Any thread, a Receiver's as well.
+    void nudge();
 
     // Appends a frame of its own: commands, replies or control.
     Status append_frame(FrameType type, std::span<const std::byte> payload);
@@ -119,7 +130,7 @@ class Channel {
 
   private:
     using Fill = void (*)(void* context, std::byte* place);
-    Status append_erased(FrameType type, std::size_t bytes, Fill fill, void* context);
+    Status append_erased(FrameType type, std::size_t bytes, Promptness promptness, Fill fill, void* context);
 
     struct State;
     std::unique_ptr<State> state_;

@@ -50,6 +50,16 @@ void Batch::build(std::uint64_t acknowledged) {
     }
 }
 
+void Batch::drop(std::size_t bytes) {
+    while (bytes > 0) {
+        transport::ConstBuffer& first = buffers.front();
+        const std::size_t part = std::min(bytes, first.size());
+        first = first.subspan(part);
+        bytes -= part;
+        if (first.empty()) buffers.erase(buffers.begin());
+    }
+}
+
 // Waits until `bytes` more may be retained, behind those that already wait.
 Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes) {
     const auto over = [&] { return phase == Phase::ended || closing; };
@@ -64,6 +74,10 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes) {
         if (outbox.fits(bytes, 2 * limits.retained_bytes)) return {};
         return Error{ErrorCode::limit_exceeded, "too much unacknowledged data for an answer from a receiving thread"};
     }
+    // What makes room is that the peer acknowledges, so all must be on its way.
+    pump_asleep = false;
+    news.fetch_add(1, std::memory_order_relaxed);
+    pump_wake.notify_one();
     const auto ticket = next_ticket++;
     room.wait(lock, [&] { return ticket == serving_ticket && (over() || outbox.fits(bytes, limits.retained_bytes)); });
     ++serving_ticket;
@@ -75,11 +89,12 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes) {
 void Channel::State::unlock_and_wake(Lock& lock) {
     const bool wake = pump_asleep;
     pump_asleep = false;
+    news.fetch_add(1, std::memory_order_relaxed);
     lock.unlock();
     if (wake) pump_wake.notify_one();
 }
 
-Status Channel::append_erased(FrameType type, std::size_t bytes, Fill fill, void* context) {
+Status Channel::append_erased(FrameType type, std::size_t bytes, Promptness promptness, Fill fill, void* context) {
     if (!carries_records(type) || bytes == 0) {
         return Error{ErrorCode::internal, "only commands and replies carry records, and none is empty"};
     }
@@ -94,6 +109,11 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Fill fill, void
     std::byte* place = state.outbox.add_record(type, padded);
     std::memset(place + padded - 8, 0, 8);
     fill(context, place);
+    if (promptness == Promptness::later) return {};
+    if (promptness == Promptness::now && state.can_send()) {
+        state.send_without_waiting(lock);
+        if (!state.batch_left && !state.can_send()) return {};
+    }
     state.unlock_and_wake(lock);
     return {};
 }
@@ -155,27 +175,27 @@ bool Channel::State::can_send() const {
     return phase == Phase::open && !sending && (outbox.has_unsent() || ack_urgent);
 }
 
-// Takes the sending role, sends what has accumulated (at least an acknowledgement), gives the role back.
-void Channel::State::send_batch(Lock& lock) {
+// Takes the sending role and collects what has accumulated (at least an acknowledgement). Leaves unlocked.
+void Channel::State::begin_batch(Lock& lock) {
     sending = true;
     outbox.collect(batch.frames, Batch::kMaxFrames, Batch::kMaxBytes);
-    const std::uint64_t acknowledging = received;
-    const auto to = connection;
+    batch_acknowledges = received;
     lock.unlock();
+    batch.build(batch_acknowledges);
+}
 
-    batch.build(acknowledging);
-    auto status = to->send(batch.buffers);
-
+// Locks again and gives the role back.
+void Channel::State::end_batch(Lock& lock, const Status& status) {
     Graveyard graveyard;
     lock.lock();
-    sending = false;
+    sending = batch_left = false;
     outbox.batch_done(status.ok(), !limits.resume, graveyard);
     if (status) {
         ++writes;
         frames_sent += std::max<std::size_t>(batch.frames.size(), 1);
         bytes_sent += batch.total_bytes;
-        acknowledged_to_peer = acknowledging;
-        if (received == acknowledging) {
+        acknowledged_to_peer = batch_acknowledges;
+        if (received == batch_acknowledges) {
             ack_urgent = false;
             received_since_ack_bytes = 0;
         }
@@ -190,6 +210,38 @@ void Channel::State::send_batch(Lock& lock) {
         graveyard.clear();
         lock.lock();
     }
+}
+
+void Channel::State::send_batch(Lock& lock) {
+    const auto to = connection;
+    if (batch_left) {
+        lock.unlock();
+    } else {
+        begin_batch(lock);
+    }
+    end_batch(lock, to->send(batch.buffers));
+}
+
+// What the connection does not take at once is left to the pump, and the sending role with it. Leaves locked.
+void Channel::State::send_without_waiting(Lock& lock) {
+    const auto to = connection;
+    begin_batch(lock);
+    const auto taken = to->send_some(batch.buffers);
+    if (taken && *taken < batch.total_bytes) {
+        batch.drop(*taken);
+        lock.lock();
+        batch_left = true;
+        return;
+    }
+    end_batch(lock, taken ? Status() : Status(taken.error()));
+}
+
+void Channel::nudge() {
+    State& state = *state_;
+    State::Lock lock(state.mutex);
+    if (!state.can_send()) return;
+    state.send_without_waiting(lock);
+    if (state.batch_left || state.can_send()) state.unlock_and_wake(lock);
 }
 
 Status Channel::flush() {
@@ -210,13 +262,26 @@ Status Channel::flush() {
     return {};
 }
 
+// Looks for more to send before the pump sleeps.
+void Channel::State::look_for_work(Lock& lock) {
+    const std::uint64_t seen = news.load(std::memory_order_relaxed);
+    lock.unlock();
+    (void)pump_spin.until([&] { return news.load(std::memory_order_relaxed) != seen; });
+    lock.lock();
+}
+
 void Channel::State::run_pump() {
     Lock lock(mutex);
-    bool lingered = false;
-    while (!stopping) {
-        if (can_send()) {
+    bool lingered = false, looked = false;
+    while (!stopping || batch_left) {
+        if (batch_left || can_send()) {
             send_batch(lock);
-            lingered = false;
+            lingered = looked = false;
+            continue;
+        }
+        if (!looked) {
+            look_for_work(lock);
+            looked = true;
             continue;
         }
         // After activity the pump sleeps lightly for a moment, which makes it the timer of acknowledgements that find

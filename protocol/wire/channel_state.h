@@ -7,7 +7,7 @@
 // Threads: `mutex` guards every member that is neither const nor said to be otherwise. It is never held across a call
 // of
 //   the connection, of the Receiver or of a `done`. Two roles pass between threads: whoever set `sending` may use the
-//   batch and send on `connection`; the reader alone receives.
+//   batch and send on `connection` (with `batch_left` it has passed that on to the pump); the reader alone receives.
 // Life: open -> (broken -> open by attach())* -> ended. `broken` exists only with Limits::resume.
 #pragma once
 
@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/spin.h"
 #include "protocol/wire/channel.h"
 #include "protocol/wire/outbox.h"
 
@@ -43,6 +44,9 @@ struct Batch {
     std::vector<OutFrame> frames;
     std::array<std::array<std::byte, kHeaderBytes>, kMaxFrames> headers;
     std::array<std::array<std::byte, sizeof(BulkHeader)>, kMaxFrames> bulk_headers;
+    // The first `bytes` have been sent.
+    void drop(std::size_t bytes);
+
     std::vector<transport::ConstBuffer> buffers;
     std::size_t total_bytes = 0;
 };
@@ -64,7 +68,11 @@ struct Channel::State {
     Status append_own_frame(OutFrame frame);
     void unlock_and_wake(Lock& lock);
     [[nodiscard]] bool can_send() const;
+    void begin_batch(Lock& lock);
+    void end_batch(Lock& lock, const Status& status);
     void send_batch(Lock& lock);
+    void send_without_waiting(Lock& lock);
+    void look_for_work(Lock& lock);
     void run_pump();
 
     // channel_receive.cpp
@@ -99,6 +107,10 @@ struct Channel::State {
     Outbox outbox;
     bool sending = false;
     Batch batch;                    // whoever set `sending`
+    bool batch_left = false;        // begun by a thread that may not wait; `sending` is the pump's now
+    std::uint64_t batch_acknowledges = 0;
+    std::atomic<std::uint64_t> news{0};  // that the pump may look for without the lock
+    Spin pump_spin;                      // the pump's
     std::uint64_t next_ticket = 0;  // appends that wait for room go on in the order they came
     std::uint64_t serving_ticket = 0;
     bool pump_asleep = false;

@@ -12,6 +12,7 @@ bool Inbox::push(std::shared_ptr<Frame> frame) {
     }
     bytes_ += frame->bytes;
     frames_.push_back(std::move(frame));
+    news_.store(true, std::memory_order_release);
     lock.unlock();
     not_empty_.notify_one();
     return true;
@@ -21,6 +22,7 @@ void Inbox::post(std::function<void()> job) {
     {
         const std::lock_guard lock(mutex_);
         jobs_.push_back(std::move(job));
+        news_.store(true, std::memory_order_release);
     }
     not_empty_.notify_one();
 }
@@ -29,6 +31,7 @@ void Inbox::poke() {
     {
         const std::lock_guard lock(mutex_);
         poked_ = true;
+        news_.store(true, std::memory_order_release);
     }
     not_empty_.notify_one();
 }
@@ -37,6 +40,7 @@ void Inbox::close() {
     {
         const std::lock_guard lock(mutex_);
         closed_ = true;
+        news_.store(true, std::memory_order_release);
     }
     not_empty_.notify_all();
     not_full_.notify_all();
@@ -44,8 +48,12 @@ void Inbox::close() {
 
 Inbox::Batch Inbox::take() {
     Batch batch;
+    if (!news_.load(std::memory_order_acquire)) {
+        return batch;
+    }
     {
         const std::lock_guard lock(mutex_);
+        news_.store(false, std::memory_order_relaxed);
         batch.frames.swap(frames_);
         batch.jobs.swap(jobs_);
         batch.poked = std::exchange(poked_, false);
@@ -63,6 +71,9 @@ void Inbox::wait(std::chrono::microseconds patience) {
 }
 
 void Inbox::wait() {
+    if (spin_.until([this] { return news_.load(std::memory_order_acquire); })) {
+        return;
+    }
     std::unique_lock lock(mutex_);
     not_empty_.wait(lock, [&] { return ready(); });
 }

@@ -6,6 +6,7 @@
 // Threads: any thread posts, the dispatcher takes.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -14,6 +15,7 @@
 #include <mutex>
 #include <vector>
 
+#include "common/spin.h"
 #include "server/worker/command.h"
 
 namespace gpupool::worker {
@@ -50,6 +52,8 @@ class Inbox {
     std::vector<std::shared_ptr<Frame>> frames_;
     std::vector<std::function<void()>> jobs_;
     std::size_t bytes_ = 0;
+    std::atomic<bool> news_{false};  // something came since the last take(); looked at without the mutex
+    Spin spin_;                      // the dispatcher's
     bool poked_ = false;
     bool closed_ = false;
 };

@@ -302,6 +302,13 @@ bool Scheduler::poll() {
     return poll_loose() || moved;
 }
 
+bool Scheduler::awaited() const {
+    return !loose_.empty() || std::any_of(busy_.begin(), busy_.end(), [](const StreamState* stream) {
+        return !stream->held.empty() || std::any_of(stream->completions.begin(), stream->completions.end(),
+                                                    [](const Completion& completion) { return bool{completion.action}; });
+    });
+}
+
 void Scheduler::when_complete(StreamState& stream, Action action) {
     if (stream.held.empty() && !full(stream, 1)) {
         mark(stream, std::move(action));

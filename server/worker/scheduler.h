@@ -88,6 +88,8 @@ class Scheduler {
     // Looks at the driver; true when anything completed.
     bool poll();
     [[nodiscard]] bool waiting() const { return !busy_.empty() || !loose_.empty(); }
+    // Is anything outstanding whose end something waits for, and not only the credit of a stream?
+    [[nodiscard]] bool awaited() const;
 
     [[nodiscard]] bool is_open(std::uint64_t operation) const { return open_.contains(operation); }
 

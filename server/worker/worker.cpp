@@ -1,11 +1,13 @@
 #include "server/worker/worker.h"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "common/log.h"
+#include "common/spin.h"
 #include "protocol/calls/table.h"
 #include "protocol/codec/cursor.h"
 #include "server/worker/dispatch_table.h"
@@ -18,10 +20,12 @@ constexpr std::size_t kPollEvery = 256;  // commands, so that a long batch does 
 // Of commands that wait, far above what a client sends before it hears that it should wait. Ending the session is all
 // that is left: the data that would let the work begin lies behind more commands.
 constexpr std::size_t kMaxHeldBytes = 768u << 20;
-constexpr unsigned kSpinRounds = 64;
+// How long the dispatcher looks without a pause for what somebody waits for, and then with short pauses.
+constexpr std::chrono::microseconds kLookFor{1000};
+constexpr std::chrono::milliseconds kLookNowAndThenFor{50};
 constexpr std::chrono::microseconds kShortPause{20};
 constexpr std::chrono::microseconds kLongPause{500};
-constexpr unsigned kShortPauses = 100;
+constexpr unsigned long kTimerSlack_ns = 1000;  // the kernel's 50 us by default would make every short pause a long one
 
 wire::Limits channel_limits() {
     wire::Limits limits;
@@ -94,7 +98,8 @@ void Worker::stop(const std::string& why) {
 }
 
 void Worker::loop() {
-    unsigned idle_rounds = 0;
+    ::prctl(PR_SET_TIMERSLACK, kTimerSlack_ns);
+    std::optional<std::chrono::steady_clock::time_point> idle_since;
     while (!ending_) {
         Inbox::Batch batch = inbox.take();
         bool moved = !batch.empty();
@@ -110,29 +115,34 @@ void Worker::loop() {
         moved = scheduler.poll() || moved;
         moved = graph_turns.poll() || moved;
         moved = host_mirrors.watch([this](auto record) { send_host_change(record); }) || moved;
+        channel_->nudge();
         if (moved) {
-            idle_rounds = 0;
+            idle_since.reset();
         } else {
-            pause(idle_rounds);
+            pause(idle_since);
         }
     }
 }
 
-// The driver can only be asked, so while something is outstanding the dispatcher looks again and again: first at once,
-// then after short sleeps, then longer ones. With nothing outstanding it sleeps until a frame comes.
-void Worker::pause(unsigned& idle_rounds) {
-    static const bool may_spin = std::thread::hardware_concurrency() > 2;
-    ++idle_rounds;
+// The driver can only be asked, so while something is outstanding the dispatcher looks again and again: first at once
+// where processors are to spare, then after short sleeps, then longer ones. With nothing outstanding it sleeps until a
+// frame comes.
+void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_since) {
     if (!scheduler.waiting()) {
         if (host_mirrors.empty()) {
             inbox.wait();
         } else {
             inbox.wait(kLongPause);  // a kernel may write for a program that only looks
         }
-    } else if (may_spin && idle_rounds < kSpinRounds) {
-        std::this_thread::yield();
+        return;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    const auto idle_for = now - idle_since.value_or(now);
+    idle_since = idle_since.value_or(now);
+    if (idle_for < kLookFor && spinning_pays() && scheduler.awaited()) {
+        spin_pause();
     } else {
-        inbox.wait(idle_rounds < kShortPauses ? kShortPause : kLongPause);
+        inbox.wait(idle_for < kLookNowAndThenFor ? kShortPause : kLongPause);
     }
 }
 
@@ -164,6 +174,7 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
             since_poll = 0;
             scheduler.run_held();
             scheduler.poll();
+            channel_->nudge();
         }
     }
     return true;
@@ -268,7 +279,7 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
     const Status sent = channel_->append(wire::FrameType::replies, reply.bytes, [&](std::byte* place) {
         std::memcpy(place, &reply, sizeof reply);
         write(place + sizeof reply);
-    });
+    }, wire::Promptness::later);
     if (!sent) {
         stop(sent.error().message);
     }
@@ -306,7 +317,7 @@ void Worker::notify_bytes(codec::NoticeType type, const void* notice, std::size_
         codec::Writer out(place);
         out.value(header);
         out.bytes(notice, bytes);
-    });
+    }, wire::Promptness::later);
     if (!sent) {
         stop(sent.error().message);
     }

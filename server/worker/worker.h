@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -159,7 +160,7 @@ class Worker final : public wire::Receiver {
 
     void loop();
     bool take_frame(const std::shared_ptr<Frame>& frame);
-    void pause(unsigned& idle_rounds);
+    void pause(std::optional<std::chrono::steady_clock::time_point>& idle_since);
     CUresult take_latched(const Command& command);
     void send_host_change(std::span<const std::byte> record);
     void send_output(DeviceOutput* output, codec::NoticeType type);

@@ -80,6 +80,17 @@ Status FaultyConnection::send(std::span<const ConstBuffer> buffers) {
     return {};
 }
 
+// A piece at most, so that what is left behind is often the greater part. A line takes everything later; cuts and
+// damage are counted in whole sends.
+Result<std::size_t> FaultyConnection::send_some(std::span<const ConstBuffer> buffers) {
+    if (cut_) return cut_error();
+    if (line_ || faults_.cut_after_sent || faults_.corrupt_sent_at || buffers.empty()) return std::size_t{0};
+    if (faults_.split_bytes == 0) return inner_->send_some(buffers);
+    const ConstBuffer first = buffers.front();
+    const ConstBuffer piece[] = {first.first(std::min(first.size(), pick(send_random_, faults_.split_bytes)))};
+    return inner_->send_some(piece);
+}
+
 Result<std::size_t> FaultyConnection::receive(MutableBuffer buffer) {
     if (cut_) return cut_error();
     if (faults_.split_bytes) buffer = buffer.first(std::min(buffer.size(), pick(receive_random_, faults_.split_bytes)));

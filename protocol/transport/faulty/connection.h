@@ -39,6 +39,7 @@ class FaultyConnection final : public Connection {
     ~FaultyConnection() override;
 
     Status send(std::span<const ConstBuffer> buffers) override;
+    Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override;
     Result<std::size_t> receive(MutableBuffer buffer) override;
     void set_receive_deadline(Clock::time_point deadline) noexcept override { inner_->set_receive_deadline(deadline); }
     void shutdown() noexcept override;

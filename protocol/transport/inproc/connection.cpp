@@ -18,16 +18,24 @@ class Pipe {
         std::unique_lock lock(mutex_);
         while (!data.empty()) {
             writable_.wait(lock, [&] { return used_ < capacity_ || writer_gone_ || reader_gone_; });
-            if (writer_gone_) return Error{ErrorCode::closed, "the connection was closed"};
-            if (reader_gone_) return Error{ErrorCode::closed, "the connection was broken by the other side"};
-            const std::size_t tail = (head_ + used_) % capacity_;
-            const std::size_t count = std::min({data.size(), capacity_ - used_, capacity_ - tail});
-            std::memcpy(ring_.get() + tail, data.data(), count);
-            used_ += count;
-            data = data.subspan(count);
-            readable_.notify_one();
+            const auto taken = take(data);
+            if (!taken) return taken.error();
+            data = data.subspan(*taken);
         }
         return {};
+    }
+
+    // What fits now.
+    Result<std::size_t> write_some(ConstBuffer data) {
+        const std::lock_guard lock(mutex_);
+        std::size_t total = 0;
+        while (total < data.size()) {  // twice at most before it is full: the ring may wrap
+            const auto taken = take(data.subspan(total));
+            if (!taken) return taken;
+            if (*taken == 0) break;
+            total += *taken;
+        }
+        return total;
     }
 
     Result<std::size_t> read(MutableBuffer buffer, Clock::time_point deadline) {
@@ -56,6 +64,17 @@ class Pipe {
     void close_reader() noexcept { close(reader_gone_); }
 
   private:
+    Result<std::size_t> take(ConstBuffer data) {
+        if (writer_gone_) return Error{ErrorCode::closed, "the connection was closed"};
+        if (reader_gone_) return Error{ErrorCode::closed, "the connection was broken by the other side"};
+        const std::size_t tail = (head_ + used_) % capacity_;
+        const std::size_t count = std::min({data.size(), capacity_ - used_, capacity_ - tail});
+        std::memcpy(ring_.get() + tail, data.data(), count);
+        used_ += count;
+        readable_.notify_one();
+        return count;
+    }
+
     void close(bool& side) noexcept {
         const std::lock_guard lock(mutex_);
         side = true;
@@ -82,6 +101,16 @@ class InprocConnection final : public Connection {
     Status send(std::span<const ConstBuffer> buffers) override {
         for (const auto& buffer : buffers) GPUPOOL_TRY(out_->write(buffer));
         return {};
+    }
+    Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override {
+        std::size_t total = 0;
+        for (const auto& buffer : buffers) {
+            const auto taken = out_->write_some(buffer);
+            if (!taken) return taken;
+            total += *taken;
+            if (*taken < buffer.size()) break;
+        }
+        return total;
     }
     Result<std::size_t> receive(MutableBuffer buffer) override { return in_->read(buffer, deadline_); }
     void set_receive_deadline(Clock::time_point deadline) noexcept override { deadline_ = deadline; }

@@ -86,27 +86,37 @@ Error TcpConnection::failure(const char* operation, int errno_value) const {
     return system_error(fmt::format("{} ({})", operation, peer_), errno_value);
 }
 
-Status TcpConnection::send(std::span<const ConstBuffer> buffers) {
+// One system call's worth of `buffers`, the first of which is done to `done_bytes`. Zero when nothing is left.
+Result<std::size_t> TcpConnection::send_once(std::span<const ConstBuffer> buffers, std::size_t done_bytes, int flags) {
     std::array<iovec, kMaxPieces> pieces;
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < buffers.size() && count < kMaxPieces; ++i) {
+        const auto buffer = i == 0 ? buffers[i].subspan(done_bytes) : buffers[i];
+        if (!buffer.empty()) pieces[count++] = {const_cast<std::byte*>(buffer.data()), buffer.size()};
+    }
+    if (count == 0) return std::size_t{0};  // kMaxPieces is never reached by empty buffers
+    msghdr message{};
+    message.msg_iov = pieces.data();
+    message.msg_iovlen = count;
+    for (;;) {
+        const ssize_t sent = ::sendmsg(descriptor_, &message, MSG_NOSIGNAL | flags);
+        if (sent >= 0) return static_cast<std::size_t>(sent);
+        if ((flags & MSG_DONTWAIT) != 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::size_t{0};
+        if (errno != EINTR) return failure("send", errno);
+    }
+}
+
+Result<std::size_t> TcpConnection::send_some(std::span<const ConstBuffer> buffers) {
+    return send_once(buffers, 0, MSG_DONTWAIT);
+}
+
+Status TcpConnection::send(std::span<const ConstBuffer> buffers) {
     std::size_t done_bytes = 0;  // of buffers.front()
     while (!buffers.empty()) {
-        std::size_t count = 0;
-        for (std::size_t i = 0; i < buffers.size() && count < kMaxPieces; ++i) {
-            const auto buffer = i == 0 ? buffers[i].subspan(done_bytes) : buffers[i];
-            if (!buffer.empty()) pieces[count++] = {const_cast<std::byte*>(buffer.data()), buffer.size()};
-        }
-        if (count == 0) {  // kMaxPieces is never reached by empty buffers, so nothing is left
-            return {};
-        }
-        msghdr message{};
-        message.msg_iov = pieces.data();
-        message.msg_iovlen = count;
-        const ssize_t sent = ::sendmsg(descriptor_, &message, MSG_NOSIGNAL);
-        if (sent < 0) {
-            if (errno == EINTR) continue;
-            return failure("send", errno);
-        }
-        done_bytes += static_cast<std::size_t>(sent);
+        const auto sent = send_once(buffers, done_bytes, 0);
+        if (!sent) return sent.error();
+        if (*sent == 0) return {};
+        done_bytes += *sent;
         while (!buffers.empty() && done_bytes >= buffers.front().size()) {
             done_bytes -= buffers.front().size();
             buffers = buffers.subspan(1);
@@ -127,8 +137,13 @@ Status TcpConnection::wait_readable() {
 
 Result<std::size_t> TcpConnection::receive(MutableBuffer buffer) {
     if (deadline_ != kNoDeadline) GPUPOOL_TRY(wait_readable());
-    for (;;) {
-        const ssize_t received = ::recv(descriptor_, buffer.data(), buffer.size(), 0);
+    ssize_t received = -1;
+    const bool there = spin_.until([&] {
+        received = ::recv(descriptor_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+        return received >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+    });
+    for (bool looked = there;; looked = false) {
+        if (!looked) received = ::recv(descriptor_, buffer.data(), buffer.size(), 0);
         // What had arrived before our own shutdown is still readable, but its reader has been told to stop.
         if (shut_down_.load(std::memory_order_acquire)) return failure("receive", 0);
         if (received > 0) return static_cast<std::size_t>(received);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "common/spin.h"
 #include "protocol/transport/connection.h"
 
 namespace gpupool::transport::tcp {
@@ -26,6 +27,7 @@ class TcpConnection final : public Connection {
     TcpConnection& operator=(const TcpConnection&) = delete;
 
     Status send(std::span<const ConstBuffer> buffers) override;
+    Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override;
     Result<std::size_t> receive(MutableBuffer buffer) override;
     void set_receive_deadline(Clock::time_point deadline) noexcept override { deadline_ = deadline; }
     void shutdown() noexcept override;
@@ -33,13 +35,15 @@ class TcpConnection final : public Connection {
     [[nodiscard]] int native_handle() const noexcept override { return descriptor_; }
 
   private:
+    Result<std::size_t> send_once(std::span<const ConstBuffer> buffers, std::size_t done_bytes, int flags);
     Status wait_readable();
     [[nodiscard]] Error failure(const char* operation, int errno_value) const;
 
     const int descriptor_;
     const std::string peer_;
     std::atomic<bool> shut_down_{false};
-    Clock::time_point deadline_ = kNoDeadline;  // the receiving thread's
+    Clock::time_point deadline_ = kNoDeadline;  // these two are the receiving thread's
+    Spin spin_;
 };
 
 }  // namespace gpupool::transport::tcp
