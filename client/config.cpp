@@ -1,17 +1,14 @@
 #include "client/config.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <string_view>
 
 #include "common/environment.h"
-#include "common/unique_fd.h"
+#include "common/files.h"
 #include "common/units.h"
+#include "protocol/transport/endpoint.h"
 
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
@@ -24,6 +21,7 @@ constexpr std::size_t max_config_bytes = 64 * 1024;
 constexpr std::size_t max_token_bytes = 4096;
 constexpr std::chrono::milliseconds min_connect_timeout{1};
 constexpr std::chrono::milliseconds max_connect_timeout = std::chrono::minutes(10);
+constexpr std::chrono::milliseconds max_wait_when_full = std::chrono::hours(24);
 
 // What a settings source has said so far; the token's file is read only once it is known to be wanted.
 struct Draft {
@@ -41,35 +39,13 @@ std::string_view trim_end(std::string_view text) {
     return last == std::string_view::npos ? std::string_view() : text.substr(0, last + 1);
 }
 
-// The file's text; nullopt where there is no such file.
-Result<std::optional<std::string>> read_file(const std::string& path, std::size_t limit_bytes) {
-    const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!fd) {
-        if (errno == ENOENT || errno == ENOTDIR) return std::optional<std::string>();
-        return system_error("cannot read " + path, errno);
-    }
-    std::string text(limit_bytes + 1, '\0');
-    std::size_t length = 0;
-    while (length < text.size()) {
-        const ssize_t got = ::read(fd.get(), text.data() + length, text.size() - length);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return system_error("cannot read " + path, errno);
-        if (got == 0) break;
-        length += static_cast<std::size_t>(got);
-    }
-    if (length > limit_bytes) {
-        return Error{ErrorCode::limit_exceeded, fmt::format("{} is larger than {}", path, format_bytes(limit_bytes))};
-    }
-    text.resize(length);
-    return std::optional<std::string>(std::move(text));
-}
-
 Status set_server(Draft& draft, std::string_view value) {
     const auto colon = value.rfind(':');
     if (colon == 0 || colon + 1 == value.size()) {
         return invalid(fmt::format("'{}' is not HOST:PORT", value));
     }
-    draft.config.server = colon == std::string_view::npos ? fmt::format("{}:9470", value) : std::string(value);
+    draft.config.server =
+        colon == std::string_view::npos ? fmt::format("{}:{}", value, transport::kDefaultPort) : std::string(value);
     return {};
 }
 
@@ -96,7 +72,7 @@ Status set_memory(Draft& draft, std::string_view value) {
 }
 
 std::string file_name(std::string_view value) {
-    return std::string(value == "stderr" ? standard_error_name : value);
+    return std::string(value == "stderr" || value == "/dev/stderr" ? standard_error_name : value);
 }
 
 Status set_log(Draft& draft, std::string_view value) {
@@ -118,6 +94,14 @@ Status set_connect_timeout(Draft& draft, std::string_view value) {
         return invalid(fmt::format("'{}' is not between 1ms and 10m", value));
     }
     draft.config.connect_timeout = *timeout;
+    return {};
+}
+
+Status set_wait_when_full(Draft& draft, std::string_view value) {
+    auto wait = parse_duration(value);
+    if (!wait) return wait.error();
+    if (*wait > max_wait_when_full) return invalid(fmt::format("'{}' is more than 24h", value));
+    draft.config.wait_when_full = *wait;
     return {};
 }
 
@@ -160,6 +144,7 @@ constexpr std::array settings = {
     Setting{"log", "GPUPOOL_LOG", set_log},
     Setting{"log_level", "GPUPOOL_LOG_LEVEL", set_log_level},
     Setting{"connect_timeout", "GPUPOOL_CONNECT_TIMEOUT", set_connect_timeout},
+    Setting{"wait_when_full", "GPUPOOL_WAIT_WHEN_FULL", set_wait_when_full},
     Setting{"sync", "GPUPOOL_SYNC", set_sync},
     Setting{"trace", "GPUPOOL_TRACE", set_trace},
     Setting{"summary", "GPUPOOL_SUMMARY", set_summary},

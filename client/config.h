@@ -28,6 +28,7 @@ struct Config {
     std::string log_file;                       // empty: no log
     log::Level log_level = log::Level::info;
     std::chrono::milliseconds connect_timeout{5000};
+    std::chrono::milliseconds wait_when_full{0};  // for a place on a server that has none; 0: it is an error at once
     bool synchronous = false;  // every call waits for the server, so that errors appear where they are made
     std::string trace_file;    // one line per call; empty: off
     std::string summary_file;  // calls, bytes, waits and round trips at the end; empty: off

@@ -18,7 +18,7 @@
 #include <memory>
 #include <mutex>
 
-#include "common/unique_fd.h"
+#include "common/files.h"
 
 namespace gpupool::log {
 namespace {
@@ -83,8 +83,8 @@ Result<Level> parse_level(std::string_view text) {
 
 Status to_file(const std::string& path, Level level) {
     // Opened once ahead of spdlog: for errno's meaning, and because a log may hold what is nobody else's business.
-    const UniqueFd probe(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-    if (!probe) return system_error("cannot write the log file " + path, errno);
+    const auto probe = open_to_append(path, 0600);
+    if (!probe) return probe.error().within("the log file");
     try {
         install(std::make_shared<spdlog::sinks::basic_file_sink_st>(path), level);
     } catch (const std::exception& problem) {

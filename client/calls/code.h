@@ -1,9 +1,10 @@
-// Modules, libraries, kernels and functions as the client knows them.
+// What launches and graphs must know of functions and kernels.
+//
+// Threads: any.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -26,12 +27,6 @@ struct FunctionInfo {
 
 // Is the kernel's function in the current context known? Asking for it may make the driver load it.
 bool has_function(CUkernel kernel);
-
-// The image is on the server afterwards, under `hash`.
-CUresult send_image(std::span<const std::byte> image, ImageHash& hash);
-
-// A file's content and a NUL behind it (PTX is text); false when it cannot be read.
-bool read_file(const char* path, std::vector<char>& content);
 
 // Null when the handle is no function's.
 std::shared_ptr<const FunctionInfo> function_info(CUfunction function);

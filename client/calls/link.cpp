@@ -4,8 +4,8 @@
 #include <memory>
 #include <mutex>
 
-#include "client/calls/code.h"
 #include "client/calls/handlers.h"
+#include "client/calls/images.h"
 #include "client/calls/jit_options.h"
 #include "client/core/remote.h"
 
@@ -74,7 +74,7 @@ CUresult add(CUlinkState state, CUjitInputType type, const void* data, std::size
 CUresult add_file(CUlinkState state, CUjitInputType type, const char* path, unsigned count, CUjit_option* options,
                   void** values) {
     std::vector<char> content;
-    if (path == nullptr || !read_file(path, content)) {
+    if (path == nullptr || !read_image_file(path, content)) {
         return path == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_FILE_NOT_FOUND;
     }
     const std::size_t bytes = type == CU_JIT_INPUT_PTX ? content.size() : content.size() - 1;

@@ -62,8 +62,13 @@ CUresult allocate_host(void** pp, std::size_t bytes, unsigned flags) {
     if (place == MAP_FAILED) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    this_session().memory.add(
-        {reinterpret_cast<std::uint64_t>(place), bytes, MemoryKind::pinned, context->device, context, flags});
+    Session& s = this_session();
+    const auto address = reinterpret_cast<std::uint64_t>(place);
+    // Where memory could be mapped there was none: what was registered there is gone.
+    for (const MemoryRange& gone : s.memory.remove_registered(address, bytes)) {
+        end_mirror(s, gone.base);
+    }
+    s.memory.add({address, bytes, MemoryKind::pinned, context->device, context, flags});
     *pp = place;
     return CUDA_SUCCESS;
 }

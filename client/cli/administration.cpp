@@ -20,7 +20,6 @@ namespace {
 
 using transport::Clock;
 using transport::Connection;
-constexpr std::uint16_t kDefaultPort = 9470;
 
 Status send_message(Connection& connection, wire::FrameType type, capnp::MessageBuilder& message) {
     const auto words = capnp::messageToFlatArray(message);
@@ -64,8 +63,8 @@ ServerStatus read_status(const schema::ServerStatus::Reader& in) {
     for (const auto session : in.getSessions()) {
         status.sessions.push_back({session.getId().cStr(), session.getDevice(), session.getMemoryUsed(),
                                    session.getMemoryQuota(), session.getPeer().cStr(), session.getProcessName().cStr(),
-                                   session.getProcessId(), session.getUserName().cStr(), session.getAgeSeconds(),
-                                   session.getWorkerProcessId(), session.getState().cStr()});
+                                   session.getProcessId(), session.getUserName().cStr(), session.getUserId(),
+                                   session.getAgeSeconds(), session.getWorkerProcessId(), session.getState().cStr()});
     }
     return status;
 }
@@ -95,7 +94,7 @@ Result<ServerStatus> read_answer(const wire::ReceivedFrame& frame, const std::st
 Result<ServerStatus> ask_status(const std::string& server, const std::string& token,
                                 std::chrono::milliseconds patience) {
     const auto deadline = Clock::now() + patience;
-    const auto endpoint = transport::Endpoint::parse(server, kDefaultPort);
+    const auto endpoint = transport::Endpoint::parse(server, transport::kDefaultPort);
     if (!endpoint) {
         return endpoint.error();
     }

@@ -28,7 +28,8 @@ struct SessionStatus {
     std::string peer;
     std::string process_name;
     std::uint32_t process_id = 0;
-    std::string user_name;
+    std::string user_name;  // empty: unknown
+    std::uint32_t user_id = 0;
     std::uint64_t age_seconds = 0;
     std::uint32_t worker_process_id = 0;
     std::string state;

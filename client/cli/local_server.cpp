@@ -64,19 +64,17 @@ Result<LocalServer> LocalServer::start(const std::string& driver, const std::str
     }
     auto ready = make_pipe();
     auto lifeline = make_pipe();
-    auto secret = make_pipe();
     auto token = random_token();
-    if (!ready || !lifeline || !secret || !token) {
+    if (!ready || !lifeline || !token) {
         return Error{ErrorCode::system, "cannot start a private server: out of descriptors"};
     }
     LocalServer server;
     server.token_ = std::move(token).value();
-    // Through a pipe, since a command line can be read by everybody. It fits into the pipe's buffer.
-    const std::string line = server.token_ + "\n";
-    if (::write(secret->write_end.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
-        return system_error("write", errno);
+    // In a file without a name, since a command line can be read by everybody.
+    const auto secret = make_file(server.token_ + "\n");
+    if (!secret) {
+        return secret.error();
     }
-    secret->write_end.reset();
 
     SpawnRequest request;
     request.program = program;
@@ -89,7 +87,7 @@ Result<LocalServer> LocalServer::start(const std::string& driver, const std::str
     };
     pass_on("--driver", driver);
     pass_on("--config", config_file);
-    request.descriptors = {ready->write_end.get(), lifeline->read_end.get(), secret->read_end.get()};
+    request.descriptors = {ready->write_end.get(), lifeline->read_end.get(), secret->get()};
     request.own_group = true;  // Ctrl-C is for the program; the server ends when we do
     ::sigemptyset(&request.signal_mask);
     // It is for the program, which numbers devices by it: the server shows all.

@@ -32,6 +32,11 @@ int run(int argc, char** argv) {
     add_run(app, chosen, program);
     add_status(app, chosen);
     add_coverage(app, chosen);
+    const auto is_named = [&](const CLI::App* command) { return command->get_name() == arguments[0]; };
+    if (!arguments.empty() && !arguments[0].starts_with('-') && app.get_subcommands(is_named).empty()) {
+        complain("there is no command '" + arguments[0] + "': run, status or coverage (gpupool --help says more)");
+        return kExitUsage;
+    }
     try {
         std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
         app.parse(std::move(arguments));

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <limits.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,8 +23,14 @@ std::string executable_directory() {
     return whole.substr(0, whole.rfind('/'));
 }
 
+namespace {
+
+// Above the numbers that descriptors get in a child.
+constexpr int kLowest = 10;
+
+}  // namespace
+
 Result<Pipe> make_pipe() {
-    constexpr int kLowest = 10;
     int ends[2] = {-1, -1};
     if (::pipe2(ends, O_CLOEXEC) != 0) {
         return system_error("pipe", errno);
@@ -36,6 +44,16 @@ Result<Pipe> make_pipe() {
         return system_error("fcntl(F_DUPFD_CLOEXEC)", errno);
     }
     return pipe;
+}
+
+Result<UniqueFd> make_file(const std::string& content) {
+    const UniqueFd low(::memfd_create("gpupool", MFD_CLOEXEC));
+    UniqueFd file(low ? ::fcntl(low.get(), F_DUPFD_CLOEXEC, kLowest) : -1);
+    if (!file || ::fchmod(file.get(), 0600) != 0 ||
+        ::write(file.get(), content.data(), content.size()) != static_cast<ssize_t>(content.size())) {
+        return system_error("a file without a name", errno);
+    }
+    return file;
 }
 
 int spawn(const SpawnRequest& request, pid_t& process) {

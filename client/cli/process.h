@@ -26,6 +26,9 @@ struct Pipe {
 // none of the others.
 Result<Pipe> make_pipe();
 
+// A file without a name that holds `content`, for a child to read; as high as a pipe's ends.
+Result<UniqueFd> make_file(const std::string& content);
+
 struct SpawnRequest {
     std::string program;                 // a path, or with `search` a name looked up in PATH
     std::vector<std::string> arguments;  // with argv[0]

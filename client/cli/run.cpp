@@ -158,7 +158,7 @@ int run_program(Options& options) {
         }
     }
     if (!options.server.empty()) {
-        if (const auto endpoint = transport::Endpoint::parse(options.server, 9470); !endpoint) {
+        if (const auto endpoint = transport::Endpoint::parse(options.server, transport::kDefaultPort); !endpoint) {
             complain(endpoint.error().within("--server").message);
             return kExitUsage;
         }
@@ -186,8 +186,9 @@ int run_program(Options& options) {
 void add_run(CLI::App& app, Command& chosen, const std::vector<std::string>& program) {
     auto options = std::make_shared<Options>();
     auto* command = app.add_subcommand("run", "Run a program on a server's GPU: gpupool run [OPTIONS] -- PROGRAM ARGS");
-    auto* server = command->add_option("--server", options->server,
-                                       "HOST:PORT; default: GPUPOOL_SERVER, the configuration file, 127.0.0.1:9470");
+    auto* server = command->add_option(
+        "--server", options->server,
+        fmt::format("HOST:PORT; default: GPUPOOL_SERVER, the configuration file, {}", transport::kDefaultAddress));
     auto* local = command->add_flag("--local", options->local, "Start a private server for this one program");
     command->add_option("--driver", options->driver, "With --local: auto (default), software, or a driver library")
         ->needs(local);

@@ -1,6 +1,7 @@
 #include "client/cli/settings.h"
 
 #include "client/config.h"
+#include "protocol/transport/endpoint.h"
 
 namespace gpupool::cli {
 
@@ -11,7 +12,7 @@ Result<Settings> client_settings(const std::string& server) {
     }
     Settings settings{server.empty() ? config->server : server, config->token};
     if (settings.server.empty()) {
-        settings.server = "127.0.0.1:9470";
+        settings.server = transport::kDefaultAddress;
     }
     return settings;
 }

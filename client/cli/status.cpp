@@ -1,4 +1,6 @@
 // gpupool status: what a server is, has and does.
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -7,6 +9,7 @@
 #include "client/cli/command.h"
 #include "client/cli/settings.h"
 #include "client/cli/status_format.h"
+#include "protocol/transport/endpoint.h"
 
 namespace gpupool::cli {
 
@@ -39,7 +42,9 @@ void add_status(CLI::App& app, Command& chosen) {
     };
     auto options = std::make_shared<Options>();
     auto* command = app.add_subcommand("status", "Show a server, its devices and its sessions");
-    command->add_option("--server", options->server, "HOST:PORT; default: GPUPOOL_SERVER, else 127.0.0.1:9470");
+    command->add_option(
+        "--server", options->server,
+        fmt::format("HOST:PORT; default: GPUPOOL_SERVER, the configuration file, {}", transport::kDefaultAddress));
     command->add_flag("--json", options->json, "For programs: field names are stable");
     command->callback(
         [options, &chosen] { chosen = [options] { return show_status(options->server, options->json); }; });

@@ -116,10 +116,13 @@ std::string status_json(const ServerStatus& status) {
                                     {"peer", session.peer},
                                     {"process_name", session.process_name},
                                     {"process_id", session.process_id},
-                                    {"user_name", session.user_name},
+                                    {"user_id", session.user_id},
                                     {"age_seconds", session.age_seconds},
                                     {"worker_process_id", session.worker_process_id},
                                     {"state", session.state}});
+        if (!session.user_name.empty()) {
+            json["sessions"].back()["user_name"] = session.user_name;
+        }
     }
     // A peer's text that is no UTF-8 must not make the whole status unreadable.
     return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

@@ -32,8 +32,7 @@ bool HostFunctions::run_when_due(std::uint64_t ticket, Function function) {
         entries_[ticket] = {codec::from_wire<CUstream>(ticket), std::move(function), true};
         ++graph_functions_;
     }
-    due(ticket, CUDA_SUCCESS);
-    return true;
+    return due(ticket, CUDA_SUCCESS);
 }
 
 void HostFunctions::start_thread() {
@@ -48,19 +47,20 @@ void HostFunctions::cancel(std::uint64_t ticket) {
     entries_.erase(ticket);
 }
 
-void HostFunctions::due(std::uint64_t ticket, CUresult status) {
+bool HostFunctions::due(std::uint64_t ticket, CUresult status) {
     {
         const std::lock_guard lock(mutex_);
         const auto it = entries_.find(ticket);
         if (it == entries_.end() || it->second.due) {
             log::warn("the server says that it is the turn of a host function that {}",
                       it == entries_.end() ? "does not wait" : "has its turn already");
-            return;
+            return it == entries_.end() && ticket < next_;  // cancelled
         }
         it->second.due = true;
         due_.emplace_back(ticket, status);
     }
     changed_.notify_one();
+    return true;
 }
 
 std::uint64_t HostFunctions::newest_pending(CUstream stream) const {

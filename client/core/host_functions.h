@@ -29,7 +29,8 @@ class HostFunctions {
 
     std::uint64_t submit(CUstream stream, Function function);
     void cancel(std::uint64_t ticket);
-    void due(std::uint64_t ticket, CUresult status);
+    // False: it was never to have a turn, or has it already.
+    bool due(std::uint64_t ticket, CUresult status);
     // A graph's: the worker has made the ticket, and its turn has come. False when the ticket waits here already, or too
     // many do.
     bool run_when_due(std::uint64_t ticket, Function function);

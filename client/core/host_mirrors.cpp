@@ -5,30 +5,28 @@
 #include <thread>
 #include <utility>
 
+#include "client/core/own_memory.h"
+#include "common/blocks.h"
+#include "common/log.h"
+
 namespace gpupool::client {
 namespace {
 
 constexpr std::chrono::milliseconds kWatchPause{1};
-constexpr int kWatchShare = 10;  // comparing takes at most this part of a core
+constexpr int kWatchShare = 10;               // comparing takes at most this part of a core
+constexpr std::size_t kPartBytes = 1u << 20;  // compared with the lock held
+constexpr std::size_t kCopyAlignment = 64;    // a copy lies in its cache lines as the original does
 
 }  // namespace
 
 const HostMirrors::Mirror* HostMirrors::find(std::uint64_t address) const {
-    auto it = mirrors_.upper_bound(address);
-    if (it == mirrors_.begin()) {
-        return nullptr;
-    }
-    --it;
-    return address - it->first < it->second.block.bytes ? &it->second : nullptr;
+    const auto it = find_block(mirrors_, address, [](const Mirror& mirror) { return mirror.block.bytes; });
+    return it == mirrors_.end() ? nullptr : &it->second;
 }
 
-const codec::SharedBlock* HostMirrors::find_of_device(std::uint64_t address) const {
-    auto it = device_bases_.upper_bound(address);
-    if (it == device_bases_.begin()) {
-        return nullptr;
-    }
-    const codec::SharedBlock& block = std::prev(it)->second->block;
-    return address - block.address < block.bytes ? &block : nullptr;
+HostMirrors::Mirror* HostMirrors::find_of_device(std::uint64_t address) const {
+    const auto it = find_block(device_bases_, address, [](const Mirror* mirror) { return mirror->block.bytes; });
+    return it == device_bases_.end() ? nullptr : it->second;
 }
 
 std::uint64_t HostMirrors::device_address(std::uint64_t address) const {
@@ -42,7 +40,7 @@ std::uint64_t HostMirrors::device_address(std::uint64_t address) const {
                : mirror->block.address + (address - reinterpret_cast<std::uint64_t>(mirror->block.memory));
 }
 
-bool HostMirrors::add(std::uint64_t base, std::uint64_t bytes, std::uint64_t device_base) {
+bool HostMirrors::add(std::uint64_t base, std::uint64_t bytes, std::uint64_t device_base, Owner owner) {
     codec::Twin twin(bytes);
     if (twin.data() == nullptr) {
         return false;
@@ -51,6 +49,8 @@ bool HostMirrors::add(std::uint64_t base, std::uint64_t bytes, std::uint64_t dev
     Mirror& mirror = mirrors_[base];
     mirror.block = {device_base, reinterpret_cast<std::byte*>(base), twin.data(), bytes};
     mirror.twin = std::move(twin);
+    mirror.owner = owner;
+    mirror.gone = false;
     device_bases_[device_base] = &mirror;
     count_.store(mirrors_.size(), std::memory_order_release);
     return true;
@@ -64,6 +64,28 @@ void HostMirrors::remove(std::uint64_t base) {
         mirrors_.erase(it);
     }
     count_.store(mirrors_.size(), std::memory_order_release);
+}
+
+void HostMirrors::leave_alone(Mirror& mirror) {
+    mirror.gone = true;
+    log::warn(
+        "registered host memory ({} bytes at {}) cannot be used any more: was it unmapped? The GPU keeps what it has",
+        mirror.block.bytes, static_cast<const void*>(mirror.block.memory));
+}
+
+void HostMirrors::compare(Mirror& mirror, codec::SharedBlock part,
+                          const std::function<void(std::span<const std::byte>)>& emit) {
+    if (mirror.owner == Owner::application) {
+        copy_.resize(kPartBytes + 2 * kCopyAlignment);
+        const auto shift = [](const std::byte* at) { return reinterpret_cast<std::uint64_t>(at) % kCopyAlignment; };
+        std::byte* const copy = copy_.data() + (kCopyAlignment - shift(copy_.data())) + shift(part.memory);
+        if (!read_own_memory({copy, part.bytes}, part.memory)) {
+            leave_alone(mirror);
+            return;
+        }
+        part.memory = copy;
+    }
+    codec::find_changes(part, emit);
 }
 
 CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::byte>)>& send) {
@@ -89,21 +111,21 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
             bases.push_back(base);
         }
     }
-    constexpr std::uint64_t kPartBytes = 1u << 20;
     for (const std::uint64_t base : bases) {
         for (std::uint64_t offset = 0;; offset += kPartBytes) {
             {
                 const std::lock_guard lock(mutex_);
-                const Mirror* const mirror = find(base);
-                if (mirror == nullptr || offset >= mirror->block.bytes) {
+                const auto it = mirrors_.find(base);
+                if (it == mirrors_.end() || it->second.gone || offset >= it->second.block.bytes) {
                     break;
                 }
+                Mirror* const mirror = &it->second;
                 codec::SharedBlock part = mirror->block;
                 part.address += offset;
                 part.memory += offset;
                 part.twin += offset;
                 part.bytes = std::min<std::size_t>(kPartBytes, mirror->block.bytes - offset);
-                codec::find_changes(part, [&](std::span<const std::byte> record) {
+                compare(*mirror, part, [&](std::span<const std::byte> record) {
                     records.insert(records.end(), record.begin(), record.end());
                     ends.push_back(records.size());
                 });
@@ -118,7 +140,23 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
 
 bool HostMirrors::apply(std::span<const std::byte> record) {
     const std::lock_guard lock(mutex_);
-    return codec::apply_changes(record, [&](std::uint64_t address) { return find_of_device(address); });
+    bool nobodys = false;
+    const bool applied = codec::apply_changes(record, [&](std::uint64_t address) -> const codec::SharedBlock* {
+        Mirror* const mirror = find_of_device(address);
+        if (mirror == nullptr) {
+            return nullptr;
+        }
+        if (mirror->owner == Owner::application && !mirror->gone) {
+            const std::uint64_t offset = address - mirror->block.address;
+            const std::size_t bytes = std::min<std::size_t>(codec::kChangeWindowBytes, mirror->block.bytes - offset);
+            if (!own_memory_is_writable(mirror->block.memory + offset, bytes)) {
+                leave_alone(*mirror);
+            }
+        }
+        nobodys = mirror->gone;
+        return nobodys ? nullptr : &mirror->block;
+    });
+    return applied || nobodys;
 }
 
 void HostMirrors::watch(std::function<bool()> publish) {

@@ -13,6 +13,9 @@
 // Only memory that the GPU was seen to be given has a mirror: its device pointer was asked for, or its address was an
 // argument of a launch, a memset, a copy or a memory operation.
 //
+// The application may unmap memory that it registered, or take its access away, and go on: from then on the mirror is
+// what the GPU has, and this side leaves the addresses alone, whatever comes to lie there.
+//
 // Ownership: blocks are the application's memory, their twins are kept here. Threads: any; apply() is the receiving
 //   thread's and never waits for a sender. Errors: the driver's.
 #pragma once
@@ -36,8 +39,11 @@ class HostMirrors {
     // Where the GPU has the memory that the program has at `address`: there, or elsewhere; 0: nowhere.
     [[nodiscard]] std::uint64_t device_address(std::uint64_t address) const;
 
+    // Who has mapped the memory, and so who may unmap it.
+    enum class Owner { gpupool, application };
+
     // The worker has a mirror, full of zeros, at `device_base`. False: no memory for the twin.
-    bool add(std::uint64_t base, std::uint64_t bytes, std::uint64_t device_base);
+    bool add(std::uint64_t base, std::uint64_t bytes, std::uint64_t device_base, Owner owner);
     void remove(std::uint64_t base);
 
     // Hands over what the program has changed. Of two threads the second waits until the first has sent: whoever comes
@@ -53,15 +59,21 @@ class HostMirrors {
     struct Mirror {
         codec::SharedBlock block;  // its address is the GPU's
         codec::Twin twin;
+        Owner owner = Owner::gpupool;
+        bool gone = false;  // the application's memory is not there any more
     };
     // With mutex_ held; by the program's address, and by the GPU's, which records name.
     const Mirror* find(std::uint64_t address) const;
-    const codec::SharedBlock* find_of_device(std::uint64_t address) const;
+    Mirror* find_of_device(std::uint64_t address) const;
+    // With mutex_ held.
+    static void leave_alone(Mirror& mirror);
+    void compare(Mirror& mirror, codec::SharedBlock part, const std::function<void(std::span<const std::byte>)>& emit);
 
-    std::mutex publishing_;                                // taken before mutex_, and held while sending
-    mutable std::mutex mutex_;                             // guards what follows
-    std::map<std::uint64_t, Mirror> mirrors_;              // by the program's address
-    std::map<std::uint64_t, const Mirror*> device_bases_;  // by the GPU's
+    std::mutex publishing_;                          // taken before mutex_, and held while sending
+    mutable std::mutex mutex_;                       // guards what follows
+    std::map<std::uint64_t, Mirror> mirrors_;        // by the program's address
+    std::map<std::uint64_t, Mirror*> device_bases_;  // by the GPU's
+    std::vector<std::byte> copy_;                    // of the application's memory, while it is compared
     std::atomic<std::size_t> count_{0};
     bool watching_ = false;
 };

@@ -31,7 +31,9 @@ std::uint64_t take_other_address(std::uint64_t like, std::uint64_t bytes) {
 
 CUresult make_mirror(Session& session, const MemoryRange& range, std::uint64_t device_base) {
     const CUresult result = remote<calls::gpHostMirror>(range.context->handle, CUdeviceptr{device_base}, range.bytes);
-    if (result == CUDA_SUCCESS && !session.host_mirrors.add(range.base, range.bytes, device_base)) {
+    const auto owner =
+        range.kind == MemoryKind::registered ? HostMirrors::Owner::application : HostMirrors::Owner::gpupool;
+    if (result == CUDA_SUCCESS && !session.host_mirrors.add(range.base, range.bytes, device_base, owner)) {
         remote<calls::gpHostUnmirror>(CUdeviceptr{device_base});
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

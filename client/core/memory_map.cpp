@@ -3,7 +3,16 @@
 #include <algorithm>
 #include <mutex>
 
+#include "common/blocks.h"
+
 namespace gpupool::client {
+namespace {
+
+std::uint64_t bytes_of(const MemoryRange& range) {
+    return range.bytes;
+}
+
+}  // namespace
 
 void MemoryMap::add(MemoryRange range) {
     const std::unique_lock lock(mutex_);
@@ -28,15 +37,24 @@ std::optional<MemoryRange> MemoryMap::remove(std::uint64_t base) {
 
 std::optional<MemoryRange> MemoryMap::find(std::uint64_t address) const {
     const std::shared_lock lock(mutex_);
-    auto it = ranges_.upper_bound(address);
-    if (it == ranges_.begin()) {
-        return std::nullopt;
+    const auto it = find_block(ranges_, address, bytes_of);
+    return it == ranges_.end() ? std::nullopt : std::optional(it->second);
+}
+
+std::vector<MemoryRange> MemoryMap::remove_registered(std::uint64_t address, std::uint64_t bytes) {
+    const std::unique_lock lock(mutex_);
+    std::vector<MemoryRange> removed;
+    auto it = find_block(ranges_, address, bytes_of);
+    it = it == ranges_.end() ? ranges_.lower_bound(address) : it;
+    while (it != ranges_.end() && it->first < address + bytes) {
+        if (it->second.kind == MemoryKind::registered) {
+            removed.push_back(it->second);
+            it = ranges_.erase(it);
+        } else {
+            ++it;
+        }
     }
-    --it;
-    if (address - it->second.base >= it->second.bytes) {
-        return std::nullopt;
-    }
-    return it->second;
+    return removed;
 }
 
 std::vector<MemoryRange> MemoryMap::remove_of(const ContextState* context) {
@@ -55,11 +73,11 @@ std::vector<MemoryRange> MemoryMap::remove_of(const ContextState* context) {
 
 bool MemoryMap::set_sync_memops(std::uint64_t address, bool on) {
     const std::unique_lock lock(mutex_);
-    auto it = ranges_.upper_bound(address);
-    if (it == ranges_.begin() || address - std::prev(it)->second.base >= std::prev(it)->second.bytes) {
+    const auto it = find_block(ranges_, address, bytes_of);
+    if (it == ranges_.end()) {
         return false;
     }
-    std::prev(it)->second.sync_memops = on;
+    it->second.sync_memops = on;
     return true;
 }
 

@@ -44,6 +44,8 @@ class MemoryMap {
     // The range that begins at `base`, removed.
     std::optional<MemoryRange> remove(std::uint64_t base);
     [[nodiscard]] std::optional<MemoryRange> find(std::uint64_t address) const;
+    // Registered memory of which something lies there, removed.
+    std::vector<MemoryRange> remove_registered(std::uint64_t address, std::uint64_t bytes);
     // Everything of a context that has ended, removed.
     std::vector<MemoryRange> remove_of(const ContextState* context);
     // False for every address that no host memory was ever at; without a lock.

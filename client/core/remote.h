@@ -119,7 +119,7 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
         const void* const addresses[] = {static_cast<const void*>(&arguments)..., nullptr};
         const std::size_t bytes = codec::command_bytes<Call>(addresses);
         if (wait) {
-            thread.reply.expect();
+            thread.reply.expect(Call::kOpcode);
         }
         result = s->send(Call::kOpcode, wait, bytes,
                          [&](codec::Writer& out) { codec::write_command<Call>(out, addresses); });
@@ -153,7 +153,8 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
         // What failed has outputs only where the server sends them nevertheless (a log).
         const bool outputs = result == CUDA_SUCCESS || !reply.body.empty();
         if (outputs && !codec::read_reply<Call>(reply.body, addresses) && result == CUDA_SUCCESS) {
-            return CUDA_ERROR_UNKNOWN;
+            session.violation("a reply that does not fit its call");
+            return kSessionLost;
         }
         if (result == CUDA_SUCCESS) {
             result = error_text::from_peer(reply.header.deferred);

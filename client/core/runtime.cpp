@@ -7,9 +7,9 @@
 #include <cstdio>
 
 #include "client/core/trace.h"
-#include "client/core/view.h"
 #include "common/log.h"
 #include "protocol/calls/table.h"
+#include "protocol/transport/endpoint.h"
 
 namespace gpupool::client {
 namespace {
@@ -73,7 +73,7 @@ Session* connect_locked(State& s) {
         return fail("no GPU: " + opened.error().message);
     }
     if (config->server.empty()) {
-        config->server = "127.0.0.1:9470";
+        config->server = transport::kDefaultAddress;
     }
     Result<std::unique_ptr<Session>> session = Session::open(*config);
     if (!session) {

@@ -19,6 +19,10 @@ Session* connect_session() noexcept;
 
 CUresult initialize(unsigned flags) noexcept;
 
+// Connects a new session with the parts that look into it (the private tables, the device heaps, the host functions),
+// before any application call uses it. These are made of calls, so it is defined with them: calls/private_view.cpp.
+void start_session(Session& session);
+
 // Logs, once per symbol, that it was refused.
 void note_refused(std::uint16_t opcode) noexcept;
 // The server's driver has refused a call with CUDA_ERROR_NOT_SUPPORTED: said once per call.

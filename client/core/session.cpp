@@ -6,9 +6,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
+#include <thread>
+#include <type_traits>
 
 #include "client/core/packed_rows.h"
 #include "client/error_text.h"
@@ -23,71 +25,36 @@
 namespace gpupool::client {
 namespace {
 
-constexpr std::size_t kMaxWelcomeBytes = 4u << 20;
 // How long a server that has let us in may take to start its driver, which can be long on hosts of many GPUs.
 constexpr std::chrono::seconds kDriverStart{30};
 constexpr std::size_t kMaxOutputBytes = 64u << 20;
 constexpr std::size_t kMaxHeldStreams = 64u << 10;
 
-// Variables that change what the driver does; the server's driver is to see the client's.
-constexpr const char* kForwardedVariables[] = {"CUDA_VISIBLE_DEVICES",        "CUDA_DEVICE_ORDER",
-                                               "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING",
-                                               "CUDA_FORCE_PTX_JIT",          "CUDA_DISABLE_PTX_JIT"};
-
-std::string process_name() {
-    std::ifstream file("/proc/self/comm");
-    std::string name;
-    std::getline(file, name);
-    return name;
-}
-
-void fill_hello(schema::Hello::Builder hello, const Config& config,
-                const std::vector<std::pair<std::uint64_t, std::uint64_t>>& candidates) {
-    hello.setProtocolVersion(schema::PROTOCOL_VERSION);
-    hello.setTableFingerprint(calls::table_fingerprint());
-    hello.setToken(config.token.c_str());
-    auto client = hello.initClient();
-    char host[256] = {};
-    gethostname(host, sizeof host - 1);
-    client.setVersion(GPUPOOL_VERSION);
-    client.setHostname(host);
-    client.setProcessName(process_name().c_str());
-    client.setProcessId(static_cast<std::uint32_t>(getpid()));
-    client.setUserName(std::to_string(getuid()).c_str());
-    auto session = hello.initPurpose().initSession();
-    session.initQuota().setMemoryBytes(config.memory_bytes.value_or(0));
-    auto windows = session.initAddressWindows(static_cast<unsigned>(candidates.size()));
-    for (unsigned i = 0; i < candidates.size(); ++i) {
-        windows[i].setBase(candidates[i].first);
-        windows[i].setBytes(candidates[i].second);
-    }
-    std::vector<std::pair<const char*, const char*>> variables;
-    for (const char* name : kForwardedVariables) {
-        if (const char* value = std::getenv(name)) {
-            variables.emplace_back(name, value);
-        }
-    }
-    auto environment = session.initEnvironment(static_cast<unsigned>(variables.size()));
-    for (unsigned i = 0; i < variables.size(); ++i) {
-        environment[i].setName(variables[i].first);
-        environment[i].setValue(variables[i].second);
-    }
-}
-
-// The message, readable as long as this lives.
-struct Message {
-    std::vector<capnp::word> words;
-    std::unique_ptr<capnp::FlatArrayMessageReader> reader;
-
-    explicit Message(std::span<const std::byte> payload) : words((payload.size() + 7) / 8) {
-        std::memcpy(static_cast<void*>(words.data()), payload.data(), payload.size());
-        reader = std::make_unique<capnp::FlatArrayMessageReader>(kj::arrayPtr(words.data(), words.size()));
-    }
-};
+// Between two questions whether a full server has a place.
+constexpr std::chrono::milliseconds kFirstPause{200}, kLongestPause{2000};
 
 }  // namespace
 
 Result<std::unique_ptr<Session>> Session::open(const Config& config) {
+    const auto give_up = transport::Clock::now() + config.wait_when_full;
+    for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+        bool full = false;
+        auto session = open_once(config, full);
+        if (session || !full) {
+            return session;
+        }
+        if (transport::Clock::now() + pause > give_up) {
+            Error error = session.error();
+            error.message += config.wait_when_full.count() == 0
+                                 ? " (GPUPOOL_WAIT_WHEN_FULL=10m would wait for a place for so long)"
+                                 : " (GPUPOOL_WAIT_WHEN_FULL has passed)";
+            return error;
+        }
+        std::this_thread::sleep_for(pause);
+    }
+}
+
+Result<std::unique_ptr<Session>> Session::open_once(const Config& config, bool& full) {
     Result<transport::Endpoint> endpoint = transport::Endpoint::parse(config.server);
     if (!endpoint) {
         return endpoint.error();
@@ -101,10 +68,15 @@ Result<std::unique_ptr<Session>> Session::open(const Config& config) {
     session->server_ = config.server;
     const auto candidates = AddressWindow::reserve_candidates();
     (*connection)->set_receive_deadline(deadline);
-    if (Status status = session->shake_hands(**connection, config, deadline, candidates); !status) {
+    Answer answer = session->shake_hands(**connection, config, deadline, candidates);
+    full = answer.full;
+    if (!answer.welcome) {
         AddressWindow::abandon(candidates);
-        return status.error();
+        return answer.welcome.error();
     }
+    session->id_ = std::move(answer.welcome->session_id);
+    session->devices = std::move(answer.welcome->devices);
+    session->window.keep(candidates, answer.welcome->window_base, answer.welcome->window_bytes);
     try {
         session->begin(std::move(*connection));
     } catch (const std::exception& exception) {
@@ -122,52 +94,21 @@ std::unique_ptr<Session> Session::adopt(std::unique_ptr<transport::Connection> c
     return session;
 }
 
-Status Session::shake_hands(transport::Connection& connection, const Config& config,
-                            transport::Clock::time_point deadline,
-                            const std::vector<std::pair<std::uint64_t, std::uint64_t>>& candidates) {
+Answer Session::shake_hands(transport::Connection& connection, const Config& config,
+                            transport::Clock::time_point deadline, const AddressRanges& candidates) {
     capnp::MallocMessageBuilder hello;
     fill_hello(hello.initRoot<schema::Hello>(), config, candidates);
     const kj::Array<capnp::word> words = capnp::messageToFlatArray(hello);
-    GPUPOOL_TRY(wire::write_frame(connection, wire::FrameType::hello,
-                                  std::as_bytes(std::span(words.asBytes().begin(), words.asBytes().size()))));
-    auto frame = wire::read_answer(connection, kMaxWelcomeBytes, deadline, kDriverStart);
+    const Status sent = wire::write_frame(connection, wire::FrameType::hello,
+                                          std::as_bytes(std::span(words.asBytes().begin(), words.asBytes().size())));
+    // A server that refuses may have hung up already: what it said is still there to read.
+    const auto frame = wire::read_answer(connection, kMaxWelcomeBytes, deadline, kDriverStart);
     if (!frame) {
-        Error error = frame.error();
+        Error error = sent ? frame.error() : sent.error();
         error.message = fmt::format("{} does not answer as a gpupool server does: {}", config.server, error.message);
-        return error;
+        return {false, error};
     }
-    try {
-        const Message message(frame->payload);
-        if (frame->type == wire::FrameType::refused) {
-            const auto refused = message.reader->getRoot<schema::Refused>();
-            return Error{ErrorCode::refused,
-                         std::string("the server refused the session: ") + refused.getMessage().cStr()};
-        }
-        if (frame->type != wire::FrameType::welcome) {
-            return Error{ErrorCode::invalid_input, "the server answered with something else than a welcome"};
-        }
-        const auto welcome = message.reader->getRoot<schema::Welcome>();
-        if (welcome.getProtocolVersion() != schema::PROTOCOL_VERSION ||
-            welcome.getTableFingerprint() != calls::table_fingerprint()) {
-            return Error{ErrorCode::unsupported, fmt::format("the server (gpupool {}) speaks another version than this "
-                                                             "client (gpupool {}): install the same on both",
-                                                             welcome.getServerVersion().cStr(), GPUPOOL_VERSION)};
-        }
-        id_ = welcome.getSessionId();
-        for (const auto error : welcome.getErrors()) {
-            error_text::learn(error.getCode(), error.getName().cStr(), error.getDescription().cStr());
-        }
-        devices = read_snapshot(welcome);  // may hold codes just learned
-        const std::uint64_t base = welcome.getWindow().getBase(), bytes = welcome.getWindow().getBytes();
-        if (!AddressWindow::is_offered(candidates, base, bytes)) {
-            return Error{ErrorCode::invalid_input, "the server chose a range of addresses that it was not offered"};
-        }
-        window.keep(candidates, base, bytes);
-    } catch (const kj::Exception& exception) {
-        return Error{ErrorCode::invalid_input,
-                     std::string("the server's welcome cannot be read: ") + exception.getDescription().cStr()};
-    }
-    return {};
+    return read_answer(*frame, candidates);
 }
 
 void Session::begin(std::unique_ptr<transport::Connection> connection) {
@@ -198,46 +139,62 @@ void Session::on_bulk(std::uint64_t transfer, std::uint64_t, std::size_t bytes) 
 }
 
 void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) {
+    if (lost()) {
+        return;
+    }
     if (type != wire::FrameType::replies) {
+        violation("a frame that is none of replies");
         return;
     }
     std::size_t offset = 0;
-    while (bytes - offset >= sizeof(codec::ReplyHeader)) {
+    while (offset < bytes) {
         codec::ReplyHeader header;
         std::byte* const at = payload.get() + offset;
+        if (bytes - offset < sizeof header) {
+            violation("half a reply");
+            return;
+        }
         std::memcpy(&header, at, sizeof header);
         if (header.bytes < sizeof header || header.bytes > bytes - offset || header.bytes % codec::kAlignment != 0) {
-            // Whoever waits for one of the replies behind it would wait for ever: the connection ends, and with it
-            // everybody's waiting.
-            lose({ErrorCode::invalid_input, "the server sent a malformed reply"});
-            ::shutdown(descriptor_, SHUT_RDWR);
+            violation("a malformed reply");
             return;
         }
         const std::span<std::byte> body(at + sizeof header, header.bytes - sizeof header);
         if (header.kind == codec::ReplyKind::notice) {
-            take_notice(header, body);
+            if (!take_notice(header, body)) {
+                violation("a notice that makes no sense");
+                return;
+            }
         } else if (ThreadState* thread = thread_by_index(header.thread);
-                   thread == nullptr || !thread->reply.deliver(header, body.data(), body.size())) {
-            log::warn("a reply to {} that nobody waits for", calls::name_of(header.opcode));
+                   header.kind != codec::ReplyKind::result || thread == nullptr ||
+                   !thread->reply.deliver(header, body.data(), body.size())) {
+            violation("a reply that nobody waits for");
+            return;
         }
         offset += header.bytes;
     }
 }
 
-void Session::take_output(codec::Reader& in, std::FILE* to) {
+void Session::violation(const char* what) {
+    lose({ErrorCode::invalid_input, fmt::format("the server sent {}", what)});
+    ::shutdown(descriptor_, SHUT_RDWR);
+}
+
+bool Session::take_output(codec::Reader& in, std::FILE* to) {
     const auto bytes = in.value<std::uint64_t>();
     const std::byte* const text = in.take(bytes);
     if (text == nullptr) {
-        return;
+        return false;
     }
     const std::lock_guard lock(output_mutex_);
     if (output_bytes_ + bytes > kMaxOutputBytes) {
         log::warn("{} bytes that kernels printed are lost: nobody waits for the GPU", bytes);
-        return;
+        return true;
     }
     output_.emplace_back(to, std::string(reinterpret_cast<const char*>(text), bytes));
     output_bytes_ += bytes;
     has_output_.store(true, std::memory_order_release);
+    return true;
 }
 
 void Session::print_output() {
@@ -254,35 +211,47 @@ void Session::print_output() {
     }
 }
 
-void Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte> body) {
+bool Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte> body) {
     codec::Reader in(body);
-    switch (static_cast<codec::NoticeType>(header.opcode)) {
-        case codec::NoticeType::pull: {
-            const auto pull = in.value<codec::PullNotice>();
-            transfers.pull(pull.transfer, pull.offset, pull.bytes);
-            return;
-        }
-        case codec::NoticeType::host_function: {
-            const auto notice = in.value<codec::HostFunctionNotice>();
-            host_functions.due(notice.ticket, error_text::from_peer(notice.status));
-            return;
-        }
-        case codec::NoticeType::deferred_error: take_deferred_error(in.value<codec::DeferredErrorNotice>()); return;
-        case codec::NoticeType::output: take_output(in, stdout); return;
-        case codec::NoticeType::errors: take_output(in, stderr); return;
-        case codec::NoticeType::transfer_failed:
-            transfers.cancel(in.value<codec::TransferFailedNotice>().transfer);
-            return;
-        case codec::NoticeType::hold: take_hold(in.value<codec::StreamHoldNotice>()); return;
-        case codec::NoticeType::graph_function: take_graph_function(in.value<codec::GraphFunctionNotice>()); return;
-        case codec::NoticeType::graph_upload: take_graph_copy(in.value<codec::GraphCopyNotice>(), true); return;
-        case codec::NoticeType::graph_download: take_graph_copy(in.value<codec::GraphCopyNotice>(), false); return;
-        case codec::NoticeType::host_memory:
-            if (!host_mirrors.apply(body)) {
+    // Takes a notice that is as long as it should be.
+    const auto with = [&]<class Notice>(auto take, std::type_identity<Notice>) {
+        const auto notice = in.value<Notice>();
+        return in.ok() && take(notice);
+    };
+    using Type = codec::NoticeType;
+    switch (static_cast<Type>(header.opcode)) {
+        case Type::pull:
+            return with([&](auto& pull) { return transfers.pull(pull.transfer, pull.offset, pull.bytes); },
+                        std::type_identity<codec::PullNotice>());
+        case Type::host_function:
+            return with([&](auto& due) { return host_functions.due(due.ticket, error_text::from_peer(due.status)); },
+                        std::type_identity<codec::HostFunctionNotice>());
+        case Type::deferred_error:
+            return with([&](auto& error) { return take_deferred_error(error), true; },
+                        std::type_identity<codec::DeferredErrorNotice>());
+        case Type::output: return take_output(in, stdout);
+        case Type::errors: return take_output(in, stderr);
+        case Type::transfer_failed:
+            return with([&](auto& failed) { return transfers.cancel(failed.transfer), true; },
+                        std::type_identity<codec::TransferFailedNotice>());
+        case Type::hold:
+            return with([&](auto& hold) { return take_hold(hold); }, std::type_identity<codec::StreamHoldNotice>());
+        case Type::graph_function:
+            return with([&](auto& turn) { return take_graph_function(turn); },
+                        std::type_identity<codec::GraphFunctionNotice>());
+        case Type::graph_upload:
+            return with([&](auto& copy) { return take_graph_copy(copy, true); },
+                        std::type_identity<codec::GraphCopyNotice>());
+        case Type::graph_download:
+            return with([&](auto& copy) { return take_graph_copy(copy, false); },
+                        std::type_identity<codec::GraphCopyNotice>());
+        case Type::host_memory:
+            if (!host_mirrors.apply(body)) {  // as when the memory was just unregistered
                 log::warn("the server sent changes of host memory that the GPU does not have");
             }
-            return;
+            return true;
     }
+    return false;
 }
 
 void Session::take_deferred_error(const codec::DeferredErrorNotice& notice) {
@@ -297,44 +266,48 @@ void Session::take_deferred_error(const codec::DeferredErrorNotice& notice) {
     }
 }
 
-void Session::take_hold(const codec::StreamHoldNotice& notice) {
+bool Session::take_hold(const codec::StreamHoldNotice& notice) {
     {
         const std::lock_guard lock(held_mutex_);
         if (notice.held != 0) {
-            if (held_streams_.size() < kMaxHeldStreams) {  // a server can name streams that are none
-                held_streams_.insert(notice.stream);
+            if (held_streams_.size() >= kMaxHeldStreams) {  // a server can name streams that are none
+                return false;
             }
+            held_streams_.insert(notice.stream);
         } else {
             held_streams_.erase(notice.stream);
         }
         held_count_ = held_streams_.size();
     }
     held_changed_.notify_all();
+    return true;
 }
 
-void Session::take_graph_function(const codec::GraphFunctionNotice& notice) {
+bool Session::take_graph_function(const codec::GraphFunctionNotice& notice) {
     const std::optional<GraphHosts::Function> known = graph_hosts.function(notice.function);
     if (!known || (notice.ticket & codec::kTransferOfWorker) == 0) {
         log::error("the server asks for a function that no graph of this program has");
-        return;
+        return false;
     }
     if (!host_functions.run_when_due(notice.ticket, [known](CUresult) { known->function(known->argument); })) {
         log::error("the server asks for more functions of graphs at once than it may");
+        return false;
     }
+    return true;
 }
 
-void Session::take_graph_copy(const codec::GraphCopyNotice& notice, bool upload) {
+bool Session::take_graph_copy(const codec::GraphCopyNotice& notice, bool upload) {
     const std::optional<GraphHosts::Memory> memory = graph_hosts.memory(notice.memory);
     const GraphHosts::Use use = upload ? GraphHosts::Use::read : GraphHosts::Use::write;
     PackedRows rows;
     if (!memory || memory->use != use || (notice.transfer & codec::kTransferOfWorker) == 0 ||
         !rows.describe(notice, *memory)) {
         log::error("the server asks for memory that no graph of this program has");
-        return;
+        return false;
     }
     if (!transfers.takes_named(notice.transfer, rows.bytes())) {
         log::error("the server asks for more memory of graphs at once than it may");
-        return;
+        return false;
     }
     if (upload) {
         transfers.send_unasked(notice.transfer, rows.contiguous() ? rows.as_span() : std::span<const std::byte>{},
@@ -343,6 +316,7 @@ void Session::take_graph_copy(const codec::GraphCopyNotice& notice, bool upload)
         transfers.begin_named_download(notice.transfer, rows.bytes(), rows.contiguous() ? rows.place() : nullptr,
                                        [rows](std::span<const std::byte> data) { rows.scatter(data); });
     }
+    return true;
 }
 
 void Session::on_closed(const Error& cause) {

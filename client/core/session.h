@@ -23,6 +23,7 @@
 #include "client/core/device_heap.h"
 #include "client/core/devices.h"
 #include "client/core/graph_hosts.h"
+#include "client/core/handshake.h"
 #include "client/core/host_functions.h"
 #include "client/core/host_mirrors.h"
 #include "client/core/memory_map.h"
@@ -39,7 +40,8 @@ inline constexpr CUresult kSessionLost = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
 class Session final : public wire::Receiver {
   public:
-    // Connects, shakes hands, takes the snapshot. The message of a failure is for the user.
+    // Connects, shakes hands, takes the snapshot; waits for a place where the configuration says so. The message of a
+    // failure is for the user.
     static Result<std::unique_ptr<Session>> open(const Config& config);
     // A session on a connection whose handshake somebody else has made.
     static std::unique_ptr<Session> adopt(std::unique_ptr<transport::Connection> connection, DeviceSnapshot snapshot);
@@ -90,13 +92,17 @@ class Session final : public wire::Receiver {
     // Waits while the worker wants no more work for a stream (its credit and its hold queue are used up).
     void wait_for_stream(CUstream stream);
 
-    // Writes what kernels printed to the application's own streams: on the thread that waited for them, as natively. The
-    // receiving thread must not, for those streams may be locked or full.
+    // Writes what kernels printed to the application's own streams: on the thread that waited for them, as natively.
+    // The receiving thread must not, for those streams may be locked or full.
     void print_new_output() {
         if (has_output_.load(std::memory_order_acquire)) {
             print_output();
         }
     }
+
+    // The server broke the protocol: the session ends, and with it everybody's waiting, since what they wait for may be
+    // what was broken. Any thread.
+    void violation(const char* what);
 
     [[nodiscard]] bool lost() const { return lost_.load(std::memory_order_relaxed); }
     [[nodiscard]] int connection_descriptor() const { return descriptor_; }
@@ -104,9 +110,10 @@ class Session final : public wire::Receiver {
 
   private:
     Session() = default;
-    Status shake_hands(transport::Connection& connection, const Config& config,
-                       transport::Clock::time_point deadline,
-                       const std::vector<std::pair<std::uint64_t, std::uint64_t>>& candidates);
+    // `full`: the server has no place now.
+    static Result<std::unique_ptr<Session>> open_once(const Config& config, bool& full);
+    Answer shake_hands(transport::Connection& connection, const Config& config, transport::Clock::time_point deadline,
+                       const AddressRanges& candidates);
     void begin(std::unique_ptr<transport::Connection> connection);
 
     std::span<std::byte> bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
@@ -114,13 +121,14 @@ class Session final : public wire::Receiver {
     void on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) override;
     void on_closed(const Error& cause) override;
     void lose(const Error& cause);
-    void take_notice(const codec::ReplyHeader& header, std::span<std::byte> body);
-    void take_output(codec::Reader& in, std::FILE* to);
+    // False: no server says that.
+    bool take_notice(const codec::ReplyHeader& header, std::span<std::byte> body);
+    bool take_output(codec::Reader& in, std::FILE* to);
     void print_output();
     void take_deferred_error(const codec::DeferredErrorNotice& notice);
-    void take_hold(const codec::StreamHoldNotice& notice);
-    void take_graph_function(const codec::GraphFunctionNotice& notice);
-    void take_graph_copy(const codec::GraphCopyNotice& notice, bool upload);
+    bool take_hold(const codec::StreamHoldNotice& notice);
+    bool take_graph_function(const codec::GraphFunctionNotice& notice);
+    bool take_graph_copy(const codec::GraphCopyNotice& notice, bool upload);
 
     std::unique_ptr<wire::Channel> channel_;
     std::uint64_t commands_ = 0;  // guarded by the channel's order

@@ -85,9 +85,10 @@ void reset_threads_after_fork() {
     new (&registry()) Registry;
 }
 
-void ReplySlot::expect() {
+void ReplySlot::expect(std::uint16_t opcode) {
     const std::lock_guard lock(mutex_);
     expected_ = true;
+    opcode_ = opcode;
     there_ = false;
     reply_.lost = false;
 }
@@ -103,7 +104,7 @@ ReplySlot::Reply& ReplySlot::wait() {
 bool ReplySlot::deliver(const codec::ReplyHeader& header, const std::byte* body, std::size_t bytes) {
     {
         const std::lock_guard lock(mutex_);
-        if (!expected_ || there_) {
+        if (!expected_ || there_ || header.opcode != opcode_) {
             return false;
         }
         reply_.header = header;

@@ -29,10 +29,10 @@ class ReplySlot {
         bool lost = false;  // the session ended first
     };
 
-    // By the waiting thread, before it sends.
-    void expect();
+    // By the waiting thread, before it sends a command of this opcode.
+    void expect(std::uint16_t opcode);
     Reply& wait();
-    // By the receiving thread. False when nobody waits.
+    // By the receiving thread. False when nobody waits for it.
     bool deliver(const codec::ReplyHeader& header, const std::byte* body, std::size_t bytes);
     void lose();
 
@@ -40,6 +40,7 @@ class ReplySlot {
     std::mutex mutex_;
     std::condition_variable arrived_;
     bool expected_ = false;
+    std::uint16_t opcode_ = 0;
     std::atomic<bool> there_{false};  // set with the mutex held; looked at without
     Spin spin_;                       // the waiting thread's
     Reply reply_;

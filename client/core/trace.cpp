@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 
+#include "common/files.h"
 #include "protocol/calls/table.h"
 
 namespace gpupool::client::trace {
@@ -84,10 +85,19 @@ Status open(const std::string& name, std::FILE*& file) {
     if (name.empty()) {
         return {};
     }
-    file = name == "-" ? stderr : std::fopen(name.c_str(), "ae");
+    if (name == "-") {
+        file = stderr;
+        return {};
+    }
+    auto opened = open_to_append(name, 0666);
+    if (!opened) {
+        return opened.error().within("the trace");
+    }
+    file = ::fdopen(opened->get(), "a");
     if (file == nullptr) {
         return system_error("opening " + name, errno);
     }
+    static_cast<void>(opened->release());  // the stream's now
     return {};
 }
 

@@ -184,19 +184,26 @@ void Transfers::send_unasked(std::uint64_t transfer, std::span<const std::byte> 
     changed_.notify_all();
 }
 
-void Transfers::pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes) {
+bool Transfers::pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes) {
     {
         const std::lock_guard lock(mutex_);
-        if (!uploads_.contains(transfer)) {
-            return;  // cancelled
+        const auto it = uploads_.find(transfer);
+        if (it == uploads_.end()) {
+            return transfer < next_;  // cancelled
+        }
+        const std::size_t all = it->second->source.size();
+        if (offset > all || bytes > all - offset) {
+            log::error("the server asks for data that is not there");
+            return false;
         }
         if (pulls_.size() >= kMaxPulls) {
             log::error("the server asks for more data at once than it may");
-            return;
+            return false;
         }
         pulls_.push_back({transfer, offset, bytes});
     }
     changed_.notify_all();
+    return true;
 }
 
 void Transfers::changed() {
@@ -253,9 +260,8 @@ void Transfers::answer_pulls() {
         const Pull pull = *next;
         pulls_.erase(next);
         const auto it = uploads_.find(pull.transfer);
-        if (it == uploads_.end() || it->second->over || pull.offset > it->second->source.size() ||
-            pull.bytes > it->second->source.size() - pull.offset) {
-            continue;  // cancelled, or a server that asks for what is not there: it gets nothing
+        if (it == uploads_.end() || it->second->over) {
+            continue;  // cancelled
         }
         const std::span<const std::byte> part = it->second->source.subspan(pull.offset, pull.bytes);
         ++it->second->in_flight;

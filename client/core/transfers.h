@@ -65,8 +65,8 @@ class Transfers {
     // `ready` says whether the source may be read; it is asked again whenever something ended. Empty: at once.
     std::uint64_t begin_upload(std::span<const std::byte> source, std::function<bool()> ready = {});
     std::uint64_t begin_upload(std::vector<std::byte> source);
-    // The worker asks for a part.
-    void pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes);
+    // The worker asks for a part. False: it asks for what is not there, or for more at once than it may.
+    bool pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes);
     // Waits until all of it was handed over; the source is the application's again. False when the session ended first.
     bool wait_sent(std::uint64_t transfer);
     // Sends memory that a graph's copy reads, in pieces, under the worker's name for it. One of the two holds the data.

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "protocol/calls/call.h"
-#include "protocol/calls/layout.h"
 
 namespace gpupool::calls {
 

@@ -29,7 +29,4 @@ const CallInfo* find(std::uint16_t opcode) noexcept;
 // The name for logs; "unknown" where there is none.
 std::string_view name_of(std::uint16_t opcode) noexcept;
 
-// Covers opcodes, parameter layouts and record formats: two ends that differ in it cannot understand each other.
-std::uint64_t table_fingerprint() noexcept;
-
 }  // namespace gpupool::calls

@@ -46,8 +46,9 @@ struct SessionStatus {
   peer @4 :Text;
   processName @5 :Text;
   processId @6 :UInt32;
-  userName @7 :Text;
+  userName @7 :Text;                 # empty: unknown
   ageSeconds @8 :UInt64;
   workerProcessId @9 :UInt32;
   state @10 :Text;                   # starting, running, disconnected, ending
+  userId @11 :UInt32;
 }

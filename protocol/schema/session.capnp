@@ -29,7 +29,8 @@ struct ClientInfo {
   hostname @1 :Text;
   processName @2 :Text;
   processId @3 :UInt32;
-  userName @4 :Text;
+  userName @4 :Text;                 # empty: the client's machine has no name for it
+  userId @5 :UInt32;
 }
 
 struct SessionRequest {

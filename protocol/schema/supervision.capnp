@@ -39,4 +39,5 @@ struct Report {
   peer @5 :Text;
   client @6 :Session.ClientInfo;
   memoryQuotaBytes @7 :UInt64;
+  deviceUuids @8 :List(Text);        # of the devices that memoryUsed counts: the session may not see all of the server's
 }

@@ -12,6 +12,10 @@
 
 namespace gpupool::transport {
 
+// Where a server listens and a client looks when nobody says anything else.
+inline constexpr std::uint16_t kDefaultPort = 9470;
+inline constexpr const char* kDefaultAddress = "127.0.0.1:9470";
+
 struct Endpoint {
     std::string host;  // a name, an IPv4 address, or an IPv6 address without brackets
     std::uint16_t port = 0;

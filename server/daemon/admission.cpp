@@ -5,9 +5,9 @@
 #include <kj/exception.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
+#include "common/driver_environment.h"
 #include "server/supervision/message_socket.h"
 
 namespace gpupool::daemon {
@@ -18,17 +18,6 @@ namespace {
 constexpr std::size_t kMaxCopyBytes = 128u << 10;
 constexpr unsigned kMaxEnvironmentEntries = 64;
 constexpr std::size_t kMaxEnvironmentValueBytes = 4096;
-
-// Others of the driver's variables make it load a library (CUDA_INJECTION64_PATH) or write files (CUDA_COREDUMP_FILE,
-// CUDA_CACHE_PATH, CUDA_MPS_PIPE_DIRECTORY): a tenant must not set them on the server.
-constexpr std::array<std::string_view, 12> kAllowedEnvironment{
-    "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_MAX_COPY_CONNECTIONS",
-    "CUDA_DEVICE_ORDER",           "CUDA_DISABLE_JIT",
-    "CUDA_DISABLE_PTX_JIT",        "CUDA_FORCE_JIT",
-    "CUDA_FORCE_PTX_JIT",          "CUDA_LAUNCH_BLOCKING",
-    "CUDA_MODULE_DATA_LOADING",    "CUDA_MODULE_LOADING",
-    "CUDA_SCALE_LAUNCH_QUEUES",    "CUDA_VISIBLE_DEVICES",
-};
 
 std::string_view view(capnp::Text::Reader text) {
     return {text.cStr(), text.size()};
@@ -60,6 +49,7 @@ std::variant<Guest, Refusal> check(const schema::Hello::Reader& hello, const Adm
     guest.client.process_name = printable(view(client.getProcessName()));
     guest.client.process_id = client.getProcessId();
     guest.client.user_name = printable(view(client.getUserName()), 64);
+    guest.client.user_id = client.getUserId();
     if (hello.getPurpose().isAdministration()) {
         guest.purpose = Purpose::administration;
         return guest;
@@ -109,10 +99,6 @@ bool token_matches(std::string_view given, const std::vector<std::string>& token
     return matches != 0;
 }
 
-bool environment_allowed(std::string_view name) {
-    return std::find(kAllowedEnvironment.begin(), kAllowedEnvironment.end(), name) != kAllowedEnvironment.end();
-}
-
 std::variant<Guest, Refusal> examine_hello(std::span<const std::byte> payload, const AdmissionRules& rules) {
     const auto malformed = [](std::string_view why) {
         return refusal(schema::Refused::Reason::PROTOCOL, fmt::format("the Hello cannot be read: {}", why));
@@ -153,6 +139,7 @@ void copy_hello(const Guest& guest, schema::Hello::Builder out) {
     client.setProcessName(guest.client.process_name.c_str());
     client.setProcessId(guest.client.process_id);
     client.setUserName(guest.client.user_name.c_str());
+    client.setUserId(guest.client.user_id);
     if (!hello.getPurpose().isSession()) {
         out.getPurpose().setAdministration();
         return;
@@ -163,7 +150,7 @@ void copy_hello(const Guest& guest, schema::Hello::Builder out) {
     session.setAddressWindows(asked.getAddressWindows());
     std::vector<schema::EnvironmentEntry::Reader> kept;
     for (const auto entry : asked.getEnvironment()) {
-        if (kept.size() < kMaxEnvironmentEntries && environment_allowed(view(entry.getName())) &&
+        if (kept.size() < kMaxEnvironmentEntries && is_driver_variable(view(entry.getName())) &&
             entry.getValue().size() <= kMaxEnvironmentValueBytes) {
             kept.push_back(entry);
         }

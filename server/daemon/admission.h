@@ -33,7 +33,8 @@ struct ClientFacts {
     std::string hostname;
     std::string process_name;
     std::uint32_t process_id = 0;
-    std::string user_name;
+    std::string user_name;  // empty: unknown
+    std::uint32_t user_id = 0;
 };
 
 struct Guest {
@@ -60,8 +61,5 @@ std::string printable(std::string_view text, std::size_t max_bytes = 128);
 // The Hello that the worker is to see: without the credential, with printable texts, and with only those CUDA_*
 // variables that cannot make the server's driver load or write files. Throws kj::Exception when `hello` cannot be read.
 void copy_hello(const Guest& guest, schema::Hello::Builder out);
-
-// Whether the client may set this variable for the server's driver.
-bool environment_allowed(std::string_view name);
 
 }  // namespace gpupool::daemon

@@ -5,13 +5,13 @@
 #include <toml++/toml.h>
 
 #include <cctype>
-#include <filesystem>
-#include <fstream>
+#include <cerrno>
 #include <functional>
 #include <iterator>
 #include <map>
 #include <sstream>
 
+#include "common/files.h"
 #include "common/log.h"
 #include "common/units.h"
 
@@ -66,19 +66,23 @@ Setter duration(milliseconds& target, std::int64_t least_ms) {
 
 Setter bytes(std::uint64_t& target) {
     return [&target](const toml::node& node) -> Status {
-        if (const auto value = node.value_exact<std::int64_t>(); value && *value >= 0) {
-            target = static_cast<std::uint64_t>(*value);
-            return {};
-        }
-        if (const auto value = node.value_exact<std::string>()) {
+        std::uint64_t given = 0;
+        if (const auto number = node.value_exact<std::int64_t>(); number && *number >= 0) {
+            given = static_cast<std::uint64_t>(*number);
+        } else if (const auto value = node.value_exact<std::string>()) {
             const auto parsed = parse_bytes(*value);
             if (!parsed) {
                 return parsed.error();
             }
-            target = *parsed;
-            return {};
+            given = *parsed;
+        } else {
+            return expected("a number of bytes, or a string like \"8GiB\"");
         }
-        return expected("a number of bytes, or a string like \"8GiB\"");
+        if (given == 0) {
+            return expected("more than 0, like \"8GiB\"; leave it out for no limit");
+        }
+        target = given;
+        return {};
     };
 }
 
@@ -156,30 +160,27 @@ Keys keys_of(Config& config) {
     };
 }
 
-// A folder would read as an empty file, a device without end.
-Status check_file(const char* what, const std::string& path, std::uintmax_t most_bytes) {
-    std::error_code error;
-    using Type = std::filesystem::file_type;
-    const Type kind = std::filesystem::status(path, error).type();
-    if (kind == Type::directory || kind == Type::character || kind == Type::block) {
-        return Error{ErrorCode::invalid_input, fmt::format("the {} {} is no file", what, path)};
+// The text of a file that has to be there.
+Result<std::string> read_named_file(const char* what, const std::string& path, std::size_t most_bytes) {
+    auto text = read_file(path, most_bytes);
+    if (!text) {
+        return text.error().within(fmt::format("the {}", what));
     }
-    if (kind == Type::regular && std::filesystem::file_size(path, error) > most_bytes) {
-        return Error{ErrorCode::limit_exceeded, fmt::format("the {} {} is too large", what, path)};
+    if (!text->has_value()) {
+        return system_error(fmt::format("cannot read the {} {}", what, path), ENOENT);
     }
-    return {};
+    return std::move(**text);
 }
 
 }  // namespace
 
 Status read_config_file(const std::string& path, Config& config) {
-    GPUPOOL_TRY(check_file("configuration file", path, 1u << 20));
-    std::ifstream file(path);
-    if (!file) {
-        return system_error(fmt::format("cannot read the configuration file {}", path), errno);
+    const auto text = read_named_file("configuration file", path, 1u << 20);
+    if (!text) {
+        return text.error();
     }
     try {
-        const toml::table table = toml::parse(file, path);
+        const toml::table table = toml::parse(std::string_view(*text), path);
         return apply(path, table, "", keys_of(config));
     } catch (const toml::parse_error& error) {
         return Error{ErrorCode::invalid_input, fmt::format("{}: {}", place(path, error.source()), error.description())};
@@ -202,11 +203,11 @@ Status read_token_file(Config& config) {
     if (config.token_file.empty()) {
         return {};
     }
-    GPUPOOL_TRY(check_file("token file", config.token_file, 64u << 20));
-    std::ifstream file(config.token_file);
-    if (!file) {
-        return system_error(fmt::format("cannot read the token file {}", config.token_file), errno);
+    auto text = read_named_file("token file", config.token_file, 64u << 20);
+    if (!text) {
+        return text.error();
     }
+    std::istringstream file(std::move(*text));
     struct stat facts {};
     if (::stat(config.token_file.c_str(), &facts) == 0 && S_ISREG(facts.st_mode) && (facts.st_mode & 0044) != 0) {
         log::warn("the token file {} can be read by others: chmod 600 it", config.token_file);

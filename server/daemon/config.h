@@ -11,13 +11,14 @@
 #include <vector>
 
 #include "common/result.h"
+#include "protocol/transport/endpoint.h"
 
 namespace gpupool::daemon {
 
 using std::chrono::milliseconds;
 
 struct Config {
-    std::string listen = "127.0.0.1:9470";
+    std::string listen = transport::kDefaultAddress;
     std::string driver = "auto";  // auto, software, or the path of a driver library
     std::string log_level = "info";
     std::string log_file;           // empty: stderr

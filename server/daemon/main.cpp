@@ -40,7 +40,8 @@ void declare(CLI::App& app, Options& options) {
     app.description("gpupoold serves this machine's GPUs (or a software GPU) to gpupool clients.");
     app.set_version_flag("--version", GPUPOOL_VERSION);
     app.add_option("--config", options.config_file, "Configuration file (TOML), see docs/configuration.md");
-    app.add_option("--listen", options.listen, "HOST:PORT to listen at, default 127.0.0.1:9470; port 0: a free one");
+    app.add_option("--listen", options.listen,
+                   fmt::format("HOST:PORT to listen at, default {}; port 0: a free one", transport::kDefaultAddress));
     app.add_option("--driver", options.driver, "auto (default), software, or the path of a driver library");
     app.add_option("--log-level", options.log_level, "trace, debug, info (default), warn, error or off");
     app.add_option("--token-file", options.token_file, "File of the tokens that clients must show, one a line");
@@ -171,7 +172,7 @@ struct Place {
 };
 
 Result<Place> claim_place(const Config& config, std::string worker) {
-    const auto endpoint = transport::Endpoint::parse(config.listen, 9470);
+    const auto endpoint = transport::Endpoint::parse(config.listen, transport::kDefaultPort);
     if (!endpoint) {
         return endpoint.error().within("listen");
     }

@@ -45,13 +45,18 @@ Result<WorkerReport> read_report(const supervision::Message& message) {
         report.client.process_name = text(in.getClient().getProcessName());
         report.client.process_id = in.getClient().getProcessId();
         report.client.user_name = text(in.getClient().getUserName(), 64);
+        report.client.user_id = in.getClient().getUserId();
         report.memory_quota_bytes = in.getMemoryQuotaBytes();
         report.started_unix_ms = in.getStartedUnixMilliseconds();
-        if (report.session_id.empty() || in.getMemoryUsed().size() > kMaxReportedDevices) {
+        if (report.session_id.empty() || in.getMemoryUsed().size() > kMaxReportedDevices ||
+            in.getDeviceUuids().size() > kMaxReportedDevices) {
             return Error{ErrorCode::invalid_input, "a worker's report makes no sense"};
         }
         for (const auto bytes : in.getMemoryUsed()) {
             report.memory_used_bytes.push_back(bytes);
+        }
+        for (const auto uuid : in.getDeviceUuids()) {
+            report.device_uuids.push_back(text(uuid));
         }
         return report;
     } catch (const kj::Exception& exception) {

@@ -32,7 +32,8 @@ struct WorkerReport {
     std::string state;
     std::string peer;
     ClientFacts client;
-    std::vector<std::uint64_t> memory_used_bytes;  // by device
+    std::vector<std::string> device_uuids;         // of those that the session sees
+    std::vector<std::uint64_t> memory_used_bytes;  // by device, in the same order
     std::uint64_t memory_quota_bytes = 0;
     std::int64_t started_unix_ms = 0;
 };

@@ -26,28 +26,48 @@ std::uint64_t age_seconds(std::int64_t started_unix_ms) {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(0, now.count() - started_unix_ms) / 1000);
 }
 
-std::uint64_t used_on(const Session& session, std::size_t device) {
-    const auto& used = session.report.memory_used_bytes;
-    return device < used.size() ? used[device] : 0;
+// A session numbers the devices that it sees, which may be fewer than the server's, and in another order.
+std::uint64_t used_on(const Session& session, const std::string& uuid) {
+    const auto& report = session.report;
+    std::uint64_t used = 0;
+    for (std::size_t i = 0; i < std::min(report.device_uuids.size(), report.memory_used_bytes.size()); ++i) {
+        used += report.device_uuids[i] == uuid ? report.memory_used_bytes[i] : 0;
+    }
+    return used;
 }
 
-void describe_session(const Session& session, schema::SessionStatus::Builder out) {
+// Where the session holds most is where it runs; without memory, on the first that it sees.
+std::size_t device_of(const Session& session, const std::vector<ProbedDevice>& devices) {
+    const auto& uuids = session.report.device_uuids;
+    const auto uuid_of = [](const ProbedDevice& device) { return printable(device.uuid); };
+    std::size_t device = 0;
+    std::uint64_t most = 0;
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+        const std::uint64_t used = used_on(session, uuid_of(devices[i]));
+        if (used > most || (most == 0 && !uuids.empty() && uuids.front() == uuid_of(devices[i]))) {
+            device = i;
+            most = used;
+        }
+    }
+    return device;
+}
+
+void describe_session(const Session& session, const std::vector<ProbedDevice>& devices,
+                      schema::SessionStatus::Builder out) {
     const auto& report = session.report;
-    const auto& used = report.memory_used_bytes;
     std::uint64_t total = 0;
-    for (const auto bytes : used) {
+    for (const auto bytes : report.memory_used_bytes) {
         total += bytes;
     }
-    // Where the session holds most is where it runs.
-    const auto device = used.empty() ? 0 : std::max_element(used.begin(), used.end()) - used.begin();
     out.setId(report.session_id.c_str());
-    out.setDevice(static_cast<std::uint32_t>(device));
+    out.setDevice(static_cast<std::uint32_t>(device_of(session, devices)));
     out.setMemoryUsed(total);
     out.setMemoryQuota(report.memory_quota_bytes);
     out.setPeer(report.peer.c_str());
     out.setProcessName(report.client.process_name.c_str());
     out.setProcessId(report.client.process_id);
     out.setUserName(report.client.user_name.c_str());
+    out.setUserId(report.client.user_id);
     out.setAgeSeconds(age_seconds(report.started_unix_ms));
     out.setWorkerProcessId(static_cast<std::uint32_t>(session.process));
     out.setState(session.stopping ? "ending" : report.state.c_str());
@@ -69,7 +89,7 @@ std::vector<std::byte> make_status_message(const ServerFacts& server,
         const auto& device = server.driver.devices[i];
         std::uint64_t used = 0;
         for (const auto& [id, session] : sessions) {
-            used += used_on(*session, i);
+            used += used_on(*session, printable(device.uuid));
         }
         devices[i].setIndex(i);
         devices[i].setName(printable(device.name).c_str());
@@ -83,7 +103,7 @@ std::vector<std::byte> make_status_message(const ServerFacts& server,
         if (next == list.size()) {
             break;
         }
-        describe_session(*session, list[next++]);
+        describe_session(*session, server.driver.devices, list[next++]);
     }
     const auto words = capnp::messageToFlatArray(message);
     const auto bytes = words.asBytes();

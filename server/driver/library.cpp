@@ -45,10 +45,14 @@ bool is_our_client(const Api& api) {
 
 std::string real_path_of(void* handle) {
     const link_map* map = nullptr;
-    if (dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr) {
-        return map->l_name;
+    if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) {
+        return {};
     }
-    return {};
+    // By the name that it was found by, in the folder where that really lies.
+    const fs::path path = map->l_name;
+    std::error_code unknown;
+    const fs::path folder = fs::canonical(path.parent_path(), unknown);
+    return unknown ? path.string() : (folder / path.filename()).string();
 }
 
 Result<Library> open(const std::string& path) {

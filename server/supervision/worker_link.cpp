@@ -120,6 +120,15 @@ void WorkerLink::set_state(const std::string& state) {
     wake();
 }
 
+void WorkerLink::set_devices(std::vector<std::string> uuids) {
+    {
+        const std::lock_guard lock(mutex_);
+        device_uuids_ = std::move(uuids);
+        report_due_ = true;
+    }
+    wake();
+}
+
 void WorkerLink::set_memory_used(std::vector<std::uint64_t> bytes_by_device) {
     {
         const std::lock_guard lock(mutex_);
@@ -266,6 +275,10 @@ void WorkerLink::send_report() {
         auto memory = report.initMemoryUsed(static_cast<unsigned>(memory_used_bytes_.size()));
         for (unsigned i = 0; i < memory_used_bytes_.size(); ++i) {
             memory.set(i, memory_used_bytes_[i]);
+        }
+        auto uuids = report.initDeviceUuids(static_cast<unsigned>(device_uuids_.size()));
+        for (unsigned i = 0; i < device_uuids_.size(); ++i) {
+            uuids.set(i, device_uuids_[i]);
         }
     }
     if (const auto sent = socket_.send(message); !sent) {

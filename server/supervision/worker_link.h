@@ -64,7 +64,8 @@ class WorkerLink {
     void start(WorkerHandlers handlers);
 
     // What the next report says; it is sent at once when something changed.
-    void set_state(const std::string& state);  // starting, running, disconnected, ending
+    void set_state(const std::string& state);          // starting, running, disconnected, ending
+    void set_devices(std::vector<std::string> uuids);  // as probes write them; in the order of the next
     void set_memory_used(std::vector<std::uint64_t> bytes_by_device);
 
     // Watches the descriptor of a connection (a duplicate is made) and calls client_gone.
@@ -115,6 +116,7 @@ class WorkerLink {
     // Shared; guarded by mutex_.
     mutable std::mutex mutex_;
     std::string state_ = "starting";
+    std::vector<std::string> device_uuids_;
     std::vector<std::uint64_t> memory_used_bytes_;
     UniqueFd new_client_;
     Clock::time_point process_deadline_ = Clock::time_point::max();

@@ -105,7 +105,9 @@ CUresult describe_kernel(const driver::Api& api, HandleTable& handles, CUgraphNo
     }
     for (std::size_t i = 0;; ++i) {
         std::size_t offset = 0, size = 0;
-        if (driver::call(api.cuFuncGetParamInfo, p.func, i, &offset, &size) != CUDA_SUCCESS) {
+        const CUresult known = p.func != nullptr ? driver::call(api.cuFuncGetParamInfo, p.func, i, &offset, &size)
+                                                 : driver::call(api.cuKernelGetParamInfo, p.kern, i, &offset, &size);
+        if (known != CUDA_SUCCESS) {
             return CUDA_SUCCESS;
         }
         if (offset + size > payload.size()) {

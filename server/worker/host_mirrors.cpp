@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/blocks.h"
 #include "common/log.h"
 
 #ifndef MAP_FIXED_NOREPLACE
@@ -89,12 +90,8 @@ void HostMirrors::release_of(CUcontext client_context) {
 
 bool HostMirrors::write(std::span<const std::byte> record) {
     return codec::apply_changes(record, [this](std::uint64_t address) -> const codec::SharedBlock* {
-        auto it = mirrors_.upper_bound(address);
-        if (it == mirrors_.begin()) {
-            return nullptr;
-        }
-        const Mirror& mirror = std::prev(it)->second;
-        return mirror.ready && address - mirror.block.address < mirror.block.bytes ? &mirror.block : nullptr;
+        const auto it = find_block(mirrors_, address, [](const Mirror& mirror) { return mirror.block.bytes; });
+        return it != mirrors_.end() && it->second.ready ? &it->second.block : nullptr;
     });
 }
 

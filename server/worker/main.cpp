@@ -9,17 +9,18 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
-#include <set>
 
+#include "common/driver_environment.h"
 #include "common/log.h"
 #include "common/visible_devices.h"
-#include "protocol/calls/table.h"
+#include "protocol/codec/layout.h"
 #include "protocol/schema/session.capnp.h"
 #include "protocol/transport/tcp/connection.h"
 #include "protocol/wire/handshake_io.h"
@@ -50,21 +51,18 @@ void refuse(transport::Connection& connection, const std::string& why) {
 
 // What the driver reads from the environment is the client's to say, within these names.
 void take_environment(schema::SessionRequest::Reader request) {
-    static const std::set<std::string> allowed = {"CUDA_VISIBLE_DEVICES",        "CUDA_DEVICE_ORDER",
-                                                  "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING",
-                                                  "CUDA_FORCE_PTX_JIT",          "CUDA_DISABLE_PTX_JIT"};
     const auto variable = [](const char* name) {
         const char* const value = std::getenv(name);
         return value == nullptr ? std::nullopt : std::optional<std::string>(value);
     };
     const std::optional<std::string> operators_devices = variable("CUDA_VISIBLE_DEVICES");
-    for (const std::string& name : allowed) {
-        unsetenv(name.c_str());
+    for (const char* name : kDriverVariables) {
+        unsetenv(name);
     }
     // Launches must never block the dispatcher: the client waits by itself when this is asked of it.
     unsetenv("CUDA_LAUNCH_BLOCKING");
     for (const auto entry : request.getEnvironment()) {
-        if (const std::string name = entry.getName(); allowed.contains(name)) {
+        if (const std::string name = entry.getName(); is_driver_variable(name)) {
             setenv(name.c_str(), entry.getValue().cStr(), 1);
         }
     }
@@ -72,6 +70,18 @@ void take_environment(schema::SessionRequest::Reader request) {
     if (const auto devices = visible_among(operators_devices, variable("CUDA_VISIBLE_DEVICES"))) {
         setenv("CUDA_VISIBLE_DEVICES", devices->c_str(), 1);
     }
+}
+
+// How the daemon, which sees all of the server's devices, knows those of this session.
+std::vector<std::string> uuids_of(schema::Welcome::Reader welcome) {
+    std::vector<std::string> texts;
+    for (const auto device : welcome.getDevices()) {
+        DeviceUuid uuid{};
+        const auto bytes = device.getUuid();
+        std::memcpy(uuid.data(), bytes.begin(), std::min(bytes.size(), uuid.size()));
+        texts.push_back(uuid_text(uuid));
+    }
+    return texts;
 }
 
 int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> connection) {
@@ -113,7 +123,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     capnp::MallocMessageBuilder message;
     auto welcome = message.initRoot<schema::Welcome>();
     welcome.setProtocolVersion(schema::PROTOCOL_VERSION);
-    welcome.setTableFingerprint(calls::table_fingerprint());
+    welcome.setTableFingerprint(codec::table_fingerprint());
     welcome.setSessionId(assignment.getSessionId());
     welcome.setSessionToken(assignment.getSessionToken());
     welcome.setServerVersion(GPUPOOL_VERSION);
@@ -137,6 +147,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     supervision::WorkerHandlers handlers;
     handlers.stop = [&worker](const std::string& reason) { worker.stop(reason); };
     handlers.client_gone = [&worker] { worker.stop("the client went away"); };
+    link.set_devices(uuids_of(welcome.asReader()));
     if (const Status watched = link.watch_client(connection->native_handle()); !watched) {
         log::warn("cannot watch the client's connection: {}", watched.error().message);
     }

@@ -37,6 +37,14 @@ struct Outcome {
     static Outcome answered() { return {Verdict::answered}; }
 };
 
+// Empty when it is the command's turn in `stream`; until then, what becomes of it.
+inline std::optional<Outcome> await_turn(Worker& worker, const Command& command, StreamState& stream) {
+    if (!command.its_turn && !worker.scheduler.may_issue(stream)) {
+        return Outcome::hold(stream);
+    }
+    return std::nullopt;
+}
+
 // The stream of a command that works in stream order, once it is its turn; until then, or without such a stream, what
 // becomes of the command.
 inline std::optional<Outcome> await_turn(Worker& worker, const Command& command, CUstream handle,
@@ -46,10 +54,7 @@ inline std::optional<Outcome> await_turn(Worker& worker, const Command& command,
     if (stream == nullptr) {
         return result;
     }
-    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
-        return Outcome::hold(*stream);
-    }
-    return std::nullopt;
+    return await_turn(worker, command, *stream);
 }
 
 namespace handlers {
@@ -61,10 +66,26 @@ namespace handlers {
 #undef GP_PER_THREAD
 }  // namespace handlers
 
-// A command that waits in its stream.
-class HeldCommand final : public Operation {
+// What waits in a stream for a command, which is answered if it never gets its turn.
+class HeldForCommand : public Operation {
   public:
-    HeldCommand(Worker& worker, Command command) : worker_(worker), command_(std::move(command)) {
+    void abandon(CUresult result) final {
+        if (command_.reply_wanted()) {
+            worker_.answer(command_, result);
+        }
+    }
+
+  protected:
+    HeldForCommand(Worker& worker, Command command) : worker_(worker), command_(std::move(command)) {}
+
+    Worker& worker_;
+    Command command_;
+};
+
+// The command itself.
+class HeldCommand final : public HeldForCommand {
+  public:
+    HeldCommand(Worker& worker, Command command) : HeldForCommand(worker, std::move(command)) {
         command_.its_turn = true;
         command_.keep_body(kHeldCostBytes);
     }
@@ -72,15 +93,6 @@ class HeldCommand final : public Operation {
         worker_.dispatch(command_);
         return true;
     }
-    void abandon(CUresult result) override {
-        if (command_.reply_wanted()) {
-            worker_.answer(command_, result);
-        }
-    }
-
-  private:
-    Worker& worker_;
-    Command command_;
 };
 
 namespace detail {
@@ -258,15 +270,10 @@ void serve_on_helper(Worker& worker, Command& command, std::shared_ptr<codec::Sl
 template <class Call>
 Outcome call_driver(Worker& worker, Command& command, codec::Slots<Call>& slots, StreamState* stream) {
     if constexpr (in_stream_order<Call>) {
-        if (stream == nullptr) {
-            CUresult result = CUDA_SUCCESS;
-            stream = worker.stream_of(command, nullptr, result);
-            if (stream == nullptr) {
-                return result;
-            }
-        }
-        if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
-            return Outcome::hold(*stream);
+        auto waiting =
+            stream == nullptr ? await_turn(worker, command, nullptr, stream) : await_turn(worker, command, *stream);
+        if (waiting) {
+            return std::move(*waiting);
         }
     }
     if (const CUresult result = worker.scheduler.enter(worker.context_of(command)); result != CUDA_SUCCESS) {

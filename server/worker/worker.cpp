@@ -36,25 +36,6 @@ wire::Limits channel_limits() {
 
 }  // namespace
 
-bool MemoryAccount::charge(CUdevice device, std::uint64_t bytes) {
-    const auto index = static_cast<std::size_t>(device);
-    if (device < 0 || index >= used_bytes.size()) {
-        return false;
-    }
-    if (quota_bytes != 0 && (bytes > quota_bytes || used_bytes[index] > quota_bytes - bytes)) {
-        return false;
-    }
-    used_bytes[index] += bytes;
-    return true;
-}
-
-void MemoryAccount::release(CUdevice device, std::uint64_t bytes) {
-    const auto index = static_cast<std::size_t>(device);
-    if (device >= 0 && index < used_bytes.size()) {
-        used_bytes[index] -= std::min(used_bytes[index], bytes);
-    }
-}
-
 Worker::Worker(const driver::Library& library, int device_count, Options options)
     : api(library.api),
       pinned(library.api, [this](std::function<void()> free) { helpers.run(std::move(free), [] {}); }),
@@ -67,8 +48,8 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
       staging(library.api, kChunkBytes, kStagingBytes, [this] { inbox.poke(); }),
       small_staging(library.api, codec::kMaxInlineBytes, kSmallStagingBytes, [this] { inbox.poke(); }),
       options_(std::move(options)) {
-    memory.quota_bytes = options_.memory_quota_bytes;
-    memory.used_bytes.resize(static_cast<std::size_t>(device_count));
+    memory.account.quota_bytes = options_.memory_quota_bytes;
+    memory.account.used_bytes.resize(static_cast<std::size_t>(device_count));
 }
 
 Worker::~Worker() {
@@ -330,7 +311,7 @@ void Worker::violation(const Command& command, const std::string& what) {
 
 void Worker::memory_changed() {
     if (options_.memory_changed) {
-        options_.memory_changed(memory.used_bytes);
+        options_.memory_changed(memory.account.used_bytes);
     }
 }
 

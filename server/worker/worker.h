@@ -12,11 +12,9 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -24,9 +22,12 @@
 #include "protocol/wire/channel.h"
 #include "server/driver/library.h"
 #include "server/worker/command.h"
+#include "server/worker/device_memory.h"
+#include "server/worker/graph_book.h"
 #include "server/worker/graph_turns.h"
 #include "server/worker/handle_table.h"
 #include "server/worker/helpers.h"
+#include "server/worker/host_function_words.h"
 #include "server/worker/host_mirrors.h"
 #include "server/worker/images.h"
 #include "server/worker/inbox.h"
@@ -39,28 +40,6 @@
 #include "server/worker/staging.h"
 
 namespace gpupool::worker {
-
-// Device memory that the session holds, by device, against its quota. Dispatcher only.
-struct MemoryAccount {
-    std::uint64_t quota_bytes = 0;  // per device; 0: none
-    std::vector<std::uint64_t> used_bytes;
-
-    bool charge(CUdevice device, std::uint64_t bytes);
-    void release(CUdevice device, std::uint64_t bytes);
-};
-
-struct Slab {
-    CUdevice device;
-    std::size_t bytes;
-    CUmemGenericAllocationHandle allocation;
-};
-
-// What the driver allocated for the client where the driver chose.
-struct Allocation {
-    CUdevice device;
-    std::uint64_t bytes;
-    unsigned references;
-};
 
 class Worker final : public wire::Receiver {
   public:
@@ -97,12 +76,13 @@ class Worker final : public wire::Receiver {
     Staging small_staging;  // for data that comes with a command
     Incoming incoming;
     Images images;
-    MemoryAccount memory;
+    DeviceMemory memory;
     HostMirrors host_mirrors;
-    std::map<std::uint64_t, Slab> slabs;                   // by address
-    std::set<std::pair<CUdevice, CUdevice>> peers;         // (device, whose memory it may reach)
-    std::map<std::uint64_t, Allocation> allocations;       // of cuMemCreate, by handle
-    std::map<std::uint64_t, Allocation> pool_allocations;  // stream-ordered, by address
+    HostFunctionWords host_functions;
+    GraphBook graphs;
+    GraphTurns graph_turns{*this};
+    std::size_t captures = 0;                                                 // that have begun and not ended
+    std::unordered_map<CUlinkState, std::shared_ptr<LinkState>> link_states;  // by client handle
 
     ContextState* context_of(const Command& command) {
         return objects.context(codec::from_wire<CUcontext>(command.header.context));
@@ -130,24 +110,6 @@ class Worker final : public wire::Receiver {
 
     // The client broke the protocol: ends the session.
     void violation(const Command& command, const std::string& what);
-
-    std::unordered_map<CUlinkState, std::shared_ptr<LinkState>> link_states;      // by client handle
-    std::unordered_map<CUgraphExec, std::shared_ptr<GraphExec>> executable_graphs;  // the same
-    GraphTurns graph_turns{*this};
-    // Nodes that were added to graphs of the driver, those within child graphs included.
-    std::unordered_map<CUgraph, std::uint64_t> added_nodes;
-    std::uint64_t all_added_nodes = 0;
-    std::unordered_map<CUgraph, unsigned> graph_levels;  // how deep the driver's graphs within others lie
-    std::size_t captures = 0;  // that have begun and not ended
-    std::string dot_text;  // of the last gpGraphDot
-
-    // Host function tickets: a word of pinned memory that a stream waits on.
-    struct HostFunctionWait {
-        std::uint32_t* word = nullptr;
-        CUdeviceptr device_word = 0;
-    };
-    std::unordered_map<std::uint64_t, HostFunctionWait> host_functions;
-    std::vector<HostFunctionWait> spare_words;
 
     // A command (again): decodes, checks its turn, issues.
     void dispatch(Command& command);

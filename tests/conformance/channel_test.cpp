@@ -176,7 +176,7 @@ TEST_P(Channels, RecordsGoBetweenThePiecesOfBulk) {
     Limits limits;
     limits.retained_bytes = 256u << 10;
     ChannelPair pair(ends(), limits);
-    const auto data = pattern(4u << 20, 6);
+    const auto data = pattern(32u << 20, 6);
     pair.server_side.expect_transfer(1, data.size());
     std::atomic<bool> bulk_appended{false};
     std::thread bulk([&] {

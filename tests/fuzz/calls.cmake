@@ -9,3 +9,4 @@ gpupool_fuzz(commands_fuzz SOURCES commands_fuzz.cpp $<TARGET_OBJECTS:gpupool_fu
 gpupool_fuzz(worker_fuzz SOURCES worker_fuzz.cpp nothing_driver.cpp $<TARGET_OBJECTS:gpupool_fuzz_calls>
              LINKS gpupool_worker_core COSTLY)
 gpupool_fuzz(session_fuzz SOURCES session_fuzz.cpp LINKS gpupool_client_core COSTLY)
+gpupool_fuzz(welcome_fuzz SOURCES welcome_fuzz.cpp LINKS gpupool_client_core)

@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::size_t kMaxInputBytes = 4u << 10;
 constexpr std::size_t kDownloadBytes = 256;
+constexpr std::uint16_t kAwaitedOpcode = 7;
 
 // A session is never destroyed: threads of it may be anywhere. One that is lost is left, and a new one begun.
 client::Session& usable_session() {
@@ -39,7 +40,9 @@ void put_record(fuzz::Input& in, fuzz::Body& frame) {
     codec::ReplyHeader header{};
     const std::uint8_t how = in.byte();
     header.kind = static_cast<codec::ReplyKind>(how & 1);
-    header.opcode = static_cast<std::uint16_t>((how & 1) != 0 ? in.byte() % 12 : in.number(2));
+    header.opcode = static_cast<std::uint16_t>((how & 1) != 0   ? in.byte() % 12
+                                               : (how & 4) != 0 ? kAwaitedOpcode
+                                                                : in.number(2));
     header.thread = (how & 2) != 0 ? client::this_thread().index : static_cast<std::uint32_t>(in.number(4));
     header.result = static_cast<std::int32_t>(in.byte());
     const fuzz::Body content = in.take(in.byte() % 48);
@@ -85,7 +88,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     wire::Receiver& receiver = session;
     const auto memory = std::make_unique<std::array<std::byte, kDownloadBytes>>();
     const std::uint64_t transfer = session.transfers.begin_download(memory->data(), memory->size());
-    client::this_thread().reply.expect();
+    client::this_thread().reply.expect(kAwaitedOpcode);
     while (!in.empty()) {
         const std::uint8_t step = in.byte();
         if (step < 160) {

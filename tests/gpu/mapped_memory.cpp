@@ -1,6 +1,8 @@
 // Pinned and registered host memory that the GPU uses itself: by its device pointer, by its plain address, in kernels,
 // memsets, copies, memory operations and graphs; and a program and a kernel that look at each other's writes.
 // Settings: words.
+#include <sys/mman.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -104,6 +106,27 @@ void registered(const Work& work) {
           words[1], words[work.words - 1]);
     DRIVER_OK(cuMemHostUnregister(words));
     check(heap[31] == 0x11 && heap[32 + work.words * sizeof(unsigned)] == 0x11, "its neighbours are as they were");
+}
+
+// Programs forget to unregister what they unmap, and go on.
+void unmapped(const Work& work) {
+    const size_t bytes = work.words * sizeof(unsigned);
+    void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    check(memory != MAP_FAILED, "memory to register");
+    DRIVER_OK(cuMemHostRegister(memory, bytes, CU_MEMHOSTREGISTER_DEVICEMAP));
+    CUdeviceptr pointer = 0;
+    DRIVER_OK(cuMemHostGetDevicePointer(&pointer, memory, 0));
+    DRIVER_OK(work.add_to(pointer, 2));
+    DRIVER_OK(cuStreamSynchronize(work.stream));
+    check(static_cast<unsigned*>(memory)[3] == 2, "registered memory: %u", static_cast<unsigned*>(memory)[3]);
+    munmap(memory, bytes);
+    DRIVER_OK(work.add_to(pointer, 2));
+    DRIVER_OK(cuStreamSynchronize(work.stream));
+    const Pinned other(work.words);
+    DRIVER_OK(work.add_to(other.device(), 1));
+    DRIVER_OK(cuStreamSynchronize(work.stream));
+    check(other.differ(1) == 0, "the program goes on: %zu wrong", other.differ(1));
+    cuMemHostUnregister(memory);  // whatever it says
 }
 
 void memsets_and_copies(const Work& work) {
@@ -290,6 +313,7 @@ int main(int argc, char** argv) {
     program.section("device_pointer", [&] { device_pointer(work); });
     program.section("plain_address", [&] { plain_address(work); });
     program.section("registered", [&] { registered(work); });
+    program.section("unmapped", [&] { unmapped(work); });
     program.section("memsets_and_copies", [&] { memsets_and_copies(work); });
     program.section("neighbours", [&] { neighbours(work); });
     program.section("polling", [&] { polling(work); });

@@ -188,12 +188,12 @@ Outcome cuCtxEnablePeerAccess(Worker& worker, Command& command, codec::Slots<cal
     }
     // Memory at addresses of the client's choice is VMM memory, which the call above does not cover.
     const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, own->device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    for (const auto& [address, slab] : worker.slabs) {
+    for (const auto& [address, slab] : worker.memory.slabs) {
         if (slab.device == peer->device) {
             driver::call(worker.api.cuMemSetAccess, address, slab.bytes, &access, std::size_t{1});
         }
     }
-    worker.peers.insert({own->device, peer->device});
+    worker.memory.peers.insert({own->device, peer->device});
     return CUDA_SUCCESS;
 }
 
@@ -208,12 +208,12 @@ Outcome cuCtxDisablePeerAccess(Worker& worker, Command& command, codec::Slots<ca
     const CUresult result = driver::call(worker.api.cuCtxDisablePeerAccess, peer->driver);
     if (result == CUDA_SUCCESS) {
         const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, own->device}, CU_MEM_ACCESS_FLAGS_PROT_NONE};
-        for (const auto& [address, slab] : worker.slabs) {
+        for (const auto& [address, slab] : worker.memory.slabs) {
             if (slab.device == peer->device) {
                 driver::call(worker.api.cuMemSetAccess, address, slab.bytes, &access, std::size_t{1});
             }
         }
-        worker.peers.erase({own->device, peer->device});
+        worker.memory.peers.erase({own->device, peer->device});
     }
     return result;
 }

@@ -25,8 +25,8 @@ CUresult translate(const Worker& worker, Handle& handle) {
 }
 
 std::shared_ptr<GraphExec> executable(const Worker& worker, CUgraphExec client) {
-    const auto it = worker.executable_graphs.find(client);
-    return it == worker.executable_graphs.end() ? nullptr : it->second;
+    const auto it = worker.graphs.executables.find(client);
+    return it == worker.graphs.executables.end() ? nullptr : it->second;
 }
 
 // A graph and all within it.
@@ -56,19 +56,19 @@ struct Contents {
             worker.handles.forget_driver(node);
         }
         for (const CUgraph graph : graphs) {
-            if (const auto added = worker.added_nodes.find(graph); added != worker.added_nodes.end()) {
-                worker.all_added_nodes -= added->second;
-                worker.added_nodes.erase(added);
+            if (const auto added = worker.graphs.added_nodes.find(graph); added != worker.graphs.added_nodes.end()) {
+                worker.graphs.all_added_nodes -= added->second;
+                worker.graphs.added_nodes.erase(added);
             }
-            worker.graph_levels.erase(graph);
+            worker.graphs.levels.erase(graph);
             worker.handles.forget_driver(graph);
         }
     }
 };
 
 unsigned level_of(const Worker& worker, CUgraph graph) {
-    const auto it = worker.graph_levels.find(graph);
-    return it == worker.graph_levels.end() ? 1 : it->second;
+    const auto it = worker.graphs.levels.find(graph);
+    return it == worker.graphs.levels.end() ? 1 : it->second;
 }
 
 // The driver has made `node` of a graph at `level`: graphs within it may be added to as well.
@@ -79,7 +79,7 @@ void note_levels(Worker& worker, CUgraphNode node, unsigned level) {
         nodes_of(worker.api, child, nodes) != CUDA_SUCCESS) {
         return;
     }
-    worker.graph_levels[child] = level + 1;
+    worker.graphs.levels[child] = level + 1;
     for (const CUgraphNode inner : nodes) {
         note_levels(worker, inner, level + 1);
     }
@@ -99,13 +99,13 @@ CUresult nodes_to_add(Worker& worker, CUgraph graph, const CUgraphNodeParams& ad
         }
         nodes += child.nodes;
     }
-    std::uint64_t& in_graph = worker.added_nodes[graph];
+    std::uint64_t& in_graph = worker.graphs.added_nodes[graph];
     const auto fits = [&] {
-        return in_graph + nodes <= kMaxGraphNodes && worker.all_added_nodes + nodes <= kMaxAddedNodes;
+        return in_graph + nodes <= kMaxGraphNodes && worker.graphs.all_added_nodes + nodes <= kMaxAddedNodes;
     };
     GraphShape now;
     if (!fits() && shape_of(worker.api, graph, kMaxGraphNodesAtAll, now) == CUDA_SUCCESS && now.nodes < in_graph) {
-        worker.all_added_nodes -= in_graph - now.nodes;  // some were destroyed since
+        worker.graphs.all_added_nodes -= in_graph - now.nodes;  // some were destroyed since
         in_graph = now.nodes;
     }
     return fits() ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -128,10 +128,10 @@ CUresult launch(Worker& worker, const Command& command, StreamState& stream, con
 }
 
 // A launch that waits in its stream. It keeps its graph, which may be destroyed before its turn comes.
-class HeldLaunch final : public Operation {
+class HeldLaunch final : public HeldForCommand {
   public:
     HeldLaunch(Worker& worker, Command command, StreamState& stream, std::shared_ptr<GraphExec> graph)
-        : worker_(worker), command_(std::move(command)), stream_(stream), graph_(std::move(graph)) {
+        : HeldForCommand(worker, std::move(command)), stream_(stream), graph_(std::move(graph)) {
         command_.keep_header(kHeldCostBytes);
         cost = graph_->cost();
     }
@@ -139,15 +139,8 @@ class HeldLaunch final : public Operation {
         worker_.answer(command_, launch(worker_, command_, stream_, graph_));
         return true;
     }
-    void abandon(CUresult result) override {
-        if (command_.reply_wanted()) {
-            worker_.answer(command_, result);
-        }
-    }
 
   private:
-    Worker& worker_;
-    Command command_;
     StreamState& stream_;
     const std::shared_ptr<GraphExec> graph_;
 };
@@ -194,8 +187,8 @@ Outcome gpGraphAddNode(Worker& worker, Command& command, codec::Slots<calls::gpG
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    worker.added_nodes[slots.at<Call::graph>().value] += nodes;
-    worker.all_added_nodes += nodes;
+    worker.graphs.added_nodes[slots.at<Call::graph>().value] += nodes;
+    worker.graphs.all_added_nodes += nodes;
     if (node.type == CU_GRAPH_NODE_TYPE_GRAPH) {
         note_levels(worker, slots.at<Call::created>().object, level_of(worker, slots.at<Call::graph>().value));
     }
@@ -250,7 +243,7 @@ Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls:
     if (context == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    if (worker.executable_graphs.size() >= kMaxExecutables) {
+    if (worker.graphs.executables.size() >= kMaxExecutables) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     struct Work {
@@ -268,11 +261,11 @@ Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls:
             work->result = work->made->instantiate(graph, flags, work->error_node, work->outcome);
         },
         [&worker, command, work, client = codec::from_wire<CUgraphExec>(slots.at<Call::executable>().minted)] {
-            if (work->result == CUDA_SUCCESS && worker.executable_graphs.contains(client)) {
+            if (work->result == CUDA_SUCCESS && worker.graphs.executables.contains(client)) {
                 work->result = CUDA_ERROR_INVALID_VALUE;  // the name was given to another meanwhile
             }
             if (work->result == CUDA_SUCCESS) {
-                worker.executable_graphs[client] = work->made;
+                worker.graphs.executables[client] = work->made;
                 worker.handles.bind(client, work->made->driver());
             }
             worker.answer(command, work->result, false, 16, [&](std::byte* place) {
@@ -285,14 +278,14 @@ Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls:
 }
 
 Outcome cuGraphExecDestroy(Worker& worker, Command& command, codec::Slots<calls::cuGraphExecDestroy>& slots) {
-    const auto it = worker.executable_graphs.find(slots.at<calls::cuGraphExecDestroy::hGraphExec>().value);
-    if (it == worker.executable_graphs.end()) {
+    const auto it = worker.graphs.executables.find(slots.at<calls::cuGraphExecDestroy::hGraphExec>().value);
+    if (it == worker.graphs.executables.end()) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     (void)command;
     // Held launches, and those that run, keep it.
     const std::shared_ptr<GraphExec> graph = it->second;
-    worker.executable_graphs.erase(it);
+    worker.graphs.executables.erase(it);
     return CUDA_SUCCESS;
 }
 
@@ -339,7 +332,7 @@ Outcome cuGraphClone(Worker& worker, Command& command, codec::Slots<calls::cuGra
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (worker.all_added_nodes + shape.nodes > kMaxAddedNodes) {
+    if (worker.graphs.all_added_nodes + shape.nodes > kMaxAddedNodes) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUgraph& clone = slots.at<Call::phGraphClone>().object;
@@ -347,8 +340,8 @@ Outcome cuGraphClone(Worker& worker, Command& command, codec::Slots<calls::cuGra
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    worker.added_nodes[clone] = shape.nodes;
-    worker.all_added_nodes += shape.nodes;
+    worker.graphs.added_nodes[clone] = shape.nodes;
+    worker.graphs.all_added_nodes += shape.nodes;
     std::vector<CUgraphNode> nodes;
     nodes_of(worker.api, clone, nodes);
     for (const CUgraphNode node : nodes) {
@@ -482,16 +475,16 @@ Outcome gpGraphDot(Worker& worker, Command& command, codec::Slots<calls::gpGraph
     }
     const CUresult result = driver::call(worker.api.cuGraphDebugDotPrint, graph, static_cast<const char*>(path),
                                          slots.at<Call::flags>().value);
-    worker.dot_text.clear();
+    worker.graphs.dot_text.clear();
     const off_t bytes = lseek(descriptor, 0, SEEK_END);
     const bool fits = bytes >= 0 && static_cast<std::uint64_t>(bytes) <= kMaxText;
     if (fits && result == CUDA_SUCCESS) {
         std::ifstream file(path);
-        worker.dot_text.assign(std::istreambuf_iterator<char>(file), {});
+        worker.graphs.dot_text.assign(std::istreambuf_iterator<char>(file), {});
     }
     close(descriptor);
     unlink(path);
-    slots.at<Call::bytes>().object = worker.dot_text.size();
+    slots.at<Call::bytes>().object = worker.graphs.dot_text.size();
     return fits ? result : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -499,10 +492,10 @@ Outcome gpGraphDotRead(Worker& worker, Command&, codec::Slots<calls::gpGraphDotR
     using Call = calls::gpGraphDotRead;
     const std::size_t offset = slots.at<Call::offset>().value, bytes = slots.at<Call::data_bytes>().value;
     auto& data = slots.at<Call::data>().object;
-    if (offset > worker.dot_text.size() || bytes > worker.dot_text.size() - offset || data.size() < bytes) {
+    if (offset > worker.graphs.dot_text.size() || bytes > worker.graphs.dot_text.size() - offset || data.size() < bytes) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    std::copy_n(worker.dot_text.begin() + static_cast<std::ptrdiff_t>(offset), bytes, data.begin());
+    std::copy_n(worker.graphs.dot_text.begin() + static_cast<std::ptrdiff_t>(offset), bytes, data.begin());
     return CUDA_SUCCESS;
 }
 

@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::size_t kWordsPerBlock = 1024;
 
-CUresult take_word(Worker& worker, Worker::HostFunctionWait& wait) {
-    if (worker.spare_words.empty()) {
+CUresult take_word(Worker& worker, HostFunctionWords::Word& wait) {
+    if (worker.host_functions.spare.empty()) {
         void* block = nullptr;
         CUresult result = driver::call(worker.api.cuMemHostAlloc, &block, kWordsPerBlock * sizeof(std::uint32_t),
                                        static_cast<unsigned>(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
@@ -24,12 +24,12 @@ CUresult take_word(Worker& worker, Worker::HostFunctionWait& wait) {
             return result;
         }
         for (std::size_t i = 0; i < kWordsPerBlock; ++i) {
-            worker.spare_words.push_back(
+            worker.host_functions.spare.push_back(
                 {static_cast<std::uint32_t*>(block) + i, device_block + i * sizeof(std::uint32_t)});
         }
     }
-    wait = worker.spare_words.back();
-    worker.spare_words.pop_back();
+    wait = worker.host_functions.spare.back();
+    worker.host_functions.spare.pop_back();
     __atomic_store_n(wait.word, 0u, __ATOMIC_RELEASE);
     return CUDA_SUCCESS;
 }
@@ -48,14 +48,14 @@ Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpH
     }
     worker.scheduler.enter(stream->context);
     const std::uint64_t ticket = slots.at<Call::ticket>().value;
-    if (worker.host_functions.contains(ticket)) {
+    if (worker.host_functions.waiting.contains(ticket)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    Worker::HostFunctionWait wait;
+    HostFunctionWords::Word wait;
     if (result = take_word(worker, wait); result != CUDA_SUCCESS) {
         return result;
     }
-    worker.host_functions[ticket] = wait;
+    worker.host_functions.waiting[ticket] = wait;
     // Everything before it is complete: the client may run it.
     worker.scheduler.mark(*stream, [&worker, ticket](CUresult status) {
         worker.send_host_changes();
@@ -65,18 +65,18 @@ Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpH
                           static_cast<unsigned>(CU_STREAM_WAIT_VALUE_EQ));
     worker.scheduler.issued(*stream);
     // The word is free again when the stream has passed it.
-    worker.scheduler.mark(*stream, [&worker, wait](CUresult) { worker.spare_words.push_back(wait); });
+    worker.scheduler.mark(*stream, [&worker, wait](CUresult) { worker.host_functions.spare.push_back(wait); });
     return result;
 }
 
 Outcome gpHostFunctionDone(Worker& worker, Command&, codec::Slots<calls::gpHostFunctionDone>& slots) {
     const std::uint64_t ticket = slots.at<calls::gpHostFunctionDone::ticket>().value;
-    const auto it = worker.host_functions.find(ticket);
-    if (it == worker.host_functions.end()) {
+    const auto it = worker.host_functions.waiting.find(ticket);
+    if (it == worker.host_functions.waiting.end()) {
         return worker.graph_turns.function_done(ticket) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     __atomic_store_n(it->second.word, 1u, __ATOMIC_RELEASE);
-    worker.host_functions.erase(it);
+    worker.host_functions.waiting.erase(it);
     return CUDA_SUCCESS;
 }
 

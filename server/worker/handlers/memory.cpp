@@ -43,7 +43,7 @@ CUresult map_slab(Worker& worker, CUdevice device, CUdeviceptr address, std::siz
         return result;
     }
     std::vector<CUmemAccessDesc> access = {{{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
-    for (const auto& [reader, owner] : worker.peers) {
+    for (const auto& [reader, owner] : worker.memory.peers) {
         if (owner == device) {
             access.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, reader}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
         }
@@ -57,11 +57,11 @@ CUresult map_slab(Worker& worker, CUdevice device, CUdeviceptr address, std::siz
 }
 
 bool overlaps_slab(const Worker& worker, std::uint64_t address, std::uint64_t bytes) {
-    const auto next = worker.slabs.lower_bound(address);
-    if (next != worker.slabs.end() && next->first < address + bytes) {
+    const auto next = worker.memory.slabs.lower_bound(address);
+    if (next != worker.memory.slabs.end() && next->first < address + bytes) {
         return true;
     }
-    return next != worker.slabs.begin() && std::prev(next)->first + std::prev(next)->second.bytes > address;
+    return next != worker.memory.slabs.begin() && std::prev(next)->first + std::prev(next)->second.bytes > address;
 }
 
 }  // namespace
@@ -75,7 +75,7 @@ Outcome gpSlabCreate(Worker& worker, Command& command, codec::Slots<calls::gpSla
         overlaps_slab(worker, address, bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!worker.memory.charge(device, bytes)) {
+    if (!worker.memory.account.charge(device, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     worker.scheduler.enter(worker.context_of(command));
@@ -88,10 +88,10 @@ Outcome gpSlabCreate(Worker& worker, Command& command, codec::Slots<calls::gpSla
         }
     }
     if (result != CUDA_SUCCESS) {
-        worker.memory.release(device, bytes);
+        worker.memory.account.release(device, bytes);
         return result;
     }
-    worker.slabs[address] = {device, bytes, allocation};
+    worker.memory.slabs[address] = {device, bytes, allocation};
     worker.memory_changed();
     return CUDA_SUCCESS;
 }
@@ -99,16 +99,16 @@ Outcome gpSlabCreate(Worker& worker, Command& command, codec::Slots<calls::gpSla
 Outcome gpSlabDestroy(Worker& worker, Command& command, codec::Slots<calls::gpSlabDestroy>& slots) {
     using Call = calls::gpSlabDestroy;
     const CUdeviceptr address = slots.at<Call::address>().value;
-    const auto it = worker.slabs.find(address);
-    if (it == worker.slabs.end() || it->second.bytes != slots.at<Call::bytes>().value) {
+    const auto it = worker.memory.slabs.find(address);
+    if (it == worker.memory.slabs.end() || it->second.bytes != slots.at<Call::bytes>().value) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     worker.scheduler.enter(worker.context_of(command));
     const Slab slab = it->second;
-    worker.slabs.erase(it);
+    worker.memory.slabs.erase(it);
     CUresult result = driver::call(worker.api.cuMemUnmap, address, slab.bytes);
     const CUresult released = driver::call(worker.api.cuMemRelease, slab.allocation);
-    worker.memory.release(slab.device, slab.bytes);
+    worker.memory.account.release(slab.device, slab.bytes);
     worker.memory_changed();
     return result != CUDA_SUCCESS ? result : released;
 }
@@ -125,8 +125,8 @@ Outcome cuMemGetInfo_v2(Worker& worker, Command& command, codec::Slots<calls::cu
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (const std::uint64_t quota = worker.memory.quota_bytes; quota != 0) {
-        const std::uint64_t used = worker.memory.used_bytes[static_cast<std::size_t>(context->device)];
+    if (const std::uint64_t quota = worker.memory.account.quota_bytes; quota != 0) {
+        const std::uint64_t used = worker.memory.account.used_bytes[static_cast<std::size_t>(context->device)];
         total_bytes = std::min<std::uint64_t>(total_bytes, quota);
         free_bytes = std::min<std::uint64_t>(free_bytes, quota - std::min(quota, used));
     }
@@ -151,17 +151,17 @@ Outcome cuMemCreate(Worker& worker, Command& command, codec::Slots<calls::cuMemC
             return CUDA_ERROR_NOT_SUPPORTED;  // the server's own memory is not the client's to take
         default: return CUDA_ERROR_INVALID_VALUE;
     }
-    if (worker.allocations.size() >= kMaxAllocations || !worker.memory.charge(device, bytes)) {
+    if (worker.memory.allocations.size() >= kMaxAllocations || !worker.memory.account.charge(device, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     worker.scheduler.enter(worker.context_of(command));
     const CUresult result =
         slots.apply([&](auto... arguments) { return driver::call(worker.api.cuMemCreate, arguments...); });
     if (result != CUDA_SUCCESS) {
-        worker.memory.release(device, bytes);
+        worker.memory.account.release(device, bytes);
         return result;
     }
-    worker.allocations[slots.at<Call::handle>().object] = {device, bytes, 1};
+    worker.memory.allocations[slots.at<Call::handle>().object] = {device, bytes, 1};
     worker.memory_changed();
     return CUDA_SUCCESS;
 }
@@ -170,12 +170,12 @@ Outcome cuMemRelease(Worker& worker, Command& command, codec::Slots<calls::cuMem
     const CUmemGenericAllocationHandle handle = slots.at<calls::cuMemRelease::handle>().value;
     worker.scheduler.enter(worker.context_of(command));
     const CUresult result = driver::call(worker.api.cuMemRelease, handle);
-    if (const auto it = worker.allocations.find(handle); result == CUDA_SUCCESS && it != worker.allocations.end()) {
+    if (const auto it = worker.memory.allocations.find(handle); result == CUDA_SUCCESS && it != worker.memory.allocations.end()) {
         // Mappings may keep the memory alive for longer; the account follows the handle, as the driver's handle count
         // does.
         if (--it->second.references == 0) {
-            worker.memory.release(it->second.device, it->second.bytes);
-            worker.allocations.erase(it);
+            worker.memory.account.release(it->second.device, it->second.bytes);
+            worker.memory.allocations.erase(it);
             worker.memory_changed();
         }
     }
@@ -197,7 +197,7 @@ Outcome allocate_in_order(Worker& worker, Command& command, codec::Slots<Call>& 
         worker.scheduler.enter(stream->context);
         return allocate(slots.template at<Call::dptr>().object, bytes, stream->driver);  // takes memory when launched
     }
-    if (worker.pool_allocations.size() >= kMaxAllocations || !worker.memory.charge(device, bytes)) {
+    if (worker.memory.pool_allocations.size() >= kMaxAllocations || !worker.memory.account.charge(device, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     worker.scheduler.enter(stream->context);
@@ -205,11 +205,11 @@ Outcome allocate_in_order(Worker& worker, Command& command, codec::Slots<Call>& 
     result = allocate(address, bytes, stream->driver);
     worker.scheduler.issued(*stream);
     if (result != CUDA_SUCCESS) {
-        worker.memory.release(device, bytes);
+        worker.memory.account.release(device, bytes);
         return result;
     }
     slots.template at<Call::dptr>().object = address;
-    worker.pool_allocations[address] = {device, bytes, 1};
+    worker.memory.pool_allocations[address] = {device, bytes, 1};
     worker.memory_changed();
     return CUDA_SUCCESS;
 }
@@ -244,10 +244,10 @@ Outcome cuMemFreeAsync(Worker& worker, Command& command, codec::Slots<calls::cuM
     worker.scheduler.enter(stream->context);
     result = driver::call(worker.api.cuMemFreeAsync, address, stream->driver);
     worker.scheduler.issued(*stream);
-    if (const auto it = worker.pool_allocations.find(address);
-        result == CUDA_SUCCESS && !stream->capturing && it != worker.pool_allocations.end()) {
-        worker.memory.release(it->second.device, it->second.bytes);
-        worker.pool_allocations.erase(it);
+    if (const auto it = worker.memory.pool_allocations.find(address);
+        result == CUDA_SUCCESS && !stream->capturing && it != worker.memory.pool_allocations.end()) {
+        worker.memory.account.release(it->second.device, it->second.bytes);
+        worker.memory.pool_allocations.erase(it);
         worker.memory_changed();
     }
     return result;

@@ -255,7 +255,8 @@ std::vector<std::byte> hello_payload(const HelloOptions& options) {
     client.setHostname("test-host");
     client.setProcessName(options.process_name.c_str());
     client.setProcessId(static_cast<std::uint32_t>(::getpid()));
-    client.setUserName("tester");
+    client.setUserName(options.user_name.c_str());
+    client.setUserId(1234);
     if (options.administration) {
         hello.getPurpose().setAdministration();
     } else {

@@ -87,6 +87,7 @@ class Daemon {
 struct HelloOptions {
     std::string process_name = "test";
     std::string token;
+    std::string user_name = "tester";
     std::uint32_t protocol_version = 1;
     std::uint64_t fingerprint = 0xaa;
     std::uint64_t memory_bytes = 0;

@@ -99,7 +99,9 @@ int serve(int supervision_descriptor) {
     welcome.setServerVersion(std::to_string(strays).c_str());
     welcome.initGrantedQuota().setMemoryBytes(link.assignment().getMemoryQuotaBytes());
     send(client, wire::FrameType::welcome, message);
-    link.set_memory_used({0, 100u << 20});
+    // Like a program that sees the second device alone.
+    link.set_devices({"GPU-00000000-0000-0000-0000-000000000002"});
+    link.set_memory_used({100u << 20});
     link.set_state("running");
     if (behaviour == "crash") {
         std::this_thread::sleep_for(std::chrono::milliseconds(300));

@@ -1,5 +1,6 @@
 // `gpupool status`, and what gpupoold says about wrong settings.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <nlohmann/json.hpp>
@@ -62,6 +63,7 @@ TEST(StatusCommand, GivesJsonWithStableNames) {
     EXPECT_EQ(session["memory_total_bytes"], 4ull << 30);
     EXPECT_EQ(session["process_name"], "trainer");
     EXPECT_EQ(session["user_name"], "tester");
+    EXPECT_EQ(session["user_id"], 1234);
     EXPECT_EQ(session["state"], "running");
     for (const char* name : {"peer", "process_id", "age_seconds", "worker_process_id"}) {
         EXPECT_TRUE(session.contains(name)) << name;
@@ -91,6 +93,25 @@ TEST(StatusCommand, PassesTheServersRefusalOn) {
     const auto shown =
         run_program({GPUPOOL_COMMAND, "status", "--server", daemon.address()}, {"GPUPOOL_TOKEN=a-good-token"});
     EXPECT_EQ(exit_code(shown), 0) << shown.errors;
+}
+
+TEST(StatusCommand, AUserWithoutANameIsANumber) {
+    const Daemon daemon;
+    Client client(daemon.address());
+    client.send_hello({.user_name = ""});
+    client.welcome();
+    daemon.sessions(1);
+    const auto shown = run_program({GPUPOOL_COMMAND, "status", "--json", "--server", daemon.address()});
+    const auto json = nlohmann::json::parse(shown.output);
+    EXPECT_EQ(json["sessions"][0]["user_id"], 1234);
+    EXPECT_FALSE(json["sessions"][0].contains("user_name")) << shown.output;
+}
+
+TEST(CommandLine, AnUnknownCommandIsNamed) {
+    const auto end = run_program({GPUPOOL_COMMAND, "stauts"});
+    EXPECT_EQ(exit_code(end), 2);
+    EXPECT_NE(end.errors.find("'stauts'"), std::string::npos) << end.errors;
+    EXPECT_NE(end.errors.find("status"), std::string::npos) << end.errors;
 }
 
 TEST(CommandLine, WrongOnesGiveTwo) {
@@ -125,10 +146,29 @@ INSTANTIATE_TEST_SUITE_P(
                       BadSetting{"[limits]\nsessions = \"3\"\n", "3: limits.sessions: must be a whole number"},
                       BadSetting{"[limits]\nsessions = 0\n", "3: limits.sessions: must be a whole number"},
                       BadSetting{"[limits]\nsession_memory = \"3 apples\"\n", "3: limits.session_memory:"},
+                      BadSetting{"[limits]\nsession_memory = \"0\"\n",
+                                 "3: limits.session_memory: must be more than 0, like \"8GiB\"; leave it out"},
+                      BadSetting{"[limits]\nsession_memory = 0\n", "3: limits.session_memory: must be more than 0"},
                       BadSetting{"[auth]\ntokens = [\"short\"]\n", "3: auth.tokens: a token must have"},
                       BadSetting{"[auth]\ntokens = \"not-a-list\"\n", "3: auth.tokens: must be a list"},
                       BadSetting{"listen = \n", "2:"},
                       BadSetting{"[nothing]\na = 1\n", "2: there is no setting nothing"}));
+
+// Nobody may ever write to a FIFO, or read from it.
+TEST(CommandLine, FifosAreRefusedAndNotWaitedFor) {
+    const TemporaryFolder folder;
+    const std::string fifo = folder.path() + "/fifo";
+    ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+    const auto config = folder.write("gpupoold.toml", "log_file = \"" + fifo + "\"\n");
+    for (const std::vector<std::string>& arguments :
+         {std::vector<std::string>{"--config", fifo}, {"--token-file", fifo}, {"--config", config}}) {
+        std::vector<std::string> command{GPUPOOLD, "--listen", "127.0.0.1:0"};
+        command.insert(command.end(), arguments.begin(), arguments.end());
+        const auto end = run_program(command);
+        EXPECT_GT(exit_code(end), 0) << end.errors;
+        EXPECT_NE(end.errors.find(fifo + " is a FIFO"), std::string::npos) << end.errors;
+    }
+}
 
 TEST(CommandLine, AMissingDriverIsExplained) {
     const TemporaryFolder folder;

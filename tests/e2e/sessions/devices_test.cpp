@@ -51,5 +51,21 @@ TEST_F(Devices, WhatTheOperatorHidesStaysHidden) {
     EXPECT_EQ(seen({"CUDA_VISIBLE_DEVICES=GPU-67707570-6f6f-6c2d-736f-667467707500"}), "none");
 }
 
+// A session counts only the devices that it sees: the server knows which of its own those are.
+TEST_F(Devices, StatusShowsWhereASessionReallyIs) {
+    start({});
+    Program program(*daemon_, session_program("steady"), {"CUDA_VISIBLE_DEVICES=2,0"});
+    ASSERT_TRUE(program.says("ready"));
+    EXPECT_TRUE(eventually([&] { return session_of(*daemon_, program.process()).memory_used_bytes > 0; }));
+    const auto status = daemon_->status();
+    ASSERT_TRUE(status && status->devices.size() == 4 && status->sessions.size() == 1);
+    EXPECT_EQ(status->sessions[0].device, 2u);
+    EXPECT_EQ(status->driver.find(".."), std::string::npos) << status->driver;
+    EXPECT_EQ(status->devices[2].memory_used_bytes, status->sessions[0].memory_used_bytes);
+    EXPECT_EQ(status->devices[0].memory_used_bytes, 0u);
+    program.end_input();
+    EXPECT_TRUE(program.succeeds());
+}
+
 }  // namespace
 }  // namespace gpupool::test

@@ -14,6 +14,8 @@
 #include <stdexcept>
 
 #include "protocol/calls/table.h"
+#include "protocol/codec/layout.h"
+#include "protocol/codec/layout.h"
 #include "protocol/schema/session.capnp.h"
 #include "protocol/transport/endpoint.h"
 #include "protocol/transport/tcp/connector.h"
@@ -56,7 +58,7 @@ void HostileClient::greet(const std::string& name) {
     capnp::MallocMessageBuilder message;
     auto hello = message.initRoot<schema::Hello>();
     hello.setProtocolVersion(schema::PROTOCOL_VERSION);
-    hello.setTableFingerprint(calls::table_fingerprint());
+    hello.setTableFingerprint(codec::table_fingerprint());
     hello.initClient().setProcessName(name.c_str());
     auto windows = hello.initPurpose().initSession().initAddressWindows(1);
     windows[0].setBase(kWindowBase);

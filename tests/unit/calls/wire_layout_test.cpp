@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "protocol/calls/call.h"
-#include "protocol/calls/layout.h"
 #include "protocol/calls/table.h"
+#include "protocol/codec/layout.h"
 #include "tests/unit/calls/driver_symbols.h"
 
 namespace gpupool::test {
@@ -33,7 +33,7 @@ std::map<std::string, std::string> lines_of(std::istream& file) {
 
 TEST(WireLayout, IsWhatWasAgreedOn) {
     std::stringstream now;
-    for (const std::string& line : calls::wire_layout()) {
+    for (const std::string& line : codec::wire_layout()) {
         now << line << '\n';
     }
     if (std::getenv("GPUPOOL_UPDATE_GOLDEN") != nullptr) {
@@ -70,8 +70,8 @@ TEST(WireLayout, OpcodesAreUniqueAndInTheirRange) {
 }
 
 TEST(WireLayout, FingerprintIsStableWithinAProcess) {
-    EXPECT_EQ(calls::table_fingerprint(), calls::table_fingerprint());
-    EXPECT_NE(calls::table_fingerprint(), 0u);
+    EXPECT_EQ(codec::table_fingerprint(), codec::table_fingerprint());
+    EXPECT_NE(codec::table_fingerprint(), 0u);
 }
 
 }  // namespace

@@ -63,18 +63,22 @@ TEST(GraphNotices, MemoryThatIsWrittenIsWrittenUnderItsNameOnly) {
     };
     f.notice(NoticeType::graph_download, one_row(1, to_write, 64));
     EXPECT_EQ(place(1), written.data());
-    f.notice(NoticeType::graph_download, one_row(2, to_read, 64));
-    EXPECT_EQ(place(2), nullptr) << "it was offered to be read";
-    f.notice(NoticeType::graph_download, one_row(3, 99, 64));
-    f.notice(NoticeType::graph_download, one_row(4, 0, 64));
-    f.notice(NoticeType::graph_download, one_row(5, to_write, 65));
-    EXPECT_EQ(place(3), nullptr);
-    EXPECT_EQ(place(4), nullptr);
-    EXPECT_EQ(place(5), nullptr);
+    EXPECT_FALSE(f.session->lost());
     auto of_client = one_row(0, to_write, 64);
     of_client.transfer = 6;
-    f.notice(NoticeType::graph_download, of_client);
-    EXPECT_TRUE(f.session->transfers.place(6, 0, 1).empty()) << "a name that is the client's to give";
+    const std::pair<GraphCopyNotice, const char*> refused[] = {{one_row(2, to_read, 64), "it was offered to be read"},
+                                                               {one_row(3, 99, 64), "nothing has that name"},
+                                                               {one_row(4, 0, 64), "nor this"},
+                                                               {one_row(5, to_write, 65), "it is not so long"},
+                                                               {of_client, "a name that is the client's to give"}};
+    for (const auto& [notice, why] : refused) {
+        Fixture& other = Fixture::fresh();
+        other.session->graph_hosts.name_memory({read.data(), 64, GraphHosts::Use::read});
+        other.session->graph_hosts.name_memory({written.data(), 64, GraphHosts::Use::write});
+        other.notice(NoticeType::graph_download, notice);
+        EXPECT_TRUE(other.session->transfers.place(notice.transfer, 0, 1).empty()) << why;
+        EXPECT_TRUE(other.session->lost()) << why;
+    }
 }
 
 TEST(GraphNotices, ATransferUnderWayIsNotBegunAgain) {
@@ -85,11 +89,13 @@ TEST(GraphNotices, ATransferUnderWayIsNotBegunAgain) {
     const auto half = hosts.name_memory({memory.data() + 32, 32, GraphHosts::Use::write});
     auto& transfers = f.session->transfers;
     f.notice(NoticeType::graph_download, one_row(1, whole, 64));
-    f.notice(NoticeType::graph_download, one_row(1, half, 32));
     EXPECT_EQ(transfers.place(kTransferOfWorker | 1, 0, 64).data(), memory.data());
     transfers.landed(kTransferOfWorker | 1, 64);
     f.notice(NoticeType::graph_download, one_row(1, half, 32));
     EXPECT_EQ(transfers.place(kTransferOfWorker | 1, 0, 32).data(), memory.data() + 32) << "the first is over";
+    f.notice(NoticeType::graph_download, one_row(1, whole, 64));
+    EXPECT_EQ(transfers.place(kTransferOfWorker | 1, 0, 32).data(), memory.data() + 32) << "the second is not";
+    EXPECT_TRUE(f.session->lost());
 }
 
 TEST(GraphNotices, TransfersAreBoundedInBytes) {
@@ -129,20 +135,16 @@ TEST(GraphNotices, FunctionsRunByTheirNameAndTheirTicketsOnce) {
     };
     auto& counter = *new Counter;
     const auto name = f.session->graph_hosts.name_function({[](void* given) {
-                                                                 auto& c = *static_cast<Counter*>(given);
-                                                                 while (!c.go) {
-                                                                     std::this_thread::yield();
-                                                                 }
-                                                                 ++c.runs;
-                                                             },
-                                                             &counter});
+                                                                auto& c = *static_cast<Counter*>(given);
+                                                                while (!c.go) {
+                                                                    std::this_thread::yield();
+                                                                }
+                                                                ++c.runs;
+                                                            },
+                                                            &counter});
     HostFunctions& functions = f.session->host_functions;
     f.notice(NoticeType::graph_function, GraphFunctionNotice{kTransferOfWorker | 1, name});
     f.notice(NoticeType::graph_function, GraphFunctionNotice{kTransferOfWorker | 2, name});
-    f.notice(NoticeType::graph_function, GraphFunctionNotice{kTransferOfWorker | 2, name});  // again
-    f.notice(NoticeType::graph_function, GraphFunctionNotice{kTransferOfWorker | 3, name + 1});
-    f.notice(NoticeType::graph_function, GraphFunctionNotice{4, name});  // a ticket that is the client's to give
-    f.notice(NoticeType::host_function, codec::HostFunctionNotice{kTransferOfWorker | 2, 0, 0});
     counter.go = true;
     while (functions.pending(kTransferOfWorker | 1) || functions.pending(kTransferOfWorker | 2)) {
         std::this_thread::yield();
@@ -155,6 +157,43 @@ TEST(GraphNotices, FunctionsRunByTheirNameAndTheirTicketsOnce) {
         std::this_thread::yield();
     }
     EXPECT_EQ(counter.runs, 3);
+    EXPECT_FALSE(f.session->lost());
+}
+
+TEST(GraphNotices, WhatNoGraphHasEndsTheSession) {
+    static std::atomic<bool> go{false};
+    static std::atomic<int> runs{0};
+    const auto wait = [](void*) {
+        while (!go) {
+            std::this_thread::yield();
+        }
+        ++runs;
+    };
+    const auto names = [&](Fixture& f) { return f.session->graph_hosts.name_function({wait, nullptr}); };
+    const auto expect_lost = [&](auto say) {
+        Fixture& f = Fixture::fresh();
+        const std::uint64_t name = names(f);
+        f.notice(NoticeType::graph_function, GraphFunctionNotice{kTransferOfWorker | 1, name});
+        f.notice(NoticeType::graph_function, GraphFunctionNotice{kTransferOfWorker | 2, name});
+        EXPECT_FALSE(f.session->lost());
+        say(f, name);
+        EXPECT_TRUE(f.session->lost());
+    };
+    expect_lost([](Fixture& f, std::uint64_t name) {
+        f.notice(NoticeType::graph_function, GraphFunctionNotice{kTransferOfWorker | 2, name});  // again
+    });
+    expect_lost([](Fixture& f, std::uint64_t name) {
+        f.notice(NoticeType::graph_function, GraphFunctionNotice{kTransferOfWorker | 3, name + 1});
+    });
+    expect_lost([](Fixture& f, std::uint64_t name) {
+        f.notice(NoticeType::graph_function, GraphFunctionNotice{4, name});  // a ticket that is the client's to give
+    });
+    expect_lost([](Fixture& f, std::uint64_t) {
+        f.notice(NoticeType::host_function, codec::HostFunctionNotice{kTransferOfWorker | 2, 0, 0});
+    });
+    go = true;
+    std::this_thread::sleep_for(50ms);
+    EXPECT_LE(runs, 4) << "the one that each session had begun";
 }
 
 }  // namespace

@@ -99,9 +99,9 @@ TEST(HostFunctionsOfTheClient, ArePendingUntilTheyHaveRun) {
     EXPECT_FALSE(f.functions.pending(first));
     f.functions.cancel(second);
     EXPECT_EQ(f.functions.newest_pending(stream(1)), 0u);
-    f.functions.due(second, CUDA_SUCCESS);  // cancelled: nothing
-    f.functions.due(12345, CUDA_SUCCESS);   // a server that makes up tickets
-    f.functions.due(other, CUDA_SUCCESS);
+    EXPECT_TRUE(f.functions.due(second, CUDA_SUCCESS)) << "cancelled: nothing";
+    EXPECT_FALSE(f.functions.due(12345, CUDA_SUCCESS)) << "a server that makes up tickets";
+    EXPECT_TRUE(f.functions.due(other, CUDA_SUCCESS));
     ASSERT_TRUE(f.wait_for(2));
     EXPECT_EQ(f.done, (std::vector{first, other}));
 }

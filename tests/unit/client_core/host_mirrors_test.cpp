@@ -1,6 +1,7 @@
 #include "client/core/host_mirrors.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <cstring>
@@ -17,7 +18,9 @@ class HostMirrorsTest : public testing::Test {
     static constexpr std::uint64_t kDeviceBase = 0x300000000000;
     static std::uint64_t address(const void* place) { return reinterpret_cast<std::uint64_t>(place); }
 
-    HostMirrorsTest() { mirrors_.add(address(words_.data()), kWords * sizeof(std::uint32_t), kDeviceBase); }
+    HostMirrorsTest() {
+        mirrors_.add(address(words_.data()), kWords * sizeof(std::uint32_t), kDeviceBase, HostMirrors::Owner::gpupool);
+    }
 
     Records published() {
         Records records;
@@ -137,6 +140,66 @@ TEST_F(HostMirrorsTest, WordsOfProgramAndGpuSideBySide) {
         EXPECT_EQ(words_[i], round);
         EXPECT_EQ(words_[i + 1], 50u);
     }
+}
+
+// Memory that the application registered, with what it may do to it while the GPU has a mirror.
+class RegisteredMirrorTest : public HostMirrorsTest {
+  protected:
+    static constexpr std::size_t kPage = 4096, kBytes = 3 * kPage;
+
+    RegisteredMirrorTest() {
+        mirrors_.remove(address(words_.data()));
+        memory_ =
+            static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        // Its neighbours share its pages, as they do on a heap.
+        mirrors_.add(address(memory_ + 36), kBytes - 72, kDeviceBase + 36, HostMirrors::Owner::application);
+    }
+    ~RegisteredMirrorTest() override { munmap(memory_, kBytes); }
+    std::byte& at(std::size_t offset) { return memory_[36 + offset]; }
+
+    std::byte* memory_ = nullptr;
+};
+
+TEST_F(RegisteredMirrorTest, ItIsKeptAlikeAsOtherMemoryIs) {
+    at(0) = std::byte{1};
+    at(kBytes - 73) = std::byte{2};
+    EXPECT_EQ(published().size(), 2u);
+    EXPECT_TRUE(published().empty());
+    EXPECT_TRUE(mirrors_.apply(change(kPage / 4, 7)));
+    EXPECT_EQ(memory_[kPage], std::byte{7});
+    EXPECT_TRUE(published().empty());
+}
+
+TEST_F(RegisteredMirrorTest, UnmappedMemoryIsLeftAlone) {
+    at(0) = std::byte{1};
+    munmap(memory_ + kPage, kPage);
+    EXPECT_TRUE(published().empty());
+    EXPECT_TRUE(mirrors_.apply(change(kPage / 4, 7)));
+    // Something else came to lie there: it is nobody's business.
+    ASSERT_EQ(mmap(memory_ + kPage, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+              memory_ + kPage);
+    memory_[kPage] = std::byte{5};
+    EXPECT_TRUE(published().empty());
+    EXPECT_TRUE(mirrors_.apply(change(kPage / 4, 7)));
+    EXPECT_EQ(memory_[kPage], std::byte{5});
+}
+
+TEST_F(RegisteredMirrorTest, ChangesOfTheGpuFindUnmappedMemoryFirst) {
+    munmap(memory_, kBytes);
+    EXPECT_TRUE(mirrors_.apply(change(kPage / 4, 7)));
+    EXPECT_TRUE(published().empty());
+}
+
+TEST_F(RegisteredMirrorTest, MemoryWithoutAccessIsLeftAlone) {
+    mprotect(memory_, kBytes, PROT_NONE);
+    EXPECT_TRUE(published().empty());
+    EXPECT_TRUE(mirrors_.apply(change(kPage / 4, 7)));
+}
+
+TEST_F(RegisteredMirrorTest, MemoryThatCannotBeWrittenIsNotWritten) {
+    mprotect(memory_, kBytes, PROT_READ);
+    EXPECT_TRUE(mirrors_.apply(change(kPage / 4, 7)));
+    EXPECT_EQ(memory_[kPage], std::byte{0});
 }
 
 }  // namespace

@@ -194,11 +194,11 @@ TEST(Uploads, AskedForOutsideOfWhatThereIsSendNothing) {
     Client& client = Client::fresh();
     const auto data = pattern(32, 5);
     const std::uint64_t upload = client.transfers.begin_upload(std::span(data));
-    client.transfers.pull(upload, 33, 1);
-    client.transfers.pull(upload, 1, 32);
-    client.transfers.pull(upload, ~std::uint64_t{0}, 2);
-    client.transfers.pull(upload + 100, 0, 1);
-    client.transfers.pull(upload, 0, 32);  // answered after the others
+    EXPECT_FALSE(client.transfers.pull(upload, 33, 1));
+    EXPECT_FALSE(client.transfers.pull(upload, 1, 32));
+    EXPECT_FALSE(client.transfers.pull(upload, ~std::uint64_t{0}, 2));
+    EXPECT_FALSE(client.transfers.pull(upload + 100, 0, 1));
+    EXPECT_TRUE(client.transfers.pull(upload, 0, 32));  // answered after the others
     EXPECT_EQ(client.worker.wait_for(upload, 32), data);
     EXPECT_EQ(client.worker.landed(upload), 32u);
 }

@@ -58,6 +58,7 @@ TEST_F(ConfigTest, DefaultsNeedNothing) {
     EXPECT_EQ(config->server, "");
     EXPECT_EQ(config->log_file, "");
     EXPECT_EQ(config->connect_timeout.count(), 5000);
+    EXPECT_EQ(config->wait_when_full.count(), 0);
     EXPECT_FALSE(config->synchronous);
     EXPECT_FALSE(config->memory_bytes);
     EXPECT_EQ(config->source, "");
@@ -71,6 +72,7 @@ memory = "8GiB"
 log = "/tmp/x.log"
 log_level = "debug"
 connect_timeout = 2.5
+wait_when_full = "10m"
 sync = true
 trace = "/tmp/trace"
 summary = true
@@ -83,6 +85,7 @@ summary = true
     EXPECT_EQ(config->log_file, "/tmp/x.log");
     EXPECT_EQ(config->log_level, log::Level::debug);
     EXPECT_EQ(config->connect_timeout.count(), 2500);
+    EXPECT_EQ(config->wait_when_full, std::chrono::minutes(10));
     EXPECT_TRUE(config->synchronous);
     EXPECT_EQ(config->trace_file, "/tmp/trace");
     EXPECT_EQ(config->summary_file, standard_error_name);
@@ -148,11 +151,27 @@ TEST_F(ConfigTest, MistakesAreNamed) {
     expect_error({home_file(), "64 KiB"});
 }
 
+// A FIFO would keep the program waiting for somebody to write to it.
+TEST_F(ConfigTest, OnlyFilesAreRead) {
+    const std::string fifo = folder_ + "/fifo";
+    ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+    variables_ = {{"GPUPOOL_CONFIG", fifo}};
+    expect_error({fifo, "FIFO"});
+    variables_ = {{"GPUPOOL_TOKEN_FILE", fifo}};
+    expect_error({"token file", fifo, "FIFO"});
+    variables_ = {{"GPUPOOL_TOKEN_FILE", folder_}};
+    expect_error({"token file", folder_, "folder"});
+    variables_ = {{"GPUPOOL_CONFIG", "/dev/zero"}};
+    expect_error({"/dev/zero", "device"});
+    variables_ = {{"GPUPOOL_CONFIG", "/dev/null"}};
+    EXPECT_TRUE(load());
+}
+
 TEST_F(ConfigTest, WrongVariablesAreNamed) {
     const std::pair<const char*, const char*> wrong[] = {
-        {"GPUPOOL_SERVER", ":9470"},          {"GPUPOOL_SERVER", "host:"},
-        {"GPUPOOL_MEMORY", "8 elephants"},    {"GPUPOOL_MEMORY", "0"},           {"GPUPOOL_CONNECT_TIMEOUT", "0"},
-        {"GPUPOOL_CONNECT_TIMEOUT", "1000h"}, {"GPUPOOL_LOG_LEVEL", "shouting"}, {"GPUPOOL_SYNC", "maybe"}};
+        {"GPUPOOL_SERVER", ":9470"},       {"GPUPOOL_SERVER", "host:"},      {"GPUPOOL_MEMORY", "8 elephants"},
+        {"GPUPOOL_MEMORY", "0"},           {"GPUPOOL_CONNECT_TIMEOUT", "0"}, {"GPUPOOL_CONNECT_TIMEOUT", "1000h"},
+        {"GPUPOOL_LOG_LEVEL", "shouting"}, {"GPUPOOL_SYNC", "maybe"},         {"GPUPOOL_WAIT_WHEN_FULL", "25h"}};
     for (const auto& [name, value] : wrong) {
         variables_ = {{name, value}};
         expect_error({name});

@@ -1,6 +1,7 @@
 // The log: silent by default, levels, whole lines from many threads, alive in a forked child.
 #include "common/log.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -96,6 +97,23 @@ TEST_F(LogFile, SaysWhyItCannotBeWritten) {
     ASSERT_FALSE(status);
     EXPECT_NE(status.error().message.find("/nonexistent/folder/log"), std::string::npos);
     EXPECT_NE(status.error().message.find("No such file"), std::string::npos);
+}
+
+TEST_F(LogFile, IsNoFifo) {
+    const std::string fifo = path_ + ".fifo";
+    ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+    const auto unread = to_file(fifo, Level::info);
+    ASSERT_FALSE(unread);
+    EXPECT_NE(unread.error().message.find(fifo + " is a FIFO"), std::string::npos) << unread.error().message;
+    // One that is read takes no more than its reader does.
+    const int reader = ::open(fifo.c_str(), O_RDONLY | O_NONBLOCK);
+    EXPECT_FALSE(to_file(fifo, Level::info));
+    ::close(reader);
+    ::unlink(fifo.c_str());
+}
+
+TEST_F(LogFile, IsAsGoodWhereNobodyKeepsIt) {
+    EXPECT_TRUE(to_file("/dev/null", Level::info));
 }
 
 TEST_F(LogFile, LinesOfManyThreadsAreWhole) {

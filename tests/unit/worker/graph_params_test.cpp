@@ -178,10 +178,15 @@ class DescribeKernel : public GraphParamsTest {
             return CUDA_SUCCESS;
         };
         // Four bytes at 0, eight at 8.
-        api.cuFuncGetParamInfo = [](CUfunction, std::size_t index, std::size_t* offset, std::size_t* size) {
+        api.cuFuncGetParamInfo = [](CUfunction function, std::size_t index, std::size_t* offset, std::size_t* size) {
             *offset = index * 8;
             *size = index == 0 ? 4 : 8;
-            return index < 2 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+            return index < 2 && function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        };
+        api.cuKernelGetParamInfo = [](CUkernel, std::size_t index, std::size_t* offset, std::size_t* size) {
+            *offset = index * 8;
+            *size = 2;
+            return index < 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
         };
     }
     CUresult describe(std::size_t room) {
@@ -205,6 +210,21 @@ TEST_F(DescribeKernel, GivesArgumentsThatLieApart) {
     EXPECT_EQ(std::memcmp(payload.data() + 8, &second, 8), 0);
     EXPECT_EQ(describe(15), CUDA_ERROR_NOT_SUPPORTED) << "not a byte more than there is room";
     EXPECT_EQ(describe(0), CUDA_ERROR_NOT_SUPPORTED);
+}
+
+// One that was captured before its kernel was loaded.
+TEST_F(DescribeKernel, GivesArgumentsOfAKernelWithoutAFunction) {
+    const auto kernel = codec::from_wire<CUkernel>(codec::make_handle(codec::HandleKind::kernel, 2));
+    handles.bind(kernel, reinterpret_cast<CUkernel>(0xbe0));
+    std::uint16_t only = 0x1122;
+    void* arguments[] = {&only};
+    answer.func = nullptr;
+    answer.kern = reinterpret_cast<CUkernel>(0xbe0);
+    answer.kernelParams = arguments;
+    ASSERT_EQ(describe(16), CUDA_SUCCESS);
+    EXPECT_EQ(codec::to_wire(node.function), codec::to_wire(kernel));
+    ASSERT_EQ(bytes, 2u);
+    EXPECT_EQ(std::memcmp(payload.data(), &only, 2), 0);
 }
 
 TEST_F(DescribeKernel, GivesArgumentsThatArePacked) {

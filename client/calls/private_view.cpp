@@ -1,9 +1,10 @@
-#include "client/core/view.h"
+// What the private tables see of a session, and how a new session gets its parts.
 
 #include <vector>
 
 #include "client/calls/code.h"
 #include "client/core/remote.h"
+#include "client/core/runtime.h"
 #include "client/export_tables/client_view.h"
 #include "client/export_tables/registry.h"
 

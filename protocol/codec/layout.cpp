@@ -1,4 +1,4 @@
-#include "protocol/calls/layout.h"
+#include "protocol/codec/layout.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,42 +7,42 @@
 #include "protocol/codec/parameter.h"
 #include "protocol/codec/record.h"
 
-namespace gpupool::calls {
+namespace gpupool::codec {
 namespace {
 
-const char* shape_name(codec::Shape shape) {
+const char* shape_name(Shape shape) {
     switch (shape) {
-        case codec::Shape::value: return "value";
-        case codec::Shape::address: return "address";
-        case codec::Shape::absent: return "absent";
-        case codec::Shape::in: return "in";
-        case codec::Shape::out: return "out";
-        case codec::Shape::inout: return "inout";
-        case codec::Shape::in_array: return "in_array";
-        case codec::Shape::out_array: return "out_array";
-        case codec::Shape::text: return "text";
-        case codec::Shape::creates: return "creates";
+        case Shape::value: return "value";
+        case Shape::address: return "address";
+        case Shape::absent: return "absent";
+        case Shape::in: return "in";
+        case Shape::out: return "out";
+        case Shape::inout: return "inout";
+        case Shape::in_array: return "in_array";
+        case Shape::out_array: return "out_array";
+        case Shape::text: return "text";
+        case Shape::creates: return "creates";
     }
     return "?";
 }
 
 template <class Call, int Index>
 void describe(std::string& line) {
-    using T = ArgumentOf<Call, Index>;
-    constexpr codec::Shape shape = codec::shape<Call, Index>;
+    using T = calls::ArgumentOf<Call, Index>;
+    constexpr Shape kShape = shape<Call, Index>;
     line += ' ';
-    line += shape_name(shape);
-    if constexpr (shape == codec::Shape::value) {
+    line += shape_name(kShape);
+    if constexpr (kShape == Shape::value) {
         line += ':' + std::to_string(sizeof(T));
-    } else if constexpr (shape != codec::Shape::absent && shape != codec::Shape::address) {
-        line += ':' + std::to_string(sizeof(codec::PointeeOf<T>));
+    } else if constexpr (kShape != Shape::absent && kShape != Shape::address) {
+        line += ':' + std::to_string(sizeof(PointeeOf<T>));
     }
 }
 
 template <class Call, int... Index>
 std::string line_of(std::integer_sequence<int, Index...>) {
     std::string line = std::to_string(Call::kOpcode) + ' ' + std::string(Call::kName);
-    if constexpr (is_remote<Call>) {
+    if constexpr (calls::is_remote<Call>) {
         (describe<Call, Index>(line), ...);
     } else {
         line += " -";
@@ -54,7 +54,7 @@ std::string line_of(std::integer_sequence<int, Index...>) {
 
 std::vector<std::string> wire_layout() {
     std::vector<std::string> lines = {
-#define GP_CALL(op, symbol, ...) line_of<symbol>(codec::Indices<symbol>{}),
+#define GP_CALL(op, symbol, ...) line_of<calls::symbol>(Indices<calls::symbol>{}),
 #define GP_PER_THREAD(...)
 #include "protocol/calls/internal.def"
 #include "protocol/calls/table.def"
@@ -78,11 +78,10 @@ std::uint64_t table_fingerprint() noexcept {
         for (const std::string& line : wire_layout()) {
             mix(line);
         }
-        mix("records " + std::to_string(sizeof(codec::CommandHeader)) + ' ' +
-            std::to_string(sizeof(codec::ReplyHeader)));
+        mix("records " + std::to_string(sizeof(CommandHeader)) + ' ' + std::to_string(sizeof(ReplyHeader)));
         return hash;
     }();
     return value;
 }
 
-}  // namespace gpupool::calls
+}  // namespace gpupool::codec

@@ -1,12 +1,16 @@
 // How each call's parameters lie on the wire, as text: what the golden file pins and the fingerprint covers.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
-namespace gpupool::calls {
+namespace gpupool::codec {
 
 // One line per call that travels, in opcode order: "opcode name parameter:shape:bytes ...".
 std::vector<std::string> wire_layout();
 
-}  // namespace gpupool::calls
+// Covers opcodes, parameter layouts and record formats: two ends that differ in it cannot understand each other.
+std::uint64_t table_fingerprint() noexcept;
+
+}  // namespace gpupool::codec

@@ -1,0 +1,66 @@
+#include "client/calls/code_registry.h"
+
+#include <algorithm>
+
+namespace gpupool::client {
+
+Registry& registry() {
+    static auto& instance = *new Registry;
+    return instance;
+}
+
+std::shared_ptr<Library> find_library(CUlibrary handle) {
+    Registry& r = registry();
+    const std::lock_guard lock(r.mutex);
+    const auto it = r.libraries.find(handle);
+    return it == r.libraries.end() ? nullptr : it->second;
+}
+
+std::shared_ptr<Module> find_module(CUmodule handle) {
+    Registry& r = registry();
+    const std::lock_guard lock(r.mutex);
+    const auto it = r.modules.find(handle);
+    return it == r.modules.end() ? nullptr : it->second;
+}
+
+void know_module(CUmodule handle) {
+    Registry& r = registry();
+    const std::lock_guard lock(r.mutex);
+    r.modules.emplace(handle, std::make_shared<Module>());
+}
+
+void know_function(CUfunction handle, FunctionInfo info) {
+    for (const ParameterLayout& parameter : info.layout) {
+        info.parameter_bytes =
+            std::max<std::size_t>(info.parameter_bytes, parameter.offset_bytes + parameter.size_bytes);
+    }
+    info.own = handle;
+    Registry& r = registry();
+    const std::lock_guard lock(r.mutex);
+    r.functions[handle] = std::make_shared<const FunctionInfo>(std::move(info));
+}
+
+void forget_functions_of(CUmodule module, CUlibrary library) {
+    Registry& r = registry();
+    const std::lock_guard lock(r.mutex);
+    std::erase_if(r.functions, [&](const auto& entry) {
+        return (module != nullptr && entry.second->module == module) ||
+               (library != nullptr && entry.second->library == library);
+    });
+    if (module != nullptr) {
+        r.modules.erase(module);
+    }
+    if (library != nullptr) {
+        std::erase_if(r.kernel_functions, [&](const auto& entry) { return !r.functions.contains(entry.second); });
+        r.libraries.erase(library);
+    }
+}
+
+std::shared_ptr<const FunctionInfo> function_info(CUfunction function) {
+    Registry& r = registry();
+    const std::lock_guard lock(r.mutex);
+    const auto it = r.functions.find(function);
+    return it == r.functions.end() ? nullptr : it->second;
+}
+
+}  // namespace gpupool::client

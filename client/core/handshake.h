@@ -1,0 +1,41 @@
+// What the client says of itself to get a session, and what it makes of the answer.
+//
+// Ownership: values. Threads: any. Errors: Result, whose message is for the user. A server may answer anything: what
+//   cannot be is refused here, with limits on what memory it may cost.
+#pragma once
+
+#include <capnp/message.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/config.h"
+#include "client/core/devices.h"
+#include "protocol/wire/handshake_io.h"
+
+namespace gpupool::client {
+
+inline constexpr std::size_t kMaxWelcomeBytes = 4u << 20;
+
+using AddressRanges = std::vector<std::pair<std::uint64_t, std::uint64_t>>;  // base, bytes
+
+struct Welcome {
+    std::string session_id;
+    DeviceSnapshot devices;
+    std::uint64_t window_base = 0, window_bytes = 0;  // one of those offered
+};
+
+struct Answer {
+    bool full = false;  // the server has no place now, and may have one later
+    Result<Welcome> welcome;
+};
+
+void fill_hello(schema::Hello::Builder hello, const Config& config, const AddressRanges& offered);
+
+// The driver's own error texts are learned (error_text.h).
+Answer read_answer(const wire::ReceivedFrame& frame, const AddressRanges& offered);
+
+}  // namespace gpupool::client

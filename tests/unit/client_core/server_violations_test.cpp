@@ -1,0 +1,144 @@
+// A server that breaks the protocol: whoever waits for it learns at once that the session is lost.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <future>
+#include <vector>
+
+#include "client/core/session.h"
+#include "protocol/transport/inproc/connection.h"
+
+namespace gpupool::test {
+namespace {
+
+using namespace std::chrono_literals;
+using client::Session;
+using codec::NoticeType;
+using codec::ReplyHeader;
+using codec::ReplyKind;
+
+constexpr std::uint16_t kOpcode = 7;
+
+// A session is never destroyed: its threads live as long as the process. Nothing answers at its other end.
+struct Server {
+    std::unique_ptr<transport::Connection> peer;
+    std::unique_ptr<Session> session;
+
+    Server() {
+        auto [here, there] = transport::inproc::make_pair(1u << 20);
+        peer = std::move(there);
+        session = Session::adopt(std::move(here), {});
+    }
+    static Server& fresh() {
+        static auto& all = *new std::vector<std::unique_ptr<Server>>;
+        return *all.emplace_back(std::make_unique<Server>());
+    }
+    void send(const std::vector<std::byte>& bytes, wire::FrameType type = wire::FrameType::replies) {
+        auto payload = std::make_unique<std::byte[]>(bytes.size());
+        std::memcpy(payload.get(), bytes.data(), bytes.size());
+        static_cast<wire::Receiver&>(*session).on_frame(type, std::move(payload), bytes.size());
+    }
+};
+
+std::vector<std::byte> record(ReplyKind kind, std::uint16_t opcode, std::uint32_t thread, std::size_t body_bytes = 0) {
+    ReplyHeader header{};
+    header.bytes = static_cast<std::uint32_t>(sizeof header + body_bytes);
+    header.kind = kind;
+    header.opcode = opcode;
+    header.thread = thread;
+    std::vector<std::byte> bytes(header.bytes);
+    std::memcpy(bytes.data(), &header, sizeof header);
+    return bytes;
+}
+
+template <class Notice>
+std::vector<std::byte> notice(NoticeType type, const Notice& content) {
+    auto bytes = record(ReplyKind::notice, static_cast<std::uint16_t>(type), 0, sizeof content);
+    std::memcpy(bytes.data() + sizeof(ReplyHeader), &content, sizeof content);
+    return bytes;
+}
+
+// What a waiting application thread gets when the server says what `say` says.
+enum class Outcome { answered, lost, still_waiting };
+
+Outcome outcome_of(const std::function<void(Server&, std::uint32_t thread)>& say) {
+    Server& server = Server::fresh();
+    std::promise<std::uint32_t> waiting;
+    std::packaged_task<bool()> wait([&waiting] {
+        client::ReplySlot& slot = client::this_thread().reply;
+        slot.expect(kOpcode);
+        waiting.set_value(client::this_thread().index);
+        return slot.wait().lost;
+    });
+    std::future<bool> lost = wait.get_future();
+    std::thread thread(std::move(wait));
+    say(server, waiting.get_future().get());
+    const bool ended = lost.wait_for(5s) == std::future_status::ready;
+    if (!ended) {
+        client::lose_all_replies();  // for the thread to end
+    }
+    thread.join();
+    return !ended ? Outcome::still_waiting : lost.get() ? Outcome::lost : Outcome::answered;
+}
+
+TEST(ServerViolations, AnAnswerIsNone) {
+    EXPECT_EQ(outcome_of([](Server& server, std::uint32_t thread) {
+                  server.send(record(ReplyKind::result, kOpcode, thread));
+                  EXPECT_FALSE(server.session->lost());
+              }),
+              Outcome::answered);
+}
+
+struct Violation {
+    const char* name;
+    std::function<void(Server&, std::uint32_t thread)> say;
+};
+
+class EndsTheSession : public testing::TestWithParam<Violation> {};
+
+TEST_P(EndsTheSession, AtOnce) {
+    EXPECT_EQ(outcome_of(GetParam().say), Outcome::lost);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    ServerViolations, EndsTheSession,
+    testing::Values(
+        Violation{"ReplyToAnotherCall",
+                  [](Server& s, std::uint32_t thread) { s.send(record(ReplyKind::result, kOpcode + 1, thread)); }},
+        Violation{"ReplyToNobody",
+                  [](Server& s, std::uint32_t) { s.send(record(ReplyKind::result, kOpcode, 0xffff)); }},
+        Violation{"RecordOfNoKind",
+                  [](Server& s, std::uint32_t thread) { s.send(record(static_cast<ReplyKind>(2), kOpcode, thread)); }},
+        Violation{"HalfAReply",
+                  [](Server& s, std::uint32_t) { s.send(std::vector<std::byte>(sizeof(ReplyHeader) / 2)); }},
+        Violation{"ReplyThatClaimsTooMuch",
+                  [](Server& s, std::uint32_t thread) {
+                      auto bytes = record(ReplyKind::result, kOpcode, thread, 8);
+                      bytes.resize(bytes.size() - 8);
+                      s.send(bytes);
+                  }},
+        Violation{"NoticeOfNoKind", [](Server& s, std::uint32_t) { s.send(record(ReplyKind::notice, 99, 0, 64)); }},
+        Violation{"ShortNotice",
+                  [](Server& s, std::uint32_t) {
+                      s.send(record(ReplyKind::notice, static_cast<std::uint16_t>(NoticeType::pull), 0, 8));
+                  }},
+        Violation{"PullOfNothing",
+                  [](Server& s, std::uint32_t) {
+                      s.send(notice(NoticeType::pull, codec::PullNotice{77, 0, 8}));
+                  }},
+        Violation{"PullBeyondTheEnd",
+                  [](Server& s, std::uint32_t) {
+                      const auto transfer = s.session->transfers.begin_upload(std::vector<std::byte>(8));
+                      s.send(notice(NoticeType::pull, codec::PullNotice{transfer, 8, 1}));
+                  }},
+        Violation{"TurnOfNoFunction",
+                  [](Server& s, std::uint32_t) {
+                      s.send(notice(NoticeType::host_function, codec::HostFunctionNotice{77, 0, 0}));
+                  }},
+        Violation{"FrameOfAnotherType",
+                  [](Server& s, std::uint32_t) { s.send(std::vector<std::byte>(8), wire::FrameType::control); }}),
+    [](const auto& parameter) { return parameter.param.name; });
+
+}  // namespace
+}  // namespace gpupool::test
