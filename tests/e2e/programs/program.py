@@ -3,6 +3,8 @@
 
 With --direct it runs on the software GPU itself, in place of the driver's library; no server is needed. With --against FILE its output must be that file's: what the program wrote on a real GPU.
 
+With --interpreter PYTHON it is a script, which runs as users run one: `gpupool run -- PYTHON SCRIPT`.
+
 A program with --sections is asked for them (--list) and runs once for each, so that one does not hide the next. Those that
 not-yet.txt names are left out, and said to be.
 """
@@ -36,10 +38,10 @@ def run_once(setting, name, environment, command, limit_s, against=None):
     return held
 
 
-def list_sections(environment, program, limit_s):
-    listing = run([program, "--list"], environment, limit_s)
+def list_sections(environment, command, limit_s):
+    listing = run([*command, "--list"], environment, limit_s)
     if listing.status != 0:
-        sys.exit(f"{program} --list ended with {listing.end()}:\n{indent(listing.output + listing.errors)}")
+        sys.exit(f"{command[-1]} --list ended with {listing.end()}:\n{indent(listing.output + listing.errors)}")
     # "NAME (only when named)" is for transports of other kinds.
     return [line for line in listing.output.splitlines() if line and " " not in line]
 
@@ -50,6 +52,8 @@ def main():
         parser.add_argument("--limit", type=float, default=100, help="seconds for one run")
         parser.add_argument("--sections", action="store_true")
         parser.add_argument("--direct", action="store_true")
+        parser.add_argument("--interpreter", metavar="PYTHON")
+        parser.add_argument("--packages", help="a folder of packages for it")
         parser.add_argument("--against", metavar="FILE")
         parser.add_argument("program")
         parser.add_argument("arguments", nargs="*")
@@ -57,15 +61,20 @@ def main():
     setting, arguments = parse(__doc__, add)
     program = setting.build / arguments.program
     environment = setting.direct(arguments.name) if arguments.direct else setting.client(arguments.name)
+    command = [program]
+    if arguments.interpreter:
+        command = [setting.build / "bin/gpupool", "run", "--server", setting.address(), "--",
+                   arguments.interpreter, program]
+        environment["GPUPOOL_TEST_PACKAGES"] = arguments.packages
     if not arguments.sections:
-        held = run_once(setting, arguments.name, environment, [program, *arguments.arguments], arguments.limit,
+        held = run_once(setting, arguments.name, environment, [*command, *arguments.arguments], arguments.limit,
                         arguments.against)
         sys.exit(0 if held else 1)
 
-    sections = list_sections(environment, program, arguments.limit)
+    sections = list_sections(environment, command, arguments.limit)
     left_out = not_yet.sections_of(program.name)
     gone = sorted(set(left_out) - set(sections))
-    held = [run_once(setting, arguments.name, environment, [program, section, *arguments.arguments], arguments.limit)
+    held = [run_once(setting, arguments.name, environment, [*command, section, *arguments.arguments], arguments.limit)
             for section in sections if section not in left_out]
     for section in sections:
         if section in left_out:
