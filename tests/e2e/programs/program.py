@@ -53,7 +53,7 @@ def main():
         parser.add_argument("--sections", action="store_true")
         parser.add_argument("--direct", action="store_true")
         parser.add_argument("--interpreter", metavar="PYTHON")
-        parser.add_argument("--packages", help="a folder of packages for it")
+        parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of its environment")
         parser.add_argument("--against", metavar="FILE")
         parser.add_argument("program")
         parser.add_argument("arguments", nargs="*")
@@ -65,7 +65,7 @@ def main():
     if arguments.interpreter:
         command = [setting.build / "bin/gpupool", "run", "--server", setting.address(), "--",
                    arguments.interpreter, program]
-        environment["GPUPOOL_TEST_PACKAGES"] = arguments.packages
+        environment |= dict(entry.split("=", 1) for entry in arguments.set)
     if not arguments.sections:
         held = run_once(setting, arguments.name, environment, [*command, *arguments.arguments], arguments.limit,
                         arguments.against)
