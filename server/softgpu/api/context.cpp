@@ -253,6 +253,7 @@ CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle) {
 
 CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
     SOFTGPU_CONTEXT(context);
+    SOFTGPU_NOT_WHILE_CAPTURING();
     if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
     const std::lock_guard lock(context->order_mutex);
     const auto found = context->limits.find(limit);

@@ -52,17 +52,15 @@ CUresult fill(CUstream stream, CUdeviceptr to, std::size_t pitch, unsigned value
     return submit_fill(stream, {to, pitch, value, element, width, height});
 }
 
-// The forms without a stream are potentially unsafe calls to a capture: they work on the legacy stream.
+// The forms without a stream work on the legacy stream: captures of blocking streams mind them, others do not.
 CUresult fill_now(CUdeviceptr to, std::size_t pitch, unsigned value, unsigned element, std::size_t width,
                   std::size_t height) {
     SOFTGPU_READY();
-    SOFTGPU_NOT_WHILE_CAPTURING();
     return fill(nullptr, to, pitch, value, element, width, height);
 }
 
 CUresult copy_now(const Rows& rows, Side from, Side to, bool wait) {
     SOFTGPU_READY();
-    SOFTGPU_NOT_WHILE_CAPTURING();
     return submit_rows(nullptr, rows, from, to, wait);
 }
 
@@ -72,7 +70,6 @@ CUresult with_array(CUarray array, std::size_t offset, std::size_t bytes, std::u
     SOFTGPU_READY();
     std::uint64_t line = 0;
     if (const CUresult error = place_in_line(array, offset, bytes, line); error != CUDA_SUCCESS) return error;
-    if (wait) SOFTGPU_NOT_WHILE_CAPTURING();
     return to_array ? submit_rows(stream, flat(line, other, bytes), other_side, Side::device, wait)
                     : submit_rows(stream, flat(other, line, bytes), Side::device, other_side, wait);
 }
@@ -124,12 +121,10 @@ CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdevic
 }
 CUresult CUDAAPI cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) {
     SOFTGPU_READY();
-    SOFTGPU_NOT_WHILE_CAPTURING();
     return copy_2d(copy, nullptr, true);
 }
 CUresult CUDAAPI cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* copy) {
     SOFTGPU_READY();
-    SOFTGPU_NOT_WHILE_CAPTURING();
     return copy_2d(copy, nullptr, true);
 }
 CUresult CUDAAPI cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) {
@@ -137,7 +132,6 @@ CUresult CUDAAPI cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) 
 }
 CUresult CUDAAPI cuMemcpy3D_v2(const CUDA_MEMCPY3D* copy) {
     SOFTGPU_READY();
-    SOFTGPU_NOT_WHILE_CAPTURING();
     return copy_3d(copy, nullptr, true);
 }
 CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) {
@@ -145,7 +139,6 @@ CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) 
 }
 CUresult CUDAAPI cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* copy) {
     SOFTGPU_READY();
-    SOFTGPU_NOT_WHILE_CAPTURING();
     return copy_3d_peer(copy, nullptr, true);
 }
 CUresult CUDAAPI cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {

@@ -10,6 +10,8 @@ namespace {
 
 CUresult make_executable(CUgraphExec* result, CUgraph handle, unsigned long long flags,
                          CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
+    SOFTGPU_READY();
+    SOFTGPU_NOT_WHILE_CAPTURING();
     SOFTGPU_GRAPHS();
     SOFTGPU_GRAPH(handle, graph);
     return instantiate(graph, flags, params, result);
@@ -95,6 +97,8 @@ CUresult CUDAAPI cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t* flags) {
 }
 
 CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec handle) {
+    SOFTGPU_READY();
+    SOFTGPU_NOT_WHILE_CAPTURING();
     SOFTGPU_GRAPHS();
     // Launches that are under way keep their plan.
     return graphs().executables.remove(handle) == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
@@ -111,14 +115,8 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
     std::shared_ptr<Executable> executable;
     if (const CUresult error = find_executable(handle, executable); error != CUDA_SUCCESS) return error;
     SOFTGPU_STREAM(stream_handle, stream);
-    CUresult result;
-    const auto as_child = [&] {
-        GraphPtr child = executable->graph->clone(true);
-        child->is_child = true;
-        graphs().graphs.add(child);
-        return std::make_shared<const Payload>(ChildPayload{std::move(child)});
-    };
-    if (captured(stream, as_child, result)) return result;
+    // No launch of a graph becomes a node of another.
+    if (const CUresult refused = refuse_captured(stream); refused != CUDA_SUCCESS) return refused;
     return launch(executable, stream);
 }
 

@@ -4,6 +4,7 @@
 
 #include "server/softgpu/api/functions.h"
 #include "server/softgpu/api/image.h"
+#include "server/softgpu/graph/capture.h"
 
 namespace gpupool::softgpu {
 
@@ -115,6 +116,7 @@ CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUj
 
 CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
     SOFTGPU_LIBRARY(handle, library);
+    SOFTGPU_NOT_WHILE_CAPTURING();
     if (state().libraries.remove(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     const Library* gone = library.get();
     state().kernels.remove_if([=](const Kernel& k) { return k.library == gone; });

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "server/softgpu/api/device_runtime.h"
 #include "server/softgpu/api/image.h"
 #include "server/softgpu/ptx/parser.h"
 
@@ -37,6 +38,10 @@ CUresult add(CUlinkState handle, CUjitInputType type, std::string unit, const ch
     const std::string called = name == nullptr || *name == '\0' ? "a unit" : name;
     const std::lock_guard lock(state->mutex);
     if (type < 0 || type >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
+    if (type == CU_JIT_INPUT_LIBRARY && unit.find(device_runtime_member) != std::string::npos) {
+        type = CU_JIT_INPUT_PTX;
+        unit = device_runtime_ptx;
+    }
     if (type != CU_JIT_INPUT_PTX) {
         return fail(*state, CUDA_ERROR_NOT_SUPPORTED, called + " is not PTX: the software GPU links nothing else");
     }

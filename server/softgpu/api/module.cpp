@@ -107,7 +107,6 @@ namespace {
 
 CUresult load(CUmodule* result, const void* image, const JitOptions& options) {
     SOFTGPU_CONTEXT(context);
-    SOFTGPU_NOT_WHILE_CAPTURING();
     if (result == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
     std::string text, message;
     std::shared_ptr<CompiledModule> code;

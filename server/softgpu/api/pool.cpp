@@ -7,7 +7,8 @@ using namespace gpupool::softgpu;
 
 namespace {
 
-// While the stream captures, memory that is freed or allocated is the graph's.
+// While the stream captures, memory that is freed or allocated is the graph's; beside a capture, it is an allocation like
+// others.
 bool capture_allocation(CUdeviceptr* pointer, size_t bytes, const StreamPtr& stream, CUresult& result) {
     if (capture_count().load() == 0) return false;
     const std::lock_guard lock(graph_mutex());
@@ -44,6 +45,7 @@ CUresult allocate_async(CUdeviceptr* pointer, size_t bytes, const std::shared_pt
     SOFTGPU_NOT_NULL(pointer);
     CUresult result;
     if (capture_allocation(pointer, bytes, stream, result)) return result;
+    SOFTGPU_NOT_WHILE_CAPTURING();
     std::uint64_t address = 0;
     result = allocate({&stream->context, bytes, MemoryKind::device, 0, pool}, address);
     if (result == CUDA_SUCCESS) *pointer = address;
@@ -89,6 +91,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
     SOFTGPU_STREAM(handle, stream);
     CUresult result;
     if (capture_free(pointer, stream, result)) return result;
+    SOFTGPU_NOT_WHILE_CAPTURING();
     // What a graph allocates can be freed once it was launched, which need not mean that it has run.
     const auto memory = GraphMemory::find(pointer);
     Allocation found;
@@ -124,6 +127,7 @@ CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
 
 CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* properties) {
     SOFTGPU_READY();
+    SOFTGPU_NOT_WHILE_CAPTURING();
     if (handle == nullptr || properties == nullptr || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return CUDA_ERROR_INVALID_VALUE;
     if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
@@ -138,6 +142,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* pro
 
 CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle) {
     SOFTGPU_POOL(handle, pool);
+    SOFTGPU_NOT_WHILE_CAPTURING();
     if (pool->is_default) return CUDA_ERROR_INVALID_VALUE;
     state().pools.remove(handle);
     const std::lock_guard lock(state().mutex);
@@ -148,6 +153,7 @@ CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle) {
 
 CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool handle, size_t) {
     SOFTGPU_POOL(handle, pool);
+    SOFTGPU_NOT_WHILE_CAPTURING();
     return CUDA_SUCCESS;  // nothing is kept
 }
 

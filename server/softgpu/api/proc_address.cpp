@@ -1,74 +1,102 @@
-// Finding entry points by name.
+// Finding entry points by name, by the rules that were measured on the real driver: among the symbols of a base name,
+// the one with the highest version not above the wanted one; with the per-thread flag, the per-thread form where the
+// name has one. What this library lacks is not found, rather than an older form with other parameters.
 #include <dlfcn.h>
 
-#include <cstring>
-#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
 
+#include "server/softgpu/api/entry_points.h"
 #include "server/softgpu/api/objects.h"
 
-namespace {
+namespace gpupool::softgpu {
 
-// Forms with other parameters than the one before, and the version from which a program means them by the base name.
-constexpr struct {
-    const char* symbol;
-    int since;
-} newer_forms[] = {
-    {"cuCtxCreate_v3", 11040},
-    {"cuCtxCreate_v4", 12050},
-    {"cuGraphAddDependencies_v2", 12030},
-    {"cuGraphAddKernelNode_v2", 12000},
-    {"cuGraphAddNode_v2", 12030},
-    {"cuGraphExecKernelNodeSetParams_v2", 12000},
-    {"cuGraphExecUpdate_v2", 12000},
-    {"cuGraphGetEdges_v2", 12030},
-    {"cuGraphKernelNodeGetParams_v2", 12000},
-    {"cuGraphKernelNodeSetParams_v2", 12000},
-    {"cuGraphNodeGetDependencies_v2", 12030},
-    {"cuGraphNodeGetDependentNodes_v2", 12030},
-    {"cuGraphRemoveDependencies_v2", 12030},
-    {"cuStreamBeginCapture_v2", 10010},
-    {"cuStreamGetCaptureInfo_v2", 11030},
-    {"cuStreamGetCaptureInfo_v3", 12030},
-    {"cuStreamUpdateCaptureDependencies_v2", 12030},
-};
-
-bool is_meant(const std::string& symbol, int version) {
-    for (const auto& form : newer_forms) {
-        if (symbol == form.symbol) return version >= form.since;
-    }
-    return true;
-}
-
-// The newest form of a base name that this library has and a program of that version means.
-void* find(const char* symbol, int version) {
-    // Only this library's own names: RTLD_DEFAULT could find another driver's.
+void* find_entry_point(const char* symbol) {
     static void* const self = [] {
         Dl_info info{};
         dladdr(reinterpret_cast<void*>(&cuDriverGetVersion), &info);
         return dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
     }();
-    if (self == nullptr) return nullptr;
-    for (const char* suffix : {"_v4", "_v3", "_v2", ""}) {
-        const std::string name = std::string(symbol) + suffix;
-        if (!is_meant(name, version)) continue;
-        if (void* found = dlsym(self, name.c_str())) return found;
+    return self == nullptr ? nullptr : dlsym(self, symbol);
+}
+
+}  // namespace gpupool::softgpu
+
+using namespace gpupool::softgpu;
+
+namespace {
+
+struct Form {
+    int since;
+    bool per_thread;
+    const char* symbol;
+};
+using Index = std::unordered_map<std::string_view, std::vector<Form>>;
+
+const Index& index() {
+    static const Index& forms = *[] {
+        auto* table = new Index;
+        std::unordered_map<std::string_view, std::string_view> base_of;
+#define GP_CALL(op, symbol, base, since, ...) \
+    base_of[#symbol] = #base;                 \
+    (*table)[#base].push_back({since, false, #symbol});
+#define GP_PER_THREAD(symbol, suffix, since, ...) (*table)[base_of[#symbol]].push_back({since, true, #symbol #suffix});
+#include "protocol/calls/table.def"
+#undef GP_CALL
+#undef GP_PER_THREAD
+        return table;
+    }();
+    return forms;
+}
+
+constexpr cuuint64_t known_flags = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+
+// `status` says what became of it; the result is about the arguments only.
+CUresult look_up(const char* name, void** function, int version, cuuint64_t flags,
+                 CUdriverProcAddressQueryResult& status) {
+    int newest = 0;
+    cuDriverGetVersion(&newest);
+    if (name == nullptr || function == nullptr || (flags & ~known_flags) != 0 || version > newest)
+        return CUDA_ERROR_INVALID_VALUE;
+    *function = nullptr;
+    status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    const auto found = index().find(name);
+    if (found == index().end()) return CUDA_SUCCESS;
+    bool per_thread = false;
+    if ((flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0) {
+        for (const Form& form : found->second) per_thread |= form.per_thread;
     }
-    return nullptr;
+    const Form* best = nullptr;
+    for (const Form& form : found->second) {
+        if (form.per_thread == per_thread && form.since <= version && (best == nullptr || form.since > best->since))
+            best = &form;
+    }
+    if (best == nullptr) {
+        status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+        return CUDA_SUCCESS;
+    }
+    *function = find_entry_point(best->symbol);
+    if (*function != nullptr) status = CU_GET_PROC_ADDRESS_SUCCESS;
+    return CUDA_SUCCESS;
 }
 
 }  // namespace
 
 extern "C" {
 
+CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags) {
+    auto status = CU_GET_PROC_ADDRESS_SUCCESS;
+    const CUresult result = look_up(symbol, function, version, flags, status);
+    return result == CUDA_SUCCESS && status != CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_ERROR_NOT_FOUND : result;
+}
+
 CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags,
                                      CUdriverProcAddressQueryResult* status) {
-    if (symbol == nullptr || function == nullptr || flags > 2) return CUDA_ERROR_INVALID_VALUE;
-    *function = std::strncmp(symbol, "cu", 2) == 0 ? find(symbol, version) : nullptr;
-    if (status != nullptr) {
-        *status = *function != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-        if (*function != nullptr && version < 2000) *status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
-    }
-    return *function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    auto found = CU_GET_PROC_ADDRESS_SUCCESS;
+    const CUresult result = look_up(symbol, function, version, flags, found);
+    if (result == CUDA_SUCCESS && status != nullptr) *status = found;
+    return result;
 }
 
 }  // extern "C"

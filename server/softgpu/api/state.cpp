@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "server/softgpu/api/array.h"
+#include "server/softgpu/api/entry_points.h"
 #include "server/softgpu/exec/address_space.h"
 #include "server/softgpu/graph/capture.h"
 
@@ -48,6 +49,7 @@ CUresult find_device(CUdevice device, Device*& result) {
 }
 
 CUresult find_stream(CUstream handle, StreamPtr& result) {
+    if (handle == nullptr && PerThreadDefault::on()) handle = CU_STREAM_PER_THREAD;
     if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
         ContextPtr context;
         if (const CUresult error = current_context(context); error != CUDA_SUCCESS) return error;

@@ -55,7 +55,7 @@ CUresult elapsed(float* milliseconds, CUevent from, CUevent to) {
     SOFTGPU_EVENT(to, second);
     SOFTGPU_NOT_NULL(milliseconds);
     for (const auto& event : {first, second}) {
-        if (const CUresult refused = refuse_wait(*event); refused != CUDA_SUCCESS) return refused;
+        if (const CUresult refused = refuse_captured(*event); refused != CUDA_SUCCESS) return refused;
     }
     if (((first->flags | second->flags) & CU_EVENT_DISABLE_TIMING) != 0) return CUDA_ERROR_INVALID_HANDLE;
     const auto a = moment_of(*first), b = moment_of(*second);
@@ -117,6 +117,8 @@ CUresult CUDAAPI cuStreamQuery(CUstream handle) {
 CUresult CUDAAPI cuStreamGetFlags(CUstream handle, unsigned* flags) {
     SOFTGPU_STREAM(handle, stream);
     SOFTGPU_NOT_NULL(flags);
+    // A capture ends by the question for flags, although not by those for priority and id.
+    if (const CUresult refused = refuse_captured(stream); refused != CUDA_SUCCESS) return refused;
     *flags = stream->flags;
     return CUDA_SUCCESS;
 }

@@ -144,14 +144,15 @@ CUresult refuse_wait(const Context& context) {
     return refuse_unsafe_call();
 }
 
+CUresult refuse_captured(Event& event) {
+    const std::lock_guard lock(graph_mutex());
+    if (event.captured == nullptr) return CUDA_SUCCESS;
+    if (const auto capture = event.captured->capture.lock()) capture->invalid = true;
+    return CUDA_ERROR_CAPTURED_EVENT;
+}
+
 CUresult refuse_wait(Event& event) {
-    {
-        const std::lock_guard lock(graph_mutex());
-        if (event.captured != nullptr) {
-            if (const auto capture = event.captured->capture.lock()) capture->invalid = true;
-            return CUDA_ERROR_CAPTURED_EVENT;
-        }
-    }
+    if (const CUresult error = refuse_captured(event); error != CUDA_SUCCESS) return error;
     return refuse_unsafe_call();
 }
 

@@ -50,8 +50,9 @@ CUresult refuse_unsafe_call();
 CUresult refuse_wait(const StreamPtr& stream);
 CUresult refuse_wait(const Context& context);
 CUresult refuse_wait(Event& event);
-// What cannot be captured at all.
+// What cannot be captured at all; what cannot be asked of an event that a capture recorded.
 CUresult refuse_captured(const StreamPtr& stream);
+CUresult refuse_captured(Event& event);
 
 // --- Events. True when the call is done with (`result`): it was captured, or refused.
 bool record_captured(const std::shared_ptr<Event>& event, const StreamPtr& stream, bool external, CUresult& result);

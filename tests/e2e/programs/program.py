@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Runs one program forwarded to the server of these tests: it must exit with 0 in time, without a report of a sanitizer.
 
-With --against FILE its output must be that file's: what the program wrote on a real GPU.
+With --direct it runs on the software GPU itself, in place of the driver's library; no server is needed. With --against FILE its output must be that file's: what the program wrote on a real GPU.
+
+With --interpreter PYTHON it is a script, which runs as users run one: `gpupool run -- PYTHON SCRIPT`.
 
 A program with --sections is asked for them (--list) and runs once for each, so that one does not hide the next. Those that
 not-yet.txt names are left out, and said to be.
@@ -20,10 +22,10 @@ def differences(output, path):
     return [f"{one!r}, on a real GPU {other!r}" for one, other in pairs if one != other]
 
 
-def run_once(setting, name, command, limit_s, against=None):
+def run_once(setting, name, environment, command, limit_s, against=None):
     """True when it held; shows what it wrote when it did not."""
     known = setting.written_reports(name) + setting.written_reports("server")
-    outcome = run(command, setting.client(name), limit_s)
+    outcome = run(command, environment, limit_s)
     # A report of the server's may come from a test that runs meanwhile: both fail, and the report says of what.
     clean = all([setting.check_reports(name, known), setting.check_reports("server", known)])
     different = differences(outcome.output, against) if against and outcome.status == 0 else []
@@ -36,10 +38,10 @@ def run_once(setting, name, command, limit_s, against=None):
     return held
 
 
-def list_sections(setting, name, program, limit_s):
-    listing = run([program, "--list"], setting.client(name), limit_s)
+def list_sections(environment, command, limit_s):
+    listing = run([*command, "--list"], environment, limit_s)
     if listing.status != 0:
-        sys.exit(f"{program} --list ended with {listing.end()}:\n{indent(listing.output + listing.errors)}")
+        sys.exit(f"{command[-1]} --list ended with {listing.end()}:\n{indent(listing.output + listing.errors)}")
     # "NAME (only when named)" is for transports of other kinds.
     return [line for line in listing.output.splitlines() if line and " " not in line]
 
@@ -49,20 +51,30 @@ def main():
         parser.add_argument("--name", required=True, help="whose reports are whose")
         parser.add_argument("--limit", type=float, default=100, help="seconds for one run")
         parser.add_argument("--sections", action="store_true")
+        parser.add_argument("--direct", action="store_true")
+        parser.add_argument("--interpreter", metavar="PYTHON")
+        parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of its environment")
         parser.add_argument("--against", metavar="FILE")
         parser.add_argument("program")
         parser.add_argument("arguments", nargs="*")
 
     setting, arguments = parse(__doc__, add)
     program = setting.build / arguments.program
+    environment = setting.direct(arguments.name) if arguments.direct else setting.client(arguments.name)
+    command = [program]
+    if arguments.interpreter:
+        command = [setting.build / "bin/gpupool", "run", "--server", setting.address(), "--",
+                   arguments.interpreter, program]
+        environment |= dict(entry.split("=", 1) for entry in arguments.set)
     if not arguments.sections:
-        held = run_once(setting, arguments.name, [program, *arguments.arguments], arguments.limit, arguments.against)
+        held = run_once(setting, arguments.name, environment, [*command, *arguments.arguments], arguments.limit,
+                        arguments.against)
         sys.exit(0 if held else 1)
 
-    sections = list_sections(setting, arguments.name, program, arguments.limit)
+    sections = list_sections(environment, command, arguments.limit)
     left_out = not_yet.sections_of(program.name)
     gone = sorted(set(left_out) - set(sections))
-    held = [run_once(setting, arguments.name, [program, section, *arguments.arguments], arguments.limit)
+    held = [run_once(setting, arguments.name, environment, [*command, section, *arguments.arguments], arguments.limit)
             for section in sections if section not in left_out]
     for section in sections:
         if section in left_out:

@@ -37,6 +37,7 @@ class Setting:
         self.sanitizer_runtime = arguments.sanitizer_runtime
         self.libraries = [str(self.build / "lib/gpupool"), *arguments.libraries]
         self.reports = self.state / "reports"
+        self.software_driver = Path(arguments.software_driver)  # a folder where libcuda.so.1 is the software GPU
 
     def address(self):
         try:
@@ -74,6 +75,14 @@ class Setting:
         environment["GPUPOOL_SERVER"] = server or self.address()
         if self.sanitizer_runtime:
             environment["LD_PRELOAD"] = self.sanitizer_runtime
+        return environment
+
+    def direct(self, name):
+        """The environment of a CUDA program that takes the software GPU for the driver, with nothing in between."""
+        environment = self.client(name, server="nobody")
+        del environment["GPUPOOL_SERVER"]
+        environment["LD_LIBRARY_PATH"] = ":".join([str(self.software_driver), *self.libraries[1:]])
+        self.reports.mkdir(parents=True, exist_ok=True)
         return environment
 
     def written_reports(self, name):
@@ -120,6 +129,7 @@ def parse(description, add=None):
     parser.add_argument("--state", required=True, help="a folder for the server's address, logs and reports")
     parser.add_argument("--sanitizer-runtime", default="", help="the sanitizer's library, where the build has one")
     parser.add_argument("--libraries", action="append", default=[], help="a folder of shared libraries of CUDA's")
+    parser.add_argument("--software-driver", default="", help="a folder where libcuda.so.1 is the software GPU")
     if add:
         add(parser)
     arguments = parser.parse_args()

@@ -1,0 +1,81 @@
+// The part of NVIDIA's device runtime (libcudadevrt.a, which holds machine code) that kernels need for cooperative groups,
+// in PTX: a program that links with the library is given this instead.
+//
+// Threads: constants. Errors: none. Kernels that start kernels find nothing here, so linking names what is missing.
+#pragma once
+
+#include <string_view>
+
+namespace gpupool::softgpu {
+
+// What an archive of that library holds, and no other.
+constexpr std::string_view device_runtime_member = "cuda_device_runtime.o";
+
+// The handle of the whole grid is the address of a cooperative launch's workspace. Its second word counts arrivals: each
+// block adds 1, but the first adds what makes the sum turn the highest bit once all have come.
+constexpr std::string_view device_runtime_ptx = R"(.version 7.0
+.target sm_70
+.address_size 64
+.visible .func (.param .b64 handle) cudaCGGetIntrinsicHandle(.param .b32 scope)
+{
+    .reg .pred %is_grid;
+    .reg .b32 %low, %high, %scope;
+    .reg .b64 %workspace;
+    ld.param.u32 %scope, [scope];
+    setp.eq.u32 %is_grid, %scope, 1;
+    mov.u32 %low, %envreg2;
+    mov.u32 %high, %envreg1;
+    mov.b64 %workspace, {%low, %high};
+    selp.b64 %workspace, %workspace, 0, %is_grid;
+    st.param.b64 [handle], %workspace;
+    ret;
+}
+.visible .func (.param .b32 result) cudaCGSynchronize(.param .b64 handle, .param .b32 flags)
+{
+    .reg .pred %p;
+    .reg .b32 %add, %before, %now, %a, %b;
+    .reg .b64 %arrived;
+    ld.param.u64 %arrived, [handle];
+    setp.eq.u64 %p, %arrived, 0;
+    @%p bra none;
+    add.u64 %arrived, %arrived, 4;
+    bar.sync 0;
+    mov.u32 %a, %tid.x;
+    mov.u32 %b, %tid.y;
+    or.b32 %a, %a, %b;
+    mov.u32 %b, %tid.z;
+    or.b32 %a, %a, %b;
+    setp.ne.u32 %p, %a, 0;
+    @%p bra done;
+    mov.u32 %a, %nctaid.x;
+    mov.u32 %b, %nctaid.y;
+    mul.lo.u32 %a, %a, %b;
+    mov.u32 %b, %nctaid.z;
+    mul.lo.u32 %a, %a, %b;
+    sub.u32 %add, 0x80000001, %a;
+    mov.u32 %a, %ctaid.x;
+    mov.u32 %b, %ctaid.y;
+    or.b32 %a, %a, %b;
+    mov.u32 %b, %ctaid.z;
+    or.b32 %a, %a, %b;
+    setp.eq.u32 %p, %a, 0;
+    selp.u32 %add, %add, 1, %p;
+    membar.gl;
+    atom.global.add.u32 %before, [%arrived], %add;
+wait:
+    ld.volatile.global.u32 %now, [%arrived];
+    xor.b32 %now, %now, %before;
+    setp.ge.s32 %p, %now, 0;
+    @%p bra wait;
+    membar.gl;
+done:
+    bar.sync 0;
+    st.param.b32 [result], 0;
+    ret;
+none:
+    st.param.b32 [result], 1;
+    ret;
+}
+)";
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,45 @@
+"""What the programs in this folder share: packages from a folder of the build's, and sections chosen by name.
+
+The packages lie in the folder that GPUPOOL_TEST_PACKAGES names (scripts/install-dependencies puts them there). nvJitLink is hidden
+from them: it links to machine code, which the software GPU cannot run, where the driver's own linker is handed PTX.
+"""
+
+import os
+import site
+import sys
+
+SECTIONS = {}
+
+
+def section(function):
+    SECTIONS[function.__name__] = function
+    return function
+
+
+def main():
+    if sys.argv[1:] == ["--list"]:
+        print("\n".join(SECTIONS))
+        return
+    for name in sys.argv[1:] or SECTIONS:
+        SECTIONS[name]()
+        print(f"ok   {name}")
+
+
+def hide_nvjitlink():
+    from cuda import pathfinder
+
+    load = pathfinder.load_nvidia_dynamic_lib
+
+    def load_but_nvjitlink(name):
+        if name == "nvJitLink":
+            raise pathfinder.DynamicLibNotFoundError("hidden from this test")
+        return load(name)
+
+    pathfinder.load_nvidia_dynamic_lib = load_but_nvjitlink
+
+
+# Its advice about small grids and host arrays is meant for programs in earnest.
+os.environ["NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS"] = "0"
+os.environ["NUMBA_CUDA_WARN_ON_IMPLICIT_COPY"] = "0"
+site.addsitedir(os.environ["GPUPOOL_TEST_PACKAGES"])
+hide_nvjitlink()
