@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "client/calls/function_attributes.h"
+#include "client/core/contexts.h"
 #include "client/export_tables/client_view.h"
 #include "protocol/calls/call.h"
 
@@ -23,13 +25,24 @@ struct FunctionInfo {
     CUlibrary library = nullptr;  // of a kernel
     CUkernel kernel = nullptr;    // that a function belongs to
     CUfunction own = nullptr;     // this very handle
+    CUdevice device = -1;         // of a function: its context's
+    std::shared_ptr<FunctionAttributes> attributes = std::make_shared<FunctionAttributes>();
 };
 
-// Is the kernel's function in the current context known? Asking for it may make the driver load it.
-bool has_function(CUkernel kernel);
+// What launches of a function, or of a kernel in the current context, need.
+struct LaunchTarget {
+    CUfunction function = nullptr;
+    std::shared_ptr<const FunctionInfo> info;
+    FunctionAttributes::OnDevice* attributes = nullptr;  // loaded; lives as long as `info`
+};
+// What this thread launched last is found without a lock. Errors: the driver's, also when the server has to be asked.
+CUresult find_launch_target(CUfunction function, const ContextState& context, LaunchTarget& target);
 
 // Null when the handle is no function's.
 std::shared_ptr<const FunctionInfo> function_info(CUfunction function);
+
+// The functions that kernels had in a context that has ended.
+void forget_kernel_functions(CUcontext context);
 
 // The function that stands for `function` in the current context: itself, or a kernel's function there.
 CUresult launchable(CUfunction& function);

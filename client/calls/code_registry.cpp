@@ -1,6 +1,7 @@
 #include "client/calls/code_registry.h"
 
 #include <algorithm>
+#include <array>
 
 namespace gpupool::client {
 
@@ -35,6 +36,8 @@ void know_function(CUfunction handle, FunctionInfo info) {
             std::max<std::size_t>(info.parameter_bytes, parameter.offset_bytes + parameter.size_bytes);
     }
     info.own = handle;
+    const ContextState* const context = this_thread().current();
+    info.device = context == nullptr ? -1 : context->device;
     Registry& r = registry();
     const std::lock_guard lock(r.mutex);
     r.functions[handle] = std::make_shared<const FunctionInfo>(std::move(info));
@@ -43,6 +46,7 @@ void know_function(CUfunction handle, FunctionInfo info) {
 void forget_functions_of(CUmodule module, CUlibrary library) {
     Registry& r = registry();
     const std::lock_guard lock(r.mutex);
+    r.generation.fetch_add(1, std::memory_order_release);
     std::erase_if(r.functions, [&](const auto& entry) {
         return (module != nullptr && entry.second->module == module) ||
                (library != nullptr && entry.second->library == library);
@@ -54,6 +58,48 @@ void forget_functions_of(CUmodule module, CUlibrary library) {
         std::erase_if(r.kernel_functions, [&](const auto& entry) { return !r.functions.contains(entry.second); });
         r.libraries.erase(library);
     }
+}
+
+void forget_kernel_functions(CUcontext context) {
+    Registry& r = registry();
+    const std::lock_guard lock(r.mutex);
+    r.generation.fetch_add(1, std::memory_order_release);
+    std::erase_if(r.kernel_functions, [&](const auto& entry) {
+        if (entry.first.second != context) {
+            return false;
+        }
+        r.functions.erase(entry.second);
+        return true;
+    });
+}
+
+CUresult find_launch_target(CUfunction function, const ContextState& context, LaunchTarget& target) {
+    struct Known {
+        CUfunction function = nullptr;
+        const ContextState* context = nullptr;
+        std::uint64_t generation = 0;
+        LaunchTarget target;
+    };
+    constexpr std::size_t kKnown = 64;
+    thread_local std::array<Known, kKnown> known;
+    const std::uint64_t generation = registry().generation.load(std::memory_order_acquire);
+    // Serials of handles are consecutive, so that neighbours do not displace each other.
+    Known& place = known[codec::to_wire(function) % kKnown];
+    if (place.function != function || place.context != &context || place.generation != generation) {
+        LaunchTarget found{function, nullptr, nullptr};
+        CUresult result = launchable(found.function);
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+        found.info = function_info(found.function);
+        found.attributes = found.info == nullptr ? nullptr : found.info->attributes->on(context.device);
+        if (found.attributes == nullptr) {
+            return CUDA_ERROR_INVALID_HANDLE;
+        }
+        place = {function, &context, generation, std::move(found)};
+    }
+    target = place.target;
+    return target.attributes->load(target.function, context.device);
 }
 
 std::shared_ptr<const FunctionInfo> function_info(CUfunction function) {

@@ -5,6 +5,7 @@
 //   registry's mutex is never held while a call travels. Errors: the driver's.
 #pragma once
 
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -41,6 +42,7 @@ struct Registry {
     std::unordered_map<CUmodule, std::shared_ptr<Module>> modules;
     std::unordered_map<CUfunction, std::shared_ptr<const FunctionInfo>> functions;  // kernels too
     std::map<std::pair<CUkernel, CUcontext>, CUfunction> kernel_functions;
+    std::atomic<std::uint64_t> generation{1};  // changes when a handle that was known is forgotten
 };
 Registry& registry();
 

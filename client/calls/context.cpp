@@ -2,6 +2,7 @@
 
 #include <mutex>
 
+#include "client/calls/code.h"
 #include "client/calls/handlers.h"
 #include "client/core/remote.h"
 #include "client/export_tables/registry.h"
@@ -101,6 +102,7 @@ CUresult destroy(CUcontext ctx) {
     export_tables::context_ends(ctx);
     result = remote<calls::gpContextDestroy>(ctx);
     context->live = false;
+    forget_kernel_functions(ctx);
     forget_memory(*s, *context);
     ThreadState& thread = this_thread();
     if (thread.current() == context) {
@@ -115,6 +117,8 @@ CUresult end_primary(Session& s, ContextState& context, bool reset) {
         remote<calls::gpPrimaryContextEnd>(context.handle, context.device, static_cast<unsigned>(reset ? 1 : 0));
     context.live = false;
     context.lost = CUDA_SUCCESS;
+    context.forget_limits();
+    forget_kernel_functions(context.handle);
     forget_memory(s, context);
     return result;
 }
@@ -422,6 +426,36 @@ CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned Flags) {
 
 CUresult cuCtxDisablePeerAccess(CUcontext peerContext) {
     return remote<calls::cuCtxDisablePeerAccess>(peerContext);
+}
+
+// Libraries ask for the stack's size before every launch.
+CUresult cuCtxGetLimit(std::size_t* pvalue, CUlimit limit) {
+    ContextState* context = nullptr;
+    CUresult result = usable_context(context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (pvalue == nullptr || limit < 0 || limit >= CU_LIMIT_MAX) {
+        return pvalue == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_UNSUPPORTED_LIMIT;
+    }
+    std::atomic<std::size_t>& known = context->limits[static_cast<std::size_t>(limit)];
+    if (const std::size_t value = known.load(std::memory_order_relaxed); value != ContextState::kUnknownLimit) {
+        *pvalue = value;
+        return CUDA_SUCCESS;
+    }
+    result = remote<calls::cuCtxGetLimit>(pvalue, limit);
+    if (result == CUDA_SUCCESS) {
+        known.store(*pvalue, std::memory_order_relaxed);
+    }
+    return result;
+}
+
+CUresult cuCtxSetLimit(CUlimit limit, std::size_t value) {
+    const CUresult result = remote<calls::cuCtxSetLimit>(limit, value);
+    if (ContextState* const context = this_thread().current()) {
+        context->forget_limits();
+    }
+    return result;
 }
 
 }  // namespace gpupool::client::entry

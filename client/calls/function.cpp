@@ -1,8 +1,7 @@
 // What functions and kernels are asked: names, parameters, attributes.
 
-#include <map>
-#include <mutex>
-#include <tuple>
+#include <memory>
+#include <optional>
 
 #include "client/calls/code_registry.h"
 #include "client/calls/handlers.h"
@@ -34,45 +33,103 @@ CUresult parameter_of(CUfunction function, std::size_t index, std::size_t* offse
     return CUDA_SUCCESS;
 }
 
-// Attributes are asked for once; setting one forgets what is known.
-struct AttributeCache {
-    std::mutex mutex;
-    std::map<std::tuple<CUfunction, int, CUdevice>, int> values;
-};
-AttributeCache& attribute_cache() {
-    static auto& instance = *new AttributeCache;
-    return instance;
+bool is_attribute(CUfunction_attribute attribute) {
+    return attribute >= 0 && attribute < CU_FUNC_ATTRIBUTE_MAX;
+}
+
+CUdevice device_of(const FunctionInfo& info) {
+    if (info.device >= 0) {
+        return info.device;
+    }
+    const ContextState* const context = this_thread().current();
+    return context == nullptr ? 0 : context->device;
+}
+
+// The attributes of a function or kernel on a device, loaded.
+CUresult find_attributes(CUfunction handle, std::optional<CUdevice> device, FunctionAttributes::OnDevice*& found,
+                         std::shared_ptr<const FunctionInfo>& info) {
+    info = function_info(handle);
+    if (info == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (device && (*device < 0 || static_cast<std::size_t>(*device) >= this_session().devices.devices.size())) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    const CUdevice on = device.value_or(device_of(*info));
+    found = info->attributes->on(on);
+    return found == nullptr ? CUDA_ERROR_INVALID_DEVICE : found->load(handle, on);
 }
 
 template <class Ask>
-CUresult cached_attribute(int* pi, CUfunction function, int attribute, CUdevice device, Ask ask) {
-    if (pi == nullptr) {
+CUresult get_attribute(int* value, CUfunction_attribute attribute, CUfunction handle, std::optional<CUdevice> device,
+                       Ask ask) {
+    if (value == nullptr || !is_attribute(attribute)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (function_info(function) == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
+    FunctionAttributes::OnDevice* attributes = nullptr;
+    std::shared_ptr<const FunctionInfo> info;
+    const CUresult result = find_attributes(handle, device, attributes, info);
+    if (result != CUDA_SUCCESS) {
+        return result;
     }
-    AttributeCache& cache = attribute_cache();
-    const std::tuple key(function, attribute, device);
-    {
-        const std::lock_guard lock(cache.mutex);
-        if (const auto it = cache.values.find(key); it != cache.values.end()) {
-            *pi = it->second;
-            return CUDA_SUCCESS;
-        }
+    const int known = attributes->get(attribute);
+    if (known == kUnknownAttribute) {
+        return ask();
     }
-    const CUresult result = ask();
+    *value = known;
+    return CUDA_SUCCESS;
+}
+
+// Those whose limits are known here need no answer: libraries set them before every launch.
+CUresult check_settable(const FunctionAttributes::OnDevice& attributes, CUfunction_attribute attribute, int value,
+                        CUdevice device, bool& known) {
+    known = true;
+    if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) {
+        return value < -1 || value > 100 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    }
+    if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
+        int most = 0;
+        this_session().devices.devices[static_cast<std::size_t>(device)].attributes.get(
+            CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, &most);
+        const int own = attributes.get(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
+        return value < 0 || value > most - own ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    }
+    known = false;
+    return CUDA_SUCCESS;
+}
+
+template <class Ask>
+CUresult set_attribute(CUfunction handle, std::optional<CUdevice> device, CUfunction_attribute attribute, int value,
+                       Ask ask) {
+    FunctionAttributes::OnDevice* attributes = nullptr;
+    std::shared_ptr<const FunctionInfo> info;
+    CUresult result = find_attributes(handle, device, attributes, info);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const CUdevice on = device.value_or(device_of(*info));
+    bool known = false;
+    result = check_settable(*attributes, attribute, value, on, known);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (!known) {
+        result = ask();
+        attributes->forget();
+        return result;
+    }
+    if (attributes->get(attribute) == value) {
+        return CUDA_SUCCESS;
+    }
+    result = remote<calls::gpFunctionSetAttribute>(handle, on, static_cast<int>(attribute), value);
     if (result == CUDA_SUCCESS) {
-        const std::lock_guard lock(cache.mutex);
-        cache.values[key] = *pi;
+        attributes->set(attribute, value);
     }
     return result;
 }
 
-void forget_attributes() {
-    AttributeCache& cache = attribute_cache();
-    const std::lock_guard lock(cache.mutex);
-    cache.values.clear();
+CUfunction as_function(CUkernel kernel) {
+    return reinterpret_cast<CUfunction>(kernel);
 }
 
 }  // namespace
@@ -113,25 +170,22 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction function) {
 }
 
 CUresult cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
-    return cached_attribute(pi, hfunc, attrib, -1,
-                            [&] { return remote<calls::cuFuncGetAttribute>(pi, attrib, hfunc); });
+    return get_attribute(pi, attrib, hfunc, {}, [&] { return remote<calls::cuFuncGetAttribute>(pi, attrib, hfunc); });
 }
 
 CUresult cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) {
-    return cached_attribute(pi, reinterpret_cast<CUfunction>(kernel), attrib, dev,
-                            [&] { return remote<calls::cuKernelGetAttribute>(pi, attrib, kernel, dev); });
+    return get_attribute(pi, attrib, as_function(kernel), dev,
+                         [&] { return remote<calls::cuKernelGetAttribute>(pi, attrib, kernel, dev); });
 }
 
 CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) {
-    const CUresult result = remote<calls::cuFuncSetAttribute>(hfunc, attrib, value);
-    forget_attributes();
-    return result;
+    return set_attribute(hfunc, {}, attrib, value,
+                         [&] { return remote<calls::cuFuncSetAttribute>(hfunc, attrib, value); });
 }
 
 CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) {
-    const CUresult result = remote<calls::cuKernelSetAttribute>(attrib, val, kernel, dev);
-    forget_attributes();
-    return result;
+    return set_attribute(as_function(kernel), dev, attrib, val,
+                         [&] { return remote<calls::cuKernelSetAttribute>(attrib, val, kernel, dev); });
 }
 
 }  // namespace gpupool::client::entry

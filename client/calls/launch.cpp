@@ -8,6 +8,7 @@
 #include "client/calls/code.h"
 #include "client/calls/handlers.h"
 #include "client/calls/launch_arguments.h"
+#include "client/calls/launch_config.h"
 #include "client/core/remote.h"
 
 namespace gpupool::client::entry {
@@ -41,31 +42,14 @@ CUresult check_shape(const Device& device, const LaunchShape& launch) {
 }
 
 // What depends on the function: its own limit of threads, and the shared memory that it may have.
-CUresult check_function(CUfunction function, const LaunchShape& launch) {
-    int max_threads = 0, static_bytes = 0, max_dynamic = 0;
-    CUresult result = entry::cuFuncGetAttribute(&max_threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function);
-    if (result == CUDA_SUCCESS) {
-        result = entry::cuFuncGetAttribute(&static_bytes, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function);
-    }
-    if (result == CUDA_SUCCESS) {
-        result = entry::cuFuncGetAttribute(&max_dynamic, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function);
-    }
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
+CUresult check_function(const FunctionAttributes::OnDevice& function, const LaunchShape& launch) {
+    const int max_threads = function.get(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+    const int max_dynamic = function.get(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
     const std::uint64_t threads = std::uint64_t{launch.block_x} * launch.block_y * launch.block_z;
     if (threads > static_cast<std::uint64_t>(max_threads) || launch.shared_bytes > static_cast<unsigned>(max_dynamic)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;
-}
-
-bool is_unloaded_kernel(CUfunction function) {
-    if (codec::kind_of(codec::to_wire(function)) != codec::HandleKind::kernel) {
-        return false;
-    }
-    const auto info = function_info(function);
-    return info != nullptr && info->layout_known && !has_function(reinterpret_cast<CUkernel>(function));
 }
 
 CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned attribute_count, CUstream stream,
@@ -75,51 +59,24 @@ CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    // Loading a kernel waits for the GPU, which would end a capture: there the launch itself must load it.
-    const bool by_kernel = this_session().captures.any() && is_unloaded_kernel(shape.function);
-    if (!by_kernel) {
-        if (result = launchable(shape.function); result != CUDA_SUCCESS) {
-            return result;
-        }
+    LaunchTarget target;
+    if (result = find_launch_target(shape.function, *context, target); result != CUDA_SUCCESS) {
+        return result;
     }
-    const auto info = function_info(shape.function);
-    if (info == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    shape.function = target.function;
     const Device& device = this_session().devices.devices[static_cast<std::size_t>(context->device)];
     if (result = check_shape(device, shape); result != CUDA_SUCCESS) {
         return result;
     }
-    if (result = by_kernel ? CUDA_SUCCESS : check_function(shape.function, shape); result != CUDA_SUCCESS) {
+    if (result = check_function(*target.attributes, shape); result != CUDA_SUCCESS) {
         return result;
     }
     ArgumentBlock arguments;
-    if (result = arguments.pack(*info, kernelParams, extra); result != CUDA_SUCCESS) {
+    if (result = arguments.pack(*target.info, kernelParams, extra); result != CUDA_SUCCESS) {
         return result;
     }
     arguments.give_to_gpu(this_session());
     return remote<calls::gpLaunch>(&shape, attributes, attribute_count, arguments.data(), arguments.bytes(), stream);
-}
-
-LaunchShape shape_of(const CUlaunchConfig& config, CUfunction function) {
-    return {function,
-            config.gridDimX,
-            config.gridDimY,
-            config.gridDimZ,
-            config.blockDimX,
-            config.blockDimY,
-            config.blockDimZ,
-            config.sharedMemBytes,
-            0,
-            1};
-}
-
-CUresult check_attributes(const CUlaunchConfig& config) {
-    constexpr unsigned kMaxAttributes = 64;
-    if (config.numAttrs > kMaxAttributes || (config.numAttrs != 0 && config.attrs == nullptr)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    return CUDA_SUCCESS;
 }
 
 // The way of launching before CUDA 4: state is set on the function, then launched.
@@ -253,85 +210,6 @@ CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height) {
 }
 CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream) {
     return launch_legacy(f, grid_width, grid_height, hStream);
-}
-
-namespace {
-
-CUresult clusters(int* out, unsigned potential, CUfunction func, const CUlaunchConfig* config) {
-    if (out == nullptr || config == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (const CUresult result = check_attributes(*config); result != CUDA_SUCCESS) {
-        return result;
-    }
-    const LaunchShape shape = shape_of(*config, func);
-    return remote<calls::gpOccupancyClusters>(out, potential, &shape, config->attrs, config->numAttrs);
-}
-
-// The best block size is the one with the most resident threads: the driver's own rule, asked of the driver step by
-// step, because the size of shared memory comes from a function of the application.
-CUresult potential_block_size(int* minGridSize, int* blockSize, CUfunction func, CUoccupancyB2DSize dynamic,
-                              std::size_t dynamicSMemSize, int blockSizeLimit, unsigned flags) {
-    ContextState* context = nullptr;
-    CUresult result = usable_context(context);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (minGridSize == nullptr || blockSize == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    const Device& device = this_session().devices.devices[static_cast<std::size_t>(context->device)];
-    int limit = 0;
-    if (result = entry::cuFuncGetAttribute(&limit, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, func);
-        result != CUDA_SUCCESS) {
-        return result;
-    }
-    limit = std::min(limit, attribute(device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK));
-    limit = blockSizeLimit > 0 ? std::min(limit, blockSizeLimit) : limit;
-    const int warp = attribute(device, CU_DEVICE_ATTRIBUTE_WARP_SIZE);
-    int best_threads = 0, best_block = 0, best_blocks = 0;
-    for (int rounded = (limit + warp - 1) / warp * warp; rounded > 0; rounded -= warp) {
-        const int block = std::min(rounded, limit);
-        const std::size_t shared = dynamic != nullptr ? dynamic(block) : dynamicSMemSize;
-        int blocks = 0;
-        result =
-            remote<calls::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags>(&blocks, func, block, shared, flags);
-        if (result != CUDA_SUCCESS) {
-            return result;
-        }
-        if (blocks * block > best_threads) {
-            best_threads = blocks * block;
-            best_block = block;
-            best_blocks = blocks;
-        }
-        if (best_threads == attribute(device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)) {
-            break;
-        }
-    }
-    *blockSize = best_block;
-    *minGridSize = best_blocks * attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-    return CUDA_SUCCESS;
-}
-
-}  // namespace
-
-CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func, const CUlaunchConfig* config) {
-    return clusters(numClusters, 0, func, config);
-}
-CUresult cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction func, const CUlaunchConfig* config) {
-    return clusters(clusterSize, 1, func, config);
-}
-CUresult cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfunction func,
-                                          CUoccupancyB2DSize blockSizeToDynamicSMemSize, std::size_t dynamicSMemSize,
-                                          int blockSizeLimit) {
-    return potential_block_size(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize,
-                                blockSizeLimit, 0);
-}
-CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockSize, CUfunction func,
-                                                   CUoccupancyB2DSize blockSizeToDynamicSMemSize,
-                                                   std::size_t dynamicSMemSize, int blockSizeLimit, unsigned flags) {
-    return potential_block_size(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize,
-                                blockSizeLimit, flags);
 }
 
 }  // namespace gpupool::client::entry

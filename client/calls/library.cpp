@@ -105,13 +105,6 @@ CUresult launchable(CUfunction& function) {
     return entry::cuKernelGetFunction(&function, reinterpret_cast<CUkernel>(function));
 }
 
-bool has_function(CUkernel kernel) {
-    const ContextState* const context = this_thread().current();
-    Registry& r = registry();
-    const std::lock_guard lock(r.mutex);
-    return context != nullptr && r.kernel_functions.contains({kernel, context->handle});
-}
-
 namespace entry {
 
 CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jitOptions, void** jitOptionsValues,

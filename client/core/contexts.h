@@ -6,6 +6,7 @@
 // Threads: any; the fields that change are atomic or guarded by the registry's lock.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -30,6 +31,16 @@ struct ContextState {
     // Streams that the legacy stream does not wait for: there was one, or a thread's own default stream was used.
     std::atomic<bool> unordered_streams{false};
     std::atomic<unsigned> attached{1};         // cuCtxAttach, cuCtxDetach
+    // Limits as the driver said them, by CUlimit: they change only when one is set. kUnknownLimit: not asked yet.
+    static constexpr std::size_t kUnknownLimit = ~std::size_t{0};
+    std::array<std::atomic<std::size_t>, CU_LIMIT_MAX> limits;
+
+    ContextState() { forget_limits(); }
+    void forget_limits() {
+        for (std::atomic<std::size_t>& limit : limits) {
+            limit.store(kUnknownLimit, std::memory_order_relaxed);
+        }
+    }
 };
 
 class Contexts {

@@ -5,6 +5,7 @@
 // them in `server/worker/handlers/`.
 #pragma once
 
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 
@@ -26,6 +27,8 @@ struct ParameterLayout {
 
 // In place of a parameter count: the driver could not say yet.
 inline constexpr unsigned kUnknownLayout = ~0u;
+
+inline constexpr int kUnknownAttribute = INT_MIN;
 
 // A launch, less its attributes and arguments. `function` is a handle of a function or of a kernel.
 struct LaunchShape {
@@ -106,6 +109,13 @@ CUresult gpContextSynchronize(CUcontext context);
 CUresult gpHostFunction(std::uint64_t ticket, CUstream stream);
 // The application's function, announced by Notice::host_function, has returned.
 CUresult gpHostFunctionDone(std::uint64_t ticket);
+
+// ---- attributes of functions. `function` is a handle of a function, or of a kernel, which has them for each device.
+
+// All of them in the order of CUfunction_attribute; kUnknownAttribute in place of what the driver does not know.
+CUresult gpFunctionAttributes(CUfunction function, CUdevice device, int* values, unsigned capacity, unsigned* count);
+// One that the client has checked.
+CUresult gpFunctionSetAttribute(CUfunction function, CUdevice device, int attribute, int value);
 
 // ---- mapped host memory
 

@@ -275,6 +275,81 @@ Outcome gpKernelFunction(Worker& worker, Command& command, codec::Slots<calls::g
     return Outcome::answered();
 }
 
+namespace {
+
+CUresult read_attributes(const driver::Api& api, CUfunction function, bool is_kernel, CUdevice device,
+                         std::vector<int>& values) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        const auto attribute = static_cast<CUfunction_attribute>(i);
+        const CUresult result = is_kernel ? driver::call(api.cuKernelGetAttribute, &values[i], attribute,
+                                                         reinterpret_cast<CUkernel>(function), device)
+                                          : driver::call(api.cuFuncGetAttribute, &values[i], attribute, function);
+        if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED) {
+            values[i] = kUnknownAttribute;
+        } else if (result != CUDA_SUCCESS) {
+            return result;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+bool names_kernel(CUfunction function) {
+    return codec::kind_of(codec::to_wire(function)) == codec::HandleKind::kernel;
+}
+
+}  // namespace
+
+Outcome gpFunctionAttributes(Worker& worker, Command& command, codec::Slots<calls::gpFunctionAttributes>& slots) {
+    using Call = calls::gpFunctionAttributes;
+    CUfunction function = slots.at<Call::function>().value;
+    const bool is_kernel = names_kernel(function);
+    if (const CUresult result = driver_handle(worker, function); result != CUDA_SUCCESS) {
+        return result;
+    }
+    const ContextState* const state = worker.context_of(command);
+    const auto values = std::make_shared<std::vector<int>>(
+        std::min<std::size_t>(slots.at<Call::capacity>().value, CU_FUNC_ATTRIBUTE_MAX));
+    const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+    worker.helpers.run(
+        [&api = worker.api, function, is_kernel, device = slots.at<Call::device>().value, values, result,
+         context = state == nullptr ? nullptr : state->driver] {
+            driver::call(api.cuCtxSetCurrent, context);
+            *result = read_attributes(api, function, is_kernel, device, *values);
+        },
+        [&worker, command, values, result] {
+            if (*result != CUDA_SUCCESS) {
+                worker.answer(command, *result);
+                return;
+            }
+            const std::size_t bytes = values->size() * sizeof(int);
+            worker.answer(command, CUDA_SUCCESS, false, 8 + codec::aligned(bytes) + 8, [&](std::byte* place) {
+                codec::Writer out(place);
+                out.value(std::uint64_t{values->size()});
+                out.bytes(values->data(), bytes);
+                out.value(std::uint64_t{values->size()});
+            });
+        });
+    return Outcome::answered();
+}
+
+Outcome gpFunctionSetAttribute(Worker& worker, Command& command, codec::Slots<calls::gpFunctionSetAttribute>& slots) {
+    using Call = calls::gpFunctionSetAttribute;
+    CUfunction function = slots.at<Call::function>().value;
+    const bool is_kernel = names_kernel(function);
+    CUresult result = driver_handle(worker, function);
+    if (result == CUDA_SUCCESS) {
+        result = worker.scheduler.enter(worker.context_of(command));
+    }
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const auto attribute = static_cast<CUfunction_attribute>(slots.at<Call::attribute>().value);
+    const int value = slots.at<Call::value>().value;
+    return is_kernel ? driver::call(worker.api.cuKernelSetAttribute, attribute, value,
+                                    reinterpret_cast<CUkernel>(function), slots.at<Call::device>().value)
+                     : driver::call(worker.api.cuFuncSetAttribute, function, attribute, value);
+}
+
 Outcome gpLibraryModule(Worker& worker, Command& command, codec::Slots<calls::gpLibraryModule>& slots) {
     using Call = calls::gpLibraryModule;
     CUlibrary library = slots.at<Call::library>().value;

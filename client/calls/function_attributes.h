@@ -1,0 +1,61 @@
+// What the driver says of a function on a device: asked for once, all of it at once, and kept.
+//
+// A kernel has its attributes for every device; a function that was got from a kernel shares the kernel's.
+//
+// Ownership: shared by all FunctionInfo that mean the same function. Threads: any; reading what is known takes no lock.
+// Errors: the driver's, of the call that asks.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "protocol/calls/call.h"
+
+namespace gpupool::client {
+
+class FunctionAttributes {
+  public:
+    static constexpr std::size_t kMaxDevices = 64;
+
+    class OnDevice {
+      public:
+        // Asks for all attributes unless they are known. `function`: a function's or kernel's handle.
+        CUresult load(CUfunction function, CUdevice device);
+        // Of what load() has loaded; kUnknownAttribute where the driver did not say.
+        [[nodiscard]] int get(CUfunction_attribute attribute) const {
+            return values_[static_cast<std::size_t>(attribute)].load(std::memory_order_relaxed);
+        }
+        // One was set.
+        void set(CUfunction_attribute attribute, int value);
+        // Some may have changed: they are asked for again.
+        void forget();
+
+        // ---- answers of the occupancy calculator, which depend on nothing but the attributes and the question
+        bool find_answer(const std::string& question, std::size_t& answer) const;
+        void keep_answer(const std::string& question, std::size_t answer);
+
+      private:
+        static constexpr std::size_t kMaxAnswers = 4096;
+
+        std::atomic<bool> known_{false};
+        std::array<std::atomic<int>, CU_FUNC_ATTRIBUTE_MAX> values_{};
+        mutable std::mutex mutex_;
+        std::map<std::string, std::size_t> answers_;
+    };
+
+    // Null for a device that there cannot be.
+    OnDevice* on(CUdevice device);
+
+  private:
+    std::mutex mutex_;
+    std::array<std::atomic<OnDevice*>, kMaxDevices> by_device_{};
+    std::vector<std::unique_ptr<OnDevice>> owned_;
+};
+
+}  // namespace gpupool::client
