@@ -4,6 +4,8 @@
 #include <cstring>
 #include <functional>
 #include <future>
+#include <ostream>
+#include <thread>
 #include <vector>
 
 #include "client/core/session.h"
@@ -106,6 +108,10 @@ struct Violation {
     const char* name;
     std::function<void(Server&, std::uint32_t thread)> say;
 };
+
+void PrintTo(const Violation& violation, std::ostream* out) {
+    *out << violation.name;
+}
 
 class EndsTheSession : public testing::TestWithParam<Violation> {};
 
