@@ -1,7 +1,6 @@
 #include "client/core/devices.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "client/error_text.h"
 
@@ -28,7 +27,7 @@ AttributeTable read_attributes(capnp::List<schema::Attribute>::Reader list) {
 
 CUuuid read_uuid(capnp::Data::Reader data) {
     CUuuid uuid{};
-    std::memcpy(uuid.bytes, data.begin(), std::min(sizeof uuid.bytes, data.size()));
+    std::copy_n(data.begin(), std::min(sizeof uuid.bytes, data.size()), uuid.bytes);
     return uuid;
 }
 

@@ -59,7 +59,9 @@ struct Message {
     std::unique_ptr<capnp::FlatArrayMessageReader> reader;
 
     explicit Message(std::span<const std::byte> payload) : words((payload.size() + 7) / 8) {
-        std::memcpy(static_cast<void*>(words.data()), payload.data(), payload.size());
+        if (!payload.empty()) {
+            std::memcpy(static_cast<void*>(words.data()), payload.data(), payload.size());
+        }
         reader = std::make_unique<capnp::FlatArrayMessageReader>(kj::arrayPtr(words.data(), words.size()));
     }
 };

@@ -24,7 +24,11 @@ namespace {
 
 // Where neither programs nor drivers have anything: for mirrors that cannot lie at the program's address.
 std::uint64_t take_other_address(std::uint64_t like, std::uint64_t bytes) {
+#if defined(__SANITIZE_THREAD__)
+    static std::atomic<std::uint64_t> next{0x7fa000000000};  // of the addresses that it leaves to programs
+#else
     static std::atomic<std::uint64_t> next{0x300000000000};
+#endif
     constexpr std::uint64_t kPage = 64u << 10;
     return next.fetch_add((bytes / kPage + 2) * kPage, std::memory_order_relaxed) + like % kPage;
 }

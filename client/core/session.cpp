@@ -232,7 +232,7 @@ bool Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
         case Type::output: return take_output(in, stdout);
         case Type::errors: return take_output(in, stderr);
         case Type::transfer_failed:
-            return with([&](auto& failed) { return transfers.cancel(failed.transfer), true; },
+            return with([&](auto& failed) { return transfers.cancel(failed.transfer); },
                         std::type_identity<codec::TransferFailedNotice>());
         case Type::hold:
             return with([&](auto& hold) { return take_hold(hold); }, std::type_identity<codec::StreamHoldNotice>());

@@ -107,16 +107,25 @@ void Transfers::end_download(std::uint64_t transfer) {
     downloads_.erase(it);
 }
 
-void Transfers::cancel(std::uint64_t transfer) {
+bool Transfers::cancel(std::uint64_t transfer) {
     {
         const std::lock_guard lock(mutex_);
+        const bool known = downloads_.contains(transfer) || uploads_.contains(transfer);
+        if (!known && transfer >= next_ && (transfer & codec::kTransferOfWorker) == 0) {
+            return false;
+        }
         end_download(transfer);
         if (const auto it = uploads_.find(transfer); it != uploads_.end()) {
             it->second->over = true;
+            cancelled_.insert(transfer);
+            if (cancelled_.size() > kMaxPulls) {
+                cancelled_.erase(cancelled_.begin());
+            }
             end_upload(transfer);
         }
     }
     changed_.notify_all();
+    return true;
 }
 
 bool Transfers::end_upload(std::uint64_t transfer) {
@@ -189,7 +198,7 @@ bool Transfers::pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t
         const std::lock_guard lock(mutex_);
         const auto it = uploads_.find(transfer);
         if (it == uploads_.end()) {
-            return transfer < next_;  // cancelled
+            return cancelled_.contains(transfer);
         }
         const std::size_t all = it->second->source.size();
         if (offset > all || bytes > all - offset) {

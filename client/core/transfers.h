@@ -22,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <thread>
 #include <unordered_map>
@@ -33,7 +34,7 @@ namespace gpupool::client {
 
 class Transfers {
   public:
-    static constexpr std::size_t kMaxPulls = 64u << 10;            // that wait
+    static constexpr std::size_t kMaxPulls = 64u << 10;           // that wait
     static constexpr std::size_t kMaxNamedTransfers = 64u << 10;  // under way
 
     // Begins the thread that answers pulls. `channel` outlives it.
@@ -56,7 +57,8 @@ class Transfers {
     std::span<std::byte> place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes);
     void landed(std::uint64_t transfer, std::size_t bytes);
     // The call failed: no data will come.
-    void cancel(std::uint64_t transfer);
+    // False: there was never such a transfer.
+    bool cancel(std::uint64_t transfer);
     // Does a download that is still under way write into this range?
     [[nodiscard]] bool writes_into(const void* from, std::uint64_t bytes) const;
 
@@ -89,9 +91,9 @@ class Transfers {
         std::vector<std::byte> copy;
         std::function<bool()> ready;
         std::uint64_t sent_bytes = 0;
-        std::size_t in_flight = 0;  // pieces that the channel may read
-        bool over = false;          // cancelled: no more of it is sent
-        bool named = false;         // by the worker
+        std::size_t in_flight = 0;             // pieces that the channel may read
+        bool over = false;                     // cancelled: no more of it is sent
+        bool named = false;                    // by the worker
         std::vector<std::uint64_t> waits_for;  // downloads into the same memory, begun before
     };
     struct Pull {
@@ -113,6 +115,7 @@ class Transfers {
     std::size_t named_ = 0;  // transfers under way
     std::uint64_t named_bytes_ = 0;
     std::deque<Pull> pulls_;
+    std::set<std::uint64_t> cancelled_;  // the newest, of which the worker may have asked for parts meanwhile
     bool ended_ = false;
     wire::Channel* channel_ = nullptr;
 };

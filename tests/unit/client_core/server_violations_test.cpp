@@ -4,6 +4,8 @@
 #include <cstring>
 #include <functional>
 #include <future>
+#include <ostream>
+#include <thread>
 #include <vector>
 
 #include "client/core/session.h"
@@ -90,10 +92,26 @@ TEST(ServerViolations, AnAnswerIsNone) {
               Outcome::answered);
 }
 
+// The worker may have asked before it learned that the client has given the copy up.
+TEST(ServerViolations, APullOfWhatWasCancelledIsNone) {
+    EXPECT_EQ(outcome_of([](Server& server, std::uint32_t thread) {
+                  const auto transfer = server.session->transfers.begin_upload(std::vector<std::byte>(8));
+                  server.session->transfers.cancel(transfer);
+                  server.send(notice(NoticeType::pull, codec::PullNotice{transfer, 0, 8}));
+                  EXPECT_FALSE(server.session->lost());
+                  server.send(record(ReplyKind::result, kOpcode, thread));
+              }),
+              Outcome::answered);
+}
+
 struct Violation {
     const char* name;
     std::function<void(Server&, std::uint32_t thread)> say;
 };
+
+void PrintTo(const Violation& violation, std::ostream* out) {
+    *out << violation.name;
+}
 
 class EndsTheSession : public testing::TestWithParam<Violation> {};
 
@@ -126,6 +144,18 @@ INSTANTIATE_TEST_SUITE_P(
         Violation{"PullOfNothing",
                   [](Server& s, std::uint32_t) {
                       s.send(notice(NoticeType::pull, codec::PullNotice{77, 0, 8}));
+                  }},
+        Violation{"PullOfWhatIsOver",
+                  [](Server& s, std::uint32_t) {
+                      const auto transfer = s.session->transfers.begin_upload(std::vector<std::byte>(8));
+                      s.send(notice(NoticeType::pull, codec::PullNotice{transfer, 0, 8}));
+                      s.session->transfers.wait_sent(transfer);
+                      EXPECT_FALSE(s.session->lost());
+                      s.send(notice(NoticeType::pull, codec::PullNotice{transfer, 0, 8}));
+                  }},
+        Violation{"FailureOfNoTransfer",
+                  [](Server& s, std::uint32_t) {
+                      s.send(notice(NoticeType::transfer_failed, codec::TransferFailedNotice{77}));
                   }},
         Violation{"PullBeyondTheEnd",
                   [](Server& s, std::uint32_t) {
