@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "server/softgpu/api/array.h"
+#include "server/softgpu/api/settings.h"
 #include "server/softgpu/exec/address_space.h"
 #include "server/softgpu/graph/capture.h"
 #include "server/softgpu/graph/memory.h"
@@ -200,7 +201,7 @@ CUresult check_copy(Copy& copy) {
     return CUDA_SUCCESS;
 }
 
-CUresult run_copy(const Copy& copy) {
+CUresult run_copy(const Copy& copy, const Context& context) {
     const Rows& rows = copy.rows;
     if (rows.width_bytes == 0 || rows.height == 0 || rows.depth == 0) return CUDA_SUCCESS;
     // What was freed in between is a fault, as for a kernel.
@@ -208,7 +209,10 @@ CUresult run_copy(const Copy& copy) {
         return CUDA_ERROR_ILLEGAL_ADDRESS;
     if (copy.to == Side::device && !reachable(rows.to, rows, rows.to_pitch_bytes, rows.to_slice_bytes))
         return CUDA_ERROR_ILLEGAL_ADDRESS;
+    const auto begin = Clock::now();
     perform(rows);
+    if (copy.from == Side::host || copy.to == Side::host)
+        idle_until(end_of_copy(begin, rows.width_bytes * rows.height * rows.depth), context.stop);
     return CUDA_SUCCESS;
 }
 
@@ -229,7 +233,7 @@ CUresult submit(const StreamPtr& stream, Copy copy, bool wait) {
         }
     }
     if (!wait && copy.to == Side::host && !pinned(rows.to)) wait = true;
-    const std::uint64_t sequence = submit_ordered(stream, [copy, staged]() -> CUresult { return run_copy(copy); });
+    const std::uint64_t sequence = submit_ordered(stream, [copy, staged, context = &stream->context]() -> CUresult { return run_copy(copy, *context); });
     if (!wait) return CUDA_SUCCESS;
     stream->wait(sequence);
     return stream->context.status();

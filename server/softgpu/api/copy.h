@@ -28,7 +28,7 @@ CUresult place_copy(const CUDA_MEMCPY3D& description, Copy& copy);
 CUDA_MEMCPY3D describe_copy(const Copy& copy);
 // What can be known before the copy runs; sets the kind of unified sides.
 CUresult check_copy(Copy& copy);
-CUresult run_copy(const Copy& copy);
+CUresult run_copy(const Copy& copy, const Context& context);
 CUresult submit_copy(CUstream stream, const CUDA_MEMCPY3D& description, bool wait);
 CUresult submit_rows(CUstream stream, const Rows& rows, Side from, Side to, bool wait);
 

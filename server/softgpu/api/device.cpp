@@ -10,35 +10,13 @@
 #include "common/visible_devices.h"
 #include "server/softgpu/api/export_tables.h"
 #include "server/softgpu/api/objects.h"
+#include "server/softgpu/api/settings.h"
 #include "server/softgpu/exec/grid.h"
 
 namespace gpupool::softgpu {
 namespace {
 
-constexpr std::uint64_t default_memory_bytes = std::uint64_t{4} << 30;
-constexpr int max_devices = 64;
 constexpr const char* device_name = "gpupool software GPU";
-
-// "512MiB", "4G", "1073741824"; 0 when it is none of these.
-std::uint64_t parse_bytes(const char* text) {
-    char* end = nullptr;
-    const unsigned long long value = std::strtoull(text, &end, 10);
-    if (end == text) return 0;
-    int shift = 0;
-    switch (*end) {
-        case 'k':
-        case 'K': shift = 10; break;
-        case 'm':
-        case 'M': shift = 20; break;
-        case 'g':
-        case 'G': shift = 30; break;
-        case 't':
-        case 'T': shift = 40; break;
-        case '\0': break;
-        default: return 0;
-    }
-    return value > (~0ULL >> shift) >> 1 ? 0 : value << shift;
-}
 
 // Stable, and different for each device: the name's bytes and the ordinal.
 CUuuid uuid_of(int ordinal) {
@@ -49,15 +27,8 @@ CUuuid uuid_of(int ordinal) {
 }
 
 void create_devices() {
-    int count = 1;
-    if (const char* text = std::getenv("GPUPOOL_SOFTGPU_DEVICES")) count = std::atoi(text);
-    count = std::min(std::max(count, 0), max_devices);
-    std::uint64_t bytes = default_memory_bytes;
-    if (const char* text = std::getenv("GPUPOOL_SOFTGPU_MEMORY")) {
-        if (const std::uint64_t given = parse_bytes(text); given != 0) bytes = given;
-    }
     std::vector<DeviceUuid> uuids;
-    for (int number = 0; number < count; ++number) {
+    for (int number = 0; number < settings().devices; ++number) {
         const CUuuid uuid = uuid_of(number);
         std::memcpy(uuids.emplace_back().data(), uuid.bytes, sizeof uuid.bytes);
     }
@@ -68,7 +39,7 @@ void create_devices() {
         auto device = std::make_unique<Device>();
         device->ordinal = ordinal;
         device->number = number;
-        device->total_bytes = bytes;
+        device->total_bytes = settings().memory_bytes;
         device->default_pool = std::make_shared<MemoryPool>();
         device->default_pool->device = ordinal;
         device->default_pool->is_default = true;
@@ -102,6 +73,7 @@ int attribute_value(int attribute) {
         case CU_DEVICE_ATTRIBUTE_MAX_PITCH: return 2147483647;
         case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
         case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR: return 65536;
+        case CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT: return settings().kernel_limit.count() != 0 ? 1 : 0;
         case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return 1000000;
         case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
         case CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT: return 512;

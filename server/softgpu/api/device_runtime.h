@@ -1,5 +1,5 @@
-// The part of NVIDIA's device runtime (libcudadevrt.a, which holds machine code) that kernels need for cooperative groups,
-// in PTX: a program that links with the library is given this instead.
+// The part of NVIDIA's device runtime (libcudadevrt.a, which holds machine code) that kernels need for cooperative
+// groups, in PTX: a program that links with the library is given this instead.
 //
 // Threads: constants. Errors: none. Kernels that start kernels find nothing here, so linking names what is missing.
 #pragma once
@@ -11,8 +11,8 @@ namespace gpupool::softgpu {
 // What an archive of that library holds, and no other.
 constexpr std::string_view device_runtime_member = "cuda_device_runtime.o";
 
-// The handle of the whole grid is the address of a cooperative launch's workspace. Its second word counts arrivals: each
-// block adds 1, but the first adds what makes the sum turn the highest bit once all have come.
+// The handle of the whole grid is the address of a cooperative launch's workspace. Its second word counts arrivals:
+// each block adds 1, but the first adds what makes the sum turn the highest bit once all have come.
 constexpr std::string_view device_runtime_ptx = R"(.version 7.0
 .target sm_70
 .address_size 64

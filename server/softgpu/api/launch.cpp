@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "server/softgpu/api/kernel_call.h"
+#include "server/softgpu/api/settings.h"
 #include "server/softgpu/exec/grid.h"
 #include "server/softgpu/graph/capture.h"
 
@@ -36,6 +37,7 @@ CUresult code_of(FaultKind kind) {
         case FaultKind::stack_overflow: return CUDA_ERROR_HARDWARE_STACK_ERROR;
         case FaultKind::assertion: return CUDA_ERROR_ASSERT;
         case FaultKind::out_of_memory: return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+        case FaultKind::timeout: return CUDA_ERROR_LAUNCH_TIMEOUT;
         case FaultKind::trap:
         case FaultKind::deadlock: return CUDA_ERROR_LAUNCH_FAILED;
     }
@@ -51,6 +53,7 @@ const char* name_of(FaultKind kind) {
         case FaultKind::out_of_memory: return "out of host memory";
         case FaultKind::trap: return "trap";
         case FaultKind::deadlock: return "deadlock";
+        case FaultKind::timeout: return "time-out";
         case FaultKind::none:
         case FaultKind::assertion:
         case FaultKind::stopped: break;
@@ -183,7 +186,10 @@ CUresult run_kernel(const KernelCall& call, Context& context) {
         launched.grid_workspace = reinterpret_cast<std::uint64_t>(workspace.data());
         AddressSpace::instance().add(launched.grid_workspace, workspace.size() * 8);
     }
+    const auto begin = Clock::now();
+    if (settings().kernel_limit.count() != 0) launched.deadline = begin + settings().kernel_limit;
     const Fault fault = Grid::run(launched, call.cooperative, context.stop);
+    if (fault.kind == FaultKind::none) idle_until(begin + settings().kernel_duration, context.stop);
     if (call.cooperative) AddressSpace::instance().remove(launched.grid_workspace, workspace.size() * 8);
     std::fflush(stdout);  // device printf
     // A failed assertion has said what it had to say.

@@ -7,8 +7,8 @@ using namespace gpupool::softgpu;
 
 namespace {
 
-// While the stream captures, memory that is freed or allocated is the graph's; beside a capture, it is an allocation like
-// others.
+// While the stream captures, memory that is freed or allocated is the graph's; beside a capture, it is an allocation
+// like others.
 bool capture_allocation(CUdeviceptr* pointer, size_t bytes, const StreamPtr& stream, CUresult& result) {
     if (capture_count().load() == 0) return false;
     const std::lock_guard lock(graph_mutex());

@@ -94,6 +94,7 @@ void Grid::work_as(std::uint32_t executor) {
     std::vector<Resident> residents;
     std::size_t active = 0;
     bool more = true;
+    const bool has_deadline = launch_.deadline != std::chrono::steady_clock::time_point::max();
     // All blocks of a cooperative grid are resident at once: they wait for each other.
     while (cooperative_ && start_cluster(residents, executor)) ++active;
     while (!over()) {
@@ -107,6 +108,10 @@ void Grid::work_as(std::uint32_t executor) {
             if (!resident.active) continue;
             bool paused = false;
             const Progress progress = run_slice(resident, paused);
+            if (has_deadline && std::chrono::steady_clock::now() > launch_.deadline) {
+                record({FaultKind::timeout, 0, 0, "it ran for longer than the limit"});
+                return;
+            }
             if (progress == Progress::faulted) return;
             if (progress == Progress::finished) {
                 resident.active = false;

@@ -186,12 +186,15 @@ void register_counts(OpTable& t) {
           }));
     t.add({"bmsk.wrap.b32"},
           binary<u32, u32, u32>([](u32 from, u32 count) { return ((1U << (count & 31)) - 1) << (from & 31); }));
-    t.add({"szext.clamp.s32", "szext.wrap.s32"}, binary<u32, u32, u32>([](u32 a, u32 n) {
-              n = n > 32 ? 32 : n;
-              return n == 0 ? 0U : static_cast<u32>(static_cast<s32>(a << (32 - n)) >> (32 - n));
-          }));
-    t.add({"szext.clamp.u32", "szext.wrap.u32"},
-          binary<u32, u32, u32>([](u32 a, u32 n) { return n >= 32 ? a : a & ((1U << n) - 1); }));
+    // Clamped, 32 bits and more are all of the value; wrapped, 32 bits are none of it.
+    static constexpr auto extend_signed = [](u32 a, u32 n) {
+        return n == 0 ? 0U : static_cast<u32>(static_cast<s32>(a << (32 - n)) >> (32 - n));
+    };
+    static constexpr auto extend_unsigned = [](u32 a, u32 n) { return n >= 32 ? a : a & ((1U << n) - 1); };
+    t.add({"szext.clamp.s32"}, binary<u32, u32, u32>([](u32 a, u32 n) { return extend_signed(a, n > 32 ? 32 : n); }));
+    t.add({"szext.wrap.s32"}, binary<u32, u32, u32>([](u32 a, u32 n) { return extend_signed(a, n & 31); }));
+    t.add({"szext.clamp.u32"}, binary<u32, u32, u32>([](u32 a, u32 n) { return extend_unsigned(a, n); }));
+    t.add({"szext.wrap.u32"}, binary<u32, u32, u32>([](u32 a, u32 n) { return extend_unsigned(a, n & 31); }));
 }
 
 void register_funnels(OpTable& t) {

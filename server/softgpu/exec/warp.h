@@ -10,6 +10,7 @@
 // Errors: an instruction that faults records it in `fault` and the run stops.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -53,6 +54,7 @@ enum class FaultKind : std::uint8_t {
     trap,
     deadlock,
     out_of_memory,
+    timeout,
     stopped,
 };
 
@@ -76,6 +78,7 @@ struct LaunchState {
     std::uint64_t grid_id = 0;
     std::uint64_t grid_workspace = 0;  // of a cooperative launch
     std::uint32_t sm_count = 1;
+    std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
 };
 
 struct Warp {

@@ -265,7 +265,7 @@ struct Runner {
         Copy copy;
         if (const CUresult error = place_copy(payload.copy, copy); error != CUDA_SUCCESS) return error;
         if (const CUresult error = check_copy(copy); error != CUDA_SUCCESS) return CUDA_ERROR_ILLEGAL_ADDRESS;
-        return run_copy(copy);
+        return run_copy(copy, context);
     }
     CUresult operator()(const FillPayload& payload) const { return run_fill(payload.fill); }
     CUresult operator()(const HostPayload& host) const { return run_host_function(context, host.function, host.data); }

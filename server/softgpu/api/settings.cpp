@@ -1,0 +1,74 @@
+#include "server/softgpu/api/settings.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+
+namespace gpupool::softgpu {
+namespace {
+
+constexpr int max_devices = 64;
+constexpr std::uint64_t max_time = 24ULL * 3600 * 1000 * 1000;
+
+// "512MiB", "4G", "1073741824"; 0 when it is none of these.
+std::uint64_t parse_bytes(const char* text) {
+    char* end = nullptr;
+    const unsigned long long value = std::strtoull(text, &end, 10);
+    if (end == text) return 0;
+    int shift = 0;
+    switch (*end) {
+        case 'k':
+        case 'K': shift = 10; break;
+        case 'm':
+        case 'M': shift = 20; break;
+        case 'g':
+        case 'G': shift = 30; break;
+        case 't':
+        case 'T': shift = 40; break;
+        case '\0': break;
+        default: return 0;
+    }
+    return value > (~0ULL >> shift) >> 1 ? 0 : value << shift;
+}
+
+std::uint64_t bytes_of(const char* name, std::uint64_t otherwise) {
+    const char* const text = std::getenv(name);
+    const std::uint64_t given = text == nullptr ? 0 : parse_bytes(text);
+    return given != 0 ? given : otherwise;
+}
+
+std::uint64_t time_of(const char* name) {
+    const char* const text = std::getenv(name);
+    return text == nullptr ? 0 : std::min<std::uint64_t>(std::strtoull(text, nullptr, 10), max_time);
+}
+
+}  // namespace
+
+const Settings& settings() {
+    static const Settings& result = *[] {
+        auto* read = new Settings;
+        if (const char* text = std::getenv("GPUPOOL_SOFTGPU_DEVICES"))
+            read->devices = std::clamp(std::atoi(text), 0, max_devices);
+        read->memory_bytes = bytes_of("GPUPOOL_SOFTGPU_MEMORY", read->memory_bytes);
+        read->kernel_limit = std::chrono::milliseconds(time_of("GPUPOOL_SOFTGPU_KERNEL_LIMIT_MS"));
+        read->kernel_duration = std::chrono::microseconds(time_of("GPUPOOL_SOFTGPU_KERNEL_DURATION_US"));
+        read->copy_bytes_per_second = bytes_of("GPUPOOL_SOFTGPU_COPY_RATE", 0);
+        return read;
+    }();
+    return result;
+}
+
+Clock::time_point end_of_copy(Clock::time_point begin, std::uint64_t bytes) {
+    if (settings().copy_bytes_per_second == 0) return begin;
+    const double seconds = static_cast<double>(bytes) / static_cast<double>(settings().copy_bytes_per_second);
+    return begin +
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(seconds, 86400.0)));
+}
+
+void idle_until(Clock::time_point end, const std::atomic<bool>& stop) {
+    constexpr auto longest = std::chrono::milliseconds(20);
+    for (auto now = Clock::now(); now < end && !stop.load(); now = Clock::now())
+        std::this_thread::sleep_until(std::min(end, now + longest));
+}
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,343 @@
+// Compares what a GPU and the software GPU make of the same PTX: every instruction of the table over borders and random
+// values, and random programs of them with branches and loops.
+//
+//   ptx_differential [--software LIBRARY]     both in this process: natively on the GPU here, and on the software GPU
+//       --native LIBRARY                      libcuda.so.1, or another; `none`: the software GPU alone
+//       --record FILE                         also writes a hash of each result of the GPU's
+//       --against FILE                        also holds the software GPU's results against such a file
+//       --seed N  --inputs N  --programs N    what is tried, and how much; a record is good for the same numbers only
+//       --only TEXT                           only instructions whose line contains it, and no programs
+//       --examples N                          disagreements to show for each instruction
+//       --table                               a row for every instruction in the summary, not only for the odd ones
+//       --dump FOLDER                         only writes the PTX, for an assembler to look at
+//
+// Exit status: 0 when nothing differs but the bits of NaNs, and nothing is refused by one side alone.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <sstream>
+
+#include "tests/gpu/ptx_differential/device.h"
+#include "tests/gpu/ptx_differential/kernels.h"
+
+using namespace gpupool::differential;
+
+namespace {
+
+struct Options {
+    std::string native = "libcuda.so.1", software, record, against, only, dump;
+    std::uint64_t seed = 1;
+    unsigned inputs = 2048, programs = 100, examples = 3;
+    bool table = false;
+};
+
+// The outcome of all instructions of one name.
+struct Row {
+    std::uint64_t compared = 0, different = 0, other_nan = 0, outside = 0;
+    std::vector<std::string> examples, refused;
+};
+
+constexpr unsigned kernels_of_a_module = 24;
+constexpr unsigned threads_of_a_program = 256;
+
+std::string hexadecimal(std::uint64_t value, Kind kind) {
+    char text[32];
+    const unsigned bits = width_bits(kind);
+    snprintf(text, sizeof text, "0x%0*llx", static_cast<int>(bits < 4 ? 1 : bits / 4),
+             static_cast<unsigned long long>(value));
+    return text;
+}
+
+class Test {
+  public:
+    explicit Test(Options options) : options_(std::move(options)), instructions_(all_instructions()) {
+        if (options_.native != "none") native_ = std::make_unique<Device>(options_.native);
+        software_ = std::make_unique<Device>(options_.software);
+        printf("native: %s; software: %s; seed %llu\n", native_ ? native_->name().c_str() : "none",
+               software_->name().c_str(), static_cast<unsigned long long>(options_.seed));
+        if (!options_.against.empty()) read_record();
+    }
+
+    int run() {
+        std::vector<const Instruction*> chosen;
+        for (const auto& instruction : instructions_) {
+            if (instruction.text.find(options_.only) != std::string::npos) chosen.push_back(&instruction);
+        }
+        for (std::size_t i = 0; i < chosen.size(); i += kernels_of_a_module)
+            try_instructions(
+                {chosen.begin() + static_cast<std::ptrdiff_t>(i),
+                 chosen.begin() + static_cast<std::ptrdiff_t>(std::min(i + kernels_of_a_module, chosen.size()))});
+        if (options_.only.empty()) {
+            for (unsigned i = 0; i < options_.programs; ++i) try_program(i);
+        }
+        return report(chosen.size());
+    }
+
+  private:
+    static std::string module_of(const std::vector<const Instruction*>& some) {
+        std::string text = module_header();
+        for (std::size_t i = 0; i < some.size(); ++i) text += instruction_kernel("k" + std::to_string(i), *some[i]);
+        return text;
+    }
+
+    void try_instructions(const std::vector<const Instruction*>& some) {
+        const std::string text = module_of(some);
+        std::string native_error, software_error;
+        CUmodule native = native_ ? native_->load(text, native_error) : nullptr;
+        CUmodule software = software_->load(text, software_error);
+        const bool both = (!native_ || native != nullptr) && software != nullptr;
+        if (both) {
+            for (std::size_t i = 0; i < some.size(); ++i)
+                try_instruction(*some[i], "k" + std::to_string(i), native, software);
+        } else if (some.size() > 1) {
+            for (const auto* one : some) try_instructions({one});
+        } else {
+            Row& row = rows_[some[0]->name()];
+            if (!native_error.empty()) row.refused.push_back(some[0]->text + "  natively: " + native_error);
+            if (!software_error.empty())
+                row.refused.push_back(some[0]->text + "  by the software GPU: " + software_error);
+        }
+        if (native != nullptr) native_->unload(native);
+        if (software != nullptr) software_->unload(software);
+    }
+
+    std::vector<std::uint64_t> inputs_of(const Instruction& instruction, unsigned count) const {
+        Random random(hash_bytes(instruction.text.data(), instruction.text.size()) ^ options_.seed);
+        std::vector<std::uint64_t> in(std::size_t{count} * operand_words);
+        // All values of a lone small operand.
+        const bool all = instruction.operands.size() == 1 && width_bits(instruction.operands[0]) == 16;
+        for (unsigned i = 0; i < count; ++i) {
+            for (std::size_t k = 0; k < instruction.operands.size(); ++k)
+                in[i * operand_words + k] = all ? i : random_value(instruction.operands[k], random);
+        }
+        return in;
+    }
+
+    void try_instruction(const Instruction& instruction, const std::string& entry, CUmodule native, CUmodule software) {
+        const bool small = instruction.operands.size() == 1 && width_bits(instruction.operands[0]) == 16;
+        const unsigned count = small ? 65536 : options_.inputs;
+        const auto in = inputs_of(instruction, count);
+        std::string error;
+        const auto theirs =
+            native_ ? native_->run(native, entry, in, count, count, true, error) : std::vector<std::uint64_t>{};
+        const auto ours = software_->run(software, entry, in, count, count, true, error);
+        Row& row = rows_[instruction.name()];
+        if (!error.empty()) {
+            row.refused.push_back(instruction.text + "  when it ran: " + error);
+            return;
+        }
+        if (instruction.tolerance.rule == Tolerance::Rule::exact) {
+            const auto hash = [&](const std::vector<std::uint64_t>& results) {
+                std::uint64_t result = 0;
+                for (const std::uint64_t one : results) {
+                    const std::uint64_t bits = canonical(instruction.result, one);
+                    result = hash_bytes(&bits, sizeof bits, result);
+                }
+                return result;
+            };
+            hold(instruction.text, native_ ? std::optional(hash(theirs)) : std::nullopt, hash(ours), row);
+        }
+        row.compared += count;
+        for (unsigned i = 0; i < count && native_; ++i)
+            judge(row, instruction, instruction.text, &in[i * operand_words], theirs[i], ours[i]);
+    }
+
+    void judge(Row& row, const Instruction& instruction, const std::string& where, const std::uint64_t* operands,
+               std::uint64_t native, std::uint64_t software) const {
+        switch (compare(instruction, operands, native, software)) {
+            case Verdict::equal: return;
+            case Verdict::outside: ++row.outside; return;
+            case Verdict::other_nan:
+                if (row.other_nan++ != 0) return;
+                break;
+            case Verdict::different:
+                if (++row.different > options_.examples) return;
+                break;
+        }
+        std::string text = where + "  inputs";
+        for (std::size_t k = 0; k < instruction.operands.size(); ++k)
+            text += " " + hexadecimal(operands[k], instruction.operands[k]);
+        row.examples.push_back(text + "  native " + hexadecimal(native, instruction.result) + "  software " +
+                               hexadecimal(software, instruction.result));
+    }
+
+    // Keeps the GPU's hash for the record; holds the software GPU's against a record.
+    void hold(const std::string& what, std::optional<std::uint64_t> native, std::uint64_t software, Row& row) {
+        if (native) recorded_.emplace_back(what, *native);
+        if (options_.against.empty()) return;
+        const auto found = expected_.find(what);
+        if (found == expected_.end()) {
+            row.refused.push_back(what + "  is not in " + options_.against);
+        } else if (found->second != software) {
+            ++row.different;
+            row.examples.push_back(what + "  some result differs from the recorded GPU's");
+        }
+    }
+
+    void read_record() {
+        std::ifstream file(options_.against);
+        std::string line, settings;
+        std::getline(file, settings);
+        if (settings != settings_line()) {
+            fprintf(stderr, "%s was recorded with other settings: '%s', not '%s'\n", options_.against.c_str(),
+                    settings.c_str(), settings_line().c_str());
+            exit(2);
+        }
+        while (std::getline(file, line)) expected_[line.substr(17)] = std::stoull(line.substr(0, 16), nullptr, 16);
+    }
+
+    std::string settings_line() const {
+        return "seed " + std::to_string(options_.seed) + " inputs " + std::to_string(options_.inputs) + " programs " +
+               std::to_string(options_.programs);
+    }
+
+    void try_program(unsigned number) {
+        const Program program = random_program(options_.seed * 1'000'003 + number, instructions_);
+        const std::string what = "program " + std::to_string(number);
+        Random random(options_.seed * 7'000'003 + number);
+        std::vector<std::uint64_t> in;
+        for (unsigned i = 0; i < threads_of_a_program; ++i) {
+            for (const Kind kind : program.registers) in.push_back(random_value(kind, random));
+        }
+        const std::size_t words = std::size_t{threads_of_a_program} * program.most_records * 2;
+        Row& row = rows_["random programs"];
+        std::string native_error, software_error;
+        const auto theirs =
+            native_ ? run_program(*native_, program, in, words, native_error) : std::vector<std::uint64_t>{};
+        const auto ours = run_program(*software_, program, in, words, software_error);
+        if (!native_error.empty()) row.refused.push_back(what + "  natively: " + native_error);
+        if (!software_error.empty()) row.refused.push_back(what + "  by the software GPU: " + software_error);
+        if (!native_error.empty() || !software_error.empty()) return;
+        hold(what, native_ ? std::optional(hash_bytes(theirs.data(), words * 8)) : std::nullopt,
+             hash_bytes(ours.data(), words * 8), row);
+        row.compared += threads_of_a_program;
+        for (unsigned i = 0; i < threads_of_a_program && native_; ++i) {
+            const std::size_t registers = program.registers.size(), at = std::size_t{i} * program.most_records * 2;
+            compare_thread(program, what + " thread " + std::to_string(i), row, &theirs[at], &ours[at],
+                           {&in[i * registers], &in[i * registers] + registers});
+        }
+    }
+
+    static std::vector<std::uint64_t> run_program(Device& device, const Program& program,
+                                                  const std::vector<std::uint64_t>& in, std::size_t words,
+                                                  std::string& error) {
+        CUmodule module = device.load(program.text, error);
+        if (module == nullptr) return {};
+        auto result = device.run(module, "program", in, words, threads_of_a_program, false, error);
+        if (error.empty()) device.unload(module);
+        return result;
+    }
+
+    // The first record that differs is the instruction's own fault; what follows is its consequence.
+    void compare_thread(const Program& program, const std::string& where, Row& row, const std::uint64_t* native,
+                        const std::uint64_t* software, std::vector<std::uint64_t> registers) {
+        for (unsigned i = 0; i < program.most_records; ++i, native += 2, software += 2) {
+            if (native[0] != software[0]) {
+                if (++row.different <= options_.examples)
+                    row.examples.push_back(where + "  went another way at record " + std::to_string(i) + ": native " +
+                                           std::to_string(native[0]) + ", software " + std::to_string(software[0]));
+                return;
+            }
+            if (native[0] == last_record || native[0] >= program.steps.size()) return;
+            const Step& step = program.steps[native[0]];
+            std::uint64_t operands[operand_words] = {};
+            for (std::size_t k = 0; k < step.operands.size(); ++k) operands[k] = registers[step.operands[k]];
+            if (native[1] != software[1]) {
+                judge(row, *step.instruction, where + " step " + std::to_string(native[0]) + ": " + step.text, operands,
+                      native[1], software[1]);
+                return;
+            }
+            registers[step.result] = native[1];
+        }
+    }
+
+    int report(std::size_t tried) const {
+        bool good = true;
+        std::uint64_t compared = 0, different = 0, other_nan = 0, outside = 0, refused = 0;
+        printf("\n%-44s %10s %9s %9s %8s %7s\n", "instruction", "compared", "different", "other NaN", "outside",
+               "refused");
+        for (const auto& [name, row] : rows_) {
+            compared += row.compared, different += row.different, other_nan += row.other_nan, outside += row.outside;
+            refused += row.refused.size();
+            good = good && row.different == 0 && row.refused.empty();
+            if (options_.table || row.different != 0 || row.other_nan != 0 || !row.refused.empty())
+                printf("%-44s %10llu %9llu %9llu %8llu %7zu\n", name.c_str(),
+                       static_cast<unsigned long long>(row.compared), static_cast<unsigned long long>(row.different),
+                       static_cast<unsigned long long>(row.other_nan), static_cast<unsigned long long>(row.outside),
+                       row.refused.size());
+        }
+        printf("%-44s %10llu %9llu %9llu %8llu %7llu\n", "all", static_cast<unsigned long long>(compared),
+               static_cast<unsigned long long>(different), static_cast<unsigned long long>(other_nan),
+               static_cast<unsigned long long>(outside), static_cast<unsigned long long>(refused));
+        printf("%zu instructions of %zu names\n", tried, rows_.size());
+        for (const auto& [name, row] : rows_) {
+            for (const auto& example : row.examples) printf("differs  %s\n", example.c_str());
+            for (const auto& one : row.refused) printf("refused  %s\n", one.c_str());
+        }
+        if (!options_.record.empty() && native_) {
+            std::ofstream file(options_.record);
+            file << settings_line() << "\n";
+            for (const auto& [what, hash] : recorded_) file << hexadecimal(hash, 'L').substr(2) << " " << what << "\n";
+        }
+        return good ? 0 : 1;
+    }
+
+    Options options_;
+    std::vector<Instruction> instructions_;
+    std::unique_ptr<Device> native_, software_;
+    std::map<std::string, Row> rows_;
+    std::vector<std::pair<std::string, std::uint64_t>> recorded_;
+    std::map<std::string, std::uint64_t> expected_;
+};
+
+int dump(const Options& options) {
+    const auto instructions = all_instructions();
+    for (std::size_t i = 0; i < instructions.size(); ++i)
+        std::ofstream(options.dump + "/" + std::to_string(i) + ".ptx")
+            << module_header() << "// " << instructions[i].text << "\n"
+            << instruction_kernel("k0", instructions[i]);
+    for (unsigned i = 0; i < options.programs; ++i)
+        std::ofstream(options.dump + "/program" + std::to_string(i) + ".ptx")
+            << random_program(options.seed * 1'000'003 + i, instructions).text;
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    Options options;
+    const std::map<std::string, std::string*> texts = {{"--native", &options.native}, {"--software", &options.software},
+                                                       {"--record", &options.record}, {"--against", &options.against},
+                                                       {"--only", &options.only},     {"--dump", &options.dump}};
+    const std::map<std::string, unsigned*> numbers = {
+        {"--inputs", &options.inputs}, {"--programs", &options.programs}, {"--examples", &options.examples}};
+    for (int i = 1; i < argc; ++i) {
+        const std::string name = argv[i];
+        if (name == "--table") {
+            options.table = true;
+        } else if (i + 1 < argc && texts.contains(name)) {
+            *texts.at(name) = argv[++i];
+        } else if (i + 1 < argc && numbers.contains(name)) {
+            *numbers.at(name) = static_cast<unsigned>(strtoul(argv[++i], nullptr, 10));
+        } else if (i + 1 < argc && name == "--seed") {
+            options.seed = strtoull(argv[++i], nullptr, 10);
+        } else {
+            fprintf(stderr, "unknown argument %s: see the head of main.cpp\n", name.c_str());
+            return 2;
+        }
+    }
+    if (!options.dump.empty()) return dump(options);
+    if (options.software.empty()) {
+        // Beside the build's own folder for programs.
+        const std::string self = argv[0];
+        const auto folder = self.rfind('/');
+        options.software =
+            (folder == std::string::npos ? "." : self.substr(0, folder)) + "/../lib/libgpupool-softgpu.so";
+    }
+    return Test(options).run();
+}

@@ -1,0 +1,118 @@
+// What the environment sets. It is read once, so each test looks from a process of its own.
+#include <chrono>
+#include <cstdlib>
+
+#include "tests/unit/softgpu/driver.h"
+
+namespace gpupool::softgpu_test {
+namespace {
+
+// Ends the process with the number of the line where something did not hold.
+#define MUST(condition)                               \
+    do {                                              \
+        if (!(condition)) std::_Exit(__LINE__ % 255); \
+    } while (false)
+
+constexpr int held = 0;
+
+struct Work {
+    Work() {
+        MUST(CALL(cuInit)(0) == CUDA_SUCCESS);
+        MUST(CALL(cuCtxCreate_v2)(&context, 0, 0) == CUDA_SUCCESS);
+        MUST(CALL(cuModuleLoadData)(&module, file_bytes(GPUPOOL_SOFTGPU_KERNELS_PTX).c_str()) == CUDA_SUCCESS);
+        MUST(CALL(cuMemAlloc_v2)(&memory, bytes) == CUDA_SUCCESS);
+        MUST(CALL(cuMemsetD8_v2)(memory, 0, bytes) == CUDA_SUCCESS);
+    }
+    void launch(const char* name, CUstream stream) {
+        CUfunction function = nullptr;
+        CUdeviceptr more = memory;
+        void* params[] = {&memory, &more, &more, &count};
+        MUST(CALL(cuModuleGetFunction)(&function, module, name) == CUDA_SUCCESS);
+        MUST(CALL(cuLaunchKernel)(function, 4, 1, 1, 64, 1, 1, 0, stream, params, nullptr) == CUDA_SUCCESS);
+    }
+
+    static constexpr std::size_t bytes = 4 << 20;
+    CUcontext context = nullptr;
+    CUmodule module = nullptr;
+    CUdeviceptr memory = 0;
+    int count = 16;
+};
+
+template <class F>
+double seconds_of(F work) {
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void a_kernel_past_its_limit() {
+    setenv("GPUPOOL_SOFTGPU_KERNEL_LIMIT_MS", "200", 1);
+    Work work;
+    int value = 0;
+    MUST(CALL(cuDeviceGetAttribute)(&value, CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT, 0) == CUDA_SUCCESS && value == 1);
+    work.launch("vector_add", nullptr);
+    MUST(CALL(cuCtxSynchronize)() == CUDA_SUCCESS);
+    work.launch("for_ever", nullptr);
+    CUresult result = CUDA_SUCCESS;
+    const double seconds = seconds_of([&] { result = CALL(cuCtxSynchronize)(); });
+    MUST(result == CUDA_ERROR_LAUNCH_TIMEOUT);
+    MUST(seconds > 0.1);
+    MUST(CALL(cuMemAlloc_v2)(&work.memory, 4) == CUDA_ERROR_LAUNCH_TIMEOUT);
+    std::_Exit(held);
+}
+
+void kernels_that_take_their_time() {
+    setenv("GPUPOOL_SOFTGPU_KERNEL_DURATION_US", "300000", 1);
+    Work work;
+    CUstream streams[2] = {};
+    for (CUstream& stream : streams) MUST(CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    const double in_order = seconds_of([&] {
+        work.launch("vector_add", streams[0]);
+        work.launch("vector_add", streams[0]);
+        MUST(CALL(cuCtxSynchronize)() == CUDA_SUCCESS);
+    });
+    MUST(in_order >= 0.6);
+    const double side_by_side = seconds_of([&] {
+        for (const CUstream stream : streams) work.launch("vector_add", stream);
+        MUST(CALL(cuCtxSynchronize)() == CUDA_SUCCESS);
+    });
+    MUST(side_by_side >= 0.3 && side_by_side < in_order);
+    // No duration keeps a context from its end.
+    work.launch("vector_add", streams[0]);
+    work.launch("vector_add", streams[0]);
+    MUST(seconds_of([&] { CALL(cuCtxDestroy_v2)(work.context); }) < 0.5);
+    std::_Exit(held);
+}
+
+void copies_at_a_rate() {
+    setenv("GPUPOOL_SOFTGPU_COPY_RATE", "16M", 1);
+    Work work;
+    std::vector<char> host(Work::bytes);
+    const double there = seconds_of([&] { CALL(cuMemcpyHtoD_v2)(work.memory, host.data(), host.size()); });
+    MUST(there >= 0.25);
+    const double within = seconds_of([&] {
+        CALL(cuMemcpyDtoD_v2)(work.memory, work.memory + Work::bytes / 2, Work::bytes / 2);
+        CALL(cuCtxSynchronize)();
+    });
+    MUST(within < there);
+    std::_Exit(held);
+}
+
+#define EXPECT_TO_HOLD(function)                    \
+    GTEST_FLAG_SET(death_test_style, "threadsafe"); \
+    EXPECT_EXIT(function(), ::testing::ExitedWithCode(held), "")
+
+TEST(SettingsDeathTest, AKernelPastItsLimitEndsWithATimeOut) {
+    EXPECT_TO_HOLD(a_kernel_past_its_limit);
+}
+
+TEST(SettingsDeathTest, KernelsTakeTheirTimeAndStreamsOverlap) {
+    EXPECT_TO_HOLD(kernels_that_take_their_time);
+}
+
+TEST(SettingsDeathTest, CopiesTakeTheirTime) {
+    EXPECT_TO_HOLD(copies_at_a_rate);
+}
+
+}  // namespace
+}  // namespace gpupool::softgpu_test
