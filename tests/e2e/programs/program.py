@@ -52,6 +52,8 @@ def main():
         parser.add_argument("--limit", type=float, default=100, help="seconds for one run")
         parser.add_argument("--sections", action="store_true")
         parser.add_argument("--direct", action="store_true")
+        parser.add_argument("--without", action="append", default=[], metavar="SECTION",
+                            help="that means nothing run this way")
         parser.add_argument("--interpreter", metavar="PYTHON")
         parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of its environment")
         parser.add_argument("--against", metavar="FILE")
@@ -71,7 +73,8 @@ def main():
                         arguments.against)
         sys.exit(0 if held else 1)
 
-    sections = list_sections(environment, command, arguments.limit)
+    sections = [section for section in list_sections(environment, command, arguments.limit)
+                if section not in arguments.without]
     left_out = not_yet.sections_of(program.name)
     gone = sorted(set(left_out) - set(sections))
     held = [run_once(setting, arguments.name, environment, [*command, section, *arguments.arguments], arguments.limit)
