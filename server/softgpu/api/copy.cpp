@@ -233,7 +233,8 @@ CUresult submit(const StreamPtr& stream, Copy copy, bool wait) {
         }
     }
     if (!wait && copy.to == Side::host && !pinned(rows.to)) wait = true;
-    const std::uint64_t sequence = submit_ordered(stream, [copy, staged, context = &stream->context]() -> CUresult { return run_copy(copy, *context); });
+    const std::uint64_t sequence = submit_ordered(
+        stream, [copy, staged, context = &stream->context]() -> CUresult { return run_copy(copy, *context); });
     if (!wait) return CUDA_SUCCESS;
     stream->wait(sequence);
     return stream->context.status();

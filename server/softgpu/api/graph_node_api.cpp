@@ -106,6 +106,17 @@ CUcontext context_of(CUgraphNode handle) {
     return payload == nullptr ? nullptr : reinterpret_cast<CUcontext>(payload->context);
 }
 
+// The library's kernel that the function is, by which the runtime finds its own function again; null where it is none.
+CUkernel kernel_of(const KernelCall& call) {
+    const auto library = state().libraries.find(call.module->library);
+    if (library == nullptr) return nullptr;
+    for (const CompiledFunction& function : library->code->functions) {
+        if (function.entry && function.name == call.function->code->name)
+            return reinterpret_cast<CUkernel>(library->kernel(function).get());
+    }
+    return nullptr;
+}
+
 CUresult get_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
     return ask_node<KernelPayload>(node, params, [&](const KernelPayload& kernel) {
         const KernelCall& call = kernel.call;
@@ -119,7 +130,7 @@ CUresult get_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
                    call.shared_bytes,
                    kernel.packed || kernel.addresses.empty() ? nullptr : const_cast<void**>(kernel.addresses.data()),
                    kernel.packed ? const_cast<void**>(kernel.extra.data()) : nullptr,
-                   nullptr,
+                   kernel_of(call),
                    reinterpret_cast<CUcontext>(call.module->context.get())};
     });
 }

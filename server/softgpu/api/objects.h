@@ -94,8 +94,9 @@ struct Stream : std::enable_shared_from_this<Stream> {
     std::mutex attribute_mutex;
     std::map<int, CUstreamAttrValue> attributes;  // those that were set
 
-    // Takes its place behind everything submitted so far; waits while the stream is full.
-    std::uint64_t submit(Work work);
+    // Takes its place behind everything submitted so far; waits while the stream is full. `done` is reached at the very
+    // moment from which the stream counts the work as done, also when a fault made it skip the work.
+    std::uint64_t submit(Work work, std::shared_ptr<Moment> done = nullptr);
     void wait_for_space();
     void wait(std::uint64_t sequence);
     bool is_done(std::uint64_t sequence);
@@ -106,7 +107,11 @@ struct Stream : std::enable_shared_from_this<Stream> {
 
     std::mutex mutex_;
     std::condition_variable changed_;
-    std::deque<Work> queue_;
+    struct Entry {
+        Work work;
+        std::shared_ptr<Moment> done;
+    };
+    std::deque<Entry> queue_;
     std::uint64_t submitted_ = 0;
     std::uint64_t completed_ = 0;
     bool running_ = false;
@@ -278,7 +283,7 @@ std::vector<CUcontext>& context_stack();
 bool& in_host_function();
 
 // Submits under the legacy stream's rules.
-std::uint64_t submit_ordered(const StreamPtr& stream, Stream::Work work);
+std::uint64_t submit_ordered(const StreamPtr& stream, Stream::Work work, std::shared_ptr<Moment> done = nullptr);
 bool is_legacy(const Stream& stream);
 
 // On the calling thread, as one of the context's, of which one runs at a time.

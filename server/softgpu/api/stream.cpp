@@ -41,9 +41,9 @@ void Stream::wait_for_space() {
     changed_.wait(lock, [&] { return queue_.size() < max_queued; });
 }
 
-std::uint64_t Stream::submit(Work work) {
+std::uint64_t Stream::submit(Work work, std::shared_ptr<Moment> done) {
     const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(work));
+    queue_.push_back({std::move(work), std::move(done)});
     if (!running_) {
         running_ = true;
         std::thread([self = shared_from_this()] { self->run(); }).detach();
@@ -63,7 +63,7 @@ void Stream::run() {
                 return;
             }
         }
-        Work work = std::move(queue_.front());
+        auto [work, done] = std::move(queue_.front());
         lock.unlock();
         // After a fault nothing of the context runs any more, but everything comes to its end.
         CUresult result = CUDA_SUCCESS;
@@ -71,6 +71,7 @@ void Stream::run() {
         if (result != CUDA_SUCCESS) context.poison(result);
         work = nullptr;  // lets go of what it holds before anybody can see it done
         lock.lock();
+        if (done != nullptr) done->reach();  // whoever sees that asks for the stream's state only after this
         queue_.pop_front();
         ++completed_;
         changed_.notify_all();
@@ -104,10 +105,10 @@ CUresult run_host_function(Context& context, CUhostFn function, void* data) {
     return CUDA_SUCCESS;
 }
 
-std::uint64_t submit_ordered(const StreamPtr& stream, Stream::Work work) {
+std::uint64_t submit_ordered(const StreamPtr& stream, Stream::Work work, std::shared_ptr<Moment> done) {
     Context& context = stream->context;
     stream->wait_for_space();
-    if ((stream->flags & CU_STREAM_NON_BLOCKING) != 0) return stream->submit(std::move(work));
+    if ((stream->flags & CU_STREAM_NON_BLOCKING) != 0) return stream->submit(std::move(work), std::move(done));
     // Work of the legacy stream waits for all blocking streams, and theirs for it. Both only look back, so nobody can
     // wait in a circle; the lock makes "back" one order for all threads.
     const std::lock_guard lock(context.order_mutex);
@@ -122,11 +123,12 @@ std::uint64_t submit_ordered(const StreamPtr& stream, Stream::Work work) {
         const std::uint64_t last = context.legacy->submitted();
         if (!context.legacy->is_done(last)) earlier.emplace_back(context.legacy, last);
     }
-    if (earlier.empty()) return stream->submit(std::move(work));
-    return stream->submit([earlier = std::move(earlier), work = std::move(work), &context]() -> CUresult {
+    if (earlier.empty()) return stream->submit(std::move(work), std::move(done));
+    auto in_order = [earlier = std::move(earlier), work = std::move(work), &context]() -> CUresult {
         for (const auto& [other, last] : earlier) other->wait(last);
         return context.status() == CUDA_SUCCESS ? work() : CUDA_SUCCESS;
-    });
+    };
+    return stream->submit(std::move(in_order), std::move(done));
 }
 
 }  // namespace gpupool::softgpu

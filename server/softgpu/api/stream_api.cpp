@@ -38,10 +38,8 @@ CUresult record(CUevent handle, CUstream stream_handle, bool external) {
         const std::lock_guard lock(event->mutex);
         event->moment = moment;
     }
-    // Reached also when a fault skipped the work before it: whoever waits must not wait for ever.
-    submit_ordered(stream, [done = std::shared_ptr<Moment>(moment.get(), [moment](Moment* m) {
-                                m->reach();
-                            })]() -> CUresult { return CUDA_SUCCESS; });
+    submit_ordered(
+        stream, []() -> CUresult { return CUDA_SUCCESS; }, moment);
     return CUDA_SUCCESS;
 }
 

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -78,14 +79,23 @@ TEST_F(DriverTest, EventsOrderStreamsAndMeasureTime) {
     position = 0;
     const auto note = [](void* slot) { *static_cast<int*>(slot) = ++position; };
     OK(CALL(cuEventRecord)(begin, first));
+    // The work goes on only once the end was asked for, however slow this thread is.
+    static std::atomic<bool> asked;
+    asked = false;
     OK(CALL(cuLaunchHostFunc)(
-        first, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
+        first,
+        [](void*) {
+            while (!asked) std::this_thread::yield();
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        },
+        nullptr));
     OK(CALL(cuLaunchHostFunc)(first, note, &order[0]));
     OK(CALL(cuEventRecord)(end, first));
     OK(CALL(cuStreamWaitEvent)(second, end, 0));
     OK(CALL(cuLaunchHostFunc)(second, note, &order[1]));
     float milliseconds = 0;
     EXPECT_EQ(CUDA_ERROR_NOT_READY, CALL(cuEventElapsedTime_v2)(&milliseconds, begin, end));
+    asked = true;
     OK(CALL(cuStreamSynchronize)(second));
     EXPECT_EQ(1, order[0]);
     EXPECT_EQ(2, order[1]);
