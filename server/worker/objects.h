@@ -21,9 +21,13 @@ struct ContextState;
 // Runs when an event has completed; the result is the driver's word on it.
 using Action = std::function<void(CUresult)>;
 
+// What an action does for the client. Data that the GPU has written goes before whatever says that work is complete.
+enum class Effect { answers, sends_data };
+
 struct Completion {
     CUevent event = nullptr;
     Action action;
+    Effect effect = Effect::answers;
     std::uint32_t credit = 0;  // launches and copies of the stream that are done with it
 };
 

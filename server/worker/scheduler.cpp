@@ -1,6 +1,8 @@
 #include "server/worker/scheduler.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 namespace gpupool::worker {
 namespace {
@@ -195,7 +197,7 @@ CUresult Scheduler::new_event(ContextState& context, CUevent& event) {
     return driver::call(api_.cuEventCreate, &event, static_cast<unsigned>(CU_EVENT_DISABLE_TIMING));
 }
 
-void Scheduler::mark(StreamState& stream, Action action, std::uint32_t credit) {
+void Scheduler::mark(StreamState& stream, Action action, std::uint32_t credit, Effect effect) {
     if (stream.capturing) {
         if (action) {
             action(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -230,7 +232,8 @@ void Scheduler::mark(StreamState& stream, Action action, std::uint32_t credit) {
         }
         return;
     }
-    stream.completions.push_back({event, std::move(action), credit});
+    stream.completions.push_back({event, std::move(action), effect, credit});
+    data_outstanding_ += effect == Effect::sends_data ? 1 : 0;
     list(stream);
 }
 
@@ -249,11 +252,15 @@ bool Scheduler::poll_stream(StreamState& stream) {
             driver::call(api_.cuEventSynchronize, head.event);
         }
         stream.context->spare_events.push_back(head.event);
-        const Action action = std::move(head.action);
+        Action action = std::move(head.action);
+        const Effect effect = head.effect;
         stream.completions.pop_front();
         moved = true;
-        if (action) {
+        if (effect == Effect::sends_data) {
+            --data_outstanding_;
             action(result);
+        } else if (action) {
+            found_.push_back({&stream, std::move(action), result});
         }
     }
     return moved;
@@ -279,13 +286,16 @@ bool Scheduler::poll_loose() {
             }
         }
         moved = true;
-        done.action(result);
+        found_.push_back({nullptr, std::move(done.action), result});
     }
     return moved;
 }
 
 bool Scheduler::poll() {
-    bool moved = false;
+    // Of what the last poll found complete: all data that precedes it is found by this one.
+    std::vector<Found> answers = std::move(found_);
+    found_.clear();
+    bool moved = !answers.empty();
     for (std::size_t i = 0; i < busy_.size();) {
         StreamState& stream = *busy_[i];
         moved = poll_stream(stream) || moved;
@@ -299,11 +309,19 @@ bool Scheduler::poll() {
             ++i;
         }
     }
-    return poll_loose() || moved;
+    moved = poll_loose() || moved;
+    if (data_outstanding_ == 0) {  // then there is none that could precede these
+        answers.insert(answers.end(), std::make_move_iterator(found_.begin()), std::make_move_iterator(found_.end()));
+        found_.clear();
+    }
+    for (const Found& found : answers) {
+        found.action(found.result);
+    }
+    return moved;
 }
 
 bool Scheduler::awaited() const {
-    return !loose_.empty() || std::any_of(busy_.begin(), busy_.end(), [](const StreamState* stream) {
+    return !found_.empty() || !loose_.empty() || std::any_of(busy_.begin(), busy_.end(), [](const StreamState* stream) {
         return !stream->held.empty() || std::any_of(stream->completions.begin(), stream->completions.end(),
                                                     [](const Completion& completion) { return bool{completion.action}; });
     });
@@ -365,7 +383,15 @@ void Scheduler::forget(StreamState& stream, CUresult result) {
     if (stream.context != nullptr && current_ == stream.context) {
         entered_ = false;
     }
+    const auto others_end = std::stable_partition(found_.begin(), found_.end(),
+                                                  [&](const Found& found) { return found.stream != &stream; });
+    const std::vector<Found> mine(std::make_move_iterator(others_end), std::make_move_iterator(found_.end()));
+    found_.erase(others_end, found_.end());
+    for (const Found& found : mine) {
+        found.action(found.result);
+    }
     for (Completion& completion : completions) {
+        data_outstanding_ -= completion.effect == Effect::sends_data ? 1 : 0;
         if (completion.action) {
             completion.action(result);
         }

@@ -81,13 +81,22 @@ class Scheduler {
     void when_issued(std::function<void()> action);
 
     // Records an event of ours behind what was issued to `stream`; `action` runs when it completes.
-    void mark(StreamState& stream, Action action, std::uint32_t credit = 0);
+    // What is complete is found by asking stream after stream, so that one may be seen complete before another that it
+    // waited for: actions that answer run when all data that precedes them has been sent.
+    void mark(StreamState& stream, Action action, std::uint32_t credit = 0, Effect effect = Effect::answers);
+
+    // Before the client is told that something is complete by other ways than an action: sends the data that precedes.
+    void send_complete_data() {
+        if (data_outstanding_ != 0) {
+            poll();
+        }
+    }
 
     // Issues what has become possible; true when anything moved.
     bool run_held();
     // Looks at the driver; true when anything completed.
     bool poll();
-    [[nodiscard]] bool waiting() const { return !busy_.empty() || !loose_.empty(); }
+    [[nodiscard]] bool waiting() const { return !busy_.empty() || !loose_.empty() || !found_.empty(); }
     // Is anything outstanding whose end something waits for, and not only the credit of a stream?
     [[nodiscard]] bool awaited() const;
 
@@ -104,6 +113,12 @@ class Scheduler {
         EventState* state;  // null once the application destroyed it
         CUevent event;
         Action action;
+    };
+    // Complete, its action yet to run.
+    struct Found {
+        const StreamState* stream;  // null for an event's
+        Action action;
+        CUresult result;
     };
     struct AfterIssue {
         std::uint64_t up_to;
@@ -128,6 +143,8 @@ class Scheduler {
     std::unordered_set<std::uint64_t> open_;  // held operations
     std::vector<StreamState*> busy_;          // with something held or to be polled
     std::vector<LooseEvent> loose_;
+    std::vector<Found> found_;
+    std::size_t data_outstanding_ = 0;  // completions that send data
     std::deque<AfterIssue> after_issue_;
 };
 

@@ -150,7 +150,8 @@ class CopyOut final : public Copy {
             }
             worker_.scheduler.mark(stream_,
                                    [&worker = worker_, transfer = transfer_, piece, chunk, given_up = given_up_](
-                                       CUresult result) { send(worker, transfer, piece, chunk, result, *given_up); });
+                                       CUresult result) { send(worker, transfer, piece, chunk, result, *given_up); },
+                                   0, Effect::sends_data);
         }
         worker_.scheduler.issued(stream_);
         if (!command_.reply_wanted()) {

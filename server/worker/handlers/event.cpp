@@ -144,7 +144,11 @@ Outcome cuEventQuery(Worker& worker, Command&, codec::Slots<calls::cuEventQuery>
         return CUDA_ERROR_NOT_READY;
     }
     worker.scheduler.enter(event->context);
-    return driver::call(worker.api.cuEventQuery, event->driver);
+    const CUresult result = driver::call(worker.api.cuEventQuery, event->driver);
+    if (result == CUDA_SUCCESS) {
+        worker.scheduler.send_complete_data();
+    }
+    return result;
 }
 
 Outcome cuEventSynchronize(Worker& worker, Command& command, codec::Slots<calls::cuEventSynchronize>& slots) {

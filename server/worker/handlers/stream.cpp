@@ -100,7 +100,11 @@ Outcome cuStreamQuery(Worker& worker, Command& command, codec::Slots<calls::cuSt
         return CUDA_ERROR_NOT_READY;
     }
     worker.scheduler.enter(stream->context);
-    return driver::call(worker.api.cuStreamQuery, stream->driver);
+    result = driver::call(worker.api.cuStreamQuery, stream->driver);
+    if (result == CUDA_SUCCESS) {
+        worker.scheduler.send_complete_data();
+    }
+    return result;
 }
 
 Outcome cuStreamSynchronize(Worker& worker, Command& command, codec::Slots<calls::cuStreamSynchronize>& slots) {

@@ -36,6 +36,9 @@ FakeDriver::FakeDriver() {
         if (it == self_->events_.end()) {
             return CUDA_ERROR_INVALID_HANDLE;
         }
+        if (self_->before_query) {
+            self_->before_query(it->second.stream);
+        }
         const bool done = it->second.index <= self_->streams_[it->second.stream].completed;
         return done ? self_->query_result : CUDA_ERROR_NOT_READY;
     };

@@ -4,6 +4,7 @@
 // one.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -35,6 +36,7 @@ class FakeDriver {
     CUresult query_result = CUDA_SUCCESS;   // of an event that is complete
     CUresult record_result = CUDA_SUCCESS;  // of every record
     CUcontext current = nullptr;
+    std::function<void(CUstream)> before_query;  // of an event on that stream: the GPU goes on meanwhile
 
     static CUstream stream(std::uintptr_t number) { return reinterpret_cast<CUstream>(number << 8); }
 

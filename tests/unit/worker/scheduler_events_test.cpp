@@ -125,6 +125,40 @@ TEST_F(SchedulerTest, ADetachedEventLivesUntilItsLastWaiterIsDone) {
     EXPECT_EQ(event.waiters, 0u);
 }
 
+// The second stream waits for the first on the GPU; both become complete after the first was asked.
+TEST_F(SchedulerTest, DataGoesBeforeTheAnswerOfAnotherStreamThatWaitedForIt) {
+    StreamState& first = add_stream(1);
+    StreamState& second = add_stream(2);
+    worker::EventState event;
+    event.driver = fake.recorded_event(second.driver);
+    scheduler.mark(first, note("data"), 0, worker::Effect::sends_data);
+    scheduler.mark(second, note("answer"));
+    scheduler.when_recorded(event, note("event"));
+    fake.before_query = [&](CUstream stream) {
+        if (stream == second.driver) {
+            fake.complete(first.driver);
+            fake.complete(second.driver);
+        }
+    };
+    EXPECT_TRUE(scheduler.poll());
+    EXPECT_TRUE(scheduler.waiting());
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"data", "answer", "event"}));
+    EXPECT_FALSE(scheduler.waiting());
+}
+
+TEST_F(SchedulerTest, WhatWasFoundCompleteIsToldWhenItsStreamIsForgotten) {
+    StreamState& first = add_stream(1);
+    StreamState& second = add_stream(2);
+    scheduler.mark(first, note("data"), 0, worker::Effect::sends_data);
+    scheduler.mark(second, note("answer"));
+    fake.complete(second.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{}) << "data may precede it";
+    scheduler.forget(second, CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(log, Log{"answer"});
+}
+
 TEST_F(SchedulerTest, WhenIssuedRunsInOrderAndNotBeforeWhatIsHeld) {
     StreamState& stream = add_stream(1);
     scheduler.when_issued([&] { log.push_back("at once"); });
