@@ -34,21 +34,37 @@ struct Divide {
     }
 };
 
+// Of several NaNs a GPU's f64 keeps the last operand's. Said here, since C++ leaves it open which of them arithmetic gives.
+[[gnu::always_inline]] inline float keep_nan(float result, float) {
+    return result;  // output() makes it the only one
+}
+[[gnu::always_inline]] inline double keep_nan(double result, double operand) {
+    return operand != operand ? quiet(operand) : result;
+}
+
+template <class F, class T>
+[[gnu::always_inline]] inline T with_nan(T result, T b) {
+    if constexpr (std::is_same_v<F, Divide>) return result;
+    return keep_nan(result, b);
+}
+
 template <class T, class F, Round R, bool Ftz, bool Sat>
 void run_float_binary(Warp& w, const Inst& i) {
     T* d = w.reg<T>(i.d);
     const T* a = w.reg<T>(i.a);
     const T* b = w.reg<T>(i.b);
     if constexpr (R == Round::nearest) {
-        each_lane(w.exec,
-                  [=](std::uint32_t l) { d[l] = output<T, Ftz, Sat>(F{}(input<T, Ftz>(a[l]), input<T, Ftz>(b[l]))); });
+        each_lane(w.exec, [=](std::uint32_t l) {
+            const T x = input<T, Ftz>(a[l]), y = input<T, Ftz>(b[l]);
+            d[l] = output<T, Ftz, Sat>(with_nan<F>(F{}(x, y), y));
+        });
     } else {
         const ScopedRounding rounding(R);
         for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
             const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
             const T x = opaque(input<T, Ftz>(a[l]));
             const T y = opaque(input<T, Ftz>(b[l]));
-            d[l] = output<T, Ftz, Sat>(opaque(F{}(x, y)));
+            d[l] = output<T, Ftz, Sat>(with_nan<F>(opaque(F{}(x, y)), y));
         }
     }
 }
@@ -68,7 +84,8 @@ void run_fma(Warp& w, const Inst& i) {
     const T* c = w.reg<T>(i.c);
     if constexpr (R == Round::nearest) {
         each_lane(w.exec, [=](std::uint32_t l) {
-            d[l] = output<T, Ftz, Sat>(fused(input<T, Ftz>(a[l]), input<T, Ftz>(b[l]), input<T, Ftz>(c[l])));
+            const T x = input<T, Ftz>(a[l]), y = input<T, Ftz>(b[l]), z = input<T, Ftz>(c[l]);
+            d[l] = output<T, Ftz, Sat>(keep_nan(keep_nan(fused(x, y, z), y), z));
         });
     } else {
         const ScopedRounding rounding(R);
@@ -77,7 +94,7 @@ void run_fma(Warp& w, const Inst& i) {
             const T x = opaque(input<T, Ftz>(a[l]));
             const T y = opaque(input<T, Ftz>(b[l]));
             const T z = opaque(input<T, Ftz>(c[l]));
-            d[l] = output<T, Ftz, Sat>(opaque(fused(x, y, z)));
+            d[l] = output<T, Ftz, Sat>(keep_nan(keep_nan(opaque(fused(x, y, z)), y), z));
         }
     }
 }
@@ -122,7 +139,7 @@ template <bool Max, bool PropagateNan, class T>
 T choose(T a, T b) {
     if (a != a || b != b) {
         if (PropagateNan) return canonical(std::numeric_limits<T>::quiet_NaN());
-        return a != a ? (b != b ? canonical(b) : b) : a;
+        return a != a ? (b != b ? canonical(quiet(b)) : b) : a;
     }
     if (a == b) return std::signbit(a) == Max ? b : a;
     return (a < b) != Max ? a : b;

@@ -38,6 +38,19 @@ inline double to_double(double f) {
     return f;
 }
 
+// a * b + c of f16 or bf16 values, rounded so that rounding the result once more is as good as rounding the sum itself: to
+// a neighbour with an odd last bit where it is inexact. The product is exact.
+inline double fused_to_odd(double a, double b, double c) {
+    const double product = a * b;
+    const double sum = product + c;
+    if (!std::isfinite(sum)) return sum;
+    const double part = sum - product;
+    const double lost = (product - (sum - part)) + (c - part);
+    const auto bits = std::bit_cast<std::uint64_t>(sum);
+    if (lost == 0 || (bits & 1) != 0) return sum;
+    return std::bit_cast<double>((lost > 0) == (sum > 0) ? bits + 1 : bits - 1);
+}
+
 // A double to a format of `fraction_bits` and exponents from `lowest` to `highest`, rounded once.
 inline std::uint32_t encode(double value, Round round, int fraction_bits, int lowest, int highest, std::uint32_t nan) {
     const bool negative = std::signbit(value);

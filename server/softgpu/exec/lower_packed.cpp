@@ -26,24 +26,32 @@ std::uint32_t Lowering::computed(std::string_view name, std::initializer_list<st
     return result;
 }
 
-// "fma.rn.ftz.relu.f16x2" as the table's "fma.rn.f16x2" between what the modifiers do to its inputs and its result.
+// "fma.rn.ftz.relu.f16x2" as the table's "fma.rn.ftz.f16x2", or else its "fma.rn.f16x2", between what the modifiers that
+// are left do to its inputs and its result.
 bool Lowering::lower_half(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     const std::string type(parts.back());
     if (parts.size() < 3 || !is_half_type(type)) return false;
     bool flush = false, saturate = false, relu = false, xorsign = false;
-    std::string plain(parts[0]);
+    std::string plain(parts[0]), flushed(parts[0]);
     for (std::size_t i = 1; i < parts.size(); ++i) {
-        if (parts[i] == "ftz")
-            flush = true;
-        else if (parts[i] == "sat")
+        if (parts[i] == "sat")
             saturate = true;
         else if (parts[i] == "relu")
             relu = true;
         else if (parts[i] == "xorsign")
             xorsign = true;
-        else if (parts[i] != "abs")
-            plain += fmt::format(".{}", parts[i]);
+        else if (parts[i] != "abs") {
+            flushed += fmt::format(".{}", parts[i]);
+            if (parts[i] == "ftz")
+                flush = true;
+            else
+                plain += fmt::format(".{}", parts[i]);
+        }
+    }
+    if (flush && op_table().find(flushed) != nullptr) {
+        plain = flushed;
+        flush = false;
     }
     const Op* found = op_table().find(plain);
     if (found == nullptr || found->flow != Flow::plain) return false;

@@ -1,4 +1,5 @@
 // Bit operations, shifts, selection and moves.
+#include <algorithm>
 #include <limits>
 
 #include "server/softgpu/exec/lanes.h"
@@ -101,19 +102,26 @@ u32 permute_mode(u32 a, u32 b, u32 c) {
     return permute(a, b, selectors[Mode][c & 3]);
 }
 
+// A field's position and length count up to 255: in 32 bits the rest of the operands is not looked at. In 64 bits, where
+// GPUs make the instruction of shifts, all 32 bits of the operands count.
+template <class U>
+u32 field_bits(u32 operand) {
+    return sizeof(U) == 4 ? operand & 0xFF : operand;
+}
+
 template <class U, class S>
 void register_fields(OpTable& t, std::string_view bfe_u, std::string_view bfe_s, std::string_view bfi) {
     constexpr u32 bits = 8 * sizeof(U);
     t.add({bfe_u}, ternary<U, U, u32, u32>([](U a, u32 position, u32 length) {
-              position &= 0xFF, length &= 0xFF;
+              position = field_bits<U>(position), length = field_bits<U>(length);
               if (position >= bits || length == 0) return U{0};
               const U value = a >> position;
               return length >= bits ? value : static_cast<U>(value & ((U{1} << length) - 1));
           }));
     t.add({bfe_s}, ternary<U, U, u32, u32>([](U a, u32 position, u32 length) {
-              position &= 0xFF, length &= 0xFF;
+              position = field_bits<U>(position), length = field_bits<U>(length);
               if (length == 0) return U{0};
-              const u32 last = position + length - 1 < bits - 1 ? position + length - 1 : bits - 1;
+              const auto last = static_cast<u32>(std::min<u64>(u64{position} + length - 1, bits - 1));
               const bool sign = (a >> last & 1) != 0;
               U value = position >= bits ? U{0} : a >> position;
               const u32 kept = position >= bits ? 0 : (last - position + 1);
@@ -124,7 +132,7 @@ void register_fields(OpTable& t, std::string_view bfe_u, std::string_view bfe_s,
               return value;
           }));
     t.add({bfi}, quaternary<U, U, U, u32, u32>([](U a, U b, u32 position, u32 length) {
-              position &= 0xFF, length &= 0xFF;
+              position = field_bits<U>(position), length = field_bits<U>(length);
               if (length == 0 || position >= bits) return b;
               const U ones = length >= bits ? ~U{0} : (U{1} << length) - 1;
               const U mask = ones << position;

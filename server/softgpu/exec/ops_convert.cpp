@@ -35,10 +35,11 @@ inline double to_integral(double value, Round round) {
     return value;
 }
 
-// Out of range gives the nearest end, NaN gives zero, as on the GPU.
-template <class D>
+// Out of range gives the nearest end. NaN gives zero between at most 32 bits and the top bit alone where either has 64.
+template <class D, class A>
 D real_to_integer(double value, Round round) {
-    if (value != value) return sizeof(D) == 8 ? static_cast<D>(std::uint64_t{1} << 63) : D{0};
+    constexpr bool is_wide = std::is_same_v<A, double> || sizeof(D) == 8;
+    if (value != value) return is_wide ? static_cast<D>(std::uint64_t{1} << (8 * sizeof(D) - 1)) : D{0};
     value = to_integral(value, round);
     constexpr D lowest = std::numeric_limits<D>::min();
     constexpr D highest = std::numeric_limits<D>::max();
@@ -54,14 +55,46 @@ D narrow(double value, Round round) {
     if constexpr (std::is_same_v<D, double>) return value;
     if constexpr (std::is_same_v<D, float>) {
         const ScopedRounding scope(round);
-        return canonical(opaque(static_cast<float>(opaque(value))));
+        return opaque(static_cast<float>(opaque(value)));
+    }
+}
+
+// What is left of f64's NaNs in a narrower format: the sign and the upper bits, quiet. Other formats have but one NaN.
+template <class D, class A>
+D narrow_nan(double value) {
+    if constexpr (std::is_same_v<D, float>) {
+        const auto result = static_cast<float>(value);
+        return std::is_same_v<A, double> ? result : canonical(result);
+    } else if constexpr (is_half<D>) {
+        if (!std::is_same_v<A, double>) return {0x7FFF};
+        constexpr int fraction_bits = std::is_same_v<D, Half> ? 10 : 7;
+        const auto bits = std::bit_cast<std::uint64_t>(value);
+        const auto fraction = static_cast<std::uint16_t>((bits & 0xFFFFFFFFFFFFFU) >> (52 - fraction_bits));
+        constexpr std::uint16_t quiet_bits = 0x7FFF & ~((1 << (fraction_bits - 1)) - 1);
+        return {static_cast<std::uint16_t>((bits >> 48 & 0x8000) | quiet_bits | fraction)};
+    } else {
+        return quiet(value);
+    }
+}
+
+// An integer as a double that rounds to 16 bits as the integer itself would: what lies beyond 53 bits only says that
+// there is more.
+template <class A>
+double sticky_double(A value) {
+    if constexpr (sizeof(A) < 8) {
+        return static_cast<double>(value);
+    } else {
+        std::uint64_t magnitude = value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
+        if (magnitude >> 53 != 0 && (magnitude & 0x7FF) != 0) magnitude = (magnitude & ~std::uint64_t{0x7FF}) | 0x800;
+        const auto result = static_cast<double>(magnitude);
+        return value < 0 ? -result : result;
     }
 }
 
 template <class D, class A>
 D integer_to_real(A value, Round round) {
     if constexpr (is_half<D>) {
-        return narrow<D>(static_cast<double>(value), round);  // what lies beyond 53 bits is far beyond f16
+        return narrow<D>(sticky_double(value), round);
     } else {
         // The compiler's conversion of u64 adds two halves, which rounds twice in the directed modes: split it so that
         // each step but the last is exact.
@@ -85,13 +118,15 @@ template <class D, class A>
 Element<D> convert_one(Element<A> raw, std::uint8_t mode) {
     if constexpr (is_real<A>) {
         double value = to_double(raw);
-        if (std::is_same_v<A, float> && (mode & convert_mode::flush) != 0) value = flush(static_cast<float>(value));
+        if (std::is_same_v<A, float> && (mode & convert_mode::flush) != 0)
+            value = canonical(flush(static_cast<float>(value)));
         if constexpr (!is_real<D>) {
-            return real_to_integer<D>(value, rounding(mode));
+            return real_to_integer<D, A>(value, rounding(mode));
         } else {
             if ((mode & convert_mode::integral) != 0) value = to_integral(value, rounding(mode));
             if ((mode & convert_mode::saturate) != 0) value = saturate_unit(value);
             if ((mode & convert_mode::relu) != 0) value = value > 0 || value != value ? value : 0.0;
+            if (value != value) return narrow_nan<D, A>(value);
             D result = narrow<D>(value, (mode & convert_mode::integral) != 0 ? Round::nearest : rounding(mode));
             if constexpr (std::is_same_v<D, float>) {
                 if ((mode & convert_mode::flush) != 0) result = flush(result);
@@ -127,6 +162,13 @@ void run_convert(Warp& w, const Inst& i) {
             return;
         }
     }
+    if constexpr (std::is_same_v<A, Bfloat> && std::is_same_v<D, float>) {
+        // Its bits above sixteen zeros, those of a NaN too.
+        if (mode == convert_mode::nearest) {
+            each_lane(w.exec, [=](std::uint32_t l) { d[l] = std::bit_cast<float>(std::uint32_t{a[l].bits} << 16); });
+            return;
+        }
+    }
     for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
         const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
         d[l] = convert_one<D, A>(a[l], mode);
@@ -158,7 +200,7 @@ void run_pack(Warp& w, const Inst& i) {
     auto* d = w.reg<std::uint32_t>(i.d);
     const float* high = w.reg<float>(i.a);
     const float* low = w.reg<float>(i.b);
-    const auto relu = [&](float v) { return (i.mode & convert_mode::relu) != 0 && v < 0 ? 0.0F : v; };
+    const auto relu = [&](float v) { return (i.mode & convert_mode::relu) != 0 && v <= 0 ? 0.0F : v; };
     for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
         const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
         d[l] = static_cast<std::uint32_t>(Encode(relu(high[l]), rounding(i.mode)).bits) << 16 |

@@ -81,10 +81,10 @@ void register_float32(OpTable& t) {
           }));
     t.add({"max.ftz.NaN.xorsign.abs.f32"},
           binary<float, float, float>([](float a, float b) { return choose_xorsign<true, true>(flush(a), flush(b)); }));
-    t.add({"abs.f32"}, unary<float, float>([](float a) { return std::fabs(a); }));
-    t.add({"neg.f32"}, unary<float, float>([](float a) { return -a; }));
-    t.add({"abs.ftz.f32"}, unary<float, float>([](float a) { return std::fabs(flush(a)); }));
-    t.add({"neg.ftz.f32"}, unary<float, float>([](float a) { return -flush(a); }));
+    t.add({"abs.f32"}, unary<float, float>([](float a) { return canonical(std::fabs(a)); }));
+    t.add({"neg.f32"}, unary<float, float>([](float a) { return canonical(-a); }));
+    t.add({"abs.ftz.f32"}, unary<float, float>([](float a) { return canonical(std::fabs(flush(a))); }));
+    t.add({"neg.ftz.f32"}, unary<float, float>([](float a) { return canonical(-flush(a)); }));
     // PTX: copysign d, a, b gives b's magnitude with a's sign.
     t.add({"copysign.f32"}, binary<float, float, float>([](float a, float b) { return std::copysign(b, a); }));
 }

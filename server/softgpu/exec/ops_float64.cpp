@@ -15,6 +15,7 @@ namespace {
 
 // The approximations keep the upper 32 bits of the argument and of the result.
 double upper(double value) {
+    if (value != value) return std::bit_cast<double>(0x7FFFFFFF00000000ULL);
     return std::bit_cast<double>(std::bit_cast<std::uint64_t>(value) & 0xFFFFFFFF00000000ULL);
 }
 
@@ -34,8 +35,8 @@ void register_float64(OpTable& t) {
     t.add({"mul.f64"}, op2<double>(run_float_binary<double, Multiply, Round::nearest, false, false>));
     t.add({"min.f64"}, binary<double, double, double>([](double a, double b) { return choose<false, false>(a, b); }));
     t.add({"max.f64"}, binary<double, double, double>([](double a, double b) { return choose<true, false>(a, b); }));
-    t.add({"abs.f64"}, unary<double, double>([](double a) { return std::fabs(a); }));
-    t.add({"neg.f64"}, unary<double, double>([](double a) { return -a; }));
+    t.add({"abs.f64"}, unary<double, double>([](double a) { return a != a ? quiet(a) : std::fabs(a); }));
+    t.add({"neg.f64"}, unary<double, double>([](double a) { return a != a ? quiet(a) : -a; }));
     t.add({"copysign.f64"}, binary<double, double, double>([](double a, double b) { return std::copysign(b, a); }));
     t.add({"rcp.approx.ftz.f64"},
           unary<double, double>([](double a) { return upper(flush64(1.0 / upper(flush64(a)))); }));

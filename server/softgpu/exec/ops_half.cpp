@@ -1,5 +1,5 @@
-// f16, bf16 and their pairs: computed in f64 and rounded to the format, which is exact for add, sub and mul; an fma can
-// differ in the last place where rounding to f64 itself made the tie.
+// f16, bf16 and their pairs: computed in f64 and rounded to the format, once: sums are exact where they could come near a
+// tie, products always, and an fma is rounded to odd first.
 #include "server/softgpu/exec/float_ops.h"
 #include "server/softgpu/exec/half.h"
 
@@ -51,9 +51,9 @@ void half3(OpTable& t, std::initializer_list<std::string_view> one, std::initial
              [](double a, double b, double) { return a - b; });                                                      \
     half2<T>(t, {"mul." n, "mul.rn." n}, {"mul." n "x2", "mul.rn." n "x2"},                                          \
              [](double a, double b, double) { return a * b; });                                                      \
-    half3<T>(t, {"fma.rn." n}, {"fma.rn." n "x2"}, [](double a, double b, double c) { return fused(a, b, c); });     \
+    half3<T>(t, {"fma.rn." n}, {"fma.rn." n "x2"}, [](double a, double b, double c) { return fused_to_odd(a, b, c); });     \
     half3<T>(t, {"fma.rn.relu." n}, {"fma.rn.relu." n "x2"}, [](double a, double b, double c) {                      \
-        const double v = fused(a, b, c);                                                                             \
+        const double v = fused_to_odd(a, b, c);                                                                             \
         return v > 0 || v != v ? v : 0.0;                                                                            \
     });                                                                                                              \
     half2<T>(t, {"min." n}, {"min." n "x2"}, [](double a, double b, double) { return choose<false, false>(a, b); }); \
@@ -62,13 +62,24 @@ void half3(OpTable& t, std::initializer_list<std::string_view> one, std::initial
              [](double a, double b, double) { return choose<false, true>(a, b); });                                  \
     half2<T>(t, {"max.NaN." n}, {"max.NaN." n "x2"},                                                                 \
              [](double a, double b, double) { return choose<true, true>(a, b); });                                   \
-    half1<T>(t, {"ex2.approx." n, "ex2.approx.ftz." n}, {"ex2.approx." n "x2", "ex2.approx.ftz." n "x2"},            \
+    half1<T>(t, {"ex2.approx." n}, {"ex2.approx." n "x2"},            \
              [](double a, double, double) { return std::exp2(a); });                                                 \
     half1<T>(t, {"tanh.approx." n}, {"tanh.approx." n "x2"}, [](double a, double, double) { return std::tanh(a); }); \
-    t.add({"abs." n}, unary<u16, u16>([](u16 a) { return static_cast<u16>(a & 0x7FFF); }));                          \
-    t.add({"neg." n}, unary<u16, u16>([](u16 a) { return static_cast<u16>(a ^ 0x8000); }));                          \
-    t.add({"abs." n "x2"}, unary<u32, u32>([](u32 a) { return a & 0x7FFF7FFF; }));                                   \
-    t.add({"neg." n "x2"}, unary<u32, u32>([](u32 a) { return a ^ 0x80008000; }));
+    half1<T>(t, {"abs." n}, {"abs." n "x2"}, [](double a, double, double) { return std::fabs(a); }); \
+    half1<T>(t, {"neg." n}, {"neg." n "x2"}, [](double a, double, double) { return -a; });
+
+// With .ftz a result counts as subnormal by its exact value, even where rounding would make it the least normal number.
+inline double flush_f16(double v) {
+    return std::fabs(v) < 0x1p-14 ? std::copysign(0.0, v) : v;
+}
+
+void register_flushed(OpTable& t) {
+    half2<Half>(t, {"mul.ftz.f16", "mul.rn.ftz.f16"}, {"mul.ftz.f16x2", "mul.rn.ftz.f16x2"},
+                [](double a, double b, double) { return flush_f16(flush_f16(a) * flush_f16(b)); });
+    half3<Half>(t, {"fma.rn.ftz.f16"}, {"fma.rn.ftz.f16x2"}, [](double a, double b, double c) {
+        return flush_f16(fused_to_odd(flush_f16(a), flush_f16(b), flush_f16(c)));
+    });
+}
 
 // setp on halves. Of pairs, p is the comparison of the low ones and q that of the high ones.
 template <class T, class F, bool Pair>
@@ -165,6 +176,7 @@ void half_modifiers(OpTable& t, std::initializer_list<std::string_view> names) {
 void register_half(OpTable& t) {
     HALF_TYPE(Half, "f16")
     HALF_TYPE(Bfloat, "bf16")
+    register_flushed(t);
     HALF_MODIFIERS(Half, "f16")
     HALF_MODIFIERS(Bfloat, "bf16")
     HALF_COMPARES(Half, "f16")

@@ -108,10 +108,13 @@ u32 scalar_video(const VideoForm& form, u32 a, u32 b, u32 c) {
     s64 value =
         primary(form, selected(a, form.select[0], form.is_signed[1]), selected(b, form.select[1], form.is_signed[2]));
     if (form.operation == 9) {
-        value += form.is_signed[0] ? s64{static_cast<s32>(c)} : s64{c};
+        // GPUs take c as signed, and shift arithmetically, even where PTX calls everything unsigned.
+        value += s64{static_cast<s32>(c)};
         value >>= form.shift;
     }
-    if (form.saturate) value = saturated(value, 32, form.is_signed[0]);
+    // A sum of what PTX calls unsigned is not saturated by GPUs.
+    const bool wraps = form.operation == 0 && !form.is_signed[0] && !form.is_signed[1] && !form.is_signed[2];
+    if (form.saturate && !wraps) value = saturated(value, 32, form.is_signed[0]);
     const u32 result = static_cast<u32>(value);
     switch (form.secondary) {
         case 1: return result + c;
@@ -132,9 +135,8 @@ u32 packed_video(const VideoForm& form, u32 a, u32 b, u32 c) {
     for (u32 at = 0; at < 32; at += bits) {
         s64 value = primary(form, part_of(a, bits, at, form.is_signed[1]), part_of(b, bits, at, form.is_signed[2]));
         if (form.saturate) value = saturated(value, bits, form.is_signed[0]);
-        const u32 part = static_cast<u32>(value) & ((1U << bits) - 1);
-        sum += part_of(part, bits, 0, form.is_signed[0]);
-        result |= part << at;
+        sum += value;
+        result |= (static_cast<u32>(value) & ((1U << bits) - 1)) << at;
     }
     return form.secondary == 1 ? static_cast<u32>(sum) + c : result;
 }
@@ -162,7 +164,9 @@ void run_tf32(Warp& w, const Inst& i) {
         const u32 l = static_cast<u32>(std::countr_zero(rest));
         u32 bits = a[l];
         if ((bits & 0x7FFFFFFF) > 0x7F800000) {
-            d[l] = 0x7FFFFFFF;
+            // Ties away from zero: the GPU only cuts off the bits that the format lacks.
+            const bool cut = (mode & convert_mode::away) != 0;
+            d[l] = cut ? bits & ~0x1FFFU : 0x7FFFFFFF;
             continue;
         }
         if ((mode & convert_mode::relu) != 0 && bits >> 31 != 0) bits = 0;
@@ -192,11 +196,11 @@ u8 to_f8(float value, const Format8& format) {
     if (magnitude == 0) return sign;
     if (std::isinf(magnitude)) return sign | format.largest;
     const int exponent = std::max(std::ilogb(magnitude), format.lowest);
-    const auto units =
-        static_cast<u32>(std::nearbyint(std::ldexp(magnitude, format.fraction_bits - std::min(exponent, 40))));
+    if (exponent > 16) return sign | format.largest;  // beyond either format
+    const auto units = static_cast<u32>(std::nearbyint(std::ldexp(magnitude, format.fraction_bits - exponent)));
     const u32 bits = units < 1U << format.fraction_bits
                          ? units
-                         : units + (static_cast<u32>(std::min(exponent, 40) - format.lowest) << format.fraction_bits);
+                         : units + (static_cast<u32>(exponent - format.lowest) << format.fraction_bits);
     return sign | static_cast<u8>(std::min<u32>(bits, format.largest));
 }
 
@@ -217,7 +221,7 @@ void run_to_f8(Warp& w, const Inst& i) {
     u16* d = w.reg<u16>(i.d);
     const float* high = w.reg<float>(i.a);
     const float* low = w.reg<float>(i.b);
-    const auto relu = [&](float v) { return (i.mode & convert_mode::relu) != 0 && v < 0 ? 0.0F : v; };
+    const auto relu = [&](float v) { return (i.mode & convert_mode::relu) != 0 && v <= 0 ? 0.0F : v; };
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 l = static_cast<u32>(std::countr_zero(rest));
         d[l] = static_cast<u16>(to_f8(relu(high[l]), Format) << 8 | to_f8(relu(low[l]), Format));
@@ -228,7 +232,7 @@ template <const Format8& Format>
 void run_half_to_f8(Warp& w, const Inst& i) {
     u16* d = w.reg<u16>(i.d);
     const u32* a = w.reg<u32>(i.a);
-    const auto relu = [&](float v) { return (i.mode & convert_mode::relu) != 0 && v < 0 ? 0.0F : v; };
+    const auto relu = [&](float v) { return (i.mode & convert_mode::relu) != 0 && v <= 0 ? 0.0F : v; };
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 l = static_cast<u32>(std::countr_zero(rest));
         const u8 high = to_f8(relu(half_to_float(static_cast<u16>(a[l] >> 16))), Format);
@@ -243,7 +247,7 @@ void run_from_f8(Warp& w, const Inst& i) {
     const u16* a = w.reg<u16>(i.a);
     const auto half = [&](u8 bits) {
         const float v = from_f8(bits, Format);
-        return u32{to_half(static_cast<double>((i.mode & convert_mode::relu) != 0 && v < 0 ? 0.0F : v)).bits};
+        return u32{to_half(static_cast<double>((i.mode & convert_mode::relu) != 0 && v <= 0 ? 0.0F : v)).bits};
     };
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 l = static_cast<u32>(std::countr_zero(rest));

@@ -36,12 +36,18 @@ template <class T>
     return value;
 }
 
-// The GPU has one f32 NaN.
+// The GPU has one f32 NaN. Of f64 it has all: what one operation makes of a NaN is that NaN, quiet.
 [[gnu::always_inline]] inline float canonical(float value) noexcept {
     return value != value ? std::bit_cast<float>(0x7FFFFFFFU) : value;
 }
 [[gnu::always_inline]] inline double canonical(double value) noexcept {
     return value;
+}
+
+// A NaN made quiet.
+template <class T>
+[[gnu::always_inline]] inline T quiet(T value) noexcept {
+    return value + value;
 }
 
 [[gnu::always_inline]] inline float flush(float value) noexcept {
