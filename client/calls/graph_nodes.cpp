@@ -133,7 +133,10 @@ CUresult to_message(const CUgraphNodeParams& p, NodeMessage& message) {
         case CU_GRAPH_NODE_TYPE_GRAPH: node.graph = p.graph.graph; return CUDA_SUCCESS;
         case CU_GRAPH_NODE_TYPE_EMPTY: return CUDA_SUCCESS;
         case CU_GRAPH_NODE_TYPE_WAIT_EVENT: node.event = p.eventWait.event; return CUDA_SUCCESS;
-        case CU_GRAPH_NODE_TYPE_EVENT_RECORD: node.event = p.eventRecord.event; return CUDA_SUCCESS;
+        case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+            node.event = p.eventRecord.event;
+            this_session().events.always_ask(node.event);
+            return CUDA_SUCCESS;
         case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
             node.pool = p.alloc.poolProps;
             node.bytes = p.alloc.bytesize;

@@ -13,7 +13,6 @@ namespace {
 struct Streams {
     std::shared_mutex mutex;
     std::unordered_map<CUstream, StreamInfo> streams;
-    std::unordered_map<CUevent, ContextState*> events;
 };
 Streams& known() {
     static auto& instance = *new Streams;
@@ -49,9 +48,7 @@ CUresult check_stream(CUstream stream) {
 }
 
 CUresult check_event(CUevent event) {
-    Streams& all = known();
-    const std::shared_lock lock(all.mutex);
-    return all.events.contains(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    return this_session().events.find(event) != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 // A stream that may be asked about: one that captures has nothing to say, and the question ends the capture.
@@ -66,6 +63,12 @@ CUresult check_both(CUstream stream, CUevent event) {
     return result != CUDA_SUCCESS ? result : check_event(event);
 }
 
+// A context that is lost answers every question with its error.
+CUresult check_not_lost() {
+    const ContextState* const context = this_thread().current();
+    return context == nullptr ? CUDA_SUCCESS : context->lost.load(std::memory_order_relaxed);
+}
+
 // An event that a capture recorded stands for nodes of a graph, not for work that one could wait for.
 CUresult check_not_captured(CUevent event) {
     CUresult result = check_event(event);
@@ -76,18 +79,44 @@ CUresult check_not_captured(CUevent event) {
     return result != CUDA_SUCCESS || !captures.any() ? result : captures.before_unsafe_call();
 }
 
+// From now on queries of that record are answered here.
+void watch(CUevent handle, Event& event, std::uint64_t record) {
+    if (event.always_ask.load(std::memory_order_relaxed)) {
+        return;
+    }
+    event.watched.store(record, std::memory_order_release);  // before the worker can refuse
+    if (remote<calls::gpEventWatch>(handle, record) != CUDA_SUCCESS) {
+        event.watched.store(0, std::memory_order_release);
+    }
+}
+
 template <class Send>
 CUresult record(CUevent event, CUstream stream, unsigned flags, Send send) {
-    CUresult result = check_both(stream, event);
-    if (result == CUDA_SUCCESS) {
-        result = send();
+    CUresult result = check_stream(stream);
+    const std::shared_ptr<Event> known_event = this_session().events.find(event);
+    if (result != CUDA_SUCCESS || known_event == nullptr) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_HANDLE;
     }
+    if ((flags & CU_EVENT_RECORD_EXTERNAL) != 0) {
+        known_event->always_ask = true;  // within a capture it becomes a graph's node
+    }
+    // Counted before it is sent: from here on nobody takes an earlier record's end for this one's.
+    const std::uint64_t number = known_event->record.fetch_add(1, std::memory_order_acq_rel) + 1;
+    result = send();
     Captures& captures = this_session().captures;
+    if (result == CUDA_SUCCESS && known_event->queried.load(std::memory_order_relaxed) && !captures.any()) {
+        watch(event, *known_event, number);
+    }
     if (result == CUDA_SUCCESS && (flags & CU_EVENT_RECORD_EXTERNAL) == 0 &&
         (captures.any() || captures.any_events())) {
         captures.recorded(event, stream_key(stream));
     }
     return result;
+}
+
+CUresult check_event_question(CUevent event) {
+    const CUresult result = check_not_lost();
+    return result != CUDA_SUCCESS ? result : check_not_captured(event);
 }
 
 template <class Create>
@@ -129,12 +158,8 @@ CUresult destroy_stream(CUstream stream) {
 }
 
 CUresult destroy_event(CUevent event) {
-    {
-        Streams& all = known();
-        const std::unique_lock lock(all.mutex);
-        if (all.events.erase(event) == 0) {
-            return CUDA_ERROR_INVALID_HANDLE;
-        }
+    if (!this_session().events.remove(event)) {
+        return CUDA_ERROR_INVALID_HANDLE;
     }
     this_session().captures.forget(event);
     return remote<calls::cuEventDestroy_v2>(event);
@@ -337,9 +362,7 @@ CUresult cuEventCreate(CUevent* phEvent, unsigned Flags) {
     CUevent event = nullptr;
     result = remote<calls::cuEventCreate>(&event, Flags);
     if (result == CUDA_SUCCESS) {
-        Streams& all = known();
-        const std::unique_lock lock(all.mutex);
-        all.events[event] = context;
+        this_session().events.add(event, (Flags & CU_EVENT_INTERPROCESS) != 0);
         *phEvent = event;
     }
     return result;
@@ -362,12 +385,32 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned flags
 }
 
 CUresult cuEventQuery(CUevent hEvent) {
-    const CUresult result = check_not_captured(hEvent);
-    return result != CUDA_SUCCESS ? result : remote<calls::cuEventQuery>(hEvent);
+    CUresult result = check_event_question(hEvent);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const std::shared_ptr<Event> event = this_session().events.find(hEvent);
+    if (event == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    switch (event->known()) {
+        case Event::Known::complete: this_session().print_new_output(); return CUDA_SUCCESS;
+        case Event::Known::pending: return this_session().lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
+        case Event::Known::unknown: break;
+    }
+    const std::uint64_t latest = event->record.load(std::memory_order_acquire);
+    result = remote<calls::cuEventQuery>(hEvent);
+    if (result == CUDA_SUCCESS) {
+        this_session().events.note_complete(hEvent, latest, result);
+    } else if (result == CUDA_ERROR_NOT_READY) {
+        watch(hEvent, *event, latest);
+    }
+    event->queried = true;
+    return result;
 }
 
 CUresult cuEventSynchronize(CUevent hEvent) {
-    const CUresult result = check_not_captured(hEvent);
+    const CUresult result = check_event_question(hEvent);
     return result != CUDA_SUCCESS ? result : remote<calls::cuEventSynchronize>(hEvent);
 }
 

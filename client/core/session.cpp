@@ -245,6 +245,14 @@ bool Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
         case Type::graph_download:
             return with([&](auto& copy) { return take_graph_copy(copy, false); },
                         std::type_identity<codec::GraphCopyNotice>());
+        case Type::event_complete:
+            return with(
+                [&](auto& ended) {
+                    events.note_complete(codec::from_wire<CUevent>(ended.event), ended.record,
+                                         error_text::from_peer(ended.result));
+                    return true;
+                },
+                std::type_identity<codec::EventCompleteNotice>());
         case Type::host_memory:
             if (!host_mirrors.apply(body)) {  // as when the memory was just unregistered
                 log::warn("the server sent changes of host memory that the GPU does not have");

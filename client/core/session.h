@@ -22,6 +22,7 @@
 #include "client/core/contexts.h"
 #include "client/core/device_heap.h"
 #include "client/core/devices.h"
+#include "client/core/events.h"
 #include "client/core/graph_hosts.h"
 #include "client/core/handshake.h"
 #include "client/core/host_functions.h"
@@ -56,6 +57,7 @@ class Session final : public wire::Receiver {
     HostFunctions host_functions;
     HostMirrors host_mirrors;
     Captures captures;
+    Events events;
     GraphHosts graph_hosts;
     std::vector<std::unique_ptr<DeviceHeap>> heaps;  // by device
     bool synchronous = false;                        // GPUPOOL_SYNC, CUDA_LAUNCH_BLOCKING

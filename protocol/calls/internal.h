@@ -117,6 +117,9 @@ CUresult gpFunctionAttributes(CUfunction function, CUdevice device, int* values,
 // One that the client has checked.
 CUresult gpFunctionSetAttribute(CUfunction function, CUdevice device, int attribute, int value);
 
+// Says (NoticeType::event_complete) when the event's present record, which the client calls `record`, is complete.
+CUresult gpEventWatch(CUevent event, std::uint64_t record);
+
 // ---- mapped host memory
 
 // Memory of the worker at the same address, full of zeros and registered with the driver in `context`.

@@ -59,6 +59,7 @@ enum class NoticeType : std::uint16_t {
     graph_function = 7,       // GraphFunction: as host_function, for a graph's node
     graph_upload = 8,         // GraphCopy: send this host memory as bulk data of the transfer, in pieces
     graph_download = 9,       // GraphCopy: the transfer's bulk data goes to this host memory
+    event_complete = 12,      // EventComplete: a record that gpEventWatch asked about has ended
     host_memory = 11          // what the GPU wrote to mapped host memory: a record of memory_changes.h
 };
 
@@ -94,6 +95,11 @@ struct DeferredErrorNotice {
     std::int32_t result;
     std::uint16_t opcode;
     std::uint16_t sticky;  // 1: the context is lost
+};
+struct EventCompleteNotice {
+    std::uint64_t event, record;
+    std::int32_t result;
+    std::uint32_t reserved;
 };
 struct StreamHoldNotice {
     std::uint64_t stream;

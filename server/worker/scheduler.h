@@ -97,6 +97,8 @@ class Scheduler {
     // Looks at the driver; true when anything completed.
     bool poll();
     [[nodiscard]] bool waiting() const { return !busy_.empty() || !loose_.empty() || !found_.empty(); }
+    // Events that somebody waits for.
+    [[nodiscard]] std::size_t loose() const { return loose_.size(); }
     // Is anything outstanding whose end something waits for, and not only the credit of a stream?
     [[nodiscard]] bool awaited() const;
 

@@ -245,9 +245,7 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
         return;
     }
     if (synchronizes) {
-        send_host_changes();
-        send_output(options_.output, codec::NoticeType::output);
-        send_output(options_.errors, codec::NoticeType::errors);
+        send_what_precedes();
     }
     codec::ReplyHeader reply{};
     reply.bytes = static_cast<std::uint32_t>(sizeof reply + codec::aligned(body_bytes));
@@ -264,6 +262,12 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
     if (!sent) {
         stop(sent.error().message);
     }
+}
+
+void Worker::send_what_precedes() {
+    send_host_changes();
+    send_output(options_.output, codec::NoticeType::output);
+    send_output(options_.errors, codec::NoticeType::errors);
 }
 
 void Worker::send_host_changes() {

@@ -103,7 +103,9 @@ class Worker final : public wire::Receiver {
     }
 
     wire::Channel& channel() { return *channel_; }
-    // Before the client is told that something is complete: what the GPU wrote to mapped host memory by then.
+    // Before the client is told that something is complete: what the GPU wrote to mapped host memory and what kernels
+    // printed by then.
+    void send_what_precedes();
     void send_host_changes();
     void memory_changed();
     [[nodiscard]] bool in_window(std::uint64_t address, std::uint64_t bytes) const;

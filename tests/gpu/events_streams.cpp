@@ -140,6 +140,56 @@ void order_by_events(const Words& words, const Kernels& kernels) {
     }
 }
 
+// An event that is asked for again and again, and recorded again in between: "complete" means that what was copied back
+// before it, in its own stream and in another one that it waited for, is there.
+void query_again(const Words& words, const Kernels& kernels) {
+    constexpr unsigned rounds = 200;
+    words.clear();
+    CUstream stream = nullptr, other = nullptr, releasing = nullptr;
+    CUevent event = nullptr, copied = nullptr;
+    for (CUstream* each : {&stream, &other, &releasing}) {
+        DRIVER_OK(cuStreamCreate(each, CU_STREAM_NON_BLOCKING));
+    }
+    DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    DRIVER_OK(cuEventCreate(&copied, CU_EVENT_DISABLE_TIMING));
+    check_result(cuEventQuery(event), CUDA_SUCCESS, "an event that was never recorded");
+    unsigned* seen = nullptr;
+    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&seen), 2 * sizeof(unsigned)));
+    unsigned wrong = 0;
+    for (unsigned round = 1; round <= rounds; round++) {
+        DRIVER_OK(cuMemsetD32Async(words.log(), round, 1, stream));
+        DRIVER_OK(cuMemsetD32Async(words.log() + 4, round, 1, other));
+        DRIVER_OK(cuMemcpyDtoHAsync(&seen[1], words.log() + 4, sizeof(unsigned), other));
+        DRIVER_OK(cuEventRecord(copied, other));
+        DRIVER_OK(cuStreamWaitEvent(stream, copied, 0));
+        DRIVER_OK(cuMemcpyDtoHAsync(&seen[0], words.log(), sizeof(unsigned), stream));
+        DRIVER_OK(cuEventRecord(event, stream));
+        CUresult result = CUDA_ERROR_NOT_READY;
+        while (result == CUDA_ERROR_NOT_READY) {
+            result = cuEventQuery(event);
+        }
+        DRIVER_OK(result);
+        wrong += seen[0] == round && seen[1] == round ? 0 : 1;
+    }
+    check(wrong == 0, "%u of %u times a complete event came before its data", wrong, rounds);
+    check_result(cuEventQuery(event), CUDA_SUCCESS, "still complete");
+
+    DRIVER_OK(kernels.wait(stream, words));
+    DRIVER_OK(cuEventRecord(event, stream));
+    check_result(cuEventQuery(event), CUDA_ERROR_NOT_READY, "recorded again, behind a waiting kernel");
+    check_result(cuEventQuery(event), CUDA_ERROR_NOT_READY, "and asked again");
+    DRIVER_OK(kernels.release(releasing, words));
+    DRIVER_OK(cuEventSynchronize(event));
+    check_result(cuEventQuery(event), CUDA_SUCCESS, "after the wait for it");
+    DRIVER_OK(cuMemFreeHost(seen));
+    for (const CUevent each : {event, copied}) {
+        DRIVER_OK(cuEventDestroy(each));
+    }
+    for (const CUstream each : {stream, other, releasing}) {
+        DRIVER_OK(cuStreamDestroy(each));
+    }
+}
+
 // The legacy stream waits for blocking streams and they for it; non-blocking streams go on meanwhile.
 void legacy_rules(const Words& words, const Kernels& kernels) {
     words.clear();
@@ -322,6 +372,7 @@ int main(int argc, char** argv) {
     const Kernels kernels(words);
     program.section("properties", [&] { properties(device); });
     program.section("order_by_events", [&] { order_by_events(words, kernels); });
+    program.section("query_again", [&] { query_again(words, kernels); });
     program.section("legacy_rules", [&] { legacy_rules(words, kernels); });
     program.section("destroyed_while_busy", [&] { destroyed_while_busy(words, kernels); });
     program.section("memory_operations", [&] { memory_operations(device, words, kernels); });

@@ -75,6 +75,28 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
     return Outcome::answered();
 }
 
+// Runs `action` when the event's present record, which may yet be held, is complete.
+Outcome when_recorded(Worker& worker, CUevent client, Action action) {
+    const EventState* const event = living_event(worker, client);
+    if (event == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    auto wait = [&worker, client, action = std::move(action)] {
+        EventState* const state = worker.objects.event(client);
+        if (state == nullptr) {
+            action(CUDA_ERROR_INVALID_HANDLE);
+            return;
+        }
+        worker.scheduler.when_recorded(*state, action);
+    };
+    if (event->held_record != 0) {
+        worker.scheduler.when_issued(std::move(wait));
+    } else {
+        wait();
+    }
+    return Outcome::answered();
+}
+
 template <class Call>
 Outcome elapsed(Worker& worker, Command& command, codec::Slots<Call>& slots,
                 CUresult (*function)(float*, CUevent, CUevent)) {
@@ -152,26 +174,25 @@ Outcome cuEventQuery(Worker& worker, Command&, codec::Slots<calls::cuEventQuery>
 }
 
 Outcome cuEventSynchronize(Worker& worker, Command& command, codec::Slots<calls::cuEventSynchronize>& slots) {
-    const CUevent client = slots.at<calls::cuEventSynchronize::hEvent>().value;
-    const EventState* event = living_event(worker, client);
-    if (event == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    const auto wait = [&worker, command, client] {
-        EventState* state = worker.objects.event(client);
-        if (state == nullptr) {
-            worker.answer(command, CUDA_ERROR_INVALID_HANDLE, true);
-            return;
-        }
-        worker.scheduler.when_recorded(*state,
-                                       [&worker, command](CUresult result) { worker.answer(command, result, true); });
+    return when_recorded(worker, slots.at<calls::cuEventSynchronize::hEvent>().value,
+                         [&worker, command](CUresult result) { worker.answer(command, result, true); });
+}
+
+Outcome gpEventWatch(Worker& worker, Command&, codec::Slots<calls::gpEventWatch>& slots) {
+    using Call = calls::gpEventWatch;
+    const CUevent client = slots.at<Call::event>().value;
+    const std::uint64_t record = slots.at<Call::record>().value;
+    const auto tell = [&worker, client, record](CUresult result) {
+        worker.send_what_precedes();
+        worker.notify(codec::NoticeType::event_complete,
+                      codec::EventCompleteNotice{codec::to_wire(client), record, result, 0});
     };
-    if (event->held_record != 0) {
-        worker.scheduler.when_issued(wait);
+    if (living_event(worker, client) == nullptr || worker.scheduler.loose() >= Objects::kMaxEvents) {
+        tell(CUDA_ERROR_INVALID_HANDLE);  // then the client asks
     } else {
-        wait();
+        when_recorded(worker, client, tell);
     }
-    return Outcome::answered();
+    return CUDA_SUCCESS;
 }
 
 Outcome cuEventElapsedTime(Worker& worker, Command& command, codec::Slots<calls::cuEventElapsedTime>& slots) {

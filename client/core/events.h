@@ -1,0 +1,59 @@
+// The application's events as the client knows them: whether an event's latest record is complete, so that asking for it
+// needs no round trip.
+//
+// The worker is asked once; from then on it says by itself when a record of that event is complete (a notice, behind all
+// data that the GPU wrote before). A record that a graph makes happens without the client's knowledge: such events are
+// always asked for, and so are those of other processes.
+//
+// Ownership: an event's state lives as long as somebody holds it. Threads: any; note_complete() the receiving thread's.
+// Errors: none.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "protocol/calls/cuda_api.h"
+
+namespace gpupool::client {
+
+struct Event {
+    std::atomic<bool> always_ask{false};
+    std::atomic<bool> queried{false};         // the program asks for this event: its records are watched
+    std::atomic<std::uint64_t> record{0};     // the latest; 0: never recorded
+    std::atomic<std::uint64_t> watched{0};    // the record whose end the worker will tell
+    std::atomic<std::uint64_t> completed{0};  // the latest record that is known to be complete
+
+    // What a query finds without asking: complete, not yet, or that it has to ask.
+    enum class Known { complete, pending, unknown };
+    [[nodiscard]] Known known() const {
+        const std::uint64_t latest = record.load(std::memory_order_acquire);
+        if (always_ask.load(std::memory_order_relaxed)) {
+            return Known::unknown;
+        }
+        if (completed.load(std::memory_order_acquire) == latest) {
+            return Known::complete;  // as one that was never recorded is
+        }
+        return watched.load(std::memory_order_acquire) == latest ? Known::pending : Known::unknown;
+    }
+};
+
+class Events {
+  public:
+    void add(CUevent handle, bool always_ask);
+    bool remove(CUevent handle);
+    // Null when there is none.
+    [[nodiscard]] std::shared_ptr<Event> find(CUevent handle) const;
+    // A graph may record it from now on.
+    void always_ask(CUevent handle);
+    // The worker says how the record ended.
+    void note_complete(CUevent handle, std::uint64_t record, CUresult result);
+
+  private:
+    mutable std::shared_mutex mutex_;
+    std::unordered_map<CUevent, std::shared_ptr<Event>> events_;
+};
+
+}  // namespace gpupool::client
