@@ -34,7 +34,8 @@ struct Divide {
     }
 };
 
-// Of several NaNs a GPU's f64 keeps the last operand's. Said here, since C++ leaves it open which of them arithmetic gives.
+// Of several NaNs a GPU's f64 keeps the last operand's. Said here, since C++ leaves it open which of them arithmetic
+// gives.
 [[gnu::always_inline]] inline float keep_nan(float result, float) {
     return result;  // output() makes it the only one
 }
@@ -48,12 +49,68 @@ template <class F, class T>
     return keep_nan(result, b);
 }
 
+// With .ftz a GPU's result counts as subnormal by its exact value, even where rounding made it the least normal number.
+// Seen in f64, where products of f32 values are exact.
+[[gnu::always_inline]] inline bool is_least_normal(float value) {
+    return (std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU) == 0x00800000U;
+}
+
+template <class F>
+bool was_subnormal(float x, float y) {
+    if constexpr (std::is_same_v<F, Multiply>) return std::fabs(double{x} * double{y}) < 0x1p-126;
+    if constexpr (std::is_same_v<F, Divide>) return std::fabs(double{x}) < std::fabs(double{y}) * 0x1p-126;
+    return false;  // a sum that is subnormal is exact
+}
+// The difference is exact where the sum comes near the least normal number.
+inline bool was_subnormal(float x, float y, float z, float result) {
+    const double sign = std::signbit(result) ? -1 : 1;
+    return sign * (double{x} * double{y}) < 0x1p-126 - sign * double{z};
+}
+
+template <class F, bool Ftz>
+constexpr bool can_round_to_normal = Ftz && (std::is_same_v<F, Multiply> || std::is_same_v<F, Divide>);
+
+// A lane's result before .sat, after .ftz.
+template <class T, class F, bool Ftz>
+T rounded_result(T x, T y, T result) {
+    if constexpr (can_round_to_normal<F, Ftz>) {
+        if (is_least_normal(result) && was_subnormal<F>(x, y)) return std::copysign(T{0}, result);
+    }
+    return result;
+}
+template <class T, bool Ftz>
+T rounded_sum(T x, T y, T z, T result) {
+    if constexpr (Ftz) {
+        if (is_least_normal(result) && was_subnormal(x, y, z, result)) return std::copysign(T{0}, result);
+    }
+    return result;
+}
+
+// All lanes in a loop that vectorises, into `results`; then those that `mend` is about, which is next to never.
+template <class T, class Compute, class Mend, class Finish>
+[[gnu::always_inline]] inline void each_flushed(std::uint32_t exec, Compute compute, Mend mend, Finish finish) {
+    alignas(64) T results[lane_count] = {};
+    T* const r = results;
+    each_lane(exec, [=](std::uint32_t l) { r[l] = compute(l); });
+    const std::uint32_t least = lane_mask([=](std::uint32_t l) { return is_least_normal(r[l]); });
+    for (std::uint32_t rest = least; rest != 0; rest &= rest - 1) {
+        const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
+        r[l] = mend(l, r[l]);
+    }
+    each_lane(exec, [=](std::uint32_t l) { finish(l, r[l]); });
+}
+
 template <class T, class F, Round R, bool Ftz, bool Sat>
 void run_float_binary(Warp& w, const Inst& i) {
     T* d = w.reg<T>(i.d);
     const T* a = w.reg<T>(i.a);
     const T* b = w.reg<T>(i.b);
-    if constexpr (R == Round::nearest) {
+    if constexpr (R == Round::nearest && can_round_to_normal<F, Ftz>) {
+        each_flushed<T>(
+            w.exec, [=](std::uint32_t l) { return F{}(flush(a[l]), flush(b[l])); },
+            [=](std::uint32_t l, T r) { return rounded_result<T, F, Ftz>(flush(a[l]), flush(b[l]), r); },
+            [=](std::uint32_t l, T r) { d[l] = output<T, Ftz, Sat>(r); });
+    } else if constexpr (R == Round::nearest) {
         each_lane(w.exec, [=](std::uint32_t l) {
             const T x = input<T, Ftz>(a[l]), y = input<T, Ftz>(b[l]);
             d[l] = output<T, Ftz, Sat>(with_nan<F>(F{}(x, y), y));
@@ -64,7 +121,7 @@ void run_float_binary(Warp& w, const Inst& i) {
             const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
             const T x = opaque(input<T, Ftz>(a[l]));
             const T y = opaque(input<T, Ftz>(b[l]));
-            d[l] = output<T, Ftz, Sat>(with_nan<F>(opaque(F{}(x, y)), y));
+            d[l] = output<T, Ftz, Sat>(with_nan<F>(rounded_result<T, F, Ftz>(x, y, opaque(F{}(x, y))), y));
         }
     }
 }
@@ -82,7 +139,12 @@ void run_fma(Warp& w, const Inst& i) {
     const T* a = w.reg<T>(i.a);
     const T* b = w.reg<T>(i.b);
     const T* c = w.reg<T>(i.c);
-    if constexpr (R == Round::nearest) {
+    if constexpr (R == Round::nearest && Ftz) {
+        each_flushed<T>(
+            w.exec, [=](std::uint32_t l) { return fused(flush(a[l]), flush(b[l]), flush(c[l])); },
+            [=](std::uint32_t l, T r) { return rounded_sum<T, Ftz>(flush(a[l]), flush(b[l]), flush(c[l]), r); },
+            [=](std::uint32_t l, T r) { d[l] = output<T, Ftz, Sat>(r); });
+    } else if constexpr (R == Round::nearest) {
         each_lane(w.exec, [=](std::uint32_t l) {
             const T x = input<T, Ftz>(a[l]), y = input<T, Ftz>(b[l]), z = input<T, Ftz>(c[l]);
             d[l] = output<T, Ftz, Sat>(keep_nan(keep_nan(fused(x, y, z), y), z));
@@ -94,7 +156,7 @@ void run_fma(Warp& w, const Inst& i) {
             const T x = opaque(input<T, Ftz>(a[l]));
             const T y = opaque(input<T, Ftz>(b[l]));
             const T z = opaque(input<T, Ftz>(c[l]));
-            d[l] = output<T, Ftz, Sat>(keep_nan(keep_nan(opaque(fused(x, y, z)), y), z));
+            d[l] = output<T, Ftz, Sat>(keep_nan(keep_nan(rounded_sum<T, Ftz>(x, y, z, opaque(fused(x, y, z))), y), z));
         }
     }
 }
@@ -117,7 +179,8 @@ void run_rcp(Warp& w, const Inst& i) {
     const ScopedRounding rounding(R);
     for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
         const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
-        d[l] = output<T, Ftz, false>(opaque(T{1} / opaque(input<T, Ftz>(a[l]))));
+        const T x = opaque(input<T, Ftz>(a[l]));
+        d[l] = output<T, Ftz, false>(rounded_result<T, Divide, Ftz>(T{1}, x, opaque(T{1} / x)));
     }
 }
 

@@ -38,8 +38,8 @@ inline double to_double(double f) {
     return f;
 }
 
-// a * b + c of f16 or bf16 values, rounded so that rounding the result once more is as good as rounding the sum itself: to
-// a neighbour with an odd last bit where it is inexact. The product is exact.
+// a * b + c of f16 or bf16 values, rounded so that rounding the result once more is as good as rounding the sum itself:
+// to a neighbour with an odd last bit where it is inexact. The product is exact.
 inline double fused_to_odd(double a, double b, double c) {
     const double product = a * b;
     const double sum = product + c;

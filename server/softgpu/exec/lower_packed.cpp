@@ -26,8 +26,8 @@ std::uint32_t Lowering::computed(std::string_view name, std::initializer_list<st
     return result;
 }
 
-// "fma.rn.ftz.relu.f16x2" as the table's "fma.rn.ftz.f16x2", or else its "fma.rn.f16x2", between what the modifiers that
-// are left do to its inputs and its result.
+// "fma.rn.ftz.relu.f16x2" as the table's "fma.rn.ftz.f16x2", or else its "fma.rn.f16x2", between what the modifiers
+// that are left do to its inputs and its result.
 bool Lowering::lower_half(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     const std::string type(parts.back());

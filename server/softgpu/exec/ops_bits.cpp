@@ -102,8 +102,8 @@ u32 permute_mode(u32 a, u32 b, u32 c) {
     return permute(a, b, selectors[Mode][c & 3]);
 }
 
-// A field's position and length count up to 255: in 32 bits the rest of the operands is not looked at. In 64 bits, where
-// GPUs make the instruction of shifts, all 32 bits of the operands count.
+// A field's position and length count up to 255: in 32 bits the rest of the operands is not looked at. In 64 bits,
+// where GPUs make the instruction of shifts, all 32 bits of the operands count.
 template <class U>
 u32 field_bits(u32 operand) {
     return sizeof(U) == 4 ? operand & 0xFF : operand;

@@ -80,12 +80,12 @@ void test(OpTable& t, std::string_view name, F) {
     t.add({name}, {run_test<T, F>, Slot::pred, {slot_of<T>()}});
 }
 
-#define FLOAT_TESTS(T, name)                                                 \
-    test<T>(t, "testp.finite." name, [](T a) { return std::isfinite(a); });  \
-    test<T>(t, "testp.infinite." name, [](T a) { return std::isinf(a); });   \
-    test<T>(t, "testp.number." name, [](T a) { return !std::isnan(a); });    \
-    test<T>(t, "testp.notanumber." name, [](T a) { return std::isnan(a); }); \
-    /* PTX counts the zeros among the normal numbers. */                     \
+#define FLOAT_TESTS(T, name)                                                          \
+    test<T>(t, "testp.finite." name, [](T a) { return std::isfinite(a); });           \
+    test<T>(t, "testp.infinite." name, [](T a) { return std::isinf(a); });            \
+    test<T>(t, "testp.number." name, [](T a) { return !std::isnan(a); });             \
+    test<T>(t, "testp.notanumber." name, [](T a) { return std::isnan(a); });          \
+    /* PTX counts the zeros among the normal numbers. */                              \
     test<T>(t, "testp.normal." name, [](T a) { return std::isnormal(a) || a == 0; }); \
     test<T>(t, "testp.subnormal." name, [](T a) { return std::fpclassify(a) == FP_SUBNORMAL; });
 

@@ -1,5 +1,5 @@
-// f16, bf16 and their pairs: computed in f64 and rounded to the format, once: sums are exact where they could come near a
-// tie, products always, and an fma is rounded to odd first.
+// f16, bf16 and their pairs: computed in f64 and rounded to the format, once: sums are exact where they could come near
+// a tie, products always, and an fma is rounded to odd first.
 #include "server/softgpu/exec/float_ops.h"
 #include "server/softgpu/exec/half.h"
 
@@ -51,9 +51,10 @@ void half3(OpTable& t, std::initializer_list<std::string_view> one, std::initial
              [](double a, double b, double) { return a - b; });                                                      \
     half2<T>(t, {"mul." n, "mul.rn." n}, {"mul." n "x2", "mul.rn." n "x2"},                                          \
              [](double a, double b, double) { return a * b; });                                                      \
-    half3<T>(t, {"fma.rn." n}, {"fma.rn." n "x2"}, [](double a, double b, double c) { return fused_to_odd(a, b, c); });     \
+    half3<T>(t, {"fma.rn." n}, {"fma.rn." n "x2"},                                                                   \
+             [](double a, double b, double c) { return fused_to_odd(a, b, c); });                                    \
     half3<T>(t, {"fma.rn.relu." n}, {"fma.rn.relu." n "x2"}, [](double a, double b, double c) {                      \
-        const double v = fused_to_odd(a, b, c);                                                                             \
+        const double v = fused_to_odd(a, b, c);                                                                      \
         return v > 0 || v != v ? v : 0.0;                                                                            \
     });                                                                                                              \
     half2<T>(t, {"min." n}, {"min." n "x2"}, [](double a, double b, double) { return choose<false, false>(a, b); }); \
@@ -62,10 +63,9 @@ void half3(OpTable& t, std::initializer_list<std::string_view> one, std::initial
              [](double a, double b, double) { return choose<false, true>(a, b); });                                  \
     half2<T>(t, {"max.NaN." n}, {"max.NaN." n "x2"},                                                                 \
              [](double a, double b, double) { return choose<true, true>(a, b); });                                   \
-    half1<T>(t, {"ex2.approx." n}, {"ex2.approx." n "x2"},            \
-             [](double a, double, double) { return std::exp2(a); });                                                 \
+    half1<T>(t, {"ex2.approx." n}, {"ex2.approx." n "x2"}, [](double a, double, double) { return std::exp2(a); });   \
     half1<T>(t, {"tanh.approx." n}, {"tanh.approx." n "x2"}, [](double a, double, double) { return std::tanh(a); }); \
-    half1<T>(t, {"abs." n}, {"abs." n "x2"}, [](double a, double, double) { return std::fabs(a); }); \
+    half1<T>(t, {"abs." n}, {"abs." n "x2"}, [](double a, double, double) { return std::fabs(a); });                 \
     half1<T>(t, {"neg." n}, {"neg." n "x2"}, [](double a, double, double) { return -a; });
 
 // With .ftz a result counts as subnormal by its exact value, even where rounding would make it the least normal number.

@@ -4,8 +4,9 @@
 //   ptx_differential [--software LIBRARY]     both in this process: natively on the GPU here, and on the software GPU
 //       --native LIBRARY                      libcuda.so.1, or another; `none`: the software GPU alone
 //       --record FILE                         also writes a hash of each result of the GPU's
-//       --against FILE                        also holds the software GPU's results against such a file
-//       --seed N  --inputs N  --programs N    what is tried, and how much; a record is good for the same numbers only
+//       --against FILE                        also holds the software GPU's results against such a file, with its
+//       numbers
+//       --seed N  --inputs N  --programs N    what is tried, and how much
 //       --only TEXT                           only instructions whose line contains it, and no programs
 //       --examples N                          disagreements to show for each instruction
 //       --table                               a row for every instruction in the summary, not only for the odd ones
@@ -33,6 +34,7 @@ struct Options {
     std::string native = "libcuda.so.1", software, record, against, only, dump;
     std::uint64_t seed = 1;
     unsigned inputs = 2048, programs = 100, examples = 3;
+    unsigned recorded_programs = 0;  // how many of the first a record holds
     bool table = false;
 };
 
@@ -44,6 +46,13 @@ struct Row {
 
 constexpr unsigned kernels_of_a_module = 24;
 constexpr unsigned threads_of_a_program = 256;
+
+// Random numbers of neighbouring seeds are the same ones shifted by one, so that programs do not take neighbours.
+enum class Use : std::uint64_t { text, inputs };
+std::uint64_t program_seed(const Options& options, unsigned number, Use use) {
+    const std::uint64_t parts[] = {options.seed, number, static_cast<std::uint64_t>(use)};
+    return hash_bytes(parts, sizeof parts);
+}
 
 std::string hexadecimal(std::uint64_t value, Kind kind) {
     char text[32];
@@ -183,11 +192,14 @@ class Test {
         std::ifstream file(options_.against);
         std::string line, settings;
         std::getline(file, settings);
-        if (settings != settings_line()) {
-            fprintf(stderr, "%s was recorded with other settings: '%s', not '%s'\n", options_.against.c_str(),
-                    settings.c_str(), settings_line().c_str());
+        unsigned long long seed = 0;
+        if (sscanf(settings.c_str(), "seed %llu inputs %u programs %u", &seed, &options_.inputs,
+                   &options_.recorded_programs) != 3) {
+            fprintf(stderr, "%s is no record of this test\n", options_.against.c_str());
             exit(2);
         }
+        options_.seed = seed;
+        options_.programs = std::max(options_.programs, options_.recorded_programs);
         while (std::getline(file, line)) expected_[line.substr(17)] = std::stoull(line.substr(0, 16), nullptr, 16);
     }
 
@@ -197,9 +209,9 @@ class Test {
     }
 
     void try_program(unsigned number) {
-        const Program program = random_program(options_.seed * 1'000'003 + number, instructions_);
+        const Program program = random_program(program_seed(options_, number, Use::text), instructions_);
         const std::string what = "program " + std::to_string(number);
-        Random random(options_.seed * 7'000'003 + number);
+        Random random(program_seed(options_, number, Use::inputs));
         std::vector<std::uint64_t> in;
         for (unsigned i = 0; i < threads_of_a_program; ++i) {
             for (const Kind kind : program.registers) in.push_back(random_value(kind, random));
@@ -213,8 +225,9 @@ class Test {
         if (!native_error.empty()) row.refused.push_back(what + "  natively: " + native_error);
         if (!software_error.empty()) row.refused.push_back(what + "  by the software GPU: " + software_error);
         if (!native_error.empty() || !software_error.empty()) return;
-        hold(what, native_ ? std::optional(hash_bytes(theirs.data(), words * 8)) : std::nullopt,
-             hash_bytes(ours.data(), words * 8), row);
+        if (options_.against.empty() || number < options_.recorded_programs)
+            hold(what, native_ ? std::optional(hash_bytes(theirs.data(), words * 8)) : std::nullopt,
+                 hash_bytes(ours.data(), words * 8), row);
         row.compared += threads_of_a_program;
         for (unsigned i = 0; i < threads_of_a_program && native_; ++i) {
             const std::size_t registers = program.registers.size(), at = std::size_t{i} * program.most_records * 2;
@@ -303,7 +316,7 @@ int dump(const Options& options) {
             << instruction_kernel("k0", instructions[i]);
     for (unsigned i = 0; i < options.programs; ++i)
         std::ofstream(options.dump + "/program" + std::to_string(i) + ".ptx")
-            << random_program(options.seed * 1'000'003 + i, instructions).text;
+            << random_program(program_seed(options, i, Use::text), instructions).text;
     return 0;
 }
 
