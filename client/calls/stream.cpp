@@ -410,8 +410,17 @@ CUresult cuEventQuery(CUevent hEvent) {
 }
 
 CUresult cuEventSynchronize(CUevent hEvent) {
-    const CUresult result = check_event_question(hEvent);
-    return result != CUDA_SUCCESS ? result : remote<calls::cuEventSynchronize>(hEvent);
+    CUresult result = check_event_question(hEvent);
+    const std::shared_ptr<Event> event = this_session().events.find(hEvent);
+    if (result != CUDA_SUCCESS || event == nullptr) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_HANDLE;
+    }
+    const std::uint64_t latest = event->record.load(std::memory_order_acquire);
+    result = remote<calls::cuEventSynchronize>(hEvent);
+    if (result == CUDA_SUCCESS) {
+        this_session().events.note_complete(hEvent, latest, result);
+    }
+    return result;
 }
 
 CUresult cuEventElapsedTime(float* pMilliseconds, CUevent hStart, CUevent hEnd) {

@@ -21,8 +21,9 @@ struct ContextState;
 // Runs when an event has completed; the result is the driver's word on it.
 using Action = std::function<void(CUresult)>;
 
-// What an action does for the client. Data that the GPU has written goes before whatever says that work is complete.
-enum class Effect { answers, sends_data };
+// What an action does for the client. Data that the GPU has written goes before whatever says that work is complete, and
+// what the client wants to know of single events before whatever it waited for.
+enum class Effect { sends_data, tells_of_event, answers };
 
 struct Completion {
     CUevent event = nullptr;

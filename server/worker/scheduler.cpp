@@ -260,7 +260,7 @@ bool Scheduler::poll_stream(StreamState& stream) {
             --data_outstanding_;
             action(result);
         } else if (action) {
-            found_.push_back({&stream, std::move(action), result});
+            note_found(&stream, std::move(action), effect, result);
         }
     }
     return moved;
@@ -286,16 +286,43 @@ bool Scheduler::poll_loose() {
             }
         }
         moved = true;
-        found_.push_back({nullptr, std::move(done.action), result});
+        note_found(nullptr, std::move(done.action), done.effect, result);
     }
     return moved;
 }
 
+void Scheduler::note_found(const StreamState* stream, Action action, Effect effect, CUresult result) {
+    found_.push_back({stream, std::move(action), effect, result, -1});
+}
+
+// What precedes something found complete is complete too, so that the next pass finds it: data first, then, with its own
+// data before it, what is told of events.
+bool Scheduler::run_found() {
+    std::vector<Found> due;
+    for (Found& found : found_) {
+        if (found.passes_left < 0) {
+            found.passes_left = found.effect == Effect::answers && tellings_outstanding_ != 0 ? 2
+                                : data_outstanding_ != 0                                      ? 1
+                                                                                              : 0;
+        } else {
+            --found.passes_left;
+        }
+    }
+    const auto rest = std::stable_partition(found_.begin(), found_.end(),
+                                            [](const Found& found) { return found.passes_left == 0; });
+    due.assign(std::make_move_iterator(found_.begin()), std::make_move_iterator(rest));
+    found_.erase(found_.begin(), rest);
+    std::stable_partition(due.begin(), due.end(),
+                          [](const Found& found) { return found.effect == Effect::tells_of_event; });
+    for (const Found& found : due) {
+        tellings_outstanding_ -= found.effect == Effect::tells_of_event ? 1 : 0;
+        found.action(found.result);
+    }
+    return !due.empty();
+}
+
 bool Scheduler::poll() {
-    // Of what the last poll found complete: all data that precedes it is found by this one.
-    std::vector<Found> answers = std::move(found_);
-    found_.clear();
-    bool moved = !answers.empty();
+    bool moved = !found_.empty();
     for (std::size_t i = 0; i < busy_.size();) {
         StreamState& stream = *busy_[i];
         moved = poll_stream(stream) || moved;
@@ -310,14 +337,7 @@ bool Scheduler::poll() {
         }
     }
     moved = poll_loose() || moved;
-    if (data_outstanding_ == 0) {  // then there is none that could precede these
-        answers.insert(answers.end(), std::make_move_iterator(found_.begin()), std::make_move_iterator(found_.end()));
-        found_.clear();
-    }
-    for (const Found& found : answers) {
-        found.action(found.result);
-    }
-    return moved;
+    return (!found_.empty() && run_found()) || moved;
 }
 
 bool Scheduler::awaited() const {
@@ -351,9 +371,10 @@ void Scheduler::when_all_complete(ContextState& context, bool blocking_only, Act
     group->end(CUDA_SUCCESS);
 }
 
-void Scheduler::when_recorded(EventState& event, Action action) {
+void Scheduler::when_recorded(EventState& event, Action action, Effect effect) {
     ++event.waiters;
-    loose_.push_back({&event, event.driver, std::move(action)});
+    tellings_outstanding_ += effect == Effect::tells_of_event ? 1 : 0;
+    loose_.push_back({&event, event.driver, std::move(action), effect});
 }
 
 void Scheduler::detach(EventState& event) {

@@ -76,18 +76,18 @@ class Scheduler {
         when_all_complete(context, true, std::move(action));
     }
     // Runs `action` when the event's present record is complete.
-    void when_recorded(EventState& event, Action action);
+    void when_recorded(EventState& event, Action action, Effect effect = Effect::answers);
     // Runs `action` when every operation that is held now has been issued.
     void when_issued(std::function<void()> action);
 
     // Records an event of ours behind what was issued to `stream`; `action` runs when it completes.
     // What is complete is found by asking stream after stream, so that one may be seen complete before another that it
-    // waited for: actions that answer run when all data that precedes them has been sent.
+    // waited for: an action runs when all data that precedes it has been sent and all events that precede it were told.
     void mark(StreamState& stream, Action action, std::uint32_t credit = 0, Effect effect = Effect::answers);
 
-    // Before the client is told that something is complete by other ways than an action: sends the data that precedes.
-    void send_complete_data() {
-        if (data_outstanding_ != 0) {
+    // Before the client learns by other ways than an action that something is complete: the same for all that precedes.
+    void settle() {
+        for (int pass = 0; pass < kMostPasses && (data_outstanding_ != 0 || tellings_outstanding_ != 0); ++pass) {
             poll();
         }
     }
@@ -115,13 +115,17 @@ class Scheduler {
         EventState* state;  // null once the application destroyed it
         CUevent event;
         Action action;
+        Effect effect;
     };
     // Complete, its action yet to run.
     struct Found {
         const StreamState* stream;  // null for an event's
         Action action;
+        Effect effect;
         CUresult result;
+        int passes_left = 0;  // of poll(), until everything that precedes it has been found
     };
+    static constexpr int kMostPasses = 3;
     struct AfterIssue {
         std::uint64_t up_to;
         std::function<void()> action;
@@ -134,6 +138,8 @@ class Scheduler {
     void list(StreamState& stream);
     bool poll_stream(StreamState& stream);
     bool poll_loose();
+    void note_found(const StreamState* stream, Action action, Effect effect, CUresult result);
+    bool run_found();
     bool run_after_issue();
     CUresult new_event(ContextState& context, CUevent& event);
 
@@ -146,7 +152,8 @@ class Scheduler {
     std::vector<StreamState*> busy_;          // with something held or to be polled
     std::vector<LooseEvent> loose_;
     std::vector<Found> found_;
-    std::size_t data_outstanding_ = 0;  // completions that send data
+    std::size_t data_outstanding_ = 0;      // completions that send data
+    std::size_t tellings_outstanding_ = 0;  // of events, found or not
     std::deque<AfterIssue> after_issue_;
 };
 

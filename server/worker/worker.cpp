@@ -95,7 +95,10 @@ void Worker::loop() {
         moved = scheduler.run_held() || moved;
         moved = scheduler.poll() || moved;
         moved = graph_turns.poll() || moved;
-        moved = host_mirrors.watch([this](auto record) { send_host_change(record); }) || moved;
+        moved = host_mirrors.watch([this](auto record) {
+            scheduler.settle();  // what was complete when the GPU wrote this
+            send_host_change(record);
+        }) || moved;
         channel_->nudge();
         if (moved) {
             idle_since.reset();

@@ -181,6 +181,15 @@ void query_again(const Words& words, const Kernels& kernels) {
     DRIVER_OK(kernels.release(releasing, words));
     DRIVER_OK(cuEventSynchronize(event));
     check_result(cuEventQuery(event), CUDA_SUCCESS, "after the wait for it");
+    unsigned late = 0;
+    for (unsigned round = 0; round < rounds; round++) {
+        DRIVER_OK(cuMemsetD32Async(words.log(), round, 1, stream));
+        DRIVER_OK(cuEventRecord(event, stream));
+        (void)cuEventQuery(event);
+        DRIVER_OK(cuStreamSynchronize(stream));
+        late += cuEventQuery(event) == CUDA_SUCCESS ? 0 : 1;
+    }
+    check(late == 0, "%u of %u times an event was not complete although its stream was", late, rounds);
     DRIVER_OK(cuMemFreeHost(seen));
     for (const CUevent each : {event, copied}) {
         DRIVER_OK(cuEventDestroy(each));

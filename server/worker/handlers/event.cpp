@@ -76,18 +76,18 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
 }
 
 // Runs `action` when the event's present record, which may yet be held, is complete.
-Outcome when_recorded(Worker& worker, CUevent client, Action action) {
+Outcome when_recorded(Worker& worker, CUevent client, Action action, Effect effect) {
     const EventState* const event = living_event(worker, client);
     if (event == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    auto wait = [&worker, client, action = std::move(action)] {
+    auto wait = [&worker, client, action = std::move(action), effect] {
         EventState* const state = worker.objects.event(client);
         if (state == nullptr) {
             action(CUDA_ERROR_INVALID_HANDLE);
             return;
         }
-        worker.scheduler.when_recorded(*state, action);
+        worker.scheduler.when_recorded(*state, action, effect);
     };
     if (event->held_record != 0) {
         worker.scheduler.when_issued(std::move(wait));
@@ -168,14 +168,15 @@ Outcome cuEventQuery(Worker& worker, Command&, codec::Slots<calls::cuEventQuery>
     worker.scheduler.enter(event->context);
     const CUresult result = driver::call(worker.api.cuEventQuery, event->driver);
     if (result == CUDA_SUCCESS) {
-        worker.scheduler.send_complete_data();
+        worker.scheduler.settle();
     }
     return result;
 }
 
 Outcome cuEventSynchronize(Worker& worker, Command& command, codec::Slots<calls::cuEventSynchronize>& slots) {
     return when_recorded(worker, slots.at<calls::cuEventSynchronize::hEvent>().value,
-                         [&worker, command](CUresult result) { worker.answer(command, result, true); });
+                         [&worker, command](CUresult result) { worker.answer(command, result, true); },
+                         Effect::answers);
 }
 
 Outcome gpEventWatch(Worker& worker, Command&, codec::Slots<calls::gpEventWatch>& slots) {
@@ -190,7 +191,7 @@ Outcome gpEventWatch(Worker& worker, Command&, codec::Slots<calls::gpEventWatch>
     if (living_event(worker, client) == nullptr || worker.scheduler.loose() >= Objects::kMaxEvents) {
         tell(CUDA_ERROR_INVALID_HANDLE);  // then the client asks
     } else {
-        when_recorded(worker, client, tell);
+        when_recorded(worker, client, tell, Effect::tells_of_event);
     }
     return CUDA_SUCCESS;
 }

@@ -102,7 +102,7 @@ Outcome cuStreamQuery(Worker& worker, Command& command, codec::Slots<calls::cuSt
     worker.scheduler.enter(stream->context);
     result = driver::call(worker.api.cuStreamQuery, stream->driver);
     if (result == CUDA_SUCCESS) {
-        worker.scheduler.send_complete_data();
+        worker.scheduler.settle();
     }
     return result;
 }

@@ -133,7 +133,7 @@ TEST_F(SchedulerTest, DataGoesBeforeTheAnswerOfAnotherStreamThatWaitedForIt) {
     event.driver = fake.recorded_event(second.driver);
     scheduler.mark(first, note("data"), 0, worker::Effect::sends_data);
     scheduler.mark(second, note("answer"));
-    scheduler.when_recorded(event, note("event"));
+    scheduler.when_recorded(event, note("event"), worker::Effect::tells_of_event);
     fake.before_query = [&](CUstream stream) {
         if (stream == second.driver) {
             fake.complete(first.driver);
@@ -143,8 +143,24 @@ TEST_F(SchedulerTest, DataGoesBeforeTheAnswerOfAnotherStreamThatWaitedForIt) {
     EXPECT_TRUE(scheduler.poll());
     EXPECT_TRUE(scheduler.waiting());
     scheduler.poll();
-    EXPECT_EQ(log, (Log{"data", "answer", "event"}));
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"data", "event", "answer"}));
     EXPECT_FALSE(scheduler.waiting());
+}
+
+// A stream's end is seen before that of an event on it, which was asked early.
+TEST_F(SchedulerTest, EventsAreToldBeforeTheAnswerOfTheirStream) {
+    StreamState& stream = add_stream(1);
+    worker::EventState event;
+    event.driver = fake.recorded_event(stream.driver);
+    scheduler.mark(stream, note("answer"));
+    scheduler.when_recorded(event, note("event"), worker::Effect::tells_of_event);
+    fake.complete(stream.driver);
+    scheduler.settle();
+    EXPECT_EQ(log, Log{"event"});
+    scheduler.poll();
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"event", "answer"}));
 }
 
 TEST_F(SchedulerTest, WhatWasFoundCompleteIsToldWhenItsStreamIsForgotten) {
