@@ -8,9 +8,9 @@
 #       Sources include what they share by its path in the source tree.
 #       Its path is the target's property GPUPOOL_PROGRAM.
 #
-# CUDA 12: NVIDIA publishes no nvcc 12 on PyPI, only its runtime and headers. Unless a toolkit 12 is installed, programs
-# for 12 are compiled by nvcc 13.0 against CUDA 12's own runtime headers and linked with CUDA 12's libcudart, static or
-# shared: the runtime, its start-up and its private driver tables are 12's, the device code and its container are 13.0's.
+# CUDA 12 is an installed toolkit, or what scripts/install-dependencies puts together: nvcc 12.4 with its headers and its
+# shared libcudart (.deps/nvcc12), and the static libcudart of 12.9 (.deps/cuda12), since that of 12.4 is not to be had
+# alone. Where either is missing there are no programs for 12.
 
 set(GPUPOOL_CUDA13_ROOT "" CACHE PATH "A CUDA 13.0 toolkit (bin/nvcc, include/cuda.h); empty: look for one")
 set(GPUPOOL_CUDA12_ROOT "" CACHE PATH "A CUDA 12 toolkit, or only its include and lib; empty: look for one")
@@ -76,11 +76,19 @@ else()
 endif()
 
 set(GPUPOOL_CUDA13 "${_cuda13}")
-set(GPUPOOL_CUDA12 "${_cuda12}")  # empty: programs with TOOLKIT 12 cannot be built
+set(GPUPOOL_CUDA12 "${_cuda12}")
 set(GPUPOOL_NVCC13 "${_cuda13}/bin/nvcc")
-set(GPUPOOL_NVCC12 "${GPUPOOL_NVCC13}")
-if(EXISTS "${_cuda12}/bin/nvcc")
-  set(GPUPOOL_NVCC12 "${_cuda12}/bin/nvcc")
+set(GPUPOOL_NVCC12 "")  # empty: programs with TOOLKIT 12 cannot be built
+foreach(root IN ITEMS "${_cuda12}" "${CMAKE_SOURCE_DIR}/.deps/nvcc12")
+  if(_cuda12 AND NOT GPUPOOL_NVCC12 AND EXISTS "${root}/bin/nvcc")
+    set(GPUPOOL_NVCC12 "${root}/bin/nvcc")
+    set(GPUPOOL_NVCC12_ROOT "${root}")
+  endif()
+endforeach()
+if(GPUPOOL_NVCC12)
+  message(STATUS "nvcc 12: ${GPUPOOL_NVCC12}")
+else()
+  message(STATUS "nvcc 12: none; no programs are built with it")
 endif()
 
 add_library(gpupool_cuda_headers INTERFACE)
@@ -114,13 +122,17 @@ function(gpupool_cuda_program name)
     message(FATAL_ERROR "gpupool_cuda_program(${name}): SOURCES, CUDART static|shared, TOOLKIT 12|13")
   endif()
   set(root "${GPUPOOL_CUDA${ARG_TOOLKIT}}")
-  if(NOT root)
+  set(shared_root "${root}")
+  if(ARG_TOOLKIT EQUAL 12)
+    set(shared_root "${GPUPOOL_NVCC12_ROOT}")
+  endif()
+  if(NOT root OR NOT shared_root)
     message(FATAL_ERROR "gpupool_cuda_program(${name}): no CUDA ${ARG_TOOLKIT}: run scripts/install-dependencies")
   endif()
 
-  # The library by its path: packages from PyPI have no libcudart.so link, and nvcc 13 must not choose its own for 12.
+  # The library by its path: packages from PyPI have no libcudart.so link.
   file(GLOB static_library "${root}/lib*/libcudart_static.a")
-  file(GLOB shared_library "${root}/lib*/libcudart.so.1[23]")
+  file(GLOB shared_library "${shared_root}/lib*/libcudart.so.1[23]")
   list(GET static_library 0 static_library)
   list(GET shared_library 0 shared_library)
   if(ARG_CUDART STREQUAL "static")
@@ -128,10 +140,6 @@ function(gpupool_cuda_program name)
   else()
     get_filename_component(folder "${shared_library}" DIRECTORY)
     set(cudart -Xlinker "${shared_library}" -Xlinker -rpath -Xlinker "${folder}")
-  endif()
-  set(include)
-  if(ARG_TOOLKIT EQUAL 12 AND GPUPOOL_NVCC12 STREQUAL GPUPOOL_NVCC13)
-    set(include "-I${root}/include")
   endif()
 
   # Compiled and linked apart: the compiler cache then serves every preset, since programs are the same in all of them.
@@ -145,7 +153,7 @@ function(gpupool_cuda_program name)
     add_custom_command(
       OUTPUT "${object}"
       COMMAND ${CMAKE_COMMAND} -E make_directory "${CMAKE_BINARY_DIR}/cuda/objects/${name}"
-      COMMAND ${CCACHE_PROGRAM} ${nvcc} ${include} "-I${CMAKE_SOURCE_DIR}" ${ARG_OPTIONS} -c "${source}" -o "${object}"
+      COMMAND ${CCACHE_PROGRAM} ${nvcc} "-I${CMAKE_SOURCE_DIR}" ${ARG_OPTIONS} -c "${source}" -o "${object}"
               -MD -MF "${object}.d" -MT "${object}"
       DEPENDS "${source}" ${ARG_DEPENDS}
       DEPFILE "${object}.d"

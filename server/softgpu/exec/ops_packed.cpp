@@ -108,8 +108,9 @@ u32 scalar_video(const VideoForm& form, u32 a, u32 b, u32 c) {
     s64 value =
         primary(form, selected(a, form.select[0], form.is_signed[1]), selected(b, form.select[1], form.is_signed[2]));
     if (form.operation == 9) {
-        // GPUs take c as signed, and shift arithmetically, even where PTX calls everything unsigned.
-        value += s64{static_cast<s32>(c)};
+        // Before a shift GPUs take c as signed even where PTX calls everything unsigned.
+        const bool is_signed = form.is_signed[0] || (form.shift != 0 && !form.saturate);
+        value += is_signed ? s64{static_cast<s32>(c)} : s64{c};
         value >>= form.shift;
     }
     // A sum of what PTX calls unsigned is not saturated by GPUs.

@@ -102,6 +102,36 @@ TEST_F(PtxBreadthTest, PackedAndVideoInstructions) {
     EXPECT_EQ(0x1234FF00U, out[5]);
 }
 
+// What an H200 gave where PTX leaves a choice: the bits of NaNs, and .ftz where rounding ends at the least normal
+// number.
+TEST_F(PtxBreadthTest, ResultsThatPtxLeavesOpenAreAnH200s) {
+    const struct {
+        const char* instruction;  // leaves its result in %rd0
+        unsigned long long expected;
+    } rows[] = {
+        {"add.rn.f64 %rd0, 0dfff3a27ae208db6e, 0dffff8e7f83bd3f30;", 0xffff8e7f83bd3f30},
+        {"sub.rp.f64 %rd0, 0dfff9967180bcc467, 0d7ff0000000000001;", 0x7ff8000000000001},
+        {"mul.rn.f64 %rd0, 0dfff3946d3370ff6b, 0d7ff8000000000000;", 0x7ff8000000000000},
+        {"fma.rz.f64 %rd0, 0dfffe15ac2af1d7e0, 0d21160a0c8e120000, 0d7ff0000000000001;", 0x7ff8000000000001},
+        {"min.f64 %rd0, 0dfff0000000000001, 0d7ff0000000000001;", 0x7ff8000000000001},
+        {"neg.f64 %rd0, 0dfff0000000000001;", 0xfff8000000000001},
+        {"neg.f32 %r0, 0fffc00000; mov.b64 %rd0, {%r0, 0};", 0x7fffffff},
+        {"mov.b16 %h0, 0x7c01; neg.f16 %h0, %h0; cvt.u64.u16 %rd0, %h0;", 0x7fff},
+        {"cvt.rz.f16.f64 %h0, 0d7ff0404912a6160b; cvt.u64.u16 %rd0, %h0;", 0x7e10},
+        {"cvt.rm.f32.f64 %r0, 0dfff0000000000001; mov.b64 %rd0, {%r0, 0};", 0xffc00000},
+        {"cvt.ftz.f64.f32 %rd0, 0fffeff52c;", 0x7fffffffe0000000},
+        {"mov.b16 %h0, 0x7f81; cvt.f32.bf16 %r0, %h0; mov.b64 %rd0, {%r0, 0};", 0x7f810000},
+        {"cvt.rni.s32.f64 %r0, 0dfff8000000000000; mov.b64 %rd0, {%r0, 0};", 0x80000000},
+        {"rcp.rp.ftz.f32 %r0, 0f7e800001; mov.b64 %rd0, {%r0, 0};", 0},
+        {"mov.b16 %h0, 0xbbff; mov.b16 %h1, 0x0400; mul.ftz.f16 %h0, %h0, %h1; cvt.u64.u16 %rd0, %h0;", 0x8000},
+    };
+    std::string body;
+    for (std::size_t i = 0; i < std::size(rows); ++i)
+        body += std::string(rows[i].instruction) + " st.global.b64 [%out+" + std::to_string(8 * i) + "], %rd0;\n";
+    const auto out = run<unsigned long long>(body, 1, std::size(rows), std::vector<int>(1));
+    for (std::size_t i = 0; i < std::size(rows); ++i) EXPECT_EQ(rows[i].expected, out[i]) << rows[i].instruction;
+}
+
 TEST_F(PtxBreadthTest, HalfPrecisionModifiersAndNarrowFormats) {
     // -2 and 0.5 as f16; the smallest subnormal; 1/3 and 1000 as f32.
     const auto out = run<unsigned>(
