@@ -286,6 +286,7 @@ bool Scheduler::poll_loose() {
             }
         }
         moved = true;
+        events_awaited_ -= done.effect == Effect::answers ? 1 : 0;
         note_found(nullptr, std::move(done.action), done.effect, result);
     }
     return moved;
@@ -321,7 +322,7 @@ bool Scheduler::run_found() {
     return !due.empty();
 }
 
-bool Scheduler::poll() {
+bool Scheduler::poll(bool thorough) {
     bool moved = !found_.empty();
     for (std::size_t i = 0; i < busy_.size();) {
         StreamState& stream = *busy_[i];
@@ -336,7 +337,14 @@ bool Scheduler::poll() {
             ++i;
         }
     }
-    moved = poll_loose() || moved;
+    // An answer that was found must not go before what is told of events that were complete by then.
+    if (!loose_.empty()) {
+        const auto now = std::chrono::steady_clock::now();
+        if (thorough || events_awaited_ != 0 || !found_.empty() || now - loose_polled_ >= kLooseEvery) {
+            loose_polled_ = now;
+            moved = poll_loose() || moved;
+        }
+    }
     return (!found_.empty() && run_found()) || moved;
 }
 
@@ -374,6 +382,7 @@ void Scheduler::when_all_complete(ContextState& context, bool blocking_only, Act
 void Scheduler::when_recorded(EventState& event, Action action, Effect effect) {
     ++event.waiters;
     tellings_outstanding_ += effect == Effect::tells_of_event ? 1 : 0;
+    events_awaited_ += effect == Effect::answers ? 1 : 0;
     loose_.push_back({&event, event.driver, std::move(action), effect});
 }
 

@@ -12,6 +12,7 @@
 // Ownership: held operations belong to their stream. Threads: the dispatcher's alone.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -88,14 +89,15 @@ class Scheduler {
     // Before the client learns by other ways than an action that something is complete: the same for all that precedes.
     void settle() {
         for (int pass = 0; pass < kMostPasses && (data_outstanding_ != 0 || tellings_outstanding_ != 0); ++pass) {
-            poll();
+            poll(true);
         }
     }
 
     // Issues what has become possible; true when anything moved.
     bool run_held();
-    // Looks at the driver; true when anything completed.
-    bool poll();
+    // Looks at the driver; true when anything completed. Events that nobody waits for, which there may be many of, are
+    // looked at now and then only, unless the look is `thorough`.
+    bool poll(bool thorough = false);
     [[nodiscard]] bool waiting() const { return !busy_.empty() || !loose_.empty() || !found_.empty(); }
     // Events that somebody waits for.
     [[nodiscard]] std::size_t loose() const { return loose_.size(); }
@@ -126,6 +128,7 @@ class Scheduler {
         int passes_left = 0;  // of poll(), until everything that precedes it has been found
     };
     static constexpr int kMostPasses = 3;
+    static constexpr std::chrono::microseconds kLooseEvery{20};
     struct AfterIssue {
         std::uint64_t up_to;
         std::function<void()> action;
@@ -154,6 +157,8 @@ class Scheduler {
     std::vector<Found> found_;
     std::size_t data_outstanding_ = 0;      // completions that send data
     std::size_t tellings_outstanding_ = 0;  // of events, found or not
+    std::size_t events_awaited_ = 0;        // entries of loose_ that somebody waits for
+    std::chrono::steady_clock::time_point loose_polled_{};
     std::deque<AfterIssue> after_issue_;
 };
 
