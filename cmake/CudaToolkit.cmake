@@ -161,6 +161,20 @@ function(gpupool_cuda_program name)
       VERBATIM)
     list(APPEND objects "${object}")
   endforeach()
+  # Without a runtime nvcc links no device code by itself.
+  if("-rdc=true" IN_LIST ARG_OPTIONS)
+    file(GLOB device_runtime "${root}/lib*/libcudadevrt.a")
+    list(GET device_runtime 0 device_runtime)
+    set(linked "${CMAKE_BINARY_DIR}/cuda/objects/${name}/device_link.o")
+    add_custom_command(
+      OUTPUT "${linked}"
+      COMMAND ${nvcc} ${ARG_OPTIONS} -dlink ${objects} "${device_runtime}" -o "${linked}"
+      DEPENDS ${objects}
+      COMMENT "Linking the device code of ${name}"
+      VERBATIM)
+    list(APPEND objects "${linked}")
+    list(PREPEND cudart -Xlinker "${device_runtime}")
+  endif()
   add_custom_command(
     OUTPUT "${program}"
     COMMAND ${nvcc} ${ARG_OPTIONS} --cudart none ${objects} -o "${program}" ${cudart}

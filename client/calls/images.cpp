@@ -11,41 +11,83 @@
 
 namespace gpupool::client {
 
+namespace {
+
+fatbin::ComputeCapability capability_of(const Device& device) {
+    int major = 0, minor = 0;
+    device.attributes.get(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major);
+    device.attributes.get(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor);
+    return {static_cast<std::uint32_t>(major), static_cast<std::uint32_t>(minor)};
+}
+
+struct Chosen {
+    std::vector<fatbin::Entry> entries;
+    bool every_device_has_one = true;
+};
+
+Result<Chosen> choose(const Session& s, fatbin::Bytes container, fatbin::Preference preference) {
+    Result<std::vector<fatbin::Entry>> entries = fatbin::container_entries(container);
+    if (!entries) {
+        return entries.error();
+    }
+    Chosen chosen;
+    for (const Device& device : s.devices.devices) {
+        const std::vector<fatbin::Entry> fitting = fatbin::select(*entries, capability_of(device), preference);
+        chosen.every_device_has_one = chosen.every_device_has_one && !fitting.empty();
+        for (const fatbin::Entry& entry : fitting) {
+            const bool there =
+                std::any_of(chosen.entries.begin(), chosen.entries.end(), [&](const fatbin::Entry& other) {
+                    return other.whole.data() == entry.whole.data();
+                });
+            if (!there) {
+                chosen.entries.push_back(entry);
+            }
+        }
+    }
+    return chosen;
+}
+
+}  // namespace
+
 Result<std::vector<std::byte>> portable_image(const Session& s, const void* image) {
     Result<fatbin::Image> whole = fatbin::inspect_trusted(image);
     if (!whole) {
         return whole.error();
     }
-    const auto all = [&] { return std::vector<std::byte>(whole->bytes.begin(), whole->bytes.end()); };
+    const auto all = [](fatbin::Bytes bytes) { return std::vector<std::byte>(bytes.begin(), bytes.end()); };
     if (whole->form == fatbin::Form::cubin || whole->form == fatbin::Form::ptx) {
-        return all();
+        return all(whole->bytes);
     }
-    Result<std::vector<fatbin::Entry>> entries = fatbin::container_entries(whole->bytes);
-    if (!entries) {
-        return entries.error();
-    }
-    std::vector<fatbin::Entry> chosen;
-    for (const Device& device : s.devices.devices) {
-        fatbin::ComputeCapability capability;
-        int major = 0, minor = 0;
-        device.attributes.get(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major);
-        device.attributes.get(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor);
-        capability.major = static_cast<std::uint32_t>(major);
-        capability.minor = static_cast<std::uint32_t>(minor);
-        const auto preference = s.devices.software || std::getenv("CUDA_FORCE_PTX_JIT") != nullptr
-                                    ? fatbin::Preference::ptx_only
-                                    : fatbin::Preference::as_driver;
-        for (const fatbin::Entry& entry : fatbin::select(*entries, capability, preference)) {
-            const bool there = std::any_of(chosen.begin(), chosen.end(), [&](const fatbin::Entry& other) {
-                return other.whole.data() == entry.whole.data();
-            });
-            if (!there) {
-                chosen.push_back(entry);
-            }
-        }
+    const auto preference = s.devices.software || std::getenv("CUDA_FORCE_PTX_JIT") != nullptr
+                                ? fatbin::Preference::ptx_only
+                                : fatbin::Preference::as_driver;
+    Result<Chosen> chosen = choose(s, whole->bytes, preference);
+    if (!chosen) {
+        return chosen.error();
     }
     // Nothing fits: the server's driver is to say so, in its own words.
-    return chosen.empty() ? Result<std::vector<std::byte>>(all()) : fatbin::repack(chosen);
+    Result<std::vector<std::byte>> result =
+        chosen->entries.empty() && whole->prelinked.empty() ? all(whole->bytes) : fatbin::repack(chosen->entries);
+    if (!result || chosen->every_device_has_one) {
+        return result;
+    }
+    // What is left to be linked where it is loaded.
+    for (const fatbin::Bytes part : whole->prelinked) {
+        Result<Chosen> of_part = choose(s, part, preference);
+        if (of_part && of_part->entries.empty()) {
+            of_part = choose(s, part, fatbin::Preference::as_driver);
+        }
+        if (!of_part) {
+            return of_part.error();
+        }
+        Result<std::vector<std::byte>> packed =
+            of_part->entries.empty() ? all(part) : fatbin::repack(of_part->entries);
+        if (!packed) {
+            return packed.error();
+        }
+        result->insert(result->end(), packed->begin(), packed->end());
+    }
+    return result;
 }
 
 CUresult send_image(std::span<const std::byte> image, ImageHash& hash) {

@@ -13,7 +13,8 @@
 
 namespace gpupool::client {
 
-// What has to travel of an image: the entries that the session's devices can use.
+// What has to travel of an image: the entries that the session's devices can use. Behind it follow, one after the
+// other, the containers that are yet to be linked (separate compilation), where a device needs them.
 Result<std::vector<std::byte>> portable_image(const Session& s, const void* image);
 
 // The image is on the server afterwards, under `hash`.

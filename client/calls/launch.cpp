@@ -52,6 +52,31 @@ CUresult check_function(const FunctionAttributes::OnDevice& function, const Laun
     return CUDA_SUCCESS;
 }
 
+bool is_cooperative(const LaunchShape& shape, const CUlaunchAttribute* attributes, unsigned count) {
+    bool cooperative = shape.cooperative != 0;
+    for (unsigned i = 0; i < count; ++i) {
+        cooperative = cooperative ||
+                      (attributes[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && attributes[i].value.cooperative != 0);
+    }
+    return cooperative;
+}
+
+// All blocks of such a grid wait for each other, so that all have to fit at once.
+CUresult check_cooperative(const Device& device, const LaunchShape& launch) {
+    const std::uint64_t threads = std::uint64_t{launch.block_x} * launch.block_y * launch.block_z;
+    int blocks = 0;
+    const CUresult result = entry::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        &blocks, launch.function, static_cast<int>(threads), launch.shared_bytes);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const auto fitting = static_cast<std::uint64_t>(blocks) *
+                         static_cast<std::uint64_t>(attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+    // Three factors of up to 31, 16 and 16 bits fit.
+    const std::uint64_t grid = std::uint64_t{launch.grid_x} * launch.grid_y * launch.grid_z;
+    return grid > fitting ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
+}
+
 CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned attribute_count, CUstream stream,
                 void** kernelParams, void** extra) {
     ContextState* context = nullptr;
@@ -70,6 +95,11 @@ CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned
     }
     if (result = check_function(*target.attributes, shape); result != CUDA_SUCCESS) {
         return result;
+    }
+    if (is_cooperative(shape, attributes, attribute_count)) {
+        if (result = check_cooperative(device, shape); result != CUDA_SUCCESS) {
+            return result;
+        }
     }
     ArgumentBlock arguments;
     if (result = arguments.pack(*target.info, kernelParams, extra); result != CUDA_SUCCESS) {

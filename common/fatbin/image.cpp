@@ -192,6 +192,21 @@ Result<Image> inspect(Bytes image) {
     return Image{Form::ptx, image.first(length), {}};
 }
 
+Result<Image> inspect_joined(Bytes image) {
+    auto first = inspect(image);
+    if (!first || first->form != Form::container) return first;
+    Image joined = std::move(*first);
+    for (Bytes rest = image.subspan(joined.bytes.size());
+         rest.size() >= container_header_bytes && starts_with(rest.data(), container_magic);) {
+        if (joined.prelinked.size() == max_prelinked) return too_large("too many prelinked fat binaries");
+        auto part = bounded_container(rest);
+        if (!part) return part.error().within(fmt::format("prelinked fat binary {}", joined.prelinked.size()));
+        joined.prelinked.push_back(part->bytes);
+        rest = rest.subspan(part->bytes.size());
+    }
+    return joined;
+}
+
 Result<std::vector<Entry>> container_entries(Bytes container) {
     if (container.size() < container_header_bytes || !starts_with(container.data(), container_magic)) {
         return malformed("not a fat binary");

@@ -56,6 +56,9 @@ Result<Image> inspect_trusted(const void* image);
 // extent.
 Result<Image> inspect(Bytes image);
 
+// A peer's bytes likewise, where the containers that are to be linked may follow the first, one right after the other.
+Result<Image> inspect_joined(Bytes image);
+
 // The entries of a container (bounded by the span), in their order.
 Result<std::vector<Entry>> container_entries(Bytes container);
 

@@ -115,6 +115,26 @@ void occupancy(const Device& device) {
     size_t bytes = 0;
     DRIVER_OK(cuOccupancyAvailableDynamicSMemPerBlock(&bytes, shared, 1, 128));
     check(bytes > 0, "%zu bytes of shared memory for a single block", bytes);
+
+    // The blocks of a cooperative launch have to fit at once, and the call itself says when they do not.
+    const auto at_once = static_cast<unsigned>(blocks * device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+    CUdeviceptr data = 0;
+    DRIVER_OK(cuMemAlloc(&data, 128 * sizeof(unsigned)));
+    unsigned words = 128, value = 1;
+    void* parameters[] = {&data, &words, &value};
+    const auto cooperative = [&](unsigned count) {
+        return cuLaunchCooperativeKernel(add, count, 1, 1, 128, 1, 1, 0, nullptr, parameters);
+    };
+    check_result(cooperative(at_once), CUDA_SUCCESS, "a cooperative launch of as many blocks as fit");
+    check_result(cooperative(at_once + 1), CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, "of one block more");
+    CUlaunchAttribute attribute{};
+    attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    attribute.value.cooperative = 1;
+    const CUlaunchConfig config{at_once + 1, 1, 1, 128, 1, 1, 0, nullptr, &attribute, 1};
+    check_result(cuLaunchKernelEx(&config, add, parameters, nullptr), CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
+                 "of one block more, asked for by an attribute");
+    check_result(cuCtxSynchronize(), CUDA_SUCCESS, "those that were refused left nothing behind");
+    DRIVER_OK(cuMemFree(data));
 }
 
 void large_shared_memory(const Device& device) {

@@ -319,7 +319,6 @@ CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (peer->device == context->device) return CUDA_ERROR_INVALID_DEVICE;
     const std::lock_guard lock(context->order_mutex);
-    // Memory is the host's: every device reaches all of it anyway.
     return context->peers.emplace(peer->device->ordinal, true).second ? CUDA_SUCCESS
                                                                       : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }

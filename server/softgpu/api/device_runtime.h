@@ -10,6 +10,8 @@ namespace gpupool::softgpu {
 
 // What an archive of that library holds, and no other.
 constexpr std::string_view device_runtime_member = "cuda_device_runtime.o";
+// What its machine code defines.
+constexpr std::string_view device_runtime_symbol = "cudaCGGetIntrinsicHandle";
 
 // The handle of the whole grid is the address of a cooperative launch's workspace. Its second word counts arrivals:
 // each block adds 1, but the first adds what makes the sum turn the highest bit once all have come.

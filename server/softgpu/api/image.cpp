@@ -6,6 +6,8 @@
 #include "common/fatbin/image.h"
 #include "common/fatbin/select.h"
 #include "common/fatbin/unpack.h"
+#include "server/softgpu/api/device_runtime.h"
+#include "server/softgpu/ptx/link.h"
 
 namespace gpupool::softgpu {
 namespace {
@@ -16,6 +18,41 @@ std::string machine_code_message(std::uint32_t arch) {
     const std::string name = arch == 0 ? "a GPU" : "sm_" + std::to_string(arch);
     return "the image holds only machine code for " + name +
            "; the software GPU runs PTX (compile with -gencode arch=compute_XX,code=compute_XX)";
+}
+
+// The PTX of a container, if it holds any for this device; otherwise `arch` is of what it does hold.
+CUresult ptx_of_container(fatbin::Bytes container, std::string& text, std::uint32_t& arch, std::string& message) {
+    const auto entries = fatbin::container_entries(container);
+    if (!entries) {
+        message = entries.error().message;
+        return CUDA_ERROR_INVALID_IMAGE;
+    }
+    const auto chosen = fatbin::select(*entries, capability, fatbin::Preference::ptx_only);
+    if (chosen.empty()) {
+        for (const auto& entry : *entries) arch = std::max(arch, entry.arch);
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    }
+    const auto unpacked = fatbin::unpack(chosen.front());
+    if (!unpacked) {
+        message = unpacked.error().message;
+        return CUDA_ERROR_INVALID_IMAGE;
+    }
+    text = std::string(unpacked->text());
+    return CUDA_SUCCESS;
+}
+
+// nvcc links its library with every program of several units, as machine code.
+bool is_device_runtime(fatbin::Bytes container) {
+    const auto entries = fatbin::container_entries(container);
+    if (!entries) return false;
+    for (const auto& entry : fatbin::select(*entries, capability, fatbin::Preference::cubin_only)) {
+        const auto unpacked = fatbin::unpack(entry);
+        if (!unpacked) continue;
+        const auto bytes = unpacked->bytes();
+        const std::string_view code(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+        if (code.find(device_runtime_symbol) != std::string_view::npos) return true;
+    }
+    return false;
 }
 
 }  // namespace
@@ -64,24 +101,27 @@ CUresult ptx_of_image(const void* image, std::string& text, std::string& message
         message = machine_code_message(header[0x31] >= 50 ? header[0x31] : header[0x30]);
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
-    auto entries = fatbin::image_entries(*inspected);
-    if (!entries) {
-        message = entries.error().message;
-        return CUDA_ERROR_INVALID_IMAGE;
+    std::uint32_t arch = 0;
+    CUresult error = ptx_of_container(inspected->bytes, text, arch, message);
+    if (error != CUDA_ERROR_NO_BINARY_FOR_GPU) return error;
+    // Separate compilation: what is to be linked is PTX of each unit, and nothing of the whole.
+    std::vector<std::string> units;
+    for (const fatbin::Bytes part : inspected->prelinked) {
+        std::string unit;
+        error = ptx_of_container(part, unit, arch, message);
+        if (error == CUDA_ERROR_NO_BINARY_FOR_GPU && is_device_runtime(part)) {
+            unit = device_runtime_ptx;
+            error = CUDA_SUCCESS;
+        }
+        if (error == CUDA_ERROR_NO_BINARY_FOR_GPU) break;
+        if (error != CUDA_SUCCESS) return error;
+        units.push_back(std::move(unit));
     }
-    const auto chosen = fatbin::select(*entries, capability, fatbin::Preference::ptx_only);
-    if (chosen.empty()) {
-        std::uint32_t arch = 0;
-        for (const auto& entry : *entries) arch = std::max(arch, entry.arch);
+    if (error != CUDA_SUCCESS) {
         message = machine_code_message(arch);
-        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+        return error;
     }
-    auto unpacked = fatbin::unpack(chosen.front());
-    if (!unpacked) {
-        message = unpacked.error().message;
-        return CUDA_ERROR_INVALID_IMAGE;
-    }
-    text = std::string(unpacked->text());
+    text = ptx::join_units(units);
     return CUDA_SUCCESS;
 }
 

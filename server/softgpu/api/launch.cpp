@@ -173,6 +173,12 @@ CUresult run_kernel(const KernelCall& call, Context& context) {
     std::copy(call.cluster, call.cluster + 3, launched.cluster);
     launched.dynamic_shared_bytes = call.shared_bytes;
     std::size_t stack = code.stack_bytes;
+    {
+        const std::lock_guard lock(context.order_mutex);
+        launched.device = std::uint64_t{1} << context.device->ordinal;
+        launched.reachable = launched.device;
+        for (const auto& peer : context.peers) launched.reachable |= std::uint64_t{1} << peer.first;
+    }
     if (code.may_recurse) {
         const std::lock_guard lock(context.order_mutex);
         stack = std::max<std::size_t>(context.limits[CU_LIMIT_STACK_SIZE], stack);

@@ -236,6 +236,8 @@ struct Allocation {
     std::uint64_t counted_bytes = 0;
     std::shared_ptr<MemoryPool> pool;
     std::shared_ptr<GraphMemory> graph_memory;  // whose address range this is
+    std::uint64_t readers = 0;                  // of a mapping: the devices, a bit for each, that may read and write
+    std::uint64_t writers = 0;
 };
 
 // Every allocation that has an address.

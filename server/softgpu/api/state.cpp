@@ -144,12 +144,25 @@ void Context::synchronize() {
     for (const auto& [stream, sequence] : last) stream->wait(sequence);
 }
 
+namespace {
+
+// A pool's memory and a graph's is every device's: who may use it is not told apart.
+RangeAccess access_of(const Allocation& allocation) {
+    const std::uint64_t owner = std::uint64_t{1} << allocation.device;
+    if (allocation.kind == MemoryKind::mapped) return {allocation.readers, allocation.writers, false};
+    const bool own = allocation.kind == MemoryKind::device && allocation.pool == nullptr &&
+                     allocation.graph_memory == nullptr;
+    return own ? RangeAccess{owner, owner, true} : RangeAccess{};
+}
+
+}  // namespace
+
 void Allocations::add(const Allocation& allocation) {
     {
         const std::unique_lock lock(mutex_);
         by_begin_[allocation.begin] = allocation;
     }
-    AddressSpace::instance().add(allocation.begin, allocation.size_bytes);
+    AddressSpace::instance().add(allocation.begin, allocation.size_bytes, access_of(allocation));
 }
 
 bool Allocations::find(std::uint64_t address, Allocation& found) const {

@@ -30,7 +30,10 @@ struct Memory {
 struct Mapping {
     std::uint64_t size_bytes = 0;
     std::shared_ptr<Memory> memory;
-    bool accessible = false;
+    std::uint64_t readers = 0;  // devices, a bit for each
+    std::uint64_t writers = 0;
+    unsigned long long id = 0;
+    bool accessible() const { return readers != 0; }
 };
 
 struct Vmm {
@@ -195,7 +198,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmem
     void* mapped = mmap(reinterpret_cast<void*>(pointer), size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->descriptor,
                         static_cast<off_t>(offset));
     if (mapped == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-    vmm().mappings[pointer] = {size, memory, false};
+    vmm().mappings[pointer] = {size, memory};
     return CUDA_SUCCESS;
 }
 
@@ -210,24 +213,30 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAcc
         covered += at->second.size_bytes;
     }
     if (covered != pointer + size) return CUDA_ERROR_INVALID_VALUE;
-    bool allowed = false;
+    std::uint64_t asked = 0, readers = 0, writers = 0;
     for (std::size_t i = 0; i < count; ++i) {
         if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
         Device* device;
         if (const CUresult error = find_device(access[i].location.id, device); error != CUDA_SUCCESS) return error;
-        allowed |= access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        const std::uint64_t bit = std::uint64_t{1} << device->ordinal;
+        asked |= bit;
+        readers = access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE ? readers | bit : readers & ~bit;
+        writers = access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? writers | bit : writers & ~bit;
     }
     for (auto at = vmm().mappings.find(pointer); at != vmm().mappings.end() && at->first < pointer + size; ++at) {
         Mapping& mapping = at->second;
-        if (allowed == mapping.accessible) continue;
-        if (mprotect(reinterpret_cast<void*>(at->first), mapping.size_bytes,
-                     allowed ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
+        const bool before = mapping.accessible();
+        mapping.readers = (mapping.readers & ~asked) | readers;
+        mapping.writers = (mapping.writers & ~asked) | writers;
+        // The host's pages carry no more than whether anybody may: a copy writes what a kernel must not.
+        if (before != mapping.accessible() && mprotect(reinterpret_cast<void*>(at->first), mapping.size_bytes,
+                                                       before ? PROT_NONE : PROT_READ | PROT_WRITE) != 0)
             return CUDA_ERROR_OUT_OF_MEMORY;
-        mapping.accessible = allowed;
-        if (allowed) {
+        if (mapping.accessible()) {
+            if (mapping.id == 0) mapping.id = state().next_id.fetch_add(1);
             state().allocations.add({at->first, mapping.size_bytes, MemoryKind::mapped, nullptr, mapping.memory->device,
-                                     0, state().next_id.fetch_add(1), 0, nullptr});
-        } else {
+                                     0, mapping.id, 0, nullptr, nullptr, mapping.readers, mapping.writers});
+        } else if (before) {
             Allocation removed;
             state().allocations.remove(at->first, removed);
         }
@@ -238,11 +247,18 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAcc
 CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr pointer) {
     SOFTGPU_READY();
     if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    Device* device;
+    if (const CUresult error = find_device(location->id, device); error != CUDA_SUCCESS) return error;
     const std::lock_guard lock(vmm().mutex);
     auto at = vmm().mappings.upper_bound(pointer);
     if (at == vmm().mappings.begin() || pointer - std::prev(at)->first >= std::prev(at)->second.size_bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    *flags = std::prev(at)->second.accessible ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    const Mapping& mapping = std::prev(at)->second;
+    const std::uint64_t bit = std::uint64_t{1} << device->ordinal;
+    *flags = (mapping.writers & bit) != 0   ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+             : (mapping.readers & bit) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                                            : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
 }
 
@@ -257,7 +273,7 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr pointer, size_t size) {
     if (size == 0 || covered != pointer + size) return CUDA_ERROR_INVALID_VALUE;
     for (auto at = first; at != last; ++at) {
         Allocation removed;
-        if (at->second.accessible) state().allocations.remove(at->first, removed);
+        if (at->second.accessible()) state().allocations.remove(at->first, removed);
         blank(at->first, at->second.size_bytes);
     }
     vmm().mappings.erase(first, last);

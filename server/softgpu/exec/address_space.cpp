@@ -13,10 +13,10 @@ AddressSpace& AddressSpace::instance() {
     return space;
 }
 
-void AddressSpace::add(std::uint64_t begin, std::uint64_t size_bytes, bool writable) {
+void AddressSpace::add(std::uint64_t begin, std::uint64_t size_bytes, const RangeAccess& access) {
     if (size_bytes == 0) return;
     const std::unique_lock lock(mutex_);
-    ranges_[begin] = {begin, begin + size_bytes, writable};
+    ranges_[begin] = {begin, begin + size_bytes, access};
     generation_.fetch_add(1, std::memory_order_release);
 }
 
@@ -32,8 +32,8 @@ void AddressSpace::remove(std::uint64_t begin, std::uint64_t size_bytes) {
             continue;
         }
         at = ranges_.erase(at);
-        if (range.begin < begin) ranges_[range.begin] = {range.begin, begin, range.writable};
-        if (range.end > end) ranges_[end] = {end, range.end, range.writable};
+        if (range.begin < begin) ranges_[range.begin] = {range.begin, begin, range.access};
+        if (range.end > end) ranges_[end] = {end, range.end, range.access};
     }
     generation_.fetch_add(1, std::memory_order_release);
 }

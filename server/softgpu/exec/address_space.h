@@ -12,17 +12,25 @@
 
 namespace gpupool::softgpu {
 
+// Devices that may read and write, a bit for each. Where `by_peers`, those bits are the owner's, and whoever enabled
+// peer access to it may as well.
+struct RangeAccess {
+    std::uint64_t readers = ~std::uint64_t{0};
+    std::uint64_t writers = ~std::uint64_t{0};
+    bool by_peers = false;
+};
+
 struct AddressRange {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
-    bool writable = true;
+    RangeAccess access;
 };
 
 class AddressSpace {
   public:
     static AddressSpace& instance();
 
-    void add(std::uint64_t begin, std::uint64_t size_bytes, bool writable = true);
+    void add(std::uint64_t begin, std::uint64_t size_bytes, const RangeAccess& access = {});
     // Removes every part of [begin, begin + size) that is there.
     void remove(std::uint64_t begin, std::uint64_t size_bytes);
     bool find(std::uint64_t address, AddressRange& found) const;
@@ -39,7 +47,7 @@ class AddressSpace {
     std::atomic<std::uint32_t> generation_{1};
 };
 
-// A warp's memory of its last hit.
+// A warp's memory of its last hit, which its device may read and write.
 struct RangeCache {
     std::uint64_t begin = 1;
     std::uint64_t end = 0;

@@ -45,7 +45,7 @@ struct Mbarrier {
 template <class F>
 void each_barrier(Warp& w, const Inst& i, F f) {
     LanePointers pointers;
-    if (!resolve(w, i, 8, pointers)) return;
+    if (!resolve(w, i, 8, pointers, Access::write)) return;
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
         auto* at = reinterpret_cast<u64*>(pointers[lane]);
@@ -118,7 +118,7 @@ void run_copy_arrive(Warp& w, const Inst& i) {
 // test_wait and try_wait: b is a state, or the parity of a phase.
 void run_test(Warp& w, const Inst& i) {
     LanePointers pointers;
-    if (!resolve(w, i, 8, pointers)) return;
+    if (!resolve(w, i, 8, pointers, Access::write)) return;
     const bool parity = (i.extra & async_form::by_parity) != 0;
     u32 result = 0;
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
@@ -152,7 +152,7 @@ void run_copy(Warp& w, const Inst& i) {
     LanePointers to, from;
     Inst target = i;
     target.imm = 0;
-    if (!resolve(w, target, bytes, to)) return;
+    if (!resolve(w, target, bytes, to, Access::write)) return;
     const u32 ignored = i.e == no_slot ? 0 : w.pred(i.e);
     u32 sizes[lane_count] = {};
     const u32 exec = w.exec;
@@ -162,7 +162,7 @@ void run_copy(Warp& w, const Inst& i) {
         sizes[lane] = skip ? 0 : std::min(bytes, value_of(w, i.c, lane, bytes));
         if (sizes[lane] == 0) w.exec &= ~(1U << lane);
     }
-    const bool found = w.exec == 0 || resolve(w, at_slot(i, i.b, static_cast<u8>(MemorySpace::global)), bytes, from);
+    const bool found = w.exec == 0 || resolve(w, at_slot(i, i.b, static_cast<u8>(MemorySpace::global)), bytes, from, Access::read);
     w.exec = exec;
     if (!found) return;
     for (u32 rest = exec; rest != 0; rest &= rest - 1) {
@@ -181,11 +181,11 @@ void run_bulk(Warp& w, const Inst& i) {
         const auto to_space = (i.extra & async_form::to_shared) != 0 ? MemorySpace::shared : MemorySpace::global;
         const auto from_space = (i.extra & async_form::from_shared) != 0 ? MemorySpace::shared : MemorySpace::global;
         u64 to = 0, from = 0, barrier = 0;
-        if (!resolve_span(w, i, to_space, w.reg<u64>(i.a)[lane], bytes, to) ||
-            !resolve_span(w, i, from_space, w.reg<u64>(i.b)[lane], bytes, from)) {
+        if (!resolve_span(w, i, to_space, w.reg<u64>(i.a)[lane], bytes, to, Access::write) ||
+            !resolve_span(w, i, from_space, w.reg<u64>(i.b)[lane], bytes, from, Access::read)) {
             return;
         }
-        if (i.e != no_slot && !resolve_span(w, i, MemorySpace::shared, w.reg<u64>(i.e)[lane], 8, barrier)) return;
+        if (i.e != no_slot && !resolve_span(w, i, MemorySpace::shared, w.reg<u64>(i.e)[lane], 8, barrier, Access::write)) return;
         if (((to | from | bytes) & 15) != 0 || (barrier & 7) != 0)
             return w.raise(FaultKind::misaligned_address, i, to, "a bulk copy is in units of 16 bytes");
         std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
@@ -205,8 +205,8 @@ void run_store_async(Warp& w, const Inst& i) {
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
         u64 to = 0, barrier = 0;
-        if (!resolve_span(w, i, MemorySpace::shared, w.reg<u64>(i.a)[lane], element * count, to) ||
-            !resolve_span(w, i, MemorySpace::shared, w.reg<u64>(i.e)[lane], 8, barrier)) {
+        if (!resolve_span(w, i, MemorySpace::shared, w.reg<u64>(i.a)[lane], element * count, to, Access::write) ||
+            !resolve_span(w, i, MemorySpace::shared, w.reg<u64>(i.e)[lane], 8, barrier, Access::write)) {
             return;
         }
         if (to % (element * count) != 0 || barrier % 8 != 0)

@@ -22,7 +22,7 @@ using Bits = std::conditional_t<sizeof(T) == 2, u16, std::conditional_t<sizeof(T
 template <class T, class F>
 void run_atomic(Warp& w, const Inst& i) {
     LanePointers pointers;
-    if (!resolve(w, i, sizeof(T), pointers)) return;
+    if (!resolve(w, i, sizeof(T), pointers, Access::write)) return;
     T* d = i.d == no_slot ? nullptr : w.reg<T>(i.d);
     const T* b = w.reg<T>(i.b);
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
@@ -43,7 +43,7 @@ void run_atomic(Warp& w, const Inst& i) {
 template <class T>
 void run_add(Warp& w, const Inst& i) {
     LanePointers pointers;
-    if (!resolve(w, i, sizeof(T), pointers)) return;
+    if (!resolve(w, i, sizeof(T), pointers, Access::write)) return;
     T* d = i.d == no_slot ? nullptr : w.reg<T>(i.d);
     const T* b = w.reg<T>(i.b);
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
@@ -56,7 +56,7 @@ void run_add(Warp& w, const Inst& i) {
 template <class T>
 void run_cas(Warp& w, const Inst& i) {
     LanePointers pointers;
-    if (!resolve(w, i, sizeof(T), pointers)) return;
+    if (!resolve(w, i, sizeof(T), pointers, Access::write)) return;
     T* d = i.d == no_slot ? nullptr : w.reg<T>(i.d);
     const T* b = w.reg<T>(i.b);
     const T* c = w.reg<T>(i.c);

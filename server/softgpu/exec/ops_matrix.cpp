@@ -201,7 +201,7 @@ void run_multiply(Warp& w, const Inst& i) {
 }
 
 // All lanes give the same address. The span from its first to its last element must lie in one piece of memory.
-bool find_matrix(Warp& w, const Inst& i, const MatrixForm& form, u64& pointer, u64& stride) {
+bool find_matrix(Warp& w, const Inst& i, const MatrixForm& form, u64& pointer, u64& stride, Access access) {
     const auto lane = static_cast<u32>(std::countr_zero(w.exec));
     const u64 lines = form.by_column ? form.columns : form.rows, across = form.by_column ? form.rows : form.columns;
     stride = form.stride == no_slot ? across : w.reg<u32>(form.stride)[lane];
@@ -214,7 +214,7 @@ bool find_matrix(Warp& w, const Inst& i, const MatrixForm& form, u64& pointer, u
         return false;
     }
     const auto size = static_cast<u32>(bytes);
-    return resolve_span(w, i, space, address, size, pointer);
+    return resolve_span(w, i, space, address, size, pointer, access);
 }
 
 // Element `index` of memory that holds elements of less than a byte.
@@ -226,7 +226,7 @@ u32 bits_at(u64 pointer, u64 index, u32 bits) {
 void run_load(Warp& w, const Inst& i) {
     const MatrixForm& form = form_of(w, i);
     u64 pointer = 0, stride = 0;
-    if (!find_matrix(w, i, form, pointer, stride)) return;
+    if (!find_matrix(w, i, form, pointer, stride, Access::read)) return;
     const u32 bits = element_bits(form.d), bytes = bits / 8;
     alignas(64) u8 words[max_elements * 8] = {};
     for (u32 row = 0; row < form.rows; ++row) {
@@ -254,7 +254,7 @@ void run_load(Warp& w, const Inst& i) {
 void run_store(Warp& w, const Inst& i) {
     const MatrixForm& form = form_of(w, i);
     u64 pointer = 0, stride = 0;
-    if (!find_matrix(w, i, form, pointer, stride)) return;
+    if (!find_matrix(w, i, form, pointer, stride, Access::write)) return;
     const u32 bytes = element_bits(form.d) / 8, width = slot_element_bytes(form.d) * lane_count;
     alignas(64) u8 words[max_elements * 8];
     for (u32 r = 0; r < form.d_slots.size(); ++r)
@@ -272,7 +272,7 @@ void run_store(Warp& w, const Inst& i) {
 bool find_rows(Warp& w, const Inst& i, const MatrixForm& form, LanePointers& rows) {
     const u32 exec = w.exec;
     w.exec &= static_cast<u32>((u64{1} << 8 * form.d_slots.size()) - 1);
-    const bool found = resolve(w, i, 16, rows);
+    const bool found = resolve(w, i, 16, rows, Access::write);  // shared memory, which has one kind of access
     w.exec = exec;
     return found;
 }

@@ -21,7 +21,7 @@ template <class M, class R>
 void run_load(Warp& w, const Inst& i) {
     LanePointers pointers;
     const std::uint32_t count = i.extra == 0 ? 1 : i.extra;
-    if (!resolve(w, i, sizeof(M) * count, pointers)) return;
+    if (!resolve(w, i, sizeof(M) * count, pointers, Access::read)) return;
     const std::uint32_t* slots = i.extra == 0 ? &i.d : w.current.frame->function->aux.data() + i.d;
     for (std::uint32_t element = 0; element < count; ++element) {
         if (slots[element] == no_slot) continue;
@@ -35,7 +35,7 @@ template <class M, class R>
 void run_store(Warp& w, const Inst& i) {
     LanePointers pointers;
     const std::uint32_t count = i.extra == 0 ? 1 : i.extra;
-    if (!resolve(w, i, sizeof(M) * count, pointers)) return;
+    if (!resolve(w, i, sizeof(M) * count, pointers, Access::write)) return;
     const std::uint32_t* slots = i.extra == 0 ? &i.b : w.current.frame->function->aux.data() + i.b;
     for (std::uint32_t element = 0; element < count; ++element) {
         const R* b = w.reg<R>(slots[element]);

@@ -21,7 +21,9 @@ inline std::uint64_t lane_address(const Warp& w, const Inst& i, std::uint32_t la
     return base + i.imm;
 }
 
-inline bool find_global(Warp& w, const Inst& i, std::uint64_t address, std::uint32_t size_bytes) {
+enum class Access : bool { read, write };
+
+inline bool find_global(Warp& w, const Inst& i, std::uint64_t address, std::uint32_t size_bytes, Access access) {
     const auto& space = AddressSpace::instance();
     const std::uint32_t generation = space.generation();
     RangeCache& range = w.range;
@@ -34,7 +36,14 @@ inline bool find_global(Warp& w, const Inst& i, std::uint64_t address, std::uint
         w.raise(FaultKind::illegal_address, i, address, "no allocation is there");
         return false;
     }
-    range = {found.begin, found.end, generation};
+    const std::uint64_t asking = found.access.by_peers ? w.launch->reachable : w.launch->device;
+    const bool reads = (found.access.readers & asking) != 0, writes = (found.access.writers & asking) != 0;
+    if (access == Access::write ? !writes : !reads) {
+        w.raise(FaultKind::illegal_address, i, address,
+                reads ? "the mapping is for reading only" : "this device has no access to the memory");
+        return false;
+    }
+    if (reads && writes) range = {found.begin, found.end, generation};
     return true;
 }
 
@@ -68,7 +77,8 @@ inline bool resolve_local(Warp& w, const Inst& i, std::uint32_t lane, std::uint6
 }
 
 // Generic and global addresses: first all lanes against the range that was hit last, then one by one.
-inline bool resolve_flat(Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointers& pointers, bool generic) {
+inline bool resolve_flat(Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointers& pointers, bool generic,
+                         Access access) {
     const std::uint64_t* a = i.a == no_slot ? nullptr : w.reg<std::uint64_t>(i.a);
     std::uint64_t lowest = ~std::uint64_t{0}, highest = 0;
     if (w.exec == all_lanes && a != nullptr) {
@@ -112,7 +122,7 @@ inline bool resolve_flat(Warp& w, const Inst& i, std::uint32_t size_bytes, LaneP
                 continue;
             }
         }
-        if (!find_global(w, i, address, size_bytes)) return false;
+        if (!find_global(w, i, address, size_bytes, access)) return false;
     }
     return true;
 }
@@ -136,19 +146,19 @@ inline bool shared_lanes(const Warp& w, const Inst& i, std::uint32_t size_bytes,
 // One address and any number of bytes, which must lie in one piece of memory. Addresses of shared memory may be
 // generic.
 inline bool resolve_span(Warp& w, const Inst& i, MemorySpace space, std::uint64_t address, std::uint32_t size_bytes,
-                         std::uint64_t& pointer) {
+                         std::uint64_t& pointer, Access access) {
     if (address - windows().shared_base < Windows::size_bytes)
         return resolve_shared(w, i, address - windows().shared_base, size_bytes, pointer);
     if (space == MemorySpace::shared) return resolve_shared(w, i, address & 0xFFFFFFFF, size_bytes, pointer);
     pointer = address;
-    return size_bytes == 0 || find_global(w, i, address, size_bytes);
+    return size_bytes == 0 || find_global(w, i, address, size_bytes, access);
 }
 
 // True when every active lane's `size_bytes` may be touched; the pointers are set then.
-inline bool resolve(Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointers& pointers) {
+inline bool resolve(Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointers& pointers, Access access) {
     const auto space = static_cast<MemorySpace>(i.mode & memory_space_mask);
     if (space == MemorySpace::generic || space == MemorySpace::global) {
-        if (!resolve_flat(w, i, size_bytes, pointers, space == MemorySpace::generic)) return false;
+        if (!resolve_flat(w, i, size_bytes, pointers, space == MemorySpace::generic, access)) return false;
     } else if (space == MemorySpace::shared && w.exec == all_lanes && (i.mode & address_is_32_bits) != 0 &&
                i.a != no_slot && shared_lanes(w, i, size_bytes, pointers)) {
         // Every lane within the block's own shared memory.

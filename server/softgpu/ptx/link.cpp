@@ -35,14 +35,16 @@ void rename(const Renames& renames, Module& unit) {
     }
 }
 
-// Names that no other unit can mean.
-Renames own_names(const Module& unit, std::size_t index, std::deque<std::string>& names) {
+// Names that no other unit can mean. A kernel's stays where it can, since programs ask for static ones too.
+Renames own_names(const Module& unit, std::size_t index,
+                  const std::unordered_map<std::string_view, std::size_t>& functions, std::deque<std::string>& names) {
     std::unordered_set<std::string_view> shared;
     for (const auto& variable : unit.variables) {
         if (variable.visible || variable.external) shared.insert(variable.name);
     }
     for (const auto& function : unit.functions) {
-        if (function.visible || function.external) shared.insert(function.name);
+        const bool kernel = function.entry && functions.count(function.name) == 0;
+        if (function.visible || function.external || kernel) shared.insert(function.name);
     }
     Renames result;
     const auto add = [&](std::string_view name) {
@@ -117,7 +119,7 @@ Result<Module> link(std::vector<Module> units, std::deque<std::string>& names) {
             result.version_major = unit.version_major;
             result.version_minor = unit.version_minor;
         }
-        if (units.size() > 1) rename(own_names(unit, i, names), unit);
+        if (units.size() > 1) rename(own_names(unit, i, functions, names), unit);
         GPUPOOL_TRY(merge(result.variables, unit.variables, variables));
         GPUPOOL_TRY(merge(result.functions, unit.functions, functions));
     }

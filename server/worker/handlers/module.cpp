@@ -3,15 +3,45 @@
 
 #include <cstring>
 
+#include "common/fatbin/image.h"
 #include "server/worker/jit_options.h"
 #include "server/worker/serve.h"
 
 namespace gpupool::worker::handlers {
 namespace {
 
+// An image as the driver takes it: what travelled as containers in a row becomes a wrapper that names the later ones,
+// for the driver to link. May move, since only image() takes the wrapper's address.
+class Loadable {
+  public:
+    explicit Loadable(std::shared_ptr<const std::vector<std::byte>> image) : image_(std::move(image)) {
+        const auto joined = fatbin::inspect_joined(*image_);
+        if (!joined || joined->prelinked.empty()) {
+            return;  // the driver's own verdict on an image that makes no sense
+        }
+        for (const fatbin::Bytes part : joined->prelinked) {
+            parts_.push_back(part.data());
+        }
+        parts_.push_back(nullptr);
+        wrapper_ = {fatbin::wrapper_magic, fatbin::wrapper_version_linked, joined->bytes.data(), parts_.data()};
+    }
+    Loadable(Loadable&&) = default;
+    Loadable& operator=(Loadable&&) = default;
+
+    // Valid while this stays where it is.
+    const void* image() const {
+        return parts_.empty() ? static_cast<const void*>(image_->data()) : static_cast<const void*>(&wrapper_);
+    }
+
+  private:
+    std::shared_ptr<const std::vector<std::byte>> image_;
+    std::vector<const void*> parts_;
+    fatbin::Wrapper wrapper_{};
+};
+
 template <class Handle>
 struct LoadJob {
-    std::shared_ptr<const std::vector<std::byte>> image;
+    Loadable image;
     JitOptions jit;
     CUcontext context;
     CUresult result = CUDA_SUCCESS;
@@ -30,7 +60,7 @@ Outcome load(Worker& worker, Command& command, codec::Slots<Call>& slots, std::u
     }
     const ContextState* context = worker.context_of(command);
     auto job = std::make_shared<LoadJob<Handle>>(
-        LoadJob<Handle>{std::move(image),
+        LoadJob<Handle>{Loadable(std::move(image)),
                         JitOptions(slots.template at<Call::options>().object,
                                    slots.template at<Call::option_values>().object, log_bytes),
                         context == nullptr ? nullptr : context->driver});
@@ -186,7 +216,7 @@ Outcome gpLibraryLoad(Worker& worker, Command& command, codec::Slots<calls::gpLi
     using Call = calls::gpLibraryLoad;
     return load<Call, CUlibrary>(
         worker, command, slots, slots.at<Call::library>().minted, [](const driver::Api& api, LoadJob<CUlibrary>& job) {
-            return driver::call(api.cuLibraryLoadData, &job.handle, static_cast<const void*>(job.image->data()),
+            return driver::call(api.cuLibraryLoadData, &job.handle, job.image.image(),
                                 job.jit.options.data(), job.jit.values.data(),
                                 static_cast<unsigned>(job.jit.options.size()), static_cast<CUlibraryOption*>(nullptr),
                                 static_cast<void**>(nullptr), 0u);
@@ -197,7 +227,7 @@ Outcome gpModuleLoad(Worker& worker, Command& command, codec::Slots<calls::gpMod
     using Call = calls::gpModuleLoad;
     return load<Call, CUmodule>(
         worker, command, slots, slots.at<Call::module>().minted, [](const driver::Api& api, LoadJob<CUmodule>& job) {
-            return driver::call(api.cuModuleLoadDataEx, &job.handle, static_cast<const void*>(job.image->data()),
+            return driver::call(api.cuModuleLoadDataEx, &job.handle, job.image.image(),
                                 static_cast<unsigned>(job.jit.options.size()), job.jit.options.data(),
                                 job.jit.values.data());
         });

@@ -143,6 +143,41 @@ TEST(TrustedImage, RefusesWhatItCannotFollow) {
     EXPECT_EQ(image.error().code, ErrorCode::unsupported);
 }
 
+std::vector<std::byte> joined(std::initializer_list<const char*> names) {
+    std::vector<std::byte> all;
+    for (const char* name : names) {
+        const auto file = fixture(name);
+        all.insert(all.end(), file.begin(), file.end());
+    }
+    return all;
+}
+
+TEST(JoinedImage, FindsTheContainersBehindTheFirst) {
+    auto all = joined({"none.fatbin", "size.fatbin", "speed.fatbin"});
+    all.push_back(std::byte{0});
+    auto image = inspect_joined(all);
+    ASSERT_TRUE(image) << image.error().message;
+    EXPECT_EQ(image->bytes.size(), fixture("none.fatbin").size());
+    ASSERT_EQ(image->prelinked.size(), 2u);
+    EXPECT_EQ(image->prelinked[0].size(), fixture("size.fatbin").size());
+    EXPECT_EQ(image->prelinked[1].size(), fixture("speed.fatbin").size());
+    EXPECT_EQ(image->prelinked[1].data() + image->prelinked[1].size() + 1, all.data() + all.size());
+}
+
+TEST(JoinedImage, RefusesAContainerThatIsCutOff) {
+    auto all = joined({"none.fatbin", "size.fatbin"});
+    all.pop_back();
+    EXPECT_FALSE(inspect_joined(all));
+}
+
+TEST(JoinedImage, HasNothingBehindABareForm) {
+    const auto all = joined({"kernels.cubin", "none.fatbin"});
+    auto image = inspect_joined(all);
+    ASSERT_TRUE(image) << image.error().message;
+    EXPECT_EQ(image->form, Form::cubin);
+    EXPECT_TRUE(image->prelinked.empty());
+}
+
 TEST(BareImage, IsOneEntry) {
     const auto file = fixture("kernels.ptx");
     auto image = inspect(file);
