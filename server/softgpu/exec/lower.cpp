@@ -65,18 +65,42 @@ void Lowering::unsupported() const {
     fail(std::move(message));
 }
 
+// The parameters of a function whose address is taken: a pointer to one is a local address (`mov.b64 %rd1, param;
+// cvta.local.u64`), through which the function may write.
+std::vector<bool> Lowering::addressed_formals() const {
+    std::vector<bool> result(source_.params.size() + source_.returns.size(), false);
+    if (source_.entry) return result;
+    for (const auto& from : source_.body) {
+        for (const auto& operand : from.operands) {
+            const bool formal = operand.kind == ptx::OperandKind::symbol && operand.variable >= 0 &&
+                                static_cast<std::size_t>(operand.variable) < result.size();
+            if (formal) result[static_cast<std::size_t>(operand.variable)] = true;
+        }
+    }
+    return result;
+}
+
 void Lowering::lay_out_variables() {
     std::uint64_t local_bytes = 0;
     std::uint64_t shared_bytes = shared_base_bytes_;
     std::uint64_t area_bytes = 0;
     const std::size_t formals = source_.params.size() + source_.returns.size();
+    const auto addressed = addressed_formals();
     for (std::size_t i = 0; i < source_.variables.size(); ++i) {
         const ptx::Variable& variable = source_.variables[i];
         Placed placed{variable.space, 0, static_cast<std::uint32_t>(variable.size_bytes), variable.unsized_array};
         const std::uint32_t align = std::max<std::uint32_t>(variable.align_bytes, 1);
         if (i < formals) {
-            const auto& info =
-                i < source_.params.size() ? target_.params[i] : target_.returns[i - source_.params.size()];
+            auto& info = i < source_.params.size() ? target_.params[i] : target_.returns[i - source_.params.size()];
+            if (addressed[i]) {
+                info.local = true;
+                info.offset_bytes = align_up(local_bytes, std::max<std::uint32_t>(align, 8));
+                local_bytes = info.offset_bytes + variable.size_bytes;
+                placed.space = ptx::Space::local;
+                placed.offset_bytes = info.offset_bytes;
+                variables_.push_back(placed);
+                continue;
+            }
             placed.offset_bytes = info.offset_bytes;
             if (!source_.entry) area_bytes = std::max<std::uint64_t>(area_bytes, info.offset_bytes + info.size_bytes);
         } else if (variable.space == ptx::Space::local) {

@@ -48,6 +48,7 @@ class Lowering {
     [[noreturn]] void fail(std::string message) const;
     [[noreturn]] void lack(std::string message) const;
     [[noreturn]] void unsupported() const;
+    std::vector<bool> addressed_formals() const;
     void lay_out_variables();
     void instruction(const ptx::Instruction& from);
     void from_table(const ptx::Instruction& from, const Op& op);

@@ -71,6 +71,8 @@ void Lowering::address(const ptx::Operand& from, MemoryForm& form, std::uint32_t
             }
             const bool narrow = slot_bytes(kind) == 4 * lane_count;
             const bool flat = form.space == MemorySpace::generic || form.space == MemorySpace::global;
+            // The address of a function's parameter is one of its local memory.
+            if (form.param && !source_.entry) form.space = MemorySpace::local;
             base = slot_of_register(at.index);
             if (narrow && flat) {
                 base = resized(base, kind, Slot::bits64, false);
@@ -82,7 +84,7 @@ void Lowering::address(const ptx::Operand& from, MemoryForm& form, std::uint32_t
         case ptx::OperandKind::symbol: {
             if (at.variable >= 0) {
                 const Placed& placed = variables_[static_cast<std::size_t>(at.variable)];
-                if (form.param) {
+                if (form.param && placed.space != ptx::Space::local) {
                     // A formal parameter of an entry lies in the launch buffer; what calls pass lies in the frame.
                     const bool formal = static_cast<std::size_t>(at.variable) < source_.params.size();
                     if (!(source_.entry && formal)) form.space = MemorySpace::area;

@@ -193,6 +193,10 @@ void Lowering::lower_cvta(const ptx::Instruction& from) {
     } else if (space == "param" && !to_space && source_.entry) {
         Inst& i = emit("param_address");
         i.a = a, i.d = d;
+    } else if (space == "param" && !to_space) {  // of a function: in its local memory (addressed_formals)
+        const std::uint32_t b = constant(Slot::bits64, windows().local_base);
+        Inst& i = emit("add.u64");
+        i.a = a, i.b = b, i.d = d;
     } else {
         unsupported();
     }
