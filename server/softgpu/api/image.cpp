@@ -18,6 +18,12 @@ std::string machine_code_message(std::uint32_t arch) {
            "; the software GPU runs PTX (compile with -gencode arch=compute_XX,code=compute_XX)";
 }
 
+std::string newer_target_message(std::uint32_t arch) {
+    return "the image holds PTX for compute_" + std::to_string(arch) +
+           " and later; the software GPU is of compute capability " + std::to_string(capability.major) + "." +
+           std::to_string(capability.minor);
+}
+
 }  // namespace
 
 JitOptions read_jit_options(unsigned count, CUjit_option* options, void** values) {
@@ -71,9 +77,12 @@ CUresult ptx_of_image(const void* image, std::string& text, std::string& message
     }
     const auto chosen = fatbin::select(*entries, capability, fatbin::Preference::ptx_only);
     if (chosen.empty()) {
-        std::uint32_t arch = 0;
-        for (const auto& entry : *entries) arch = std::max(arch, entry.arch);
-        message = machine_code_message(arch);
+        std::uint32_t arch = 0, ptx_arch = ~0U;
+        for (const auto& entry : *entries) {
+            arch = std::max(arch, entry.arch);
+            if (entry.kind == fatbin::Kind::ptx) ptx_arch = std::min(ptx_arch, entry.arch);
+        }
+        message = ptx_arch == ~0U ? machine_code_message(arch) : newer_target_message(ptx_arch);
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
     auto unpacked = fatbin::unpack(chosen.front());

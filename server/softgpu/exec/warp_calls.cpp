@@ -113,8 +113,7 @@ void BlockRunner::ret(Warp& w, std::uint32_t lanes) {
     for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
         const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
         for (std::size_t k = 0; k < callee.returns.size(); ++k) {
-            std::memcpy(area(*caller, lane) + site.results_bytes[k],
-                        formal(w, *frame, callee.returns[k], lane),
+            std::memcpy(area(*caller, lane) + site.results_bytes[k], formal(w, *frame, callee.returns[k], lane),
                         std::min(callee.returns[k].size_bytes, site.result_sizes_bytes[k]));
         }
     }
