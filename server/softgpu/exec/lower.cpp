@@ -402,7 +402,6 @@ std::uint32_t Lowering::destination(const ptx::Operand& operand, Slot kind) {
 }
 
 std::uint32_t Lowering::special_register(std::string_view name, Slot kind) {
-    if (name == "WARP_SZ") return constant(kind, lane_count);
     const Op* found = op_table().find(fmt::format("sreg.{}", name));
     if (found == nullptr) fail(fmt::format("the software GPU does not support the special register '{}'", name));
     if (name.substr(0, 14) == "%reserved_smem") target_.uses_reserved_shared = true;
@@ -431,7 +430,6 @@ std::uint32_t Lowering::symbol_address(const ptx::Operand& operand) {
         }
         return constant(Slot::bits64, placed.offset_bytes + addend);
     }
-    if (operand.name == "WARP_SZ") return constant(Slot::bits64, lane_count);
     const auto found = symbols_.names.find(operand.name);
     if (found == symbols_.names.end()) fail(fmt::format("'{}' is not declared", operand.name));
     const Symbol& symbol = found->second;

@@ -87,6 +87,7 @@ class Lowering {
     // --- lower_memory.cpp
     struct MemoryForm {
         ptx::Type type = ptx::Type::none;
+        std::string_view type_name;
         std::uint32_t elements = 1;
         MemorySpace space = MemorySpace::generic;
         bool param = false;

@@ -45,7 +45,7 @@ Lowering::MemoryForm Lowering::memory_form(std::string_view opcode, bool atomic)
         else if (part == "v2" || part == "v4" || part == "v8")
             form.elements = static_cast<std::uint32_t>(part[1] - '0');
         else if (const auto type = ptx::type_from_name(part); type != ptx::Type::none)
-            form.type = type;
+            form.type = type, form.type_name = part;
         else if (atomic)
             form.operation += form.operation.empty() ? std::string(part) : fmt::format(".{}", part);
         else
@@ -200,8 +200,7 @@ void Lowering::lower_st(const ptx::Instruction& from) {
 void Lowering::lower_atom(const ptx::Instruction& from) {
     MemoryForm form = memory_form(from.opcode, true);
     if (form.elements != 1) return lower_vector_atom(from, form);
-    const std::size_t last = from.opcode.rfind('.');
-    const Op& found = op(fmt::format("atom.{}.{}", form.operation, from.opcode.substr(last + 1)));
+    const Op& found = op(fmt::format("atom.{}.{}", form.operation, form.type_name));
     const bool returns = starts_with(from.opcode, "atom");
     const std::size_t at = returns ? 1 : 0;
     std::uint32_t base = no_slot;
@@ -218,8 +217,7 @@ void Lowering::lower_atom(const ptx::Instruction& from) {
 
 // Each element is atomic by itself, as PTX says.
 void Lowering::lower_vector_atom(const ptx::Instruction& from, MemoryForm& form) {
-    const std::size_t last = from.opcode.rfind('.');
-    const Op& found = op(fmt::format("atom.{}.{}", form.operation, from.opcode.substr(last + 1)));
+    const Op& found = op(fmt::format("atom.{}.{}", form.operation, form.type_name));
     const bool returns = starts_with(from.opcode, "atom");
     const std::size_t at = returns ? 1 : 0;
     const ptx::Operand& values = operand(from, at + 1);
