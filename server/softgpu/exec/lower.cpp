@@ -305,13 +305,29 @@ Slot Lowering::kind_of_register(std::int32_t index) const {
         case 2: return Slot::bits16;
         case 4: return Slot::bits32;
         case 8: return Slot::bits64;
-        default: lack("128-bit registers are not supported by the software GPU");
+        default: lack(fmt::format("'{}' of a 128-bit register is not supported by the software GPU", current_->opcode));
     }
 }
 
 std::uint32_t Lowering::slot_of_register(std::int32_t index) {
     std::uint32_t& slot = register_slots_[static_cast<std::size_t>(index)];
     if (slot == no_slot) slot = temporary(kind_of_register(index));
+    return slot;
+}
+
+bool Lowering::is_wide_register(const ptx::Operand& operand) const {
+    return operand.kind == ptx::OperandKind::reg &&
+           source_.registers[static_cast<std::size_t>(operand.index)] == ptx::Type::b128;
+}
+
+// A 128-bit register: two slots of 64 bits, one behind the other.
+std::uint32_t Lowering::wide_slot(const ptx::Operand& operand) {
+    if (!is_wide_register(operand)) fail(fmt::format("'{}' wants registers of 128 bits", current_->opcode));
+    std::uint32_t& slot = register_slots_[static_cast<std::size_t>(operand.index)];
+    if (slot == no_slot) {
+        slot = temporary(Slot::bits64);
+        temporary(Slot::bits64);
+    }
     return slot;
 }
 

@@ -29,6 +29,7 @@ void Lowering::lower_mov(const ptx::Instruction& from) {
     const auto& value = operand(from, 1);
     const auto type = ptx::type_from_name(from.opcode.substr(from.opcode.rfind('.') + 1));
     if (type == ptx::Type::none) unsupported();
+    if (type == ptx::Type::b128) return lower_wide_mov(to, value);
     if (to.kind == ptx::OperandKind::vector) return unpack(to, value);
     if (value.kind == ptx::OperandKind::vector) return pack(to, value);
     if (type == ptx::Type::pred && value.kind == ptx::OperandKind::special && value.name == "%is_explicit_cluster") {
@@ -45,6 +46,20 @@ void Lowering::lower_mov(const ptx::Instruction& from) {
     Inst& i = emit(kind == Slot::bits16 ? "mov.b16" : kind == Slot::bits32 ? "mov.b32" : "mov.b64");
     i.d = d;
     i.a = a;
+}
+
+void Lowering::lower_wide_mov(const ptx::Operand& to, const ptx::Operand& value) {
+    const auto slot_of_half = [&](const ptx::Operand& operand, std::uint32_t half, bool written) {
+        if (operand.kind != ptx::OperandKind::vector) return wide_slot(operand) + half * slot_bytes(Slot::bits64);
+        if (operand.items.size() != 2) unsupported();
+        return written ? destination(operand.items[half], Slot::bits64) : source(operand.items[half], Slot::bits64);
+    };
+    for (std::uint32_t half = 0; half < 2; ++half) {
+        const std::uint32_t a = slot_of_half(value, half, false);
+        const std::uint32_t d = slot_of_half(to, half, true);
+        Inst& i = emit("mov.b64");
+        i.a = a, i.d = d;
+    }
 }
 
 void Lowering::unpack(const ptx::Operand& vector, const ptx::Operand& value) {

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::uint64_t max_variable_bytes = std::uint64_t{1} << 32;
 constexpr std::size_t max_functions = 1U << 20;
+constexpr int max_initialiser_depth = 64;
 
 std::optional<Space> space_from_directive(std::string_view text) {
     if (text == ".global") return Space::global;
@@ -172,11 +173,12 @@ void Parser::initialiser(Variable& into) {
     }
 }
 
-void Parser::initialiser_value(Variable& into, std::uint64_t& offset_bytes, std::uint32_t element_bytes) {
+void Parser::initialiser_value(Variable& into, std::uint64_t& offset_bytes, std::uint32_t element_bytes, int depth) {
+    if (depth > max_initialiser_depth) fail("an initial value nested too deeply");
     if (accept('{')) {
         if (accept('}')) return;
         do {
-            initialiser_value(into, offset_bytes, element_bytes);
+            initialiser_value(into, offset_bytes, element_bytes, depth + 1);
         } while (accept(','));
         expect('}');
         return;

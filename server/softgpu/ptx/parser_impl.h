@@ -38,7 +38,7 @@ class Parser {
     Variable variable(Space space, Linkage linkage);
     std::vector<Variable> parameters();
     void initialiser(Variable& into);
-    void initialiser_value(Variable& into, std::uint64_t& offset_bytes, std::uint32_t element_bytes);
+    void initialiser_value(Variable& into, std::uint64_t& offset_bytes, std::uint32_t element_bytes, int depth = 0);
     void initialiser_symbol(Variable& into, std::uint64_t offset_bytes, std::uint32_t element_bytes);
     void initialiser_byte(Variable& into, std::uint64_t offset_bytes, std::uint32_t element_bytes);
     bool mask_ahead() const;
@@ -55,9 +55,9 @@ class Parser {
     void local_variable(Space space);
     void instruction();
     void instruction_operands(Instruction& into);
-    Operand operand();
-    Operand address();
-    Operand braces(char close, OperandKind kind);
+    Operand operand(int depth = 0);
+    Operand address(int depth);
+    Operand braces(char close, OperandKind kind, int depth);
     bool word_ahead() const;
     void resolve(std::string_view name, Operand& into);
     std::optional<Name> find(std::string_view name) const;

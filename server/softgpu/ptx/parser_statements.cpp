@@ -10,6 +10,7 @@ namespace {
 constexpr std::size_t max_registers = 1U << 20;
 constexpr std::size_t max_instructions = 1U << 24;
 constexpr std::size_t max_scope_depth = 64;
+constexpr int max_operand_depth = 4;
 
 }  // namespace
 
@@ -185,22 +186,22 @@ void Parser::instruction_operands(Instruction& into) {
     } while (accept(','));
 }
 
-Operand Parser::braces(char close, OperandKind kind) {
+Operand Parser::braces(char close, OperandKind kind, int depth) {
     Operand result;
     result.kind = kind;
     if (accept(close)) return result;
     do {
-        result.items.push_back(operand());
+        result.items.push_back(operand(depth + 1));
         if (result.items.size() > 8192) fail("too many operands");
     } while (accept(','));
     expect(close);
     return result;
 }
 
-Operand Parser::address() {
+Operand Parser::address(int depth) {
     Operand result;
     result.kind = OperandKind::address;
-    result.items.push_back(operand());
+    result.items.push_back(operand(depth + 1));
     auto& base = result.items.front();
     if (base.kind == OperandKind::integer) {
         result.value = base.value;
@@ -209,7 +210,7 @@ Operand Parser::address() {
         base.value = 0;
     }
     while (token_.is('+') || token_.is('-')) result.value += addend();
-    while (accept(',')) result.items.push_back(operand());  // tensor and texture coordinates
+    while (accept(',')) result.items.push_back(operand(depth + 1));  // tensor and texture coordinates
     expect(']');
     return result;
 }
@@ -244,15 +245,16 @@ bool Parser::word_ahead() const {
     return ahead.next().kind == TokenKind::word;
 }
 
-Operand Parser::operand() {
+Operand Parser::operand(int depth) {
+    if (depth > max_operand_depth) fail("an operand nested too deeply");
     Operand result;
     if (accept('{')) {
-        result = braces('}', OperandKind::vector);
+        result = braces('}', OperandKind::vector, depth);
         if (accept('|')) result.second = predicate(expect_word("a predicate"));
         return result;
     }
-    if (in_call_ && accept('(')) return braces(')', OperandKind::list);
-    if (accept('[')) return address();
+    if (in_call_ && accept('(')) return braces(')', OperandKind::list, depth);
+    if (accept('[')) return address(depth);
     if (token_.kind == TokenKind::word && !token_.is("WARP_SZ")) {
         resolve(token_.text, result);
         advance();

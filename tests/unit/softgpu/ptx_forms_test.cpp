@@ -191,5 +191,31 @@ TEST_F(PtxFormsTest, PrintfWithAnEnormousWidthEnds) {
     EXPECT_LE(said.size(), 2 * 65536U + 64);
 }
 
+// 32 lanes add to a pair of counters, in one atomic step of 128 bits each.
+TEST_F(PtxFormsTest, RegistersAndAtomicsOf128Bits) {
+    const auto out = run_module<unsigned long long>(
+        header() +
+            ".visible .entry k(.param .u64 o) { .reg .b64 %d<9>; .reg .b128 %q<6>; .reg .pred %p<3>;\n"
+            "ld.param.u64 %d1, [o]; ld.global.b128 %q1, [%d1];\n"
+            "AGAIN: mov.b128 {%d2,%d3}, %q1; add.u64 %d4, %d2, 1; add.u64 %d5, %d3, 3; mov.b128 %q2, {%d4,%d5};\n"
+            "atom.acq_rel.gpu.global.cas.b128 %q3, [%d1], %q1, %q2; mov.b128 {%d4,%d5}, %q3; mov.b128 %q1, %q3;\n"
+            "setp.ne.u64 %p1, %d2, %d4; @%p1 bra AGAIN;\n"
+            "setp.ne.u64 %p1, %d2, 31; @%p1 bra DONE; mov.b128 %q4, {%d2,7}; st.global.b128 [%d1+16], %q4;\n"
+            "mov.b128 %q4, {8,9}; atom.global.exch.b128 %q5, [%d1+16], %q4; st.global.b128 [%d1+32], %q5;\n"
+            "DONE: ret; }\n",
+        32, 6);
+    EXPECT_EQ((std::vector<unsigned long long>{32, 96, 8, 9, 31, 7}), out);
+    EXPECT_NE(CUDA_SUCCESS, load(header() + ".visible .entry k() { .reg .b128 %q<3>; add.u64 %q1, %q2, 1; ret; }\n"));
+}
+
+TEST_F(PtxFormsTest, NestedBracesWithoutEndAreRefused) {
+    const std::string entry = ".visible .entry k() { .reg .b32 %r<3>; mov.b32 %r1, ";
+    for (const char bracket : {'{', '[', '('}) {
+        const std::string deep(1000000, bracket);
+        EXPECT_EQ(CUDA_ERROR_INVALID_PTX, load(header() + entry + deep + "; ret; }\n")) << bracket;
+        EXPECT_EQ(CUDA_ERROR_INVALID_PTX, load(header() + ".global .u32 x[2] = " + deep + ";\n")) << bracket;
+    }
+}
+
 }  // namespace
 }  // namespace gpupool::softgpu_test
