@@ -20,8 +20,14 @@ std::string machine_code_message(std::uint32_t arch) {
            "; the software GPU runs PTX (compile with -gencode arch=compute_XX,code=compute_XX)";
 }
 
-// The PTX of a container, if it holds any for this device; otherwise `arch` is of what it does hold.
-CUresult ptx_of_container(fatbin::Bytes container, std::string& text, std::uint32_t& arch, std::string& message) {
+std::string newer_target_message(std::uint32_t arch) {
+    return "the image holds PTX for compute_" + std::to_string(arch) +
+           " and later; the software GPU is of compute capability " + std::to_string(capability.major) + "." +
+           std::to_string(capability.minor);
+}
+
+// The PTX of a container, if it holds any for this device; otherwise the message says what it does hold.
+CUresult ptx_of_container(fatbin::Bytes container, std::string& text, std::string& message) {
     const auto entries = fatbin::container_entries(container);
     if (!entries) {
         message = entries.error().message;
@@ -29,7 +35,12 @@ CUresult ptx_of_container(fatbin::Bytes container, std::string& text, std::uint3
     }
     const auto chosen = fatbin::select(*entries, capability, fatbin::Preference::ptx_only);
     if (chosen.empty()) {
-        for (const auto& entry : *entries) arch = std::max(arch, entry.arch);
+        std::uint32_t arch = 0, ptx_arch = ~0U;
+        for (const auto& entry : *entries) {
+            arch = std::max(arch, entry.arch);
+            if (entry.kind == fatbin::Kind::ptx) ptx_arch = std::min(ptx_arch, entry.arch);
+        }
+        message = ptx_arch == ~0U ? machine_code_message(arch) : newer_target_message(ptx_arch);
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
     const auto unpacked = fatbin::unpack(chosen.front());
@@ -101,14 +112,13 @@ CUresult ptx_of_image(const void* image, std::string& text, std::string& message
         message = machine_code_message(header[0x31] >= 50 ? header[0x31] : header[0x30]);
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
-    std::uint32_t arch = 0;
-    CUresult error = ptx_of_container(inspected->bytes, text, arch, message);
+    CUresult error = ptx_of_container(inspected->bytes, text, message);
     if (error != CUDA_ERROR_NO_BINARY_FOR_GPU) return error;
     // Separate compilation: what is to be linked is PTX of each unit, and nothing of the whole.
     std::vector<std::string> units;
     for (const fatbin::Bytes part : inspected->prelinked) {
         std::string unit;
-        error = ptx_of_container(part, unit, arch, message);
+        error = ptx_of_container(part, unit, message);
         if (error == CUDA_ERROR_NO_BINARY_FOR_GPU && is_device_runtime(part)) {
             unit = device_runtime_ptx;
             error = CUDA_SUCCESS;
@@ -117,10 +127,7 @@ CUresult ptx_of_image(const void* image, std::string& text, std::string& message
         if (error != CUDA_SUCCESS) return error;
         units.push_back(std::move(unit));
     }
-    if (error != CUDA_SUCCESS) {
-        message = machine_code_message(arch);
-        return error;
-    }
+    if (error != CUDA_SUCCESS) return error;
     text = ptx::join_units(units);
     return CUDA_SUCCESS;
 }

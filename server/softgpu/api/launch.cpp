@@ -61,6 +61,20 @@ const char* name_of(FaultKind kind) {
     return "";
 }
 
+// "illegal address at PTX line 7, address 0x10: no allocation is there"; only what is known of it.
+std::string describe(const Fault& fault) {
+    std::string text = name_of(fault.kind);
+    if (fault.line != 0) text += " at PTX line " + std::to_string(fault.line);
+    const bool addressed = fault.kind == FaultKind::illegal_address || fault.kind == FaultKind::misaligned_address;
+    if (addressed) {
+        char address[32];
+        std::snprintf(address, sizeof address, ", address 0x%llx", static_cast<unsigned long long>(fault.address));
+        text += address;
+    }
+    if (fault.detail[0] != '\0') text += std::string(": ") + fault.detail;
+    return text;
+}
+
 CUresult check(const KernelRequest& request, const Function& function, const std::map<int, int>& attributes) {
     const CompiledFunction& code = *function.code;
     constexpr std::uint64_t limits[6] = {2147483647, 65535, 65535, 1024, 1024, 64};
@@ -200,9 +214,7 @@ CUresult run_kernel(const KernelCall& call, Context& context) {
     std::fflush(stdout);  // device printf
     // A failed assertion has said what it had to say.
     if (fault.kind != FaultKind::none && fault.kind != FaultKind::stopped && fault.kind != FaultKind::assertion) {
-        std::fprintf(stderr, "gpupool software GPU: kernel '%s': %s at PTX line %u, address 0x%llx: %s\n",
-                     code.name.c_str(), name_of(fault.kind), fault.line, static_cast<unsigned long long>(fault.address),
-                     fault.detail);
+        std::fprintf(stderr, "gpupool software GPU: kernel '%s': %s\n", code.name.c_str(), describe(fault).c_str());
     }
     return code_of(fault.kind);
 }

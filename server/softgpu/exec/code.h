@@ -88,6 +88,7 @@ struct CallSite {
 struct ParamInfo {
     std::uint32_t offset_bytes = 0;
     std::uint32_t size_bytes = 0;
+    bool local = false;  // of a function that takes its address: in the frame's local memory, not in its area
 };
 
 struct CompiledFunction {

@@ -19,6 +19,10 @@ namespace {
 // A recursive or indirect call chain gets this much local memory per thread unless the program asks for more.
 constexpr std::uint32_t recursive_stack_bytes = 64U << 10;
 
+// What ptxas accepts.
+constexpr std::uint64_t max_constant_bytes = 64U << 10;
+constexpr std::uint32_t max_param_bytes = 32764, max_param_bytes_before_8_1 = 4352;
+
 std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) {
     return (value + alignment - 1) / alignment * alignment;
 }
@@ -38,7 +42,8 @@ class Compiler {
     Status run() {
         GPUPOOL_TRY(place_variables());
         declare_functions();
-        initialise();
+        GPUPOOL_TRY(check_parameters());
+        GPUPOOL_TRY(initialise());
         for (std::size_t i = 0; i < target_.functions.size(); ++i) {
             const ptx::Function& function = *sources_[i];
             if (!function.defined) continue;
@@ -79,7 +84,7 @@ class Compiler {
     }
 
     Status place_variables() {
-        std::uint64_t bytes = 0;
+        std::uint64_t bytes = 0, constant_bytes = 0;
         for (const auto& variable : source_.variables) {
             if (variable.space == ptx::Space::shared) {
                 place_shared(variable);
@@ -92,6 +97,14 @@ class Compiler {
                                                                  variable.line, variable.name)};
             }
             if (symbols_.names.count(variable.name) != 0) continue;
+            if (variable.space == ptx::Space::constant)
+                constant_bytes = align_up(constant_bytes, variable.align_bytes) + variable.size_bytes;
+            if (constant_bytes > max_constant_bytes) {
+                return Error{ErrorCode::invalid_input,
+                             fmt::format("line {}: with '{}' there are {} bytes of constant variables; at most {} are "
+                                         "accepted",
+                                         variable.line, variable.name, constant_bytes, max_constant_bytes)};
+            }
             bytes = align_up(bytes, std::max<std::uint64_t>(variable.align_bytes, 256));
             symbols_.names[variable.name] = {Symbol::address, bytes};
             placed_.push_back(&variable);
@@ -170,20 +183,39 @@ class Compiler {
         return at + param.size_bytes;
     }
 
-    void initialise() {
+    Status check_parameters() const {
+        const bool many = target_.ptx_version >= 81 && architecture_of(source_.target) >= 70;
+        const std::uint32_t limit_bytes = many ? max_param_bytes : max_param_bytes_before_8_1;
+        for (const auto& function : target_.functions) {
+            if (!function.entry || function.param_bytes <= limit_bytes) continue;
+            return Error{ErrorCode::invalid_input, fmt::format("the kernel '{}' has {} bytes of parameters; at most {} "
+                                                               "are accepted",
+                                                               function.name, function.param_bytes, limit_bytes)};
+        }
+        return {};
+    }
+
+    Status initialise() {
         for (const auto* variable : placed_) {
             auto* at = reinterpret_cast<std::uint8_t*>(symbols_.names[variable->name].value);
             if (!variable->initial.empty()) std::memcpy(at, variable->initial.data(), variable->initial.size());
             for (const auto& relocation : variable->relocations) {
                 const auto found = symbols_.names.find(relocation.symbol);
-                if (found == symbols_.names.end()) continue;
+                if (found == symbols_.names.end()) {
+                    return Error{ErrorCode::invalid_input,
+                                 fmt::format("line {}: the initial value of '{}' names '{}', which is not declared",
+                                             variable->line, variable->name, relocation.symbol)};
+                }
                 std::uint64_t value = found->second.value;
                 if (found->second.kind == Symbol::function)
                     value = reinterpret_cast<std::uint64_t>(target_.functions.data() + value);
                 value += static_cast<std::uint64_t>(relocation.addend);
-                std::memcpy(at + relocation.offset_bytes, &value, sizeof value);
+                if (relocation.byte >= 0) value = value >> (8 * relocation.byte) & 0xFF;
+                std::memcpy(at + relocation.offset_bytes, &value,
+                            std::min<std::size_t>(relocation.size_bytes, sizeof value));
             }
         }
+        return {};
     }
 
     bool uses_common(const ptx::Function& function) const {

@@ -1,5 +1,6 @@
 #include "server/softgpu/exec/device_heap.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +23,19 @@ struct Heap {
 Heap& heap() {
     static Heap& instance = *new Heap;
     return instance;
+}
+
+// A call of printf writes no more than about this; no width and no precision is greater.
+constexpr int max_printf_bytes = 65536;
+
+template <class T>
+void append(std::string& text, const char* format, T value) {
+    const int length = std::snprintf(nullptr, 0, format, value);
+    if (length <= 0) return;
+    const std::size_t before = text.size();
+    text.resize(before + static_cast<std::size_t>(length) + 1);
+    std::snprintf(text.data() + before, static_cast<std::size_t>(length) + 1, format, value);
+    text.pop_back();
 }
 
 }  // namespace
@@ -80,7 +94,7 @@ std::string format_device_printf(const std::string& format, const std::uint8_t* 
         used += bytes;
         return value;
     };
-    for (std::size_t at = 0; at < format.size() && result.size() < 65536;) {
+    for (std::size_t at = 0; at < format.size() && result.size() < max_printf_bytes;) {
         if (format[at] != '%') {
             result += format[at++];
             continue;
@@ -90,11 +104,15 @@ std::string format_device_printf(const std::string& format, const std::uint8_t* 
         int wide = 0;
         const auto number_or_star = [&] {
             if (end < format.size() && format[end] == '*') {
-                piece += std::to_string(static_cast<std::int32_t>(take(4)));
+                const auto number = static_cast<std::int32_t>(take(4));
+                piece += std::to_string(std::clamp(number, -max_printf_bytes, max_printf_bytes));
                 ++end;
             } else {
-                while (end < format.size() && format[end] >= '0' && format[end] <= '9' && piece.size() < 16)
-                    piece += format[end++];
+                int number = 0;
+                const std::size_t first = end;
+                for (; end < format.size() && format[end] >= '0' && format[end] <= '9'; ++end)
+                    number = std::min(max_printf_bytes, number * 10 + (format[end] - '0'));
+                if (end != first) piece += std::to_string(number);
             }
         };
         while (end < format.size() && std::strchr("-+ #0", format[end]) != nullptr && piece.size() < 8)
@@ -109,43 +127,37 @@ std::string format_device_printf(const std::string& format, const std::uint8_t* 
             ++end;
         }
         const char conversion = end < format.size() ? format[end] : '\0';
-        char buffer[512];
         if (conversion != '\0' && std::strchr("di", conversion) != nullptr) {
             const std::uint64_t raw = take(wide > 0 ? 8 : 4);
             const long long value = wide > 0 ? static_cast<long long>(raw) : static_cast<std::int32_t>(raw);
             piece += "lld";
-            std::snprintf(buffer, sizeof buffer, piece.c_str(), value);
+            append(result, piece.c_str(), value);
         } else if (conversion != '\0' && std::strchr("uxXoc", conversion) != nullptr) {
             const unsigned long long value = take(wide > 0 ? 8 : 4);
             if (conversion == 'c') {
                 piece += 'c';
-                std::snprintf(buffer, sizeof buffer, piece.c_str(), static_cast<int>(value));
+                append(result, piece.c_str(), static_cast<int>(value));
             } else {
                 piece += "ll";
                 piece += conversion;
-                std::snprintf(buffer, sizeof buffer, piece.c_str(), value);
+                append(result, piece.c_str(), value);
             }
         } else if (conversion != '\0' && std::strchr("fFeEgGaA", conversion) != nullptr) {
             const std::uint64_t bits = take(8);
             double value;
             std::memcpy(&value, &bits, sizeof value);
             piece += conversion;
-            std::snprintf(buffer, sizeof buffer, piece.c_str(), value);
+            append(result, piece.c_str(), value);
         } else if (conversion == 's') {
             piece += 's';
             const std::uint64_t pointer = take(8);
             const std::string text = pointer == 0 ? "(null)" : device_string(pointer);
-            std::snprintf(buffer, sizeof buffer, piece.c_str(), text.c_str());
-            if (piece == "%s") {
-                result += text;
-                buffer[0] = '\0';
-            }
+            append(result, piece.c_str(), text.c_str());
         } else if (conversion == 'p') {
-            std::snprintf(buffer, sizeof buffer, "0x%llx", static_cast<unsigned long long>(take(8)));
+            append(result, "0x%llx", static_cast<unsigned long long>(take(8)));
         } else {
-            std::snprintf(buffer, sizeof buffer, "%s", conversion == '%' ? "%" : piece.c_str());
+            result += conversion == '%' ? "%" : piece;
         }
-        result += buffer;
         at = conversion == '\0' ? format.size() : end + 1;
     }
     return result;

@@ -65,18 +65,42 @@ void Lowering::unsupported() const {
     fail(std::move(message));
 }
 
+// The parameters of a function whose address is taken: a pointer to one is a local address (`mov.b64 %rd1, param;
+// cvta.local.u64`), through which the function may write.
+std::vector<bool> Lowering::addressed_formals() const {
+    std::vector<bool> result(source_.params.size() + source_.returns.size(), false);
+    if (source_.entry) return result;
+    for (const auto& from : source_.body) {
+        for (const auto& operand : from.operands) {
+            const bool formal = operand.kind == ptx::OperandKind::symbol && operand.variable >= 0 &&
+                                static_cast<std::size_t>(operand.variable) < result.size();
+            if (formal) result[static_cast<std::size_t>(operand.variable)] = true;
+        }
+    }
+    return result;
+}
+
 void Lowering::lay_out_variables() {
     std::uint64_t local_bytes = 0;
     std::uint64_t shared_bytes = shared_base_bytes_;
     std::uint64_t area_bytes = 0;
     const std::size_t formals = source_.params.size() + source_.returns.size();
+    const auto addressed = addressed_formals();
     for (std::size_t i = 0; i < source_.variables.size(); ++i) {
         const ptx::Variable& variable = source_.variables[i];
         Placed placed{variable.space, 0, static_cast<std::uint32_t>(variable.size_bytes), variable.unsized_array};
         const std::uint32_t align = std::max<std::uint32_t>(variable.align_bytes, 1);
         if (i < formals) {
-            const auto& info =
-                i < source_.params.size() ? target_.params[i] : target_.returns[i - source_.params.size()];
+            auto& info = i < source_.params.size() ? target_.params[i] : target_.returns[i - source_.params.size()];
+            if (addressed[i]) {
+                info.local = true;
+                info.offset_bytes = align_up(local_bytes, std::max<std::uint32_t>(align, 8));
+                local_bytes = info.offset_bytes + variable.size_bytes;
+                placed.space = ptx::Space::local;
+                placed.offset_bytes = info.offset_bytes;
+                variables_.push_back(placed);
+                continue;
+            }
             placed.offset_bytes = info.offset_bytes;
             if (!source_.entry) area_bytes = std::max<std::uint64_t>(area_bytes, info.offset_bytes + info.size_bytes);
         } else if (variable.space == ptx::Space::local) {
@@ -281,13 +305,29 @@ Slot Lowering::kind_of_register(std::int32_t index) const {
         case 2: return Slot::bits16;
         case 4: return Slot::bits32;
         case 8: return Slot::bits64;
-        default: lack("128-bit registers are not supported by the software GPU");
+        default: lack(fmt::format("'{}' of a 128-bit register is not supported by the software GPU", current_->opcode));
     }
 }
 
 std::uint32_t Lowering::slot_of_register(std::int32_t index) {
     std::uint32_t& slot = register_slots_[static_cast<std::size_t>(index)];
     if (slot == no_slot) slot = temporary(kind_of_register(index));
+    return slot;
+}
+
+bool Lowering::is_wide_register(const ptx::Operand& operand) const {
+    return operand.kind == ptx::OperandKind::reg &&
+           source_.registers[static_cast<std::size_t>(operand.index)] == ptx::Type::b128;
+}
+
+// A 128-bit register: two slots of 64 bits, one behind the other.
+std::uint32_t Lowering::wide_slot(const ptx::Operand& operand) {
+    if (!is_wide_register(operand)) fail(fmt::format("'{}' wants registers of 128 bits", current_->opcode));
+    std::uint32_t& slot = register_slots_[static_cast<std::size_t>(operand.index)];
+    if (slot == no_slot) {
+        slot = temporary(Slot::bits64);
+        temporary(Slot::bits64);
+    }
     return slot;
 }
 
@@ -378,7 +418,6 @@ std::uint32_t Lowering::destination(const ptx::Operand& operand, Slot kind) {
 }
 
 std::uint32_t Lowering::special_register(std::string_view name, Slot kind) {
-    if (name == "WARP_SZ") return constant(kind, lane_count);
     const Op* found = op_table().find(fmt::format("sreg.{}", name));
     if (found == nullptr) fail(fmt::format("the software GPU does not support the special register '{}'", name));
     if (name.substr(0, 14) == "%reserved_smem") target_.uses_reserved_shared = true;
@@ -407,7 +446,6 @@ std::uint32_t Lowering::symbol_address(const ptx::Operand& operand) {
         }
         return constant(Slot::bits64, placed.offset_bytes + addend);
     }
-    if (operand.name == "WARP_SZ") return constant(Slot::bits64, lane_count);
     const auto found = symbols_.names.find(operand.name);
     if (found == symbols_.names.end()) fail(fmt::format("'{}' is not declared", operand.name));
     const Symbol& symbol = found->second;

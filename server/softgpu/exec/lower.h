@@ -48,10 +48,13 @@ class Lowering {
     [[noreturn]] void fail(std::string message) const;
     [[noreturn]] void lack(std::string message) const;
     [[noreturn]] void unsupported() const;
+    std::vector<bool> addressed_formals() const;
     void lay_out_variables();
     void instruction(const ptx::Instruction& from);
     void from_table(const ptx::Instruction& from, const Op& op);
     std::uint32_t slot_of_register(std::int32_t index);
+    bool is_wide_register(const ptx::Operand& operand) const;
+    std::uint32_t wide_slot(const ptx::Operand& operand);
     std::uint32_t temporary(Slot kind);
     std::uint32_t constant(Slot kind, std::uint64_t bits);
     std::uint64_t immediate_bits(const ptx::Operand& operand, Slot kind) const;
@@ -70,6 +73,7 @@ class Lowering {
 
     // --- lower_values.cpp
     void lower_mov(const ptx::Instruction& from);
+    void lower_wide_mov(const ptx::Operand& to, const ptx::Operand& value);
     void lower_cvt(const ptx::Instruction& from);
     void lower_cvta(const ptx::Instruction& from);
     void lower_isspacep(const ptx::Instruction& from);
@@ -86,6 +90,7 @@ class Lowering {
     // --- lower_memory.cpp
     struct MemoryForm {
         ptx::Type type = ptx::Type::none;
+        std::string_view type_name;
         std::uint32_t elements = 1;
         MemorySpace space = MemorySpace::generic;
         bool param = false;
@@ -100,6 +105,7 @@ class Lowering {
     void lower_atom(const ptx::Instruction& from);
     void lower_vector_atom(const ptx::Instruction& from, MemoryForm& form);
     void lower_fence(const ptx::Instruction& from);
+    std::uint32_t halves(const ptx::Operand& operand);
     std::uint32_t vector_slots(const ptx::Operand& operand, ptx::Type type, bool store, Slot& kind);
 
     // --- lower_texture.cpp

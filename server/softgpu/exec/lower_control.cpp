@@ -177,12 +177,16 @@ void Lowering::lower_warp(const ptx::Instruction& from) {
         name = fmt::format("vote.sync.{}.{}", parts[1], parts[3]);
     if (parts.size() == 4 && parts[0] == "match" && parts[1] == "sync")
         name = fmt::format("match.{}.sync.{}", parts[2], parts[3]);
+    // Before sm_70 the members are the lanes that happen to be there.
+    const bool old =
+        target_.virtual_architecture < 70 && parts.size() == 3 && (parts[0] == "vote" || parts[0] == "shfl");
+    if (old) name = fmt::format("{}.sync.{}.{}", parts[0], parts[1], parts[2]);
     const Op& found = op(name);
     std::uint32_t sources[3] = {no_slot, no_slot, no_slot};
     std::size_t at = found.d == Slot::none ? 0 : 1;
     for (std::size_t i = 0; i < 3 && found.sources[i] != Slot::none; ++i)
         sources[i] = source(operand(from, at++), found.sources[i]);
-    const std::uint32_t members = source(operand(from, at), Slot::bits32);
+    const std::uint32_t members = old ? computed("activemask.b32", {}) : source(operand(from, at), Slot::bits32);
     std::uint32_t d = no_slot, second = no_slot;
     if (found.d != Slot::none) {
         const auto& to = operand(from, 0);

@@ -45,13 +45,13 @@ Lowering::MemoryForm Lowering::memory_form(std::string_view opcode, bool atomic)
         else if (part == "v2" || part == "v4" || part == "v8")
             form.elements = static_cast<std::uint32_t>(part[1] - '0');
         else if (const auto type = ptx::type_from_name(part); type != ptx::Type::none)
-            form.type = type;
+            form.type = type, form.type_name = part;
         else if (atomic)
             form.operation += form.operation.empty() ? std::string(part) : fmt::format(".{}", part);
         else
             unsupported();
     }
-    if (form.type == ptx::Type::none || form.type == ptx::Type::pred || form.type == ptx::Type::b128) unsupported();
+    if (form.type == ptx::Type::none || form.type == ptx::Type::pred) unsupported();
     return form;
 }
 
@@ -71,6 +71,8 @@ void Lowering::address(const ptx::Operand& from, MemoryForm& form, std::uint32_t
             }
             const bool narrow = slot_bytes(kind) == 4 * lane_count;
             const bool flat = form.space == MemorySpace::generic || form.space == MemorySpace::global;
+            // The address of a function's parameter is one of its local memory.
+            if (form.param && !source_.entry) form.space = MemorySpace::local;
             base = slot_of_register(at.index);
             if (narrow && flat) {
                 base = resized(base, kind, Slot::bits64, false);
@@ -82,7 +84,7 @@ void Lowering::address(const ptx::Operand& from, MemoryForm& form, std::uint32_t
         case ptx::OperandKind::symbol: {
             if (at.variable >= 0) {
                 const Placed& placed = variables_[static_cast<std::size_t>(at.variable)];
-                if (form.param) {
+                if (form.param && placed.space != ptx::Space::local) {
                     // A formal parameter of an entry lies in the launch buffer; what calls pass lies in the frame.
                     const bool formal = static_cast<std::size_t>(at.variable) < source_.params.size();
                     if (!(source_.entry && formal)) form.space = MemorySpace::area;
@@ -104,6 +106,14 @@ void Lowering::address(const ptx::Operand& from, MemoryForm& form, std::uint32_t
     }
     mode |= static_cast<std::uint8_t>(form.space);
     if (form.polls) mode |= may_poll;
+}
+
+// Both halves of a 128-bit register, as a vector of two.
+std::uint32_t Lowering::halves(const ptx::Operand& operand) {
+    const auto first = static_cast<std::uint32_t>(target_.aux.size());
+    const std::uint32_t low = wide_slot(operand);
+    target_.aux.insert(target_.aux.end(), {low, low + slot_bytes(Slot::bits64)});
+    return first;
 }
 
 std::uint32_t Lowering::vector_slots(const ptx::Operand& operand, ptx::Type type, bool store, Slot& kind) {
@@ -141,7 +151,12 @@ void Lowering::lower_ld(const ptx::Instruction& from) {
     address(operand(from, 1), form, base, offset, mode);
     Slot kind = Slot::none;
     std::uint32_t d;
-    if (vector) {
+    const bool wide = form.type == ptx::Type::b128;
+    if (wide) {
+        if (vector) unsupported();
+        d = halves(to);
+        kind = Slot::bits64;
+    } else if (vector) {
         d = vector_slots(to, form.type, false, kind);
     } else {
         if (to.kind != ptx::OperandKind::reg) fail("a load into something that is not a register");
@@ -149,17 +164,17 @@ void Lowering::lower_ld(const ptx::Instruction& from) {
         if (kind == Slot::pred) fail("a load into a predicate");
         d = slot_of_register(to.index);
     }
-    const std::uint32_t bytes = ptx::width_bytes(form.type);
+    const std::uint32_t bytes = wide ? 8 : ptx::width_bytes(form.type);
     const std::uint32_t slot_bits = slot_bytes(kind) / lane_count * 8;
     if (slot_bits < bytes * 8) fail("a load into a register that is too small");
-    const bool uniform = form.space == MemorySpace::entry_param && base == no_slot && !vector;
+    const bool uniform = form.space == MemorySpace::entry_param && base == no_slot && !vector && !wide;
     if (uniform && (offset > target_.param_bytes || target_.param_bytes - offset < bytes)) {
         fail("a load beyond the kernel's parameters");
     }
     Inst& i = emit(op(fmt::format("{}.{}{}.{}", uniform ? "ldu" : "ld", ptx::is_signed(form.type) ? 's' : 'u',
                                   bytes * 8, slot_bits)));
     i.a = base, i.imm = offset, i.d = d, i.mode = mode;
-    if (vector) i.extra = form.elements, i.lists = list_at_d;
+    if (vector || wide) i.extra = wide ? 2 : form.elements, i.lists = list_at_d;
 }
 
 void Lowering::lower_st(const ptx::Instruction& from) {
@@ -173,10 +188,15 @@ void Lowering::lower_st(const ptx::Instruction& from) {
     std::uint8_t mode = 0;
     address(operand(from, 0), form, base, offset, mode);
     if (form.space == MemorySpace::entry_param) fail("a store to a kernel's parameter");
-    const std::uint32_t bytes = ptx::width_bytes(form.type);
+    const bool wide = form.type == ptx::Type::b128;
+    const std::uint32_t bytes = wide ? 8 : ptx::width_bytes(form.type);
     Slot kind = Slot::none;
     std::uint32_t b;
-    if (vector) {
+    if (wide) {
+        if (vector) unsupported();
+        b = halves(value);
+        kind = Slot::bits64;
+    } else if (vector) {
         b = vector_slots(value, form.type, true, kind);
     } else {
         kind = form.type == ptx::Type::f32   ? Slot::float32
@@ -192,32 +212,36 @@ void Lowering::lower_st(const ptx::Instruction& from) {
     if (slot_bits < bytes * 8) fail("a store from a register that is too small");
     Inst& i = emit(op(fmt::format("st.{}.{}", bytes * 8, slot_bits)));
     i.a = base, i.imm = offset, i.b = b, i.mode = mode;
-    if (vector) i.extra = form.elements, i.lists = list_at_b;
+    if (vector || wide) i.extra = wide ? 2 : form.elements, i.lists = list_at_b;
 }
 
 void Lowering::lower_atom(const ptx::Instruction& from) {
     MemoryForm form = memory_form(from.opcode, true);
     if (form.elements != 1) return lower_vector_atom(from, form);
-    const std::size_t last = from.opcode.rfind('.');
-    const Op& found = op(fmt::format("atom.{}.{}", form.operation, from.opcode.substr(last + 1)));
+    const Op& found = op(fmt::format("atom.{}.{}", form.operation, form.type_name));
     const bool returns = starts_with(from.opcode, "atom");
     const std::size_t at = returns ? 1 : 0;
     std::uint32_t base = no_slot;
     std::uint64_t offset = 0;
     std::uint8_t mode = 0;
     address(operand(from, at), form, base, offset, mode);
-    const std::uint32_t b = source(operand(from, at + 1), found.sources[0]);
-    const std::uint32_t c = found.sources[1] == Slot::none ? no_slot : source(operand(from, at + 2), found.sources[1]);
+    const bool wide = form.type == ptx::Type::b128;
+    const auto value = [&](std::size_t k) {
+        return wide ? wide_slot(operand(from, at + 1 + k)) : source(operand(from, at + 1 + k), found.sources[k]);
+    };
+    const std::uint32_t b = value(0);
+    const std::uint32_t c = found.sources[1] == Slot::none ? no_slot : value(1);
     const bool wanted = returns && operand(from, 0).kind != ptx::OperandKind::sink;
-    const std::uint32_t d = wanted ? destination(operand(from, 0), found.d) : no_slot;
+    const std::uint32_t d = !wanted ? no_slot
+                            : wide  ? wide_slot(operand(from, 0))
+                                    : destination(operand(from, 0), found.d);
     Inst& i = emit(found);
     i.a = base, i.imm = offset, i.b = b, i.c = c, i.d = d, i.mode = mode;
 }
 
 // Each element is atomic by itself, as PTX says.
 void Lowering::lower_vector_atom(const ptx::Instruction& from, MemoryForm& form) {
-    const std::size_t last = from.opcode.rfind('.');
-    const Op& found = op(fmt::format("atom.{}.{}", form.operation, from.opcode.substr(last + 1)));
+    const Op& found = op(fmt::format("atom.{}.{}", form.operation, form.type_name));
     const bool returns = starts_with(from.opcode, "atom");
     const std::size_t at = returns ? 1 : 0;
     const ptx::Operand& values = operand(from, at + 1);

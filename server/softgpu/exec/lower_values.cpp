@@ -29,6 +29,7 @@ void Lowering::lower_mov(const ptx::Instruction& from) {
     const auto& value = operand(from, 1);
     const auto type = ptx::type_from_name(from.opcode.substr(from.opcode.rfind('.') + 1));
     if (type == ptx::Type::none) unsupported();
+    if (type == ptx::Type::b128) return lower_wide_mov(to, value);
     if (to.kind == ptx::OperandKind::vector) return unpack(to, value);
     if (value.kind == ptx::OperandKind::vector) return pack(to, value);
     if (type == ptx::Type::pred && value.kind == ptx::OperandKind::special && value.name == "%is_explicit_cluster") {
@@ -47,11 +48,36 @@ void Lowering::lower_mov(const ptx::Instruction& from) {
     i.a = a;
 }
 
+void Lowering::lower_wide_mov(const ptx::Operand& to, const ptx::Operand& value) {
+    const auto slot_of_half = [&](const ptx::Operand& operand, std::uint32_t half, bool written) {
+        if (operand.kind != ptx::OperandKind::vector) return wide_slot(operand) + half * slot_bytes(Slot::bits64);
+        if (operand.items.size() != 2) unsupported();
+        return written ? destination(operand.items[half], Slot::bits64) : source(operand.items[half], Slot::bits64);
+    };
+    for (std::uint32_t half = 0; half < 2; ++half) {
+        const std::uint32_t a = slot_of_half(value, half, false);
+        const std::uint32_t d = slot_of_half(to, half, true);
+        Inst& i = emit("mov.b64");
+        i.a = a, i.d = d;
+    }
+}
+
 void Lowering::unpack(const ptx::Operand& vector, const ptx::Operand& value) {
     const std::size_t count = vector.items.size();
     if (value.kind != ptx::OperandKind::reg) unsupported();
     const Slot whole = kind_of_register(value.index);
     const bool wide = slot_bytes(whole) == 8 * lane_count;
+    if (slot_bytes(whole) == 2 * lane_count && count == 2) {  // two bytes
+        const std::uint32_t a = computed("mov.b16", {slot_of_register(value.index)});
+        const char* halves[] = {"low.u16.u8", "high.u16.u8"};
+        for (std::size_t i = 0; i < 2; ++i) {
+            if (vector.items[i].kind == ptx::OperandKind::sink) continue;
+            const std::uint32_t d = destination(vector.items[i], Slot::bits16);
+            Inst& part = emit(halves[i]);
+            part.a = a, part.d = d;
+        }
+        return;
+    }
     if (slot_bytes(whole) < 4 * lane_count || (count != 2 && !(count == 4 && wide))) unsupported();
     // Parts are taken from a copy: one of them may be the register itself.
     std::vector<std::uint32_t> parts{slot_of_register(value.index)};
@@ -84,6 +110,14 @@ void Lowering::pack(const ptx::Operand& value, const ptx::Operand& vector) {
     const Slot whole = kind_of_register(value.index);
     const std::size_t count = vector.items.size();
     const bool wide = slot_bytes(whole) == 8 * lane_count;
+    if (slot_bytes(whole) == 2 * lane_count && count == 2) {  // two bytes
+        const std::uint32_t low = source(vector.items[0], Slot::bits16);
+        const std::uint32_t high = source(vector.items[1], Slot::bits16);
+        const std::uint32_t d = destination(value, whole);
+        Inst& joined = emit("pack.u8.u16");
+        joined.a = low, joined.b = high, joined.d = d;
+        return;
+    }
     if (slot_bytes(whole) < 4 * lane_count || (count != 2 && !(count == 4 && wide))) unsupported();
     Slot kind = slot_for_bytes(slot_bytes(whole) / lane_count / static_cast<std::uint32_t>(count));
     std::vector<std::uint32_t> parts;
@@ -193,6 +227,10 @@ void Lowering::lower_cvta(const ptx::Instruction& from) {
     } else if (space == "param" && !to_space && source_.entry) {
         Inst& i = emit("param_address");
         i.a = a, i.d = d;
+    } else if (space == "param" && !to_space) {  // of a function: in its local memory (addressed_formals)
+        const std::uint32_t b = constant(Slot::bits64, windows().local_base);
+        Inst& i = emit("add.u64");
+        i.a = a, i.b = b, i.d = d;
     } else {
         unsupported();
     }
@@ -242,20 +280,24 @@ void Lowering::compared_sources(const ptx::Instruction& from, const Op& compare,
 
 void Lowering::lower_setp(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
-    if (parts.size() < 3) unsupported();
+    std::string_view comparison, type;
     std::uint8_t combine = 0;
     bool flush = false;
-    for (std::size_t i = 2; i + 1 < parts.size(); ++i) {
+    for (std::size_t i = 1; i < parts.size(); ++i) {
         if (const std::uint8_t operation = boolean_operator(parts[i]); operation != 0)
             combine = operation;
         else if (parts[i] == "ftz")
             flush = true;
+        else if (type.empty() && ptx::type_from_name(parts[i]) != ptx::Type::none)
+            type = parts[i];
+        else if (comparison.empty())
+            comparison = parts[i];
         else
             unsupported();
     }
-    const Op& compare = op(fmt::format("setp.{}.{}", parts[1], parts.back()));
+    const Op& compare = op(fmt::format("setp.{}.{}", comparison, type));
     std::uint32_t sources[2];
-    compared_sources(from, compare, flush, parts.back(), sources);
+    compared_sources(from, compare, flush, type, sources);
     const std::uint32_t c = combine == 0 ? no_slot : source(operand(from, 3), Slot::pred);
     const auto& to = operand(from, 0);
     const std::uint32_t p = destination(to, Slot::pred);
@@ -267,25 +309,33 @@ void Lowering::lower_setp(const ptx::Instruction& from) {
 }
 
 void Lowering::lower_set(const ptx::Instruction& from) {
-    auto parts = split_opcode(from.opcode);
-    if (parts.size() < 4) unsupported();
-    const auto result_type = ptx::type_from_name(parts[parts.size() - 2]);
+    // The comparison may come before the types (set.lt.u32.f16) or after them (set.u32.bf16.lt).
+    std::vector<std::string_view> types;
+    std::string_view comparison;
     std::uint8_t combine = 0;
     bool flush = false;
-    for (std::size_t i = 2; i + 2 < parts.size(); ++i) {
+    const auto parts = split_opcode(from.opcode);
+    for (std::size_t i = 1; i < parts.size(); ++i) {
         if (const std::uint8_t operation = boolean_operator(parts[i]); operation != 0)
             combine = operation;
         else if (parts[i] == "ftz")
             flush = true;
+        else if (ptx::type_from_name(parts[i]) != ptx::Type::none)
+            types.push_back(parts[i]);
+        else if (comparison.empty())
+            comparison = parts[i];
         else
             unsupported();
     }
-    const Op& compare = op(fmt::format("setp.{}.{}", parts[1], parts.back()));
+    if (types.size() != 2) unsupported();
+    const auto result_type = ptx::type_from_name(types[0]);
+    const auto compared = types[1];
+    const Op& compare = op(fmt::format("setp.{}.{}", comparison, compared));
     std::uint32_t sources[2];
-    compared_sources(from, compare, flush, parts.back(), sources);
+    compared_sources(from, compare, flush, compared, sources);
     const std::uint32_t c = combine == 0 ? no_slot : source(operand(from, 3), Slot::pred);
     const bool pair = result_type == ptx::Type::f16x2 || result_type == ptx::Type::bf16x2;
-    const bool of_pairs = parts.back() == "f16x2" || parts.back() == "bf16x2";
+    const bool of_pairs = compared == "f16x2" || compared == "bf16x2";
     const std::uint32_t p = temporary(Slot::pred);
     const std::uint32_t q = of_pairs ? temporary(Slot::pred) : no_slot;
     Inst& i = emit(compare);

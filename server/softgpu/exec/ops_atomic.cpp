@@ -69,6 +69,39 @@ void run_cas(Warp& w, const Inst& i) {
     }
 }
 
+__extension__ typedef unsigned __int128 u128;
+
+// Every x86-64 CPU but the first few has it.
+[[gnu::target("cx16")]] u128 compare_and_swap(u64 address, u128 expected, u128 desired) {
+    return __sync_val_compare_and_swap(reinterpret_cast<u128*>(address), expected, desired);
+}
+
+// exch and cas of 128 bits: each operand is two slots of 64, one behind the other.
+template <bool Compare>
+void run_wide(Warp& w, const Inst& i) {
+    LanePointers pointers;
+    if (!resolve(w, i, sizeof(u128), pointers)) return;
+    const auto value = [&](u32 slot, u32 lane) {
+        const u64* halves = w.reg<u64>(slot);
+        return u128{halves[lane_count + lane]} << 64 | halves[lane];
+    };
+    for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
+        const u32 lane = static_cast<u32>(std::countr_zero(rest));
+        u128 old = 0;
+        if (Compare) {
+            old = compare_and_swap(pointers[lane], value(i.b, lane), value(i.c, lane));
+        } else {
+            for (u128 seen = 0;; seen = old) {
+                old = compare_and_swap(pointers[lane], seen, value(i.b, lane));
+                if (old == seen) break;
+            }
+        }
+        if (i.d == no_slot) continue;
+        w.reg<u64>(i.d)[lane] = static_cast<u64>(old);
+        w.reg<u64>(i.d)[lane_count + lane] = static_cast<u64>(old >> 64);
+    }
+}
+
 template <class T, class F>
 void atomic(OpTable& t, std::initializer_list<std::string_view> names, F) {
     t.add(names, {run_atomic<T, F>, slot_of<T>(), {slot_of<T>()}, Slot::none, Flow::checked});
@@ -103,6 +136,8 @@ void register_atomic(OpTable& t) {
           {run_cas<u32>, Slot::bits32, {Slot::bits32, Slot::bits32}, Slot::none, Flow::checked});
     t.add({"atom.cas.b64", "atom.cas.u64", "atom.cas.s64"},
           {run_cas<u64>, Slot::bits64, {Slot::bits64, Slot::bits64}, Slot::none, Flow::checked});
+    t.add({"atom.cas.b128"}, {run_wide<true>, Slot::bits64, {Slot::bits64, Slot::bits64}, Slot::none, Flow::checked});
+    t.add({"atom.exch.b128"}, {run_wide<false>, Slot::bits64, {Slot::bits64}, Slot::none, Flow::checked});
     atomic<float>(t, {"atom.add.f32", "atom.add.ftz.f32"}, [](float a, float b) { return canonical(a + b); });
     atomic<double>(t, {"atom.add.f64"}, [](double a, double b) { return a + b; });
     atomic<u16>(t, {"atom.add.noftz.f16"}, [](u16 a, u16 b) { return add_half<Half, to_half>(a, b); });

@@ -280,6 +280,9 @@ void register_bits(OpTable& t) {
     t.add({"narrow.u32.u16"}, unary<u16, u32>([](u32 a) { return a; }));
     t.add({"narrow.u64.u16"}, unary<u16, u64>([](u64 a) { return a; }));
     t.add({"narrow.u64.u32"}, unary<u32, u64>([](u64 a) { return a; }));
+    t.add({"pack.u8.u16"}, binary<u16, u16, u16>([](u16 a, u16 b) { return static_cast<u16>((a & 0xFF) | b << 8); }));
+    t.add({"low.u16.u8"}, unary<u16, u16>([](u16 a) { return static_cast<u16>(a & 0xFF); }));
+    t.add({"high.u16.u8"}, unary<u16, u16>([](u16 a) { return static_cast<u16>(a >> 8); }));
     t.add({"pack.u16.u32"}, binary<u32, u16, u16>([](u32 a, u32 b) { return a | b << 16; }));
     t.add({"pack.u32.u64"}, binary<u64, u32, u32>([](u64 a, u64 b) { return a | b << 32; }));
     t.add({"high.u32.u16"}, unary<u16, u32>([](u32 a) { return a >> 16; }));

@@ -265,8 +265,10 @@ void register_integer(OpTable& t) {
     register_ordered<s32>(t, "min.s32", "max.s32", "div.s32", "rem.s32");
     register_ordered<u64>(t, "min.u64", "max.u64", "div.u64", "rem.u64");
     register_ordered<s64>(t, "min.s64", "max.s64", "div.s64", "rem.s64");
-    t.add({"min.relu.s32"}, binary<s32, s32, s32>([](s32 a, s32 b) { return std::max(std::min(a, b), 0); }));
-    t.add({"max.relu.s32"}, binary<s32, s32, s32>([](s32 a, s32 b) { return std::max(std::max(a, b), 0); }));
+    t.add({"min.relu.s32", "min.s32.relu"},
+          binary<s32, s32, s32>([](s32 a, s32 b) { return std::max(std::min(a, b), 0); }));
+    t.add({"max.relu.s32", "max.s32.relu"},
+          binary<s32, s32, s32>([](s32 a, s32 b) { return std::max(std::max(a, b), 0); }));
     t.add({"sad.u32"}, ternary<u32, u32, u32, u32>([](u32 a, u32 b, u32 c) { return c + (a < b ? b - a : a - b); }));
     t.add({"sad.s32"},
           ternary<u32, s32, s32, u32>([](s64 a, s64 b, u32 c) { return c + static_cast<u32>(a < b ? b - a : a - b); }));

@@ -183,6 +183,10 @@ void register_special(OpTable& t) {
         "sreg.%pm0",      "sreg.%pm1",      "sreg.%pm2",      "sreg.%pm3",      "sreg.%pm4",      "sreg.%pm5",
         "sreg.%pm6",      "sreg.%pm7"};
     for (const auto name : unused) special<u32>(t, name, [](const Warp&, u32) { return 0; });
+    static constexpr std::string_view unused_wide[] = {"sreg.%pm0_64", "sreg.%pm1_64", "sreg.%pm2_64",
+                                                       "sreg.%pm3_64", "sreg.%pm4_64", "sreg.%pm5_64",
+                                                       "sreg.%pm6_64", "sreg.%pm7_64", "sreg.%current_graph_exec"};
+    for (const auto name : unused_wide) clock_register<u64>(t, name, [] { return u64{0}; });
     clock_register<u32>(t, "sreg.%clock", [] { return cycles(); });
     clock_register<u32>(t, "sreg.%clock_hi", [] { return cycles() >> 32; });
     clock_register<u64>(t, "sreg.%clock64", [] { return cycles(); });

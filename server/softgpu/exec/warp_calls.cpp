@@ -17,6 +17,12 @@ std::uint8_t* area(const Frame& frame, std::uint32_t lane) {
     return frame.registers + frame.function->register_bytes + std::size_t{lane} * frame.function->area_stride_bytes;
 }
 
+// A parameter as the called function has it.
+std::uint8_t* formal(const Warp& w, const Frame& frame, const ParamInfo& param, std::uint32_t lane) {
+    if (!param.local) return area(frame, lane) + param.offset_bytes;
+    return w.local + std::size_t{lane} * w.local_stride_bytes + frame.local_base_bytes + param.offset_bytes;
+}
+
 }  // namespace
 
 bool BlockRunner::call(Warp& w, const Inst& i, std::uint32_t lanes) {
@@ -84,8 +90,7 @@ bool BlockRunner::enter(Warp& w, const Inst& i, const CallSite& site, const Comp
     for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
         const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
         for (std::size_t k = 0; k < callee.params.size(); ++k) {
-            std::memcpy(area(*frame, lane) + callee.params[k].offset_bytes,
-                        area(*caller, lane) + site.arguments_bytes[k],
+            std::memcpy(formal(w, *frame, callee.params[k], lane), area(*caller, lane) + site.arguments_bytes[k],
                         std::min(callee.params[k].size_bytes, site.argument_sizes_bytes[k]));
         }
     }
@@ -108,8 +113,7 @@ void BlockRunner::ret(Warp& w, std::uint32_t lanes) {
     for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
         const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
         for (std::size_t k = 0; k < callee.returns.size(); ++k) {
-            std::memcpy(area(*caller, lane) + site.results_bytes[k],
-                        area(*frame, lane) + callee.returns[k].offset_bytes,
+            std::memcpy(area(*caller, lane) + site.results_bytes[k], formal(w, *frame, callee.returns[k], lane),
                         std::min(callee.returns[k].size_bytes, site.result_sizes_bytes[k]));
         }
     }

@@ -37,6 +37,8 @@ enum class Type : std::uint8_t {
     pred
 };
 
+constexpr std::uint32_t warp_lanes = 32;  // WARP_SZ
+
 // Bytes of one value; a predicate counts as one.
 std::uint32_t width_bytes(Type type) noexcept;
 bool is_signed(Type type) noexcept;
@@ -50,6 +52,7 @@ struct Relocation {
     std::uint32_t size_bytes = 8;
     std::string_view symbol;
     std::int64_t addend = 0;
+    std::int32_t byte = -1;  // this byte of the address alone; -1: all of it
 };
 
 struct Variable {

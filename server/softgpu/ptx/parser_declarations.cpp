@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::uint64_t max_variable_bytes = std::uint64_t{1} << 32;
 constexpr std::size_t max_functions = 1U << 20;
+constexpr int max_initialiser_depth = 64;
 
 std::optional<Space> space_from_directive(std::string_view text) {
     if (text == ".global") return Space::global;
@@ -172,11 +173,12 @@ void Parser::initialiser(Variable& into) {
     }
 }
 
-void Parser::initialiser_value(Variable& into, std::uint64_t& offset_bytes, std::uint32_t element_bytes) {
+void Parser::initialiser_value(Variable& into, std::uint64_t& offset_bytes, std::uint32_t element_bytes, int depth) {
+    if (depth > max_initialiser_depth) fail("an initial value nested too deeply");
     if (accept('{')) {
         if (accept('}')) return;
         do {
-            initialiser_value(into, offset_bytes, element_bytes);
+            initialiser_value(into, offset_bytes, element_bytes, depth + 1);
         } while (accept(','));
         expect('}');
         return;
@@ -186,17 +188,11 @@ void Parser::initialiser_value(Variable& into, std::uint64_t& offset_bytes, std:
         into.initial.resize(offset_bytes + element_bytes);
     }
     std::uint8_t* at = into.initial.data() + offset_bytes;
-    if (token_.kind == TokenKind::word) {
-        if (accept("generic")) {
-            expect('(');
-            initialiser_symbol(into, offset_bytes, element_bytes, true);
-            expect(')');
-            if (accept('+')) into.relocations.back().addend += static_cast<std::int64_t>(expect_integer("an offset"));
-        } else if (token_.is("mask")) {
-            fail("mask() in an initialiser is not supported by the software GPU");
-        } else {
-            initialiser_symbol(into, offset_bytes, element_bytes, false);
-        }
+    if (token_.kind == TokenKind::word && !token_.is("WARP_SZ")) {
+        if (element_bytes != 8) fail("an address in an initialiser must be 64 bits wide");
+        initialiser_symbol(into, offset_bytes, element_bytes);
+    } else if (mask_ahead()) {
+        initialiser_byte(into, offset_bytes, element_bytes);
     } else {
         const Operand value = constant();
         std::uint64_t bits = static_cast<std::uint64_t>(value.value);
@@ -212,18 +208,34 @@ void Parser::initialiser_value(Variable& into, std::uint64_t& offset_bytes, std:
     offset_bytes += element_bytes;
 }
 
-void Parser::initialiser_symbol(Variable& into, std::uint64_t offset_bytes, std::uint32_t element_bytes, bool) {
+// The address of a symbol; `generic(symbol)` is the same, because the spaces that have initial values are flat.
+void Parser::initialiser_symbol(Variable& into, std::uint64_t offset_bytes, std::uint32_t element_bytes) {
     Relocation relocation;
     relocation.offset_bytes = offset_bytes;
     relocation.size_bytes = element_bytes;
+    const bool generic = accept("generic");
+    if (generic) expect('(');
     relocation.symbol = expect_word("a symbol");
-    if (accept('+')) {
-        relocation.addend = static_cast<std::int64_t>(expect_integer("an offset"));
-    } else if (accept('-')) {
-        relocation.addend = -static_cast<std::int64_t>(expect_integer("an offset"));
-    }
-    if (element_bytes != 8) fail("an address in an initialiser must be 64 bits wide");
+    if (token_.is('+') || token_.is('-')) relocation.addend = addend();
+    if (generic) expect(')');
+    if (generic && token_.is('+')) relocation.addend += addend();
     into.relocations.push_back(relocation);
+}
+
+bool Parser::mask_ahead() const {
+    Lexer ahead = lexer_;
+    return token_.kind == TokenKind::integer && ahead.next().is('(');
+}
+
+// `0xFF00(symbol)`: one byte of an address, as packed structures hold it.
+void Parser::initialiser_byte(Variable& into, std::uint64_t offset_bytes, std::uint32_t element_bytes) {
+    const std::uint64_t mask = expect_integer("a mask");
+    const int shift = std::countr_zero(mask);
+    if (mask == 0 || shift % 8 != 0 || mask >> shift != 0xFF) fail("a mask that is not one byte of an address");
+    expect('(');
+    initialiser_symbol(into, offset_bytes, element_bytes);
+    expect(')');
+    into.relocations.back().byte = shift / 8;
 }
 
 std::vector<Variable> Parser::parameters() {

@@ -1,4 +1,5 @@
-// The recursive descent behind parse(): declarations in parser_declarations.cpp, statements in parser_statements.cpp.
+// The recursive descent behind parse(): declarations in parser_declarations.cpp, statements in parser_statements.cpp,
+// constants in parser_expressions.cpp.
 //
 // Ownership: fills a Module that the caller takes. Threads: one. Errors: throws SyntaxError, caught by parse().
 #pragma once
@@ -37,8 +38,10 @@ class Parser {
     Variable variable(Space space, Linkage linkage);
     std::vector<Variable> parameters();
     void initialiser(Variable& into);
-    void initialiser_value(Variable& into, std::uint64_t& offset_bytes, std::uint32_t element_bytes);
-    void initialiser_symbol(Variable& into, std::uint64_t offset_bytes, std::uint32_t element_bytes, bool generic);
+    void initialiser_value(Variable& into, std::uint64_t& offset_bytes, std::uint32_t element_bytes, int depth = 0);
+    void initialiser_symbol(Variable& into, std::uint64_t offset_bytes, std::uint32_t element_bytes);
+    void initialiser_byte(Variable& into, std::uint64_t offset_bytes, std::uint32_t element_bytes);
+    bool mask_ahead() const;
     std::uint64_t array_extents(Variable& into);
     void function(bool entry, Linkage linkage);
     void performance_directives(Function& into);
@@ -52,15 +55,31 @@ class Parser {
     void local_variable(Space space);
     void instruction();
     void instruction_operands(Instruction& into);
-    Operand operand();
-    Operand address();
-    Operand braces(char close, OperandKind kind);
-    Operand constant();
+    Operand operand(int depth = 0);
+    Operand address(int depth);
+    Operand braces(char close, OperandKind kind, int depth);
+    bool word_ahead() const;
     void resolve(std::string_view name, Operand& into);
     std::optional<Name> find(std::string_view name) const;
     void declare(std::string_view name, Name what);
     std::int32_t predicate(std::string_view name);
     void label(std::string_view name);
+
+    // --- parser_expressions.cpp
+    struct Constant {
+        OperandKind kind = OperandKind::none;  // integer, real32 or real64
+        std::uint64_t bits = 0;
+        bool is_unsigned = false;
+
+        double real() const;
+    };
+    Operand constant();
+    std::int64_t addend();
+    Constant primary(int depth);
+    Constant binary(int least, int depth);
+    Constant ternary(int depth);
+    Constant combined(std::string_view name, const Constant& a, const Constant& b) const;
+    std::string_view operator_ahead() const;
 
     // --- parser.cpp
     void advance();
@@ -75,6 +94,7 @@ class Parser {
     Token token_;
     Module module_;
     Function* function_ = nullptr;
+    bool in_call_ = false;  // parentheses are lists of parameters, not constant expressions
     std::vector<std::unordered_map<std::string_view, Name>> names_;  // innermost scope last
     std::vector<std::uint32_t> scope_path_;
     std::vector<std::string_view> module_names_;

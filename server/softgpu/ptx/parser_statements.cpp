@@ -10,6 +10,7 @@ namespace {
 constexpr std::size_t max_registers = 1U << 20;
 constexpr std::size_t max_instructions = 1U << 24;
 constexpr std::size_t max_scope_depth = 64;
+constexpr int max_operand_depth = 4;
 
 }  // namespace
 
@@ -178,28 +179,29 @@ void Parser::instruction() {
 }
 
 void Parser::instruction_operands(Instruction& into) {
+    in_call_ = into.opcode.substr(0, into.opcode.find('.')) == "call";
     do {
         into.operands.push_back(operand());
         if (into.operands.size() > 16) fail("too many operands");
     } while (accept(','));
 }
 
-Operand Parser::braces(char close, OperandKind kind) {
+Operand Parser::braces(char close, OperandKind kind, int depth) {
     Operand result;
     result.kind = kind;
     if (accept(close)) return result;
     do {
-        result.items.push_back(operand());
+        result.items.push_back(operand(depth + 1));
         if (result.items.size() > 8192) fail("too many operands");
     } while (accept(','));
     expect(close);
     return result;
 }
 
-Operand Parser::address() {
+Operand Parser::address(int depth) {
     Operand result;
     result.kind = OperandKind::address;
-    result.items.push_back(operand());
+    result.items.push_back(operand(depth + 1));
     auto& base = result.items.front();
     if (base.kind == OperandKind::integer) {
         result.value = base.value;
@@ -207,32 +209,9 @@ Operand Parser::address() {
         result.value = base.value;
         base.value = 0;
     }
-    while (accept('+')) result.value += constant().value;
-    if (token_.is('-')) result.value += constant().value;
-    while (accept(',')) result.items.push_back(operand());  // tensor and texture coordinates
+    while (token_.is('+') || token_.is('-')) result.value += addend();
+    while (accept(',')) result.items.push_back(operand(depth + 1));  // tensor and texture coordinates
     expect(']');
-    return result;
-}
-
-Operand Parser::constant() {
-    Operand result;
-    const bool negative = accept('-');
-    while (accept('+')) {
-    }
-    switch (token_.kind) {
-        case TokenKind::integer: result.kind = OperandKind::integer; break;
-        case TokenKind::real32: result.kind = OperandKind::real32; break;
-        case TokenKind::real64: result.kind = OperandKind::real64; break;
-        default: fail(fmt::format("expected a constant before '{}'", token_.text));
-    }
-    std::uint64_t bits = token_.value;
-    if (negative) {
-        if (result.kind == OperandKind::integer) bits = 0 - bits;
-        if (result.kind == OperandKind::real32) bits ^= std::uint64_t{1} << 31;
-        if (result.kind == OperandKind::real64) bits ^= std::uint64_t{1} << 63;
-    }
-    result.value = static_cast<std::int64_t>(bits);
-    advance();
     return result;
 }
 
@@ -261,16 +240,22 @@ void Parser::resolve(std::string_view name, Operand& into) {
     into.name = name;
 }
 
-Operand Parser::operand() {
+bool Parser::word_ahead() const {
+    Lexer ahead = lexer_;
+    return ahead.next().kind == TokenKind::word;
+}
+
+Operand Parser::operand(int depth) {
+    if (depth > max_operand_depth) fail("an operand nested too deeply");
     Operand result;
     if (accept('{')) {
-        result = braces('}', OperandKind::vector);
+        result = braces('}', OperandKind::vector, depth);
         if (accept('|')) result.second = predicate(expect_word("a predicate"));
         return result;
     }
-    if (accept('(')) return braces(')', OperandKind::list);
-    if (accept('[')) return address();
-    if (token_.kind == TokenKind::word) {
+    if (in_call_ && accept('(')) return braces(')', OperandKind::list, depth);
+    if (accept('[')) return address(depth);
+    if (token_.kind == TokenKind::word && !token_.is("WARP_SZ")) {
         resolve(token_.text, result);
         advance();
         if (accept('|')) {
@@ -278,12 +263,12 @@ Operand Parser::operand() {
             result.second = name == "_" ? -2 : predicate(name);
         }
         if (result.kind == OperandKind::symbol && (token_.is('+') || token_.is('-'))) {
-            accept('+');
-            result.value = constant().value;
+            result.value = addend();
         }
         return result;
     }
-    if (accept('!')) {
+    if (token_.is('!') && word_ahead()) {
+        advance();
         result.kind = OperandKind::reg;
         result.negated = true;
         result.name = token_.text;
