@@ -207,9 +207,8 @@ namespace {
 bool crosses(const Copy& copy) {
     const auto on_host = [](Side side, std::uint64_t address) {
         Allocation found;
-        return side == Side::host ||
-               (state().allocations.find(address, found) &&
-                (found.kind == MemoryKind::host || found.kind == MemoryKind::registered));
+        return side == Side::host || (state().allocations.find(address, found) &&
+                                      (found.kind == MemoryKind::host || found.kind == MemoryKind::registered));
     };
     return on_host(copy.from, copy.rows.from) != on_host(copy.to, copy.rows.to);
 }

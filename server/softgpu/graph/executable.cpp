@@ -106,8 +106,7 @@ struct Pairing {
         // No node is at fault when there are more or fewer of them.
         if (to.nodes.size() != from.nodes.size()) return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, nullptr);
         std::unordered_map<const Node*, const Node*> image;
-        for (std::size_t i = 0; i < from.nodes.size(); ++i)
-            image[from.nodes[i].get()] = to.nodes[i].get();
+        for (std::size_t i = 0; i < from.nodes.size(); ++i) image[from.nodes[i].get()] = to.nodes[i].get();
         for (std::size_t i = 0; i < from.nodes.size(); ++i) {
             const Node& node = *from.nodes[i];
             Node& mine = *to.nodes[i];
