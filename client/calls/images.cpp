@@ -36,9 +36,8 @@ Result<Chosen> choose(const Session& s, fatbin::Bytes container, fatbin::Prefere
         chosen.every_device_has_one = chosen.every_device_has_one && !fitting.empty();
         for (const fatbin::Entry& entry : fitting) {
             const bool there =
-                std::any_of(chosen.entries.begin(), chosen.entries.end(), [&](const fatbin::Entry& other) {
-                    return other.whole.data() == entry.whole.data();
-                });
+                std::any_of(chosen.entries.begin(), chosen.entries.end(),
+                            [&](const fatbin::Entry& other) { return other.whole.data() == entry.whole.data(); });
             if (!there) {
                 chosen.entries.push_back(entry);
             }
@@ -80,8 +79,7 @@ Result<std::vector<std::byte>> portable_image(const Session& s, const void* imag
         if (!of_part) {
             return of_part.error();
         }
-        Result<std::vector<std::byte>> packed =
-            of_part->entries.empty() ? all(part) : fatbin::repack(of_part->entries);
+        Result<std::vector<std::byte>> packed = of_part->entries.empty() ? all(part) : fatbin::repack(of_part->entries);
         if (!packed) {
             return packed.error();
         }

@@ -39,6 +39,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     auto image = inspect(input);
     if (!image) return 0;
     require(image->bytes.size() <= size);
+    if (const auto joined = inspect_joined(input)) {
+        std::size_t used = joined->bytes.size();
+        for (const Bytes part : joined->prelinked) used += part.size();
+        require(used <= size);
+    }
     auto entries = image_entries(*image);
     if (!entries) return 0;
     for (const Entry& entry : *entries) read_entry(entry);

@@ -184,6 +184,16 @@ void updates(const GraphWork& work, const Device& device) {
     check_result(cuGraphExecUpdate(executable, other.graph, &information), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
                  "an update from a graph of another shape");
     check(run_gives(work, executable, 777), "which changed nothing");
+    // Fewer nodes, of which the first is of another type: what counts is their number.
+    CUgraph shorter = nullptr;
+    CUgraphNode only = nullptr;
+    DRIVER_OK(cuGraphCreate(&shorter, 0));
+    DRIVER_OK(cuGraphAddEmptyNode(&only, shorter, nullptr, 0));
+    check_result(cuGraphExecUpdate(executable, shorter, &information), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
+                 "an update from a graph of fewer nodes");
+    check(information.result == CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED && information.errorNode == nullptr,
+          "says that the shape is another: %d", static_cast<int>(information.result));
+    DRIVER_OK(cuGraphDestroy(shorter));
     DRIVER_OK(cuGraphDestroyNode(more));
     check(node_count(other.graph) == 4, "a node destroyed");
     DRIVER_OK(cuGraphNodeSetEnabled(executable, chain.first, 0));

@@ -1,5 +1,5 @@
-// Whose kernels may touch what: another device's memory, without and with peer access, and mappings by the access that was
-// set. Each mistake is made in a process of its own, since it is final.
+// Whose kernels may touch what: another device's memory, without and with peer access, and mappings by the access that
+// was set. Each mistake is made in a process of its own, since it is final.
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// What the units of separate_compilation share: functions and variables of the device, which only linking brings together.
+// What the units of separate_compilation share: functions and variables of the device, which linking brings together.
 #pragma once
 
 using Step = int (*)(int);

@@ -2,6 +2,7 @@
 #include "server/softgpu/api/memory.h"
 
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include "server/softgpu/exec/address_space.h"
@@ -13,6 +14,13 @@ namespace {
 
 constexpr std::uint64_t max_host_bytes = std::uint64_t{1} << 46;
 
+// What the machine could ever hold.
+std::uint64_t host_bytes() {
+    struct sysinfo info {};
+    if (sysinfo(&info) != 0) return max_host_bytes;
+    return (std::uint64_t{info.totalram} + info.totalswap) * info.mem_unit;
+}
+
 void* map_memory(std::uint64_t bytes) {
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return memory == MAP_FAILED ? nullptr : memory;
@@ -23,6 +31,7 @@ void* map_memory(std::uint64_t bytes) {
 CUresult allocate(const AllocationRequest& request, std::uint64_t& address) {
     if (request.size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     if (request.size_bytes > max_host_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (request.kind == MemoryKind::host && request.size_bytes > host_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
     const bool counted =
         request.kind == MemoryKind::device || request.kind == MemoryKind::managed || request.kind == MemoryKind::array;
     // As the hardware hands out memory, so that "used" is what a program can take.

@@ -1,7 +1,11 @@
 #include "server/softgpu/api/settings.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <string_view>
 #include <thread>
 
 namespace gpupool::softgpu {
@@ -28,18 +32,46 @@ std::uint64_t parse_bytes(const char* text) {
         case '\0': break;
         default: return 0;
     }
+    const std::string_view unit = *end == '\0' ? end : end + 1;
+    if (!unit.empty() && unit != "B" && unit != "iB") return 0;
     return value > (~0ULL >> shift) >> 1 ? 0 : value << shift;
+}
+
+void ignored(const char* name, const char* text, const char* wanted) {
+    std::fprintf(stderr, "gpupool software GPU: %s='%s' is not %s, and is ignored\n", name, text, wanted);
 }
 
 std::uint64_t bytes_of(const char* name, std::uint64_t otherwise) {
     const char* const text = std::getenv(name);
-    const std::uint64_t given = text == nullptr ? 0 : parse_bytes(text);
+    if (text == nullptr) return otherwise;
+    const std::uint64_t given = parse_bytes(text);
+    if (given == 0) ignored(name, text, "a number of bytes above 0, like 16G");
     return given != 0 ? given : otherwise;
+}
+
+// Whole decimal numbers up to the limit; false when the text is none.
+bool parse_number(const char* text, std::uint64_t limit, std::uint64_t& number) {
+    const char* const end = text + std::strlen(text);
+    const auto [stopped, error] = std::from_chars(text, end, number);
+    return error == std::errc() && stopped == end && number <= limit;
 }
 
 std::uint64_t time_of(const char* name) {
     const char* const text = std::getenv(name);
-    return text == nullptr ? 0 : std::min<std::uint64_t>(std::strtoull(text, nullptr, 10), max_time);
+    std::uint64_t number = 0;
+    if (text == nullptr || parse_number(text, max_time, number)) return number;
+    ignored(name, text, "a whole number");
+    return 0;
+}
+
+int device_count(int otherwise) {
+    constexpr const char* name = "GPUPOOL_SOFTGPU_DEVICES";
+    const char* const text = std::getenv(name);
+    std::uint64_t number = 0;
+    if (text == nullptr) return otherwise;
+    if (parse_number(text, max_devices, number)) return static_cast<int>(number);
+    ignored(name, text, "a whole number up to 64");
+    return otherwise;
 }
 
 }  // namespace
@@ -47,8 +79,7 @@ std::uint64_t time_of(const char* name) {
 const Settings& settings() {
     static const Settings& result = *[] {
         auto* read = new Settings;
-        if (const char* text = std::getenv("GPUPOOL_SOFTGPU_DEVICES"))
-            read->devices = std::clamp(std::atoi(text), 0, max_devices);
+        read->devices = device_count(read->devices);
         read->memory_bytes = bytes_of("GPUPOOL_SOFTGPU_MEMORY", read->memory_bytes);
         read->kernel_limit = std::chrono::milliseconds(time_of("GPUPOOL_SOFTGPU_KERNEL_LIMIT_MS"));
         read->kernel_duration = std::chrono::microseconds(time_of("GPUPOOL_SOFTGPU_KERNEL_DURATION_US"));

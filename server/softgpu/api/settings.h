@@ -7,7 +7,7 @@
 //   GPUPOOL_SOFTGPU_COPY_RATE           bytes a second between host and device, like 100M; as fast as it goes
 //
 // The last two make work take the time that it would on a GPU of one's choice, so that sharing and overlap can be seen.
-// Threads: any. Errors: none; what is no number is as if it were not set.
+// Threads: any. Errors: a line on stderr; what is no number is as if it were not set.
 #pragma once
 
 #include <atomic>

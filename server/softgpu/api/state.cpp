@@ -150,8 +150,8 @@ namespace {
 RangeAccess access_of(const Allocation& allocation) {
     const std::uint64_t owner = std::uint64_t{1} << allocation.device;
     if (allocation.kind == MemoryKind::mapped) return {allocation.readers, allocation.writers, false};
-    const bool own = allocation.kind == MemoryKind::device && allocation.pool == nullptr &&
-                     allocation.graph_memory == nullptr;
+    const bool own =
+        allocation.kind == MemoryKind::device && allocation.pool == nullptr && allocation.graph_memory == nullptr;
     return own ? RangeAccess{owner, owner, true} : RangeAccess{};
 }
 

@@ -162,7 +162,8 @@ void run_copy(Warp& w, const Inst& i) {
         sizes[lane] = skip ? 0 : std::min(bytes, value_of(w, i.c, lane, bytes));
         if (sizes[lane] == 0) w.exec &= ~(1U << lane);
     }
-    const bool found = w.exec == 0 || resolve(w, at_slot(i, i.b, static_cast<u8>(MemorySpace::global)), bytes, from, Access::read);
+    const bool found =
+        w.exec == 0 || resolve(w, at_slot(i, i.b, static_cast<u8>(MemorySpace::global)), bytes, from, Access::read);
     w.exec = exec;
     if (!found) return;
     for (u32 rest = exec; rest != 0; rest &= rest - 1) {
@@ -185,7 +186,9 @@ void run_bulk(Warp& w, const Inst& i) {
             !resolve_span(w, i, from_space, w.reg<u64>(i.b)[lane], bytes, from, Access::read)) {
             return;
         }
-        if (i.e != no_slot && !resolve_span(w, i, MemorySpace::shared, w.reg<u64>(i.e)[lane], 8, barrier, Access::write)) return;
+        if (i.e != no_slot &&
+            !resolve_span(w, i, MemorySpace::shared, w.reg<u64>(i.e)[lane], 8, barrier, Access::write))
+            return;
         if (((to | from | bytes) & 15) != 0 || (barrier & 7) != 0)
             return w.raise(FaultKind::misaligned_address, i, to, "a bulk copy is in units of 16 bytes");
         std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);

@@ -103,12 +103,12 @@ struct Pairing {
     }
 
     bool pair(const Graph& to, const Graph& from) {
+        // No node is at fault when there are more or fewer of them.
+        if (to.nodes.size() != from.nodes.size()) return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, nullptr);
         std::unordered_map<const Node*, const Node*> image;
-        for (std::size_t i = 0; i < std::min(to.nodes.size(), from.nodes.size()); ++i)
-            image[from.nodes[i].get()] = to.nodes[i].get();
+        for (std::size_t i = 0; i < from.nodes.size(); ++i) image[from.nodes[i].get()] = to.nodes[i].get();
         for (std::size_t i = 0; i < from.nodes.size(); ++i) {
             const Node& node = *from.nodes[i];
-            if (i >= to.nodes.size()) return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, &node);
             Node& mine = *to.nodes[i];
             if (type_of(*mine.payload) != type_of(*node.payload))
                 return fail(CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, &node);
@@ -126,7 +126,6 @@ struct Pairing {
                 return fail(CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED, &node);
             pairs.emplace_back(&mine, &node);
         }
-        if (to.nodes.size() != from.nodes.size()) return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, nullptr);
         return true;
     }
 };

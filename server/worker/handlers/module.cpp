@@ -216,21 +216,20 @@ Outcome gpLibraryLoad(Worker& worker, Command& command, codec::Slots<calls::gpLi
     using Call = calls::gpLibraryLoad;
     return load<Call, CUlibrary>(
         worker, command, slots, slots.at<Call::library>().minted, [](const driver::Api& api, LoadJob<CUlibrary>& job) {
-            return driver::call(api.cuLibraryLoadData, &job.handle, job.image.image(),
-                                job.jit.options.data(), job.jit.values.data(),
-                                static_cast<unsigned>(job.jit.options.size()), static_cast<CUlibraryOption*>(nullptr),
-                                static_cast<void**>(nullptr), 0u);
+            return driver::call(api.cuLibraryLoadData, &job.handle, job.image.image(), job.jit.options.data(),
+                                job.jit.values.data(), static_cast<unsigned>(job.jit.options.size()),
+                                static_cast<CUlibraryOption*>(nullptr), static_cast<void**>(nullptr), 0u);
         });
 }
 
 Outcome gpModuleLoad(Worker& worker, Command& command, codec::Slots<calls::gpModuleLoad>& slots) {
     using Call = calls::gpModuleLoad;
-    return load<Call, CUmodule>(
-        worker, command, slots, slots.at<Call::module>().minted, [](const driver::Api& api, LoadJob<CUmodule>& job) {
-            return driver::call(api.cuModuleLoadDataEx, &job.handle, job.image.image(),
-                                static_cast<unsigned>(job.jit.options.size()), job.jit.options.data(),
-                                job.jit.values.data());
-        });
+    return load<Call, CUmodule>(worker, command, slots, slots.at<Call::module>().minted,
+                                [](const driver::Api& api, LoadJob<CUmodule>& job) {
+                                    return driver::call(api.cuModuleLoadDataEx, &job.handle, job.image.image(),
+                                                        static_cast<unsigned>(job.jit.options.size()),
+                                                        job.jit.options.data(), job.jit.values.data());
+                                });
 }
 
 Outcome gpKernelResolve(Worker& worker, Command& command, codec::Slots<calls::gpKernelResolve>& slots) {

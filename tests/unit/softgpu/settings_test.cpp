@@ -95,6 +95,36 @@ void copies_at_a_rate() {
         CALL(cuCtxSynchronize)();
     });
     MUST(within < there);
+    // By address alone, as cudaMemcpyDefault does it, pinned memory is the host's all the same.
+    void* pinned = nullptr;
+    MUST(CALL(cuMemHostAlloc)(&pinned, Work::bytes, 0) == CUDA_SUCCESS);
+    const double unified = seconds_of([&] {
+        CALL(cuMemcpyAsync)(work.memory, reinterpret_cast<CUdeviceptr>(pinned), Work::bytes, nullptr);
+        CALL(cuCtxSynchronize)();
+    });
+    MUST(unified >= 0.25);
+    std::_Exit(held);
+}
+
+void values_that_are_none() {
+    setenv("GPUPOOL_SOFTGPU_DEVICES", "2x", 1);
+    setenv("GPUPOOL_SOFTGPU_MEMORY", "16Q", 1);
+    setenv("GPUPOOL_SOFTGPU_KERNEL_LIMIT_MS", "-1", 1);
+    setenv("GPUPOOL_SOFTGPU_COPY_RATE", "fast", 1);
+    int count = 0;
+    MUST(CALL(cuInit)(0) == CUDA_SUCCESS);
+    MUST(CALL(cuDeviceGetCount)(&count) == CUDA_SUCCESS && count == 1);
+    std::size_t bytes = 0;
+    MUST(CALL(cuDeviceTotalMem_v2)(&bytes, 0) == CUDA_SUCCESS && bytes == std::size_t{4} << 30);
+    std::_Exit(held);
+}
+
+// More than any machine has.
+void host_memory_that_nobody_has() {
+    Work work;
+    void* pinned = nullptr;
+    MUST(CALL(cuMemHostAlloc)(&pinned, std::size_t{32} << 40, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+    MUST(CALL(cuMemHostAlloc)(&pinned, std::size_t{1} << 20, 0) == CUDA_SUCCESS);
     std::_Exit(held);
 }
 
@@ -112,6 +142,16 @@ TEST(SettingsDeathTest, KernelsTakeTheirTimeAndStreamsOverlap) {
 
 TEST(SettingsDeathTest, CopiesTakeTheirTime) {
     EXPECT_TO_HOLD(copies_at_a_rate);
+}
+
+TEST(SettingsDeathTest, WhatIsNoValueIsNamed) {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    EXPECT_EXIT(values_that_are_none(), ::testing::ExitedWithCode(held),
+                "DEVICES='2x' is not.*\n.*MEMORY='16Q' is not.*\n.*LIMIT_MS='-1' is not.*\n.*COPY_RATE='fast' is not");
+}
+
+TEST(SettingsDeathTest, HostMemoryEnds) {
+    EXPECT_TO_HOLD(host_memory_that_nobody_has);
 }
 
 }  // namespace
