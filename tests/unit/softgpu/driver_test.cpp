@@ -220,6 +220,11 @@ TEST_F(DriverTest, ImagesThatCannotRunSayWhy) {
     EXPECT_EQ(CUDA_ERROR_NO_BINARY_FOR_GPU, CALL(cuModuleLoadDataEx)(&module, cubin.data(), 2, options, values));
     EXPECT_NE(nullptr, strstr(log, "machine code for sm_90")) << log;
     values[1] = reinterpret_cast<void*>(sizeof log);
+    const std::string newer = file_bytes(GPUPOOL_SOFTGPU_KERNELS_NEWER_FATBIN);
+    EXPECT_EQ(CUDA_ERROR_NO_BINARY_FOR_GPU, CALL(cuModuleLoadDataEx)(&module, newer.data(), 2, options, values));
+    EXPECT_NE(nullptr, strstr(log, "PTX for compute_100")) << log;
+    EXPECT_EQ(nullptr, strstr(log, "machine code")) << log;
+    values[1] = reinterpret_cast<void*>(sizeof log);
     const char* text =
         ".version 8.0\n.target sm_80\n.address_size 64\n.entry k()\n{\n.reg .b32 %r<2>;\nmagic.b32 %r1, 1;\nret;\n}\n";
     EXPECT_EQ(CUDA_ERROR_INVALID_PTX, CALL(cuModuleLoadDataEx)(&module, text, 2, options, values));

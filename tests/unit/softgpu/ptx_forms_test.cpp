@@ -208,6 +208,15 @@ TEST_F(PtxFormsTest, RegistersAndAtomicsOf128Bits) {
     EXPECT_NE(CUDA_SUCCESS, load(header() + ".visible .entry k() { .reg .b128 %q<3>; add.u64 %q1, %q2, 1; ret; }\n"));
 }
 
+TEST_F(PtxFormsTest, ATrapIsSaidToBeTheProgramsOwn) {
+    const CUdeviceptr out = upload(std::vector<unsigned>(1));
+    testing::internal::CaptureStderr();
+    EXPECT_NE(CUDA_SUCCESS, start(compile("trap;"), {1}, {1}, out, out));
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_NE(std::string::npos, said.find(": the program stopped itself\n")) << said;
+    EXPECT_EQ(std::string::npos, said.find("address")) << said;
+}
+
 TEST_F(PtxFormsTest, NestedBracesWithoutEndAreRefused) {
     const std::string entry = ".visible .entry k() { .reg .b32 %r<3>; mov.b32 %r1, ";
     for (const char bracket : {'{', '[', '('}) {

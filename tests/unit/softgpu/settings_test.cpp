@@ -128,20 +128,20 @@ void host_memory_that_nobody_has() {
     std::_Exit(held);
 }
 
-#define EXPECT_TO_HOLD(function)                    \
+#define EXPECT_TO_HOLD(function, said)              \
     GTEST_FLAG_SET(death_test_style, "threadsafe"); \
-    EXPECT_EXIT(function(), ::testing::ExitedWithCode(held), "")
+    EXPECT_EXIT(function(), ::testing::ExitedWithCode(held), said)
 
 TEST(SettingsDeathTest, AKernelPastItsLimitEndsWithATimeOut) {
-    EXPECT_TO_HOLD(a_kernel_past_its_limit);
+    EXPECT_TO_HOLD(a_kernel_past_its_limit, "time-out: it ran for longer");
 }
 
 TEST(SettingsDeathTest, KernelsTakeTheirTimeAndStreamsOverlap) {
-    EXPECT_TO_HOLD(kernels_that_take_their_time);
+    EXPECT_TO_HOLD(kernels_that_take_their_time, "");
 }
 
 TEST(SettingsDeathTest, CopiesTakeTheirTime) {
-    EXPECT_TO_HOLD(copies_at_a_rate);
+    EXPECT_TO_HOLD(copies_at_a_rate, "");
 }
 
 TEST(SettingsDeathTest, WhatIsNoValueIsNamed) {
