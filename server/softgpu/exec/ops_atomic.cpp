@@ -80,7 +80,7 @@ __extension__ typedef unsigned __int128 u128;
 template <bool Compare>
 void run_wide(Warp& w, const Inst& i) {
     LanePointers pointers;
-    if (!resolve(w, i, sizeof(u128), pointers)) return;
+    if (!resolve(w, i, sizeof(u128), pointers, Access::write)) return;
     const auto value = [&](u32 slot, u32 lane) {
         const u64* halves = w.reg<u64>(slot);
         return u128{halves[lane_count + lane]} << 64 | halves[lane];

@@ -151,7 +151,7 @@ TEST(SettingsDeathTest, WhatIsNoValueIsNamed) {
 }
 
 TEST(SettingsDeathTest, HostMemoryEnds) {
-    EXPECT_TO_HOLD(host_memory_that_nobody_has);
+    EXPECT_TO_HOLD(host_memory_that_nobody_has, "");
 }
 
 }  // namespace
