@@ -88,7 +88,11 @@ class Session final : public wire::Receiver {
             out.value(header);
             body(out);
         }, reply_wanted ? wire::Promptness::now : wire::Promptness::soon);
-        return sent ? CUDA_SUCCESS : kSessionLost;
+        if (!sent) {
+            broken_.store(true, std::memory_order_relaxed);  // whatever comes after this call fails as well
+            return kSessionLost;
+        }
+        return CUDA_SUCCESS;
     }
 
     // Waits while the worker wants no more work for a stream (its credit and its hold queue are used up).
@@ -106,7 +110,9 @@ class Session final : public wire::Receiver {
     // what was broken. Any thread.
     void violation(const char* what);
 
-    [[nodiscard]] bool lost() const { return lost_.load(std::memory_order_relaxed); }
+    [[nodiscard]] bool lost() const {
+        return lost_.load(std::memory_order_relaxed) || broken_.load(std::memory_order_relaxed);
+    }
     [[nodiscard]] int connection_descriptor() const { return descriptor_; }
     [[nodiscard]] const std::string& id() const { return id_; }
 
@@ -136,6 +142,7 @@ class Session final : public wire::Receiver {
     std::uint64_t commands_ = 0;  // guarded by the channel's order
     std::atomic<std::uint64_t> next_serial_{1};
     std::atomic<bool> lost_{false};
+    std::atomic<bool> broken_{false};  // a send has failed; the receiving thread may not have noticed yet
     int descriptor_ = -1;
     std::string id_, server_;
 

@@ -128,7 +128,10 @@ class Nvrtc:
     """The few functions of NVRTC 12 that this needs."""
 
     def __init__(self):
-        self.library = ctypes.CDLL(str(PACKAGES / "cuda_nvrtc/lib/libnvrtc.so.12"))
+        # NVRTC opens this one by its name alone, which a sanitizer's dlopen does not find beside it.
+        folder = PACKAGES / "cuda_nvrtc/lib"
+        self.builtins = ctypes.CDLL(str(folder / "libnvrtc-builtins.so.12.9"))
+        self.library = ctypes.CDLL(str(folder / "libnvrtc.so.12"))
         version = [ctypes.c_int(), ctypes.c_int()]
         self.call("nvrtcVersion", *map(ctypes.byref, version))
         assert version[0].value == 12, "this is not NVRTC 12"
