@@ -84,6 +84,13 @@ std::vector<std::string> uuids_of(schema::Welcome::Reader welcome) {
     return texts;
 }
 
+// The driver's and our threads may be in the middle of anything: no destructors, and nobody's stack is left.
+[[noreturn]] void end_process(int code) {
+    std::fflush(nullptr);
+    _exit(code);
+}
+
+// Returns only where no session came about.
 int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> connection) {
     const schema::Assignment::Reader assignment = link.assignment();
     const auto request = assignment.getHello().getPurpose().getSession();
@@ -153,13 +160,13 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     }
     link.start(std::move(handlers));
     if (const Status sent = send_message(*connection, wire::FrameType::welcome, message); !sent) {
-        return 1;
+        end_process(1);
     }
     link.set_state("running");
     const Error cause = worker.run(std::move(connection));
     log::info("session {} ended: {}", assignment.getSessionId().cStr(), cause.message);
     link.end_within(kEndPatience);
-    return 0;
+    end_process(0);
 }
 
 int serve_supervised(int descriptor) {
@@ -219,8 +226,5 @@ int main(int argc, char** argv) {
         return 2;
     }
     worker::use_legacy_layout(argv);
-    const int code = worker::serve_supervised(descriptor);
-    // The driver's and our threads may be in the middle of anything: no destructors.
-    std::fflush(nullptr);
-    _exit(code);
+    worker::end_process(worker::serve_supervised(descriptor));
 }
