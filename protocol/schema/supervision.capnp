@@ -4,7 +4,8 @@
 # A worker is started with the descriptor of its supervision socket. It receives Assignment (with the client's connection
 # as an SCM_RIGHTS descriptor), sends Report whenever something changed and at least once a second, and ends when told to
 # Stop. When the daemon goes away the worker lives on, tries to reach the daemon's supervision path for its grace, and
-# introduces itself again with Report; after the grace it ends itself.
+# introduces itself again with Report; after the grace it ends itself. Further connections of a session (Lane) come with a
+# descriptor each.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpupool::schema");
@@ -14,7 +15,12 @@ struct ToWorker {
   union {
     assignment @0 :Assignment;
     stop @1 :Text;                   # why
+    lane @2 :Lane;                   # a further connection of the session comes with it
   }
+}
+
+struct Lane {
+  index @0 :UInt32;
 }
 
 struct Assignment {
@@ -28,6 +34,7 @@ struct Assignment {
   daemonGraceMilliseconds @7 :UInt32;
   memoryQuotaBytes @8 :UInt64;
   logLevel @9 :Text;
+  maxLanes @10 :UInt32;              # further connections that the session may have
 }
 
 struct Report {
@@ -40,4 +47,6 @@ struct Report {
   client @6 :Session.ClientInfo;
   memoryQuotaBytes @7 :UInt64;
   deviceUuids @8 :List(Text);        # of the devices that memoryUsed counts: the session may not see all of the server's
+  sessionToken @9 :Data;             # so that a daemon that took the session over can let its lanes in
+  maxLanes @10 :UInt32;
 }

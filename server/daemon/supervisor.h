@@ -72,6 +72,7 @@ class Supervisor final : public House {
     void handle_inbox();
 
     Status start_session(Arrival& arrival);
+    void admit_lane(Arrival& arrival);
     void send_off(Arrival& arrival, const Refusal& refusal);
     Status assign(Session& session, const Arrival& arrival);
 
