@@ -180,9 +180,10 @@ void Lanes::State::run_receiver(Lane& lane) {
 
 Status Lanes::State::receive_piece(Connection& from) {
     Head head;
-    GPUPOOL_TRY(transport::receive_exactly(from, head));
+    GPUPOOL_TRY(transport::receive_exactly(from, std::span(head).first<kHeaderBytes>()));
     const auto header = read_header(std::span(head).first<kHeaderBytes>());
     if (!header) return header.error();
+    GPUPOOL_TRY(transport::receive_exactly(from, std::span(head).subspan<kHeaderBytes>()));
     const auto prefix = std::span<const std::byte>(head).subspan<kHeaderBytes>();
     BulkHeader bulk;
     std::memcpy(&bulk, prefix.data(), sizeof(bulk));

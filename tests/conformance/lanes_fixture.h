@@ -1,8 +1,11 @@
 // Two ends of a session's lanes, and a LaneReceiver that keeps what arrives.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -40,7 +43,7 @@ class LaneRecorder final : public wire::LaneReceiver {
 };
 
 struct LanePair {
-    LanePair(const std::vector<Ends>::size_type count, const std::function<Ends()>& connect,
+    LanePair(std::size_t count, const std::function<Ends()>& connect,
              const wire::Lanes::Limits& limits = {})
         : client(client_side, limits), server(server_side, limits) {
         for (std::size_t index = 0; index < count; ++index) {
