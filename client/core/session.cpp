@@ -163,6 +163,10 @@ void Session::on_bulk(std::uint64_t transfer, std::uint64_t, std::size_t bytes) 
     transfers.landed(transfer, bytes);
 }
 
+void Session::on_bulk_lost(std::uint64_t, std::uint64_t, std::size_t) {
+    transfers.lost();
+}
+
 void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) {
     if (lost()) {
         return;
@@ -202,7 +206,6 @@ void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payloa
 
 void Session::violation(const char* what) {
     lose({ErrorCode::invalid_input, fmt::format("the server sent {}", what)});
-    ::shutdown(descriptor_, SHUT_RDWR);
 }
 
 bool Session::take_output(codec::Reader& in, std::FILE* to) {
@@ -384,7 +387,6 @@ void Session::on_piece_lost(std::uint64_t transfer, std::uint64_t, std::size_t b
 
 void Session::on_lanes_ended(const Error& cause) {
     lose(cause);
-    ::shutdown(descriptor_, SHUT_RDWR);
 }
 
 void Session::lose(const Error& cause) {
@@ -396,6 +398,7 @@ void Session::lose(const Error& cause) {
     if (lanes_) {
         lanes_->end(cause);
     }
+    ::shutdown(descriptor_, SHUT_RDWR);
     transfers.end();
     host_functions.end();
     lose_all_replies();
