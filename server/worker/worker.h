@@ -108,6 +108,7 @@ class Worker final : public wire::Receiver {
     void send_what_precedes();
     void send_host_changes();
     void memory_changed();
+    [[nodiscard]] int device_count() const { return static_cast<int>(memory.account.used_bytes.size()); }
     [[nodiscard]] bool in_window(std::uint64_t address, std::uint64_t bytes) const;
 
     // The client broke the protocol: ends the session.
