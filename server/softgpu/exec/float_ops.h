@@ -34,8 +34,8 @@ struct Divide {
     }
 };
 
-// Of several NaNs a GPU's f64 keeps the last operand's. Said here, since C++ leaves it open which of them arithmetic
-// gives.
+// Of several NaNs a GPU's f64 keeps the second operand's, else fma's third, else the first's. Said here, since C++ leaves
+// it open which of them arithmetic gives.
 [[gnu::always_inline]] inline float keep_nan(float result, float) {
     return result;  // output() makes it the only one
 }
@@ -147,7 +147,7 @@ void run_fma(Warp& w, const Inst& i) {
     } else if constexpr (R == Round::nearest) {
         each_lane(w.exec, [=](std::uint32_t l) {
             const T x = input<T, Ftz>(a[l]), y = input<T, Ftz>(b[l]), z = input<T, Ftz>(c[l]);
-            d[l] = output<T, Ftz, Sat>(keep_nan(keep_nan(fused(x, y, z), y), z));
+            d[l] = output<T, Ftz, Sat>(keep_nan(keep_nan(fused(x, y, z), z), y));
         });
     } else {
         const ScopedRounding rounding(R);
@@ -156,7 +156,7 @@ void run_fma(Warp& w, const Inst& i) {
             const T x = opaque(input<T, Ftz>(a[l]));
             const T y = opaque(input<T, Ftz>(b[l]));
             const T z = opaque(input<T, Ftz>(c[l]));
-            d[l] = output<T, Ftz, Sat>(keep_nan(keep_nan(rounded_sum<T, Ftz>(x, y, z, opaque(fused(x, y, z))), y), z));
+            d[l] = output<T, Ftz, Sat>(keep_nan(keep_nan(rounded_sum<T, Ftz>(x, y, z, opaque(fused(x, y, z))), z), y));
         }
     }
 }
