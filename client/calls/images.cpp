@@ -4,10 +4,12 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <mutex>
+#include <set>
 
+#include "client/core/trace.h"
 #include "common/fatbin/image.h"
 #include "common/fatbin/select.h"
-#include "common/hash.h"
 
 namespace gpupool::client {
 
@@ -88,21 +90,38 @@ Result<std::vector<std::byte>> portable_image(const Session& s, const void* imag
     return result;
 }
 
-CUresult send_image(std::span<const std::byte> image, ImageHash& hash) {
-    const Fingerprint fingerprint = gpupool::fingerprint(image);
-    hash = {fingerprint.low, fingerprint.high};
-    unsigned known = 0;
-    CUresult result = remote<calls::gpImageOffer>(&hash, std::uint64_t{image.size()}, &known);
-    if (result != CUDA_SUCCESS || known != 0) {
-        return result;
-    }
+CUresult send_image(std::span<const std::byte> image, const ImageHash& hash) {
     constexpr std::size_t kPartBytes = 128u << 10;
+    static auto& mutex = *new std::mutex;
+    static auto& sent = *new std::set<ImageHash>;
+    const std::lock_guard lock(mutex);
+    if (sent.contains(hash)) {
+        return CUDA_SUCCESS;  // by another thread, since the server was asked
+    }
+    CUresult result = remote<calls::gpImageOffer>(&hash, std::uint64_t{image.size()});
     for (std::size_t offset = 0; offset < image.size() && result == CUDA_SUCCESS; offset += kPartBytes) {
         const std::size_t bytes = std::min(kPartBytes, image.size() - offset);
         result = remote<calls::gpImageData>(&hash, std::uint64_t{offset},
                                             reinterpret_cast<const unsigned char*>(image.data() + offset), bytes);
     }
+    if (result == CUDA_SUCCESS) {
+        sent.insert(hash);
+        image_counts().add_sent(image.size());
+    }
     return result;
+}
+
+void count_registered(const void* image) {
+    if (!trace::enabled.load(std::memory_order_relaxed)) {
+        return;  // even a glance at each of a library's images reads them from the disk
+    }
+    if (const Result<fatbin::Image> whole = fatbin::inspect_trusted(image)) {
+        std::size_t bytes = whole->bytes.size();
+        for (const fatbin::Bytes part : whole->prelinked) {
+            bytes += part.size();
+        }
+        image_counts().add_registered(bytes);
+    }
 }
 
 bool read_image_file(const char* path, std::vector<char>& content) {

@@ -67,6 +67,7 @@ CUresult load_library(CUlibrary* library, const void* code, JitOptions options, 
     if (library == nullptr || code == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    count_registered(code);
     auto entry = std::make_shared<Library>();
     const bool wants_log = options.log_bytes() != 0;
     entry->options = std::move(options);

@@ -33,6 +33,7 @@ CUresult load_module(CUmodule* module, const void* image, const JitOptions& opti
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    count_registered(image);
     Result<std::vector<std::byte>> bytes = portable_image(this_session(), image);
     if (!bytes) {
         log::error("a code image cannot be read: {}", bytes.error().message);

@@ -227,6 +227,10 @@ Status Supervisor::assign(Session& session, const Arrival& arrival) {
     assignment.setDaemonGraceMilliseconds(static_cast<std::uint32_t>(config_.daemon_grace.count()));
     assignment.setMemoryQuotaBytes(session.report.memory_quota_bytes);
     assignment.setLogLevel(config_.log_level.c_str());
+    auto images = assignment.initImages();
+    images.setDirectory(config_.image_directory.c_str());
+    images.setTenant(arrival.guest.tenant.c_str());
+    images.setLimitBytes(config_.image_limit_bytes);
     return session.link.send(message, arrival.connection->native_handle());
 }
 

@@ -84,6 +84,19 @@ std::vector<std::string> uuids_of(schema::Welcome::Reader welcome) {
     return texts;
 }
 
+// Null where none are kept.
+std::unique_ptr<ImageStore> open_image_store(schema::Assignment::Images::Reader images) {
+    if (images.getDirectory().size() == 0) {
+        return nullptr;
+    }
+    auto store = ImageStore::open(images.getDirectory(), images.getTenant(), images.getLimitBytes());
+    if (!store) {
+        log::warn("code images are not kept: {}", store.error().message);
+        return nullptr;
+    }
+    return std::move(*store);
+}
+
 // The driver's and our threads may be in the middle of anything: no destructors, and nobody's stack is left.
 [[noreturn]] void end_process(int code) {
     std::fflush(nullptr);
@@ -140,12 +153,15 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     describe_driver(*library, welcome);
     const int devices = static_cast<int>(welcome.getDevices().size());
 
+    const std::unique_ptr<ImageStore> image_store = open_image_store(assignment.getImages());
+
     Worker::Options options;
     options.memory_quota_bytes = assignment.getMemoryQuotaBytes();
     options.window_base = window->base;
     options.window_bytes = window->bytes;
     options.output = &output;
     options.errors = &errors;
+    options.image_store = image_store.get();
     options.memory_changed = [&link](std::vector<std::uint64_t> used) { link.set_memory_used(std::move(used)); };
     // Even where the dispatcher waits in a driver call that never returns.
     options.ending = [&link] { link.end_within(kEndPatience); };
@@ -166,6 +182,9 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     const Error cause = worker.run(std::move(connection));
     log::info("session {} ended: {}", assignment.getSessionId().cStr(), cause.message);
     link.end_within(kEndPatience);
+    if (image_store != nullptr) {
+        image_store->finish(kEndPatience / 2);
+    }
     end_process(0);
 }
 
