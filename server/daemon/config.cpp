@@ -26,6 +26,7 @@ namespace {
 using Setter = std::function<Status(const toml::node&)>;
 using Keys = std::map<std::string, Setter, std::less<>>;
 
+constexpr std::int64_t kMaxStock = 64;
 constexpr std::size_t kMaxTokens = 10000;
 constexpr std::size_t kMinTokenBytes = 8;
 constexpr std::size_t kMaxTokenBytes = 4096;
@@ -52,6 +53,15 @@ Setter number(std::size_t& target, std::int64_t least, std::int64_t most) {
             return expected(fmt::format("a whole number from {} to {}", least, most));
         }
         target = static_cast<std::size_t>(*value);
+        return {};
+    };
+}
+
+Setter optional_number(std::optional<std::size_t>& target, std::int64_t least, std::int64_t most) {
+    return [=, &target](const toml::node& node) -> Status {
+        std::size_t value = 0;
+        GPUPOOL_TRY(number(value, least, most)(node));
+        target = value;
         return {};
     };
 }
@@ -148,6 +158,7 @@ Keys keys_of(Config& config) {
         {"log_file", text(config.log_file)},
         {"runtime_directory", text(config.runtime_directory)},
         {"worker", text(config.worker)},
+        {"stock.workers", optional_number(config.stock_workers, 0, kMaxStock)},
         {"images.directory", text(config.image_directory)},
         {"images.limit", bytes(config.image_limit_bytes)},
         {"auth.tokens", token_list(config.tokens)},

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct Config {
 
     std::string image_directory;  // empty: default_image_directory(); "off": code images are not kept
     std::uint64_t image_limit_bytes = std::uint64_t{8} << 30;
+
+    std::optional<std::size_t> stock_workers;  // nothing said: 1 for a GPU, 0 for the software GPU
 
     std::vector<std::string> tokens;  // none: everybody may connect
     std::string token_file;           // more of them, one a line

@@ -34,6 +34,7 @@ struct Options {
     std::string worker;
     std::string image_directory;
     std::string image_limit;
+    std::optional<std::size_t> stock_workers;
     int ready_descriptor = -1;
     int lifeline_descriptor = -1;
     bool check = false;
@@ -53,6 +54,9 @@ void declare(CLI::App& app, Options& options) {
     app.add_option("--image-directory", options.image_directory,
                    "Where code images are kept for later sessions, or off");
     app.add_option("--image-limit", options.image_limit, "How much of them is kept, like 8GiB");
+    app.add_option("--stock", options.stock_workers,
+                   "Workers that wait for a session with the driver initialised, default 1 with a GPU")
+        ->check(CLI::Range(0, 64));
     app.add_option("--ready-fd", options.ready_descriptor,
                    "Descriptor to which the address is written, with a newline, once clients may connect");
     app.add_option("--lifeline-fd", options.lifeline_descriptor,
@@ -77,6 +81,9 @@ Result<Config> make_config(const Options& options) {
     override_with(config.runtime_directory, options.runtime_directory);
     override_with(config.worker, options.worker);
     override_with(config.image_directory, options.image_directory);
+    if (options.stock_workers) {
+        config.stock_workers = options.stock_workers;
+    }
     if (!options.image_limit.empty()) {
         auto limit = parse_bytes(options.image_limit);
         if (!limit) {
