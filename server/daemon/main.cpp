@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/personality.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -140,6 +141,16 @@ void fill_standard_descriptors() {
     if (descriptor >= 0) {
         ::close(descriptor);
     }
+}
+
+// Workers run in the legacy address layout (server/worker/main.cpp says why). They inherit it, which saves each of them
+// from executing itself a second time; nothing changes for this process.
+void use_legacy_layout_for_workers() {
+#if !defined(__SANITIZE_THREAD__)
+    if (const int current = ::personality(0xffffffff); current >= 0) {
+        ::personality(static_cast<unsigned long>(current) | ADDR_COMPAT_LAYOUT);
+    }
+#endif
 }
 
 bool is_loopback(const std::string& address) {
@@ -298,6 +309,7 @@ int run(int argc, char** argv) {
         return app.exit(error) == 0 ? 0 : 2;
     }
     fill_standard_descriptors();
+    use_legacy_layout_for_workers();
     auto signals = block_signals();
     auto config = make_config(options);
     if (!config) {
