@@ -281,9 +281,14 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
         }
     }
     CUfunction function = nullptr;
-    result = remote<calls::gpKernelFunction>(&function, kernel);
+    auto attributes = FunctionAttributes::OnDevice::unknown();
+    result = remote<calls::gpKernelFunction>(&function, kernel, attributes.data(),
+                                             static_cast<unsigned>(attributes.size()));
     if (result != CUDA_SUCCESS) {
         return result;
+    }
+    if (FunctionAttributes::OnDevice* const own = info->attributes->on(context->device)) {
+        own->learn(attributes);
     }
     FunctionInfo known = *info;
     if (!known.layout_known) {

@@ -15,8 +15,15 @@ CUresult get_function(CUmodule handle, Module& module, const char* name, CUfunct
         return CUDA_SUCCESS;
     }
     FunctionInfo info;
-    const CUresult result = resolve<calls::gpFunctionResolve>(handle, name, function, info);
+    auto attributes = FunctionAttributes::OnDevice::unknown();
+    const CUresult result = resolve<calls::gpFunctionResolve>(handle, name, function, info, attributes.data(),
+                                                              static_cast<unsigned>(attributes.size()));
     if (result == CUDA_SUCCESS) {
+        if (const ContextState* const context = this_thread().current()) {
+            if (FunctionAttributes::OnDevice* const own = info.attributes->on(context->device)) {
+                own->learn(attributes);
+            }
+        }
         info.module = handle;
         module.functions[name] = function;
         know_function(function, std::move(info));

@@ -15,6 +15,8 @@ class ImageCounts {
     // What the program has given to a load call: whole fat binaries, of which one image for the device is enough.
     void add_registered(std::size_t bytes) noexcept { registered_.add(bytes); }
     void add_sent(std::size_t bytes) noexcept { sent_.add(bytes); }
+    // A part of it, as it went out: compressed or not.
+    void add_on_wire(std::size_t bytes) noexcept { on_wire_.add(bytes); }
     // The server had it.
     void add_found(std::size_t bytes) noexcept { found_.add(bytes); }
 
@@ -29,7 +31,7 @@ class ImageCounts {
             bytes.fetch_add(more, std::memory_order_relaxed);
         }
     };
-    Counter registered_, sent_, found_;
+    Counter registered_, sent_, on_wire_, found_;
 };
 
 ImageCounts& image_counts() noexcept;

@@ -55,8 +55,9 @@ CUresult gpSlabDestroy(CUdeviceptr address, std::size_t bytes);
 // same tenant, that is all. Where it has not, the call does nothing but say so (`wanted` is 1): the client offers the
 // image, sends it in gpImageData, in order, up to the last of `bytes`, and makes the call again, without a wait between.
 CUresult gpImageOffer(const gpupool::ImageHash* hash, std::uint64_t bytes);
-CUresult gpImageData(const gpupool::ImageHash* hash, std::uint64_t offset, const unsigned char* data,
-                     std::size_t data_bytes);
+// `unpacked_bytes`: what the data becomes (common/fatbin/compression.h), 0: it is as it is.
+CUresult gpImageData(const gpupool::ImageHash* hash, std::uint64_t offset, std::uint64_t unpacked_bytes,
+                     const unsigned char* data, std::size_t data_bytes);
 
 // Options are CUjit_option with 64-bit values; the log is the driver's JIT log, info then error, each NUL-terminated.
 CUresult gpLibraryLoad(CUlibrary* library, const gpupool::ImageHash* hash, unsigned* wanted, const int* options,
@@ -79,9 +80,10 @@ CUresult gpLinkDestroy(CUlinkState state);
 CUresult gpKernelResolve(CUkernel* kernel, CUlibrary library, const char* name, gpupool::ParameterLayout* layout,
                          unsigned capacity, unsigned* count);
 CUresult gpFunctionResolve(CUfunction* function, CUmodule module, const char* name, gpupool::ParameterLayout* layout,
-                           unsigned capacity, unsigned* count);
-// The function of a kernel in the current context.
-CUresult gpKernelFunction(CUfunction* function, CUkernel kernel);
+                           unsigned capacity, unsigned* count, int* attributes, unsigned attribute_count);
+// The function of a kernel in the current context. Both give the function's attributes as well, as gpFunctionAttributes
+// does, since a launch follows as a rule; kUnknownAttribute everywhere where the driver would not say.
+CUresult gpKernelFunction(CUfunction* function, CUkernel kernel, int* attributes, unsigned attribute_count);
 CUresult gpLibraryModule(CUmodule* module, CUlibrary library);
 // All kernels' names, NUL-terminated, one after the other.
 CUresult gpLibraryNames(CUlibrary library, char* names, std::size_t names_bytes, std::size_t* needed_bytes);

@@ -1,5 +1,6 @@
 #include "server/worker/images.h"
 
+#include "common/fatbin/compression.h"
 #include "common/log.h"
 #include "protocol/calls/image_hash.h"
 
@@ -49,13 +50,15 @@ CUresult Images::offer(const ImageHash& hash, std::uint64_t bytes) {
     return CUDA_SUCCESS;
 }
 
-CUresult Images::add(const ImageHash& hash, std::uint64_t offset, std::span<const unsigned char> data) {
+CUresult Images::add(const ImageHash& hash, std::uint64_t offset, std::span<const unsigned char> data,
+                     std::uint64_t unpacked_bytes) {
     const auto it = images_.find(hash);
     if (it == images_.end()) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     Image& image = it->second;
-    if (offset != image.received_bytes || data.size() > image.bytes - offset) {
+    const std::uint64_t bytes = unpacked_bytes == 0 ? data.size() : unpacked_bytes;
+    if (offset != image.received_bytes || bytes > image.bytes - offset || unpacked_bytes > kMaxPieceBytes) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (image.whole()) {
@@ -64,9 +67,17 @@ CUresult Images::add(const ImageHash& hash, std::uint64_t offset, std::span<cons
     if (image.data->empty()) {
         image.data->reserve(image.bytes + 1);
     }
-    const auto bytes = std::as_bytes(data);
-    image.data->insert(image.data->end(), bytes.begin(), bytes.end());
-    image.received_bytes += data.size();
+    if (unpacked_bytes == 0) {
+        const auto plain = std::as_bytes(data);
+        image.data->insert(image.data->end(), plain.begin(), plain.end());
+    } else {
+        image.data->resize(offset + bytes);
+        if (!fatbin::decompress(std::as_bytes(data), std::span(*image.data).last(bytes))) {
+            image.data->resize(offset);
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+    }
+    image.received_bytes += bytes;
     if (image.whole()) {
         image.data->push_back(std::byte{0});
     }

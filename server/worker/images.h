@@ -41,6 +41,7 @@ class ImageUse {
 class Images {
   public:
     static constexpr std::uint64_t kMaxImageBytes = ImageStore::kMaxImageBytes;
+    static constexpr std::uint64_t kMaxPieceBytes = 1u << 20;
     static constexpr std::uint64_t kMaxTotalBytes = 8ull << 30;
     static constexpr std::size_t kMaxImages = 64u << 10;
 
@@ -49,7 +50,9 @@ class Images {
 
     // Its bytes are expected from now on, unless it is here.
     CUresult offer(const ImageHash& hash, std::uint64_t bytes);
-    CUresult add(const ImageHash& hash, std::uint64_t offset, std::span<const unsigned char> data);
+    // `unpacked_bytes`: what the data becomes, at most kMaxPieceBytes; 0: it is as it is.
+    CUresult add(const ImageHash& hash, std::uint64_t offset, std::span<const unsigned char> data,
+                 std::uint64_t unpacked_bytes = 0);
 
     [[nodiscard]] ImageUse use(const ImageHash& hash) const;
     // What a use has found out counts for later ones, and for later sessions.

@@ -104,7 +104,44 @@ struct ResolveJob {
     Handle handle = nullptr;
     std::vector<ParameterLayout> layout;
     bool layout_known = false;
+    std::vector<int> attributes;  // of a function
 };
+
+CUresult read_attributes(const driver::Api& api, CUfunction function, bool is_kernel, CUdevice device,
+                         std::vector<int>& values) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        const auto attribute = static_cast<CUfunction_attribute>(i);
+        const CUresult result = is_kernel ? driver::call(api.cuKernelGetAttribute, &values[i], attribute,
+                                                         reinterpret_cast<CUkernel>(function), device)
+                                          : driver::call(api.cuFuncGetAttribute, &values[i], attribute, function);
+        if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED) {
+            values[i] = kUnknownAttribute;
+        } else if (result != CUDA_SUCCESS) {
+            return result;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+// Of a function that was just loaded. All unknown where the driver would not say: the client asks again, and hears why.
+void add_attributes(const driver::Api& api, ResolveJob<CUfunction>& job) {
+    if (read_attributes(api, job.handle, false, 0, job.attributes) != CUDA_SUCCESS) {
+        job.attributes.assign(job.attributes.size(), kUnknownAttribute);
+    }
+}
+
+std::size_t attribute_count(std::size_t asked) {
+    return std::min<std::size_t>(asked, CU_FUNC_ATTRIBUTE_MAX);
+}
+
+void write_attributes(codec::Writer& out, const std::vector<int>& values) {
+    out.value(std::uint64_t{values.size()});
+    out.bytes(values.data(), values.size() * sizeof(int));
+}
+
+std::size_t written_bytes(const std::vector<int>& values) {
+    return 8 + codec::aligned(values.size() * sizeof(int));
+}
 
 // The driver answers only while a context is current (measured).
 template <class Handle>
@@ -131,6 +168,10 @@ Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots, std
     const CUcontext context = state == nullptr ? nullptr : state->driver;
     const std::size_t capacity = slots.template at<Call::capacity>().value;
     const auto job = std::make_shared<ResolveJob<Handle>>();
+    constexpr bool has_attributes = std::is_same_v<Handle, CUfunction>;
+    if constexpr (has_attributes) {
+        job->attributes.resize(attribute_count(slots.template at<Call::attribute_count>().value));
+    }
     const driver::Api& api = worker.api;
     worker.helpers.run(
         [&api, job, context, look_up = std::move(look_up)] {
@@ -145,12 +186,17 @@ Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots, std
             }
             worker.handles.bind(codec::from_wire<Handle>(minted), job->handle);
             const std::size_t sent = std::min(capacity, job->layout.size());
-            worker.answer(command, CUDA_SUCCESS, false, 8 + sent * sizeof(ParameterLayout) + 8, [&](std::byte* place) {
-                codec::Writer out(place);
-                out.value(std::uint64_t{sent});
-                out.bytes(job->layout.data(), sent * sizeof(ParameterLayout));
-                out.value(job->layout_known ? static_cast<unsigned>(job->layout.size()) : kUnknownLayout);
-            });
+            const std::size_t bytes = 8 + sent * sizeof(ParameterLayout) + 8;
+            worker.answer(command, CUDA_SUCCESS, false, bytes + (has_attributes ? written_bytes(job->attributes) : 0),
+                          [&](std::byte* place) {
+                              codec::Writer out(place);
+                              out.value(std::uint64_t{sent});
+                              out.bytes(job->layout.data(), sent * sizeof(ParameterLayout));
+                              out.value(job->layout_known ? static_cast<unsigned>(job->layout.size()) : kUnknownLayout);
+                              if constexpr (has_attributes) {
+                                  write_attributes(out, job->attributes);
+                              }
+                          });
         });
     return Outcome::answered();
 }
@@ -214,7 +260,8 @@ Outcome gpImageData(Worker& worker, Command&, codec::Slots<calls::gpImageData>& 
     if (hash == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return worker.images.add(*hash, slots.at<Call::offset>().value, slots.at<Call::data>().object);
+    return worker.images.add(*hash, slots.at<Call::offset>().value, slots.at<Call::data>().object,
+                             slots.at<Call::unpacked_bytes>().value);
 }
 
 Outcome gpLibraryLoad(Worker& worker, Command& command, codec::Slots<calls::gpLibraryLoad>& slots) {
@@ -274,6 +321,7 @@ Outcome gpFunctionResolve(Worker& worker, Command& command, codec::Slots<calls::
                                          if (job.result == CUDA_SUCCESS) {
                                              driver::call(api.cuFuncLoad, job.handle);
                                              read_layout(job, api.cuFuncGetParamInfo);
+                                             add_attributes(api, job);
                                          }
                                      });
 }
@@ -290,6 +338,7 @@ Outcome gpKernelFunction(Worker& worker, Command& command, codec::Slots<calls::g
     }
     const std::uint64_t minted = slots.at<Call::function>().minted;
     const auto job = std::make_shared<ResolveJob<CUfunction>>();
+    job->attributes.resize(attribute_count(slots.at<Call::attribute_count>().value));
     const driver::Api& api = worker.api;
     worker.helpers.run(
         [&api, job, kernel, context = state->driver] {
@@ -297,36 +346,25 @@ Outcome gpKernelFunction(Worker& worker, Command& command, codec::Slots<calls::g
             job->result = driver::call(api.cuKernelGetFunction, &job->handle, kernel);
             if (job->result == CUDA_SUCCESS) {
                 driver::call(api.cuFuncLoad, job->handle);
+                add_attributes(api, *job);
             }
         },
         [&worker, job, command, minted] {
-            if (job->result == CUDA_SUCCESS) {
-                worker.handles.bind(codec::from_wire<CUfunction>(minted), job->handle);
-            } else {
+            if (job->result != CUDA_SUCCESS) {
                 worker.handles.bind_failed(minted);
+                worker.answer(command, job->result);
+                return;
             }
-            worker.answer(command, job->result);
+            worker.handles.bind(codec::from_wire<CUfunction>(minted), job->handle);
+            worker.answer(command, CUDA_SUCCESS, false, written_bytes(job->attributes), [&](std::byte* place) {
+                codec::Writer out(place);
+                write_attributes(out, job->attributes);
+            });
         });
     return Outcome::answered();
 }
 
 namespace {
-
-CUresult read_attributes(const driver::Api& api, CUfunction function, bool is_kernel, CUdevice device,
-                         std::vector<int>& values) {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-        const auto attribute = static_cast<CUfunction_attribute>(i);
-        const CUresult result = is_kernel ? driver::call(api.cuKernelGetAttribute, &values[i], attribute,
-                                                         reinterpret_cast<CUkernel>(function), device)
-                                          : driver::call(api.cuFuncGetAttribute, &values[i], attribute, function);
-        if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED) {
-            values[i] = kUnknownAttribute;
-        } else if (result != CUDA_SUCCESS) {
-            return result;
-        }
-    }
-    return CUDA_SUCCESS;
-}
 
 bool names_kernel(CUfunction function) {
     return codec::kind_of(codec::to_wire(function)) == codec::HandleKind::kernel;

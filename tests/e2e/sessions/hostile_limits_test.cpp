@@ -157,9 +157,10 @@ TEST_F(HostileLimits, MemoryOfTheServerIsNotToBeHad) {
 TEST_F(HostileLimits, ImageDataWithoutAnOfferIsRefused) {
     const ImageHash hash{1, 2};
     const unsigned char data[64] = {};
-    EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{0}, data, sizeof data), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{0}, std::uint64_t{0}, data, sizeof data), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(
-        client_->call<calls::gpImageData>(static_cast<const ImageHash*>(nullptr), std::uint64_t{0}, data, sizeof data),
+        client_->call<calls::gpImageData>(static_cast<const ImageHash*>(nullptr), std::uint64_t{0}, std::uint64_t{0}, data,
+                                          sizeof data),
         CUDA_ERROR_INVALID_VALUE);
     EXPECT_TRUE(client_->alive());
 }
@@ -169,13 +170,19 @@ TEST_F(HostileLimits, ImageDataThatDoesNotFitItsOfferIsRefused) {
     const unsigned char data[64] = {};
     EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{100}), CUDA_SUCCESS);
     const auto add = [&](std::uint64_t offset, std::size_t bytes) {
-        return client_->call<calls::gpImageData>(&hash, offset, data, bytes).value_or(-1);
+        return client_->call<calls::gpImageData>(&hash, offset, std::uint64_t{0}, data, bytes).value_or(-1);
     };
     EXPECT_EQ(add(1, 64), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(add(~0ull, 64), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(add(0, 64), CUDA_SUCCESS);
     EXPECT_EQ(add(0, 64), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(add(64, 64), CUDA_ERROR_INVALID_VALUE);
+    // What is said to be compressed, and is not, or is said to become more than there is room for.
+    for (const std::uint64_t unpacked : {std::uint64_t{36}, std::uint64_t{37}, ~std::uint64_t{0}, std::uint64_t{1} << 40}) {
+        EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{64}, unpacked, data, sizeof data),
+                  CUDA_ERROR_INVALID_VALUE)
+            << unpacked;
+    }
     // An image that is not there whole cannot be loaded.
     unsigned wanted = 0;
     auto module = client_->mint<CUmodule>();
@@ -212,7 +219,7 @@ TEST_F(HostileLimits, OptionsThatAreAddressesDoNotReachTheDriver) {
     const std::string ptx = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry f() { ret; }\n";
     const ImageHash hash{5, 6};
     EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{ptx.size()}), CUDA_SUCCESS);
-    EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{0},
+    EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{0}, std::uint64_t{0},
                                                 reinterpret_cast<const unsigned char*>(ptx.data()), ptx.size()),
               CUDA_SUCCESS);
     for (const int option :
@@ -234,7 +241,7 @@ TEST_F(HostileLimits, AnImageUnderAFalseNameIsRefused) {
     const std::string ptx = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry f() { ret; }\n";
     const ImageHash hash{7, 8};
     EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{ptx.size()}), CUDA_SUCCESS);
-    EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{0},
+    EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{0}, std::uint64_t{0},
                                                 reinterpret_cast<const unsigned char*>(ptx.data()), ptx.size()),
               CUDA_SUCCESS);
     const auto load = [&](unsigned& wanted) {

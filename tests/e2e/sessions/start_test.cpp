@@ -8,6 +8,7 @@
 #include <memory>
 #include <sstream>
 
+#include "tests/e2e/sessions/proxy.h"
 #include "tests/e2e/sessions/sessions.h"
 
 namespace gpupool::test {
@@ -20,20 +21,13 @@ std::vector<std::string> vector_add() {
 }
 
 struct Traffic {
-    long long sent = -1, sent_bytes = -1, found = -1, registered_bytes = -1;
+    long long sent = -1, sent_bytes = -1, wire_bytes = -1, found = -1, registered_bytes = -1;
 };
 
-// Runs vector_add and gives what its summary says of code images.
-Traffic run(const Daemon& daemon, std::vector<std::string> environment = {}) {
-    const TemporaryFolder folder;
-    const std::string summary = folder.path() + "/summary";
-    environment.push_back("GPUPOOL_SUMMARY=" + summary);
-    Program program(daemon, vector_add(), environment);
-    EXPECT_TRUE(program.succeeds());
-    EXPECT_EQ(program.errors(), "");
-    daemon.sessions(0);  // what it brought is kept by then
+// What a program's summary says of code images.
+Traffic read_summary(const std::string& path) {
     Traffic traffic;
-    std::ifstream file(summary);
+    std::ifstream file(path);
     for (std::string line; std::getline(file, line);) {
         const auto read = [&](const char* what, long long& count, long long& bytes) {
             if (line.starts_with(what)) {
@@ -42,10 +36,23 @@ Traffic run(const Daemon& daemon, std::vector<std::string> environment = {}) {
         };
         long long ignored = 0;
         read("code images: sent", traffic.sent, traffic.sent_bytes);
+        read("code images: parts on the wire", ignored, traffic.wire_bytes);
         read("code images: found on the server", traffic.found, ignored);
         read("code images: registered by the program", ignored, traffic.registered_bytes);
     }
     return traffic;
+}
+
+// Runs vector_add to its end.
+Traffic run(const Daemon& daemon, std::vector<std::string> environment = {}) {
+    const TemporaryFolder folder;
+    const std::string summary = folder.path() + "/summary";
+    environment.push_back("GPUPOOL_SUMMARY=" + summary);
+    Program program(daemon, vector_add(), environment);
+    EXPECT_TRUE(program.succeeds());
+    EXPECT_EQ(program.errors(), "");
+    daemon.sessions(0);  // what it brought is kept by then
+    return read_summary(summary);
 }
 
 class KeptCode : public ::testing::Test {
@@ -145,6 +152,30 @@ TEST_F(KeptCode, WithoutAPlaceForItAllElseWorks) {
     const auto warning = log.find("code images are not kept");
     ASSERT_NE(warning, std::string::npos) << log;
     EXPECT_EQ(log.find("code images are not kept", warning + 1), std::string::npos) << "once";
+}
+
+// Over a line that does not keep up.
+TEST_F(KeptCode, ASlowLineCarriesThemCompressed) {
+    start("[images]\ndirectory = \"off\"\n");
+    const TemporaryFolder folder;
+    std::stringstream kernels;
+    kernels << "//" << std::string(40u << 20, ' ') << '\n' << std::ifstream(SESSION_KERNELS).rdbuf();
+    const std::string large = folder.write("large.ptx", kernels.str());
+    const auto traffic_over = [&](const std::string& server) {
+        const std::string summary = folder.path() + "/summary-" + server;
+        Program program(*daemon_, session_program("steady"),
+                        {"GPUPOOL_SERVER=" + server, "SESSION_KERNELS=" + large, "GPUPOOL_SUMMARY=" + summary});
+        EXPECT_TRUE(program.says("ready"));
+        program.end_input();
+        EXPECT_TRUE(program.succeeds());
+        return read_summary(summary);
+    };
+    transport::faulty::Faults slow;
+    slow.throttle_bytes_per_second = 20u << 20;
+    BadLine line(daemon_->address(), slow, {});
+    const Traffic over_slow = traffic_over(line.address());
+    EXPECT_GT(over_slow.sent_bytes, 40 << 20);
+    EXPECT_LT(over_slow.wire_bytes, over_slow.sent_bytes * 3 / 4);
 }
 
 class Stock : public ::testing::Test {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "common/digest.h"
+#include "common/fatbin/compression.h"
 #include "protocol/calls/image_hash.h"
 #include "server/worker/images.h"
 
@@ -88,6 +89,33 @@ TEST(ImagesOfASession, AnOfferMayBeginAgainButNotWithAnotherSize) {
     ASSERT_EQ(images.offer(hash(text), 4), CUDA_SUCCESS);
     EXPECT_EQ(images.add(hash(text), 0, bytes_of(text)), CUDA_SUCCESS);
     EXPECT_EQ(used(images, hash(text)).outcome(), Outcome::ready);
+}
+
+TEST(ImagesOfASession, MayComeCompressed) {
+    Images images;
+    const std::string text(300000, 'x');
+    const auto half = std::as_bytes(bytes_of(text)).first(150000);
+    const auto packed = fatbin::compress(half);
+    ASSERT_TRUE(packed);
+    EXPECT_LT(packed->size(), 1000u);
+    const std::span piece(reinterpret_cast<const unsigned char*>(packed->data()), packed->size());
+    ASSERT_EQ(images.offer(hash(text), text.size()), CUDA_SUCCESS);
+    EXPECT_EQ(images.add(hash(text), 0, piece, 150001), CUDA_ERROR_INVALID_VALUE) << "it does not become so much";
+    EXPECT_EQ(images.add(hash(text), 0, piece, 149999), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(images.add(hash(text), 0, piece.first(piece.size() / 2), 150000), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(images.add(hash(text), 0, piece, 150000), CUDA_SUCCESS);
+    EXPECT_EQ(images.add(hash(text), 150000, piece, 150000), CUDA_SUCCESS);
+    EXPECT_EQ(used(images, hash(text)).outcome(), Outcome::ready);
+}
+
+TEST(ImagesOfASession, WhatDoesNotBecomeSmallerIsNotCompressed) {
+    std::string noise;
+    for (unsigned i = 0, state = 1; i < 100000; ++i) {
+        state = state * 1664525u + 1013904223u;
+        noise.push_back(static_cast<char>(state >> 24));
+    }
+    EXPECT_FALSE(fatbin::compress(std::as_bytes(bytes_of(noise))));
+    EXPECT_FALSE(fatbin::compress({}));
 }
 
 class KeptImages : public ::testing::Test {
