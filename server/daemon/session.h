@@ -21,6 +21,7 @@
 #include "common/unique_fd.h"
 #include "protocol/transport/connection.h"
 #include "server/daemon/admission.h"
+#include "server/daemon/stock.h"
 #include "server/supervision/message_socket.h"
 
 namespace gpupool::daemon {
@@ -48,6 +49,12 @@ struct Session {
     UniqueFd pidfd;
     supervision::MessageSocket link;
     std::unique_ptr<transport::Connection> connection;
+
+    // A worker of the stock is a session that nobody has yet.
+    bool in_stock = false;
+    bool ready = false;             // in stock, and prepared
+    bool unwanted = false;          // in stock, and killed
+    DriverEnvironment environment;  // of one of the stock: what it was prepared with
 
     bool reported = false;
     bool stopping = false;

@@ -48,6 +48,7 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
       staging(library.api, kChunkBytes, kStagingBytes, [this] { inbox.poke(); }),
       small_staging(library.api, codec::kMaxInlineBytes, kSmallStagingBytes, [this] { inbox.poke(); }),
       options_(std::move(options)) {
+    images.set_store(options_.image_store);
     memory.account.quota_bytes = options_.memory_quota_bytes;
     memory.account.used_bytes.resize(static_cast<std::size_t>(device_count));
 }

@@ -50,6 +50,7 @@ class Worker final : public wire::Receiver {
         std::function<void()> ending;    // the session is over: the process has to end, whatever still runs; any thread
         DeviceOutput* output = nullptr;  // what kernels print; both outlive the worker
         DeviceOutput* errors = nullptr;  // what the driver says on standard error
+        ImageStore* image_store = nullptr;  // of earlier sessions; null: none. It outlives the worker
     };
 
     Worker(const driver::Library& library, int device_count, Options options);
