@@ -27,6 +27,7 @@
 #include "client/core/handshake.h"
 #include "client/core/host_functions.h"
 #include "client/core/host_mirrors.h"
+#include "client/core/lane_opener.h"
 #include "client/core/memory_map.h"
 #include "client/core/stream_pool.h"
 #include "client/core/thread.h"
@@ -34,13 +35,14 @@
 #include "protocol/codec/cursor.h"
 #include "protocol/codec/handles.h"
 #include "protocol/wire/channel.h"
+#include "protocol/wire/lanes.h"
 
 namespace gpupool::client {
 
 // What an application gets from every call after its server or worker has gone.
 inline constexpr CUresult kSessionLost = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
-class Session final : public wire::Receiver {
+class Session final : public wire::Receiver, public wire::LaneReceiver {
   public:
     // Connects, shakes hands, takes the snapshot; waits for a place where the configuration says so. The message of a
     // failure is for the user.
@@ -133,7 +135,8 @@ class Session final : public wire::Receiver {
     [[nodiscard]] bool lost() const {
         return lost_.load(std::memory_order_relaxed) || broken_.load(std::memory_order_relaxed);
     }
-    [[nodiscard]] int connection_descriptor() const { return descriptor_; }
+    // In a forked child: the connections are the parent's.
+    void close_descriptors() noexcept;
     [[nodiscard]] const std::string& id() const { return id_; }
 
   private:
@@ -142,22 +145,30 @@ class Session final : public wire::Receiver {
     static Result<std::unique_ptr<Session>> open_once(const Config& config, bool& full);
     Answer shake_hands(transport::Connection& connection, const Config& config, transport::Clock::time_point deadline,
                        const AddressRanges& candidates);
+    void prepare_lanes(const Config& config, Welcome& welcome);
     void begin(std::unique_ptr<transport::Connection> connection);
 
     std::span<std::byte> bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) override;
     void on_closed(const Error& cause) override;
+    std::span<std::byte> piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
+    void on_piece(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
+    void on_piece_lost(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
+    void on_lanes_ended(const Error& cause) override;
     void lose(const Error& cause);
     // False: no server says that.
     bool take_notice(const codec::ReplyHeader& header, std::span<std::byte> body);
     bool take_output(codec::Reader& in, std::FILE* to);
     void print_output();
     void take_deferred_error(const codec::DeferredErrorNotice& notice);
+    bool take_pieces_sent(const codec::PiecesSentNotice& notice);
     bool take_hold(const codec::StreamHoldNotice& notice);
     bool take_graph_function(const codec::GraphFunctionNotice& notice);
     bool take_graph_copy(const codec::GraphCopyNotice& notice, bool upload);
 
+    std::unique_ptr<wire::Lanes> lanes_;  // null: the session has no connection but its own
+    std::unique_ptr<LaneOpener> lane_opener_;
     std::unique_ptr<wire::Channel> channel_;
     std::uint64_t commands_ = 0;                // guarded by the channel's order
     std::atomic<std::uint64_t> last_command_{0};

@@ -168,6 +168,7 @@ Keys keys_of(Config& config) {
         {"limits.handshake_timeout_ms", duration(config.handshake_timeout, 10)},
         {"limits.hello_bytes", number(config.max_hello_bytes, 1024, 128 << 10)},
         {"limits.session_memory", bytes(config.session_memory_bytes)},
+        {"limits.lanes", number(config.max_lanes, 0, 64)},
         {"workers.daemon_grace_ms", duration(config.daemon_grace, 0)},
         {"workers.stop_timeout_ms", duration(config.stop_timeout, 0)},
         {"workers.start_timeout_ms", duration(config.worker_start_timeout, 100)},

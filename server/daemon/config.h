@@ -38,6 +38,7 @@ struct Config {
     std::size_t max_handshakes = 64;  // connections that have not said who they are
     std::size_t max_hello_bytes = 64u << 10;
     std::uint64_t session_memory_bytes = 0;  // the most that one session may hold; 0: all there is
+    std::size_t max_lanes = 8;               // data connections of a session besides its own
     milliseconds handshake_timeout{10000};
 
     milliseconds daemon_grace{60000};  // how long workers outlive a daemon that is gone

@@ -48,6 +48,9 @@ struct WorkerHandlers {
     // The client's end of the connection given to watch_client() is closed: no more will come. Called once. It comes
     // as soon as the operating system knows, even while nobody reads the connection.
     std::function<void()> client_gone;
+
+    // One more connection of the client has come, for bulk data alone.
+    std::function<void(std::size_t index, UniqueFd connection)> lane;
 };
 
 class WorkerLink {
@@ -92,7 +95,7 @@ class WorkerLink {
     int poll_timeout_ms() const;
     void wait(int timeout_ms);
     void read_messages();
-    void handle_messages(const std::vector<Message>& messages);
+    void handle_messages(std::vector<Message>& messages);
     void handle_client();
     void send_report();
     void lose_daemon(const std::string& why);
