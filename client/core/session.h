@@ -29,6 +29,7 @@
 #include "client/core/host_mirrors.h"
 #include "client/core/lane_opener.h"
 #include "client/core/memory_map.h"
+#include "client/core/stream_pool.h"
 #include "client/core/thread.h"
 #include "client/core/transfers.h"
 #include "protocol/codec/cursor.h"
@@ -62,6 +63,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     Events events;
     GraphHosts graph_hosts;
     std::vector<std::unique_ptr<DeviceHeap>> heaps;  // by device
+    std::vector<std::unique_ptr<StreamPool>> pools;  // the devices' default pools
     bool synchronous = false;                        // GPUPOOL_SYNC, CUDA_LAUNCH_BLOCKING
 
     std::uint64_t mint(codec::HandleKind kind) {
@@ -70,13 +72,15 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
 
     // ---- the command stream
 
-    // Appends a command in the session's order. `body` writes its `body_bytes`.
+    enum class Gives { nothing, work };
+
+    // Appends a command in the session's order. `body` writes its `body_bytes`. `gives`: does it give a stream work?
     template <class Write>
-    CUresult send(std::uint16_t opcode, bool reply_wanted, std::size_t body_bytes, Write&& body) {
+    CUresult send(std::uint16_t opcode, Gives gives, bool reply_wanted, std::size_t body_bytes, Write&& body) {
         if (body_bytes > codec::kMaxRecordBytes) {
             return CUDA_ERROR_INVALID_VALUE;
         }
-        const ThreadState& thread = this_thread();
+        ThreadState& thread = this_thread();
         codec::CommandHeader header{};
         header.bytes = static_cast<std::uint32_t>(sizeof header + body_bytes);
         header.opcode = opcode;
@@ -86,6 +90,10 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
         header.context = thread.current() == nullptr ? 0 : codec::to_wire(thread.current()->handle);
         const Status sent = channel_->append(wire::FrameType::commands, header.bytes, [&](std::byte* place) {
             header.number = ++commands_;  // under the channel's lock: numbers follow the order on the wire
+            last_command_.store(header.number, std::memory_order_relaxed);
+            if (gives == Gives::work) {
+                last_work_.store(header.number, std::memory_order_relaxed);
+            }
             codec::Writer out(place);
             out.value(header);
             body(out);
@@ -94,7 +102,19 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
             broken_.store(true, std::memory_order_relaxed);  // whatever comes after this call fails as well
             return kSessionLost;
         }
+        thread.last_command = header.number;
         return CUDA_SUCCESS;
+    }
+
+    // Everything that the calling thread knows of was sent by then.
+    [[nodiscard]] std::uint64_t commands_sent() const { return last_command_.load(std::memory_order_relaxed); }
+
+    // All work that came before this thread's last command is complete, in that context or stream.
+    void note_complete(ContextState& context);
+    void note_complete(const StreamKey& stream);
+    // Is it known that the context has nothing left to do?
+    [[nodiscard]] bool all_complete(const ContextState& context) const {
+        return last_work_.load(std::memory_order_relaxed) <= context.complete_until.load(std::memory_order_relaxed);
     }
 
     // Waits while the worker wants no more work for a stream (its credit and its hold queue are used up).
@@ -152,7 +172,9 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     std::unique_ptr<wire::Lanes> lanes_;  // null: the session has no connection but its own
     std::unique_ptr<LaneOpener> lane_opener_;
     std::unique_ptr<wire::Channel> channel_;
-    std::uint64_t commands_ = 0;  // guarded by the channel's order
+    std::uint64_t commands_ = 0;                // guarded by the channel's order
+    std::atomic<std::uint64_t> last_command_{0};
+    std::atomic<std::uint64_t> last_work_{0};  // the latest command that gave a stream work
     std::atomic<std::uint64_t> next_serial_{1};
     std::atomic<bool> lost_{false};
     std::atomic<bool> broken_{false};  // a send has failed; the receiving thread may not have noticed yet

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/digest.h"
 #include "common/driver_environment.h"
 #include "server/supervision/message_socket.h"
 
@@ -27,6 +28,16 @@ std::string_view view(capnp::Text::Reader text) {
 
 Refusal refusal(schema::Refused::Reason reason, std::string message) {
     return Refusal{reason, std::move(message)};
+}
+
+// Not the credential itself, which a folder's name would give away.
+std::string tenant_of(std::string_view token) {
+    Digester digester;
+    for (const std::string_view part : {std::string_view("gpupool tenant\n"), token}) {
+        digester.add(std::as_bytes(std::span(part.data(), part.size())));
+    }
+    constexpr std::size_t kDigits = 32;
+    return to_string(digester.finish()).substr(0, kDigits);
 }
 
 std::variant<Guest, Refusal> check(const schema::Hello::Reader& hello, const AdmissionRules& rules) {
@@ -86,6 +97,7 @@ std::variant<Guest, Refusal> check(const schema::Hello::Reader& hello, const Adm
                         "{})",
                         hello.getTableFingerprint(), rules.table_fingerprint, GPUPOOL_VERSION, guest.client.version));
     }
+    guest.tenant = rules.tokens.empty() ? std::string("anonymous") : tenant_of(view(hello.getToken()));
     guest.memory_bytes = hello.getPurpose().getSession().getQuota().getMemoryBytes();
     return guest;
 }

@@ -49,6 +49,7 @@ struct Guest {
     ClientFacts client;
     LaneClaim lane;                  // of Purpose::lane
     std::uint64_t memory_bytes = 0;  // asked for; 0: nothing said
+    std::string tenant;              // a folder's name: one for each credential, one for all who need none
     kj::Array<capnp::word> hello;    // the message as it came, for the Assignment
 };
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,11 @@ struct Config {
     std::string log_file;           // empty: stderr
     std::string runtime_directory;  // empty: supervision::default_runtime_root()
     std::string worker;             // path of gpupool-worker, empty: found beside the daemon
+
+    std::string image_directory;  // empty: default_image_directory(); "off": code images are not kept
+    std::uint64_t image_limit_bytes = std::uint64_t{8} << 30;
+
+    std::optional<std::size_t> stock_workers;  // nothing said: 1 for a GPU, 0 for the software GPU
 
     std::vector<std::string> tokens;  // none: everybody may connect
     std::string token_file;           // more of them, one a line
@@ -48,6 +54,10 @@ Status read_config_file(const std::string& path, Config& config);
 
 // Reads `config.token_file`, if any, into `config.tokens`.
 Status read_token_file(Config& config);
+
+// Makes the directory of kept code images, or empties the setting: without a place to keep them all else works, so that
+// is a warning.
+void prepare_image_directory(Config& config);
 
 // Sends the log where `config` says.
 Status set_up_log(const Config& config);

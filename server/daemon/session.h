@@ -22,6 +22,7 @@
 #include "common/unique_fd.h"
 #include "protocol/transport/connection.h"
 #include "server/daemon/admission.h"
+#include "server/daemon/stock.h"
 #include "server/supervision/message_socket.h"
 
 namespace gpupool::daemon {
@@ -52,6 +53,11 @@ struct Session {
     supervision::MessageSocket link;
     std::unique_ptr<transport::Connection> connection;
 
+    // A worker of the stock is a session that nobody has yet.
+    bool in_stock = false;
+    bool ready = false;             // in stock, and prepared
+    bool unwanted = false;          // in stock, and killed
+    DriverEnvironment environment;  // of one of the stock: what it was prepared with
     std::uint64_t lanes_taken = 0;  // bit n: data connection n was handed on
 
     bool reported = false;

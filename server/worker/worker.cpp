@@ -17,7 +17,7 @@ namespace gpupool::worker {
 namespace {
 
 constexpr std::size_t kChunkBytes = 1u << 20, kStagingBytes = 96u << 20, kSmallStagingBytes = 32u << 20;
-constexpr std::size_t kPollEvery = 256;  // commands, so that a long batch does not keep completions waiting
+constexpr std::size_t kPollEvery = 128;  // commands, so that a long batch does not keep completions waiting
 // Of commands that wait, far above what a client sends before it hears that it should wait. Ending the session is all
 // that is left: the data that would let the work begin lies behind more commands.
 constexpr std::size_t kMaxHeldBytes = 768u << 20;
@@ -57,6 +57,7 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
       small_staging(library.api, codec::kMaxInlineBytes, kSmallStagingBytes, [this] { inbox.poke(); }),
       options_(std::move(options)),
       lanes_(*this, lane_limits(options_.max_lanes)) {
+    images.set_store(options_.image_store);
     memory.account.quota_bytes = options_.memory_quota_bytes;
     memory.account.used_bytes.resize(static_cast<std::size_t>(device_count));
 }
@@ -141,7 +142,7 @@ void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_si
 }
 
 bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
-    std::size_t offset = 0, since_poll = 0;
+    std::size_t offset = 0;
     while (offset < frame->bytes) {
         Command command;
         std::byte* const at = frame->data.get() + offset;
@@ -164,8 +165,8 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
             return false;
         }
         offset += bytes;
-        if (++since_poll >= kPollEvery) {
-            since_poll = 0;
+        if (++since_poll_ >= kPollEvery) {
+            since_poll_ = 0;
             scheduler.run_held();
             scheduler.poll();
             channel_->nudge();

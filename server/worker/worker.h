@@ -53,6 +53,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
         std::function<void()> ending;    // the session is over: the process has to end, whatever still runs; any thread
         DeviceOutput* output = nullptr;  // what kernels print; both outlive the worker
         DeviceOutput* errors = nullptr;  // what the driver says on standard error
+        ImageStore* image_store = nullptr;  // of earlier sessions; null: none. It outlives the worker
     };
 
     Worker(const driver::Library& library, int device_count, Options options);
@@ -118,6 +119,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void send_what_precedes();
     void send_host_changes();
     void memory_changed();
+    [[nodiscard]] int device_count() const { return static_cast<int>(memory.account.used_bytes.size()); }
     [[nodiscard]] bool in_window(std::uint64_t address, std::uint64_t bytes) const;
 
     // The client broke the protocol: ends the session.
@@ -149,6 +151,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
 
     Options options_;
     std::uint64_t commands_ = 0;
+    std::size_t since_poll_ = 0;  // commands, of however many frames
     std::uint64_t announced_pieces_ = 0;
     std::mutex end_mutex_;
     std::optional<Error> end_;  // guarded by end_mutex_
