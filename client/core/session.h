@@ -135,6 +135,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     [[nodiscard]] bool lost() const {
         return lost_.load(std::memory_order_relaxed) || broken_.load(std::memory_order_relaxed);
     }
+    [[nodiscard]] int connection_descriptor() const { return descriptor_; }
     // In a forked child: the connections are the parent's.
     void close_descriptors() noexcept;
     [[nodiscard]] const std::string& id() const { return id_; }
