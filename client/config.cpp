@@ -8,7 +8,6 @@
 #include "common/environment.h"
 #include "common/files.h"
 #include "common/units.h"
-#include "protocol/transport/endpoint.h"
 
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
@@ -40,12 +39,25 @@ std::string_view trim_end(std::string_view text) {
 }
 
 Status set_server(Draft& draft, std::string_view value) {
+    if (value.starts_with("unix:")) {
+        const auto endpoint = transport::Endpoint::parse(value);
+        if (!endpoint) return endpoint.error();
+        draft.config.server = endpoint->to_string();
+        return {};
+    }
     const auto colon = value.rfind(':');
     if (colon == 0 || colon + 1 == value.size()) {
-        return invalid(fmt::format("'{}' is not HOST:PORT", value));
+        return invalid(fmt::format("'{}' is neither HOST:PORT nor unix:/PATH", value));
     }
     draft.config.server =
         colon == std::string_view::npos ? fmt::format("{}:{}", value, transport::kDefaultPort) : std::string(value);
+    return {};
+}
+
+Status set_transport(Draft& draft, std::string_view value) {
+    auto choice = transport::parse_choice(value);
+    if (!choice) return choice.error();
+    draft.config.transport = *choice;
     return {};
 }
 
@@ -138,6 +150,7 @@ struct Setting {
 
 constexpr std::array settings = {
     Setting{"server", "GPUPOOL_SERVER", set_server},
+    Setting{"transport", "GPUPOOL_TRANSPORT", set_transport},
     Setting{"token", "GPUPOOL_TOKEN", set_token},
     Setting{"token_file", "GPUPOOL_TOKEN_FILE", set_token_file},
     Setting{"memory", "GPUPOOL_MEMORY", set_memory},

@@ -15,6 +15,7 @@
 
 #include "common/log.h"
 #include "common/result.h"
+#include "protocol/transport/open.h"
 
 namespace gpupool::client {
 
@@ -22,7 +23,8 @@ namespace gpupool::client {
 constexpr const char* standard_error_name = "-";
 
 struct Config {
-    std::string server;                         // "HOST:PORT"; empty: none was named
+    std::string server;                         // "HOST:PORT" or "unix:/PATH"; empty: none was named
+    transport::Choice transport = transport::Choice::automatic;
     std::string token;                          // what the server authenticates this user by; empty: none
     std::optional<std::uint64_t> memory_bytes;  // device memory to ask for; nullopt: what the server gives by default
     std::string log_file;                       // empty: no log

@@ -188,7 +188,7 @@ void add_run(CLI::App& app, Command& chosen, const std::vector<std::string>& pro
     auto* command = app.add_subcommand("run", "Run a program on a server's GPU: gpupool run [OPTIONS] -- PROGRAM ARGS");
     auto* server = command->add_option(
         "--server", options->server,
-        fmt::format("HOST:PORT; default: GPUPOOL_SERVER, the configuration file, {}", transport::kDefaultAddress));
+        fmt::format("HOST:PORT or unix:/PATH; default: GPUPOOL_SERVER, the configuration file, {}", transport::kDefaultAddress));
     auto* local = command->add_flag("--local", options->local, "Start a private server for this one program");
     command->add_option("--driver", options->driver, "With --local: auto (default), software, or a driver library")
         ->needs(local);

@@ -39,7 +39,9 @@ void after_fork_in_child() {
     reset_threads_after_fork();
     state().forked = was_initialised;
     if (old != nullptr) {
-        ::close(old->connection_descriptor());  // the parent's; the object itself is left alone
+        for (const int descriptor : old->connection_descriptors()) {
+            ::close(descriptor);  // the parent's; the object itself is left alone
+        }
     }
 }
 

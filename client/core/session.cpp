@@ -18,8 +18,7 @@
 #include "protocol/calls/internal.h"
 #include "protocol/calls/table.h"
 #include "protocol/schema/session.capnp.h"
-#include "protocol/transport/endpoint.h"
-#include "protocol/transport/tcp/connector.h"
+#include "protocol/transport/open.h"
 #include "protocol/wire/handshake_io.h"
 
 namespace gpupool::client {
@@ -60,17 +59,35 @@ Result<std::unique_ptr<Session>> Session::open_once(const Config& config, bool& 
         return endpoint.error();
     }
     const auto deadline = transport::Clock::now() + config.connect_timeout;
-    auto connection = transport::tcp::connect(*endpoint, deadline);
+    auto connection = transport::connect(*endpoint, config.transport, deadline);
     if (!connection) {
         return connection.error();
     }
+    const bool by_itself = config.transport == transport::Choice::automatic && !endpoint->is_path();
+    bool hung_up = false;
+    auto session = open_over(std::move(*connection), config, deadline, full, hung_up);
+    if (session || !hung_up || !by_itself) {
+        return session;
+    }
+    // A server that does not know our shared memory (another version, out of descriptors) says why over TCP.
+    connection = transport::connect(*endpoint, transport::Choice::tcp, deadline);
+    if (!connection) {
+        return connection.error();
+    }
+    return open_over(std::move(*connection), config, deadline, full, hung_up);
+}
+
+Result<std::unique_ptr<Session>> Session::open_over(std::unique_ptr<transport::Connection> connection,
+                                                    const Config& config, transport::Clock::time_point deadline,
+                                                    bool& full, bool& hung_up) {
     std::unique_ptr<Session> session(new Session);
     session->server_ = config.server;
     const auto candidates = AddressWindow::reserve_candidates();
-    (*connection)->set_receive_deadline(deadline);
-    Answer answer = session->shake_hands(**connection, config, deadline, candidates);
+    connection->set_receive_deadline(deadline);
+    Answer answer = session->shake_hands(*connection, config, deadline, candidates);
     full = answer.full;
     if (!answer.welcome) {
+        hung_up = answer.welcome.error().code == ErrorCode::closed;
         AddressWindow::abandon(candidates);
         return answer.welcome.error();
     }
@@ -78,7 +95,7 @@ Result<std::unique_ptr<Session>> Session::open_once(const Config& config, bool& 
     session->devices = std::move(answer.welcome->devices);
     session->window.keep(candidates, answer.welcome->window_base, answer.welcome->window_bytes);
     try {
-        session->begin(std::move(*connection));
+        session->begin(std::move(connection));
     } catch (const std::exception& exception) {
         // Those of its threads that did begin use it as long as the process lives.
         (void)session.release();
@@ -112,12 +129,13 @@ Answer Session::shake_hands(transport::Connection& connection, const Config& con
 }
 
 void Session::begin(std::unique_ptr<transport::Connection> connection) {
-    descriptor_ = connection->native_handle();
+    descriptors_ = connection->descriptors();
+    peer_ = connection->peer();
     contexts.make_primaries(static_cast<int>(devices.devices.size()));
     channel_ = std::make_unique<wire::Channel>(std::move(connection), *this);
     transfers.start(*channel_);
     channel_->start();
-    log::info("session {} on {}, {} device(s), driver {}", id_, server_, devices.devices.size(),
+    log::info("session {} on {} ({}), {} device(s), driver {}", id_, server_, peer_, devices.devices.size(),
               devices.driver_version);
 }
 
@@ -177,7 +195,10 @@ void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payloa
 
 void Session::violation(const char* what) {
     lose({ErrorCode::invalid_input, fmt::format("the server sent {}", what)});
-    ::shutdown(descriptor_, SHUT_RDWR);
+    // Those that are sockets; what waits at them wakes and finds the end.
+    for (const int descriptor : descriptors_) {
+        ::shutdown(descriptor, SHUT_RDWR);
+    }
 }
 
 bool Session::take_output(codec::Reader& in, std::FILE* to) {

@@ -113,13 +113,18 @@ class Session final : public wire::Receiver {
     [[nodiscard]] bool lost() const {
         return lost_.load(std::memory_order_relaxed) || broken_.load(std::memory_order_relaxed);
     }
-    [[nodiscard]] int connection_descriptor() const { return descriptor_; }
+    // What a forked child closes: it has no part in its parent's session.
+    [[nodiscard]] const std::vector<int>& connection_descriptors() const { return descriptors_; }
     [[nodiscard]] const std::string& id() const { return id_; }
 
   private:
     Session() = default;
     // `full`: the server has no place now.
     static Result<std::unique_ptr<Session>> open_once(const Config& config, bool& full);
+    // The same over one transport. `hung_up`: the server ended the connection without a word.
+    static Result<std::unique_ptr<Session>> open_over(std::unique_ptr<transport::Connection> connection,
+                                                      const Config& config, transport::Clock::time_point deadline,
+                                                      bool& full, bool& hung_up);
     Answer shake_hands(transport::Connection& connection, const Config& config, transport::Clock::time_point deadline,
                        const AddressRanges& candidates);
     void begin(std::unique_ptr<transport::Connection> connection);
@@ -143,8 +148,8 @@ class Session final : public wire::Receiver {
     std::atomic<std::uint64_t> next_serial_{1};
     std::atomic<bool> lost_{false};
     std::atomic<bool> broken_{false};  // a send has failed; the receiving thread may not have noticed yet
-    int descriptor_ = -1;
-    std::string id_, server_;
+    std::vector<int> descriptors_;
+    std::string id_, server_, peer_;
 
     std::mutex output_mutex_;
     std::vector<std::pair<std::FILE*, std::string>> output_;

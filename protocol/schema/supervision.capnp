@@ -1,8 +1,8 @@
 @0xe7c1d2b3a4958677;
 # Between gpupoold and its workers, over a local socket: one message at a time, each behind its length (UInt32, bytes).
 #
-# A worker is started with the descriptor of its supervision socket. It receives Assignment (with the client's connection
-# as an SCM_RIGHTS descriptor), sends Report whenever something changed and at least once a second, and ends when told to
+# A worker is started with the descriptor of its supervision socket. It receives Assignment (with what the client's
+# connection consists of as SCM_RIGHTS descriptors), sends Report whenever something changed and at least once a second, and ends when told to
 # Stop. When the daemon goes away the worker lives on, tries to reach the daemon's supervision path for its grace, and
 # introduces itself again with Report; after the grace it ends itself.
 

@@ -227,7 +227,7 @@ Status Supervisor::assign(Session& session, const Arrival& arrival) {
     assignment.setDaemonGraceMilliseconds(static_cast<std::uint32_t>(config_.daemon_grace.count()));
     assignment.setMemoryQuotaBytes(session.report.memory_quota_bytes);
     assignment.setLogLevel(config_.log_level.c_str());
-    return session.link.send(message, arrival.connection->native_handle());
+    return session.link.send(message, arrival.connection->descriptors());
 }
 
 std::vector<std::byte> Supervisor::status_message() const {

@@ -103,10 +103,10 @@ std::string default_runtime_root() {
     return fmt::format("/tmp/gpupool-{}", ::geteuid());
 }
 
-Result<RuntimeDirectory> RuntimeDirectory::claim(const std::string& root, std::uint16_t port) {
+Result<RuntimeDirectory> RuntimeDirectory::claim(const std::string& root, const std::string& name) {
     GPUPOOL_TRY(make_private_directory(root));
     RuntimeDirectory directory;
-    directory.path_ = fmt::format("{}/{}", root, port);
+    directory.path_ = fmt::format("{}/{}", root, name);
     GPUPOOL_TRY(make_private_directory(directory.path_));
     if (const auto fits = address_of(directory.supervision_path()); !fits) {
         return fits.error();

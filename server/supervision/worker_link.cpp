@@ -96,8 +96,8 @@ Status WorkerLink::receive_assignment() {
         return Error{ErrorCode::invalid_input,
                      fmt::format("the daemon's Assignment cannot be read: {}", exception.getDescription().cStr())};
     }
-    connection_ = std::move(assignment_message_.descriptor);
-    if (connection_.get() < 0) {
+    connection_ = std::exchange(assignment_message_.descriptors, {});
+    if (connection_.empty()) {
         return Error{ErrorCode::invalid_input, "the daemon's Assignment came without the client's connection"};
     }
     return {};

@@ -23,6 +23,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/result.h"
@@ -58,8 +59,9 @@ class WorkerLink {
     // Valid as long as the link lives. Its fields were checked to be readable.
     [[nodiscard]] schema::Assignment::Reader assignment() const { return assignment_; }
 
-    // The client's connection, once; every call after it gives an empty one.
-    [[nodiscard]] UniqueFd take_connection() { return std::move(connection_); }
+    // What the client's connection consists of (Connection::descriptors(), for transport::adopt()), once; every call
+    // after it gives nothing.
+    [[nodiscard]] std::vector<UniqueFd> take_connection() { return std::exchange(connection_, {}); }
 
     void start(WorkerHandlers handlers);
 
@@ -98,7 +100,7 @@ class WorkerLink {
     Message assignment_message_;
     std::unique_ptr<capnp::FlatArrayMessageReader> assignment_reader_;
     schema::Assignment::Reader assignment_;
-    UniqueFd connection_;
+    std::vector<UniqueFd> connection_;
     WorkerHandlers handlers_;
     UniqueFd wake_;  // eventfd
     std::int64_t started_unix_ms_ = 0;

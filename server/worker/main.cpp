@@ -22,7 +22,7 @@
 #include "common/visible_devices.h"
 #include "protocol/codec/layout.h"
 #include "protocol/schema/session.capnp.h"
-#include "protocol/transport/tcp/connection.h"
+#include "protocol/transport/open.h"
 #include "protocol/wire/handshake_io.h"
 #include "server/driver/library.h"
 #include "server/supervision/worker_link.h"
@@ -181,12 +181,12 @@ int serve_supervised(int descriptor) {
             log::to_stderr(*level);
         }
     }
-    UniqueFd client = (*link)->take_connection();
-    auto connection = transport::tcp::adopt(client.release());
+    auto connection = transport::adopt((*link)->take_connection());
     if (!connection) {
         log::error("the client's connection cannot be taken over: {}", connection.error().message);
         return 1;
     }
+    (*connection)->set_send_patience({});  // a client that is stopped for a while may go on; the daemon had less time
     return serve(**link, std::move(*connection));
 }
 

@@ -109,30 +109,30 @@ TEST(MessageSocketTest, RefusesLengthsThatNoMessageHas) {
 TEST(RuntimeDirectoryTest, IsPrivateAndHasOneOwner) {
     TemporaryFolder folder;
     const auto root = folder.path() + "/run";
-    auto first = supervision::RuntimeDirectory::claim(root, 1234);
+    auto first = supervision::RuntimeDirectory::claim(root, "1234");
     ASSERT_TRUE(first) << first.error().message;
     struct stat facts {};
     ASSERT_EQ(::stat(first->path().c_str(), &facts), 0);
     EXPECT_EQ(facts.st_mode & 0777, 0700u);
     ASSERT_EQ(::stat(root.c_str(), &facts), 0);
     EXPECT_EQ(facts.st_mode & 0777, 0700u);
-    EXPECT_FALSE(supervision::RuntimeDirectory::claim(root, 1234));
-    EXPECT_TRUE(supervision::RuntimeDirectory::claim(root, 1235));
+    EXPECT_FALSE(supervision::RuntimeDirectory::claim(root, "1234"));
+    EXPECT_TRUE(supervision::RuntimeDirectory::claim(root, "1235"));
     EXPECT_FALSE(supervision::connect_supervision(first->supervision_path()));
     const auto listener = first->listen();
     ASSERT_TRUE(listener);
     EXPECT_TRUE(supervision::connect_supervision(first->supervision_path()));
     first->remove();
     EXPECT_NE(::stat((root + "/1234").c_str(), &facts), 0);
-    EXPECT_TRUE(supervision::RuntimeDirectory::claim(root, 1234));
+    EXPECT_TRUE(supervision::RuntimeDirectory::claim(root, "1234"));
 }
 
 TEST(RuntimeDirectoryTest, RefusesWhatIsNotOurs) {
     TemporaryFolder folder;
     ASSERT_EQ(::symlink("/tmp", (folder.path() + "/link").c_str()), 0);
-    EXPECT_FALSE(supervision::RuntimeDirectory::claim(folder.path() + "/link", 1));
-    EXPECT_FALSE(supervision::RuntimeDirectory::claim(folder.path() + "/no/such/parent", 1));
-    const auto too_long = supervision::RuntimeDirectory::claim(folder.path() + "/" + std::string(90, 'x'), 1);
+    EXPECT_FALSE(supervision::RuntimeDirectory::claim(folder.path() + "/link", "1"));
+    EXPECT_FALSE(supervision::RuntimeDirectory::claim(folder.path() + "/no/such/parent", "1"));
+    const auto too_long = supervision::RuntimeDirectory::claim(folder.path() + "/" + std::string(90, 'x'), "1");
     ASSERT_FALSE(too_long);
     EXPECT_NE(too_long.error().message.find("too long"), std::string::npos);
 }
