@@ -33,10 +33,10 @@ struct Ends {
     }
 };
 
-void send_stop(MessageSocket& socket, const char* text, int descriptor = -1) {
+void send_stop(MessageSocket& socket, const char* text, const std::vector<int>& descriptors = {}) {
     capnp::MallocMessageBuilder message;
     message.initRoot<schema::ToWorker>().setStop(text);
-    const auto sent = socket.send(message, descriptor);
+    const auto sent = socket.send(message, descriptors);
     EXPECT_TRUE(sent) << (sent ? "" : sent.error().message);
 }
 
@@ -49,12 +49,12 @@ TEST(MessageSocketTest, CarriesMessagesAndDescriptors) {
     Ends ends;
     int pipe_ends[2];
     ASSERT_EQ(::pipe2(pipe_ends, O_CLOEXEC), 0);
-    send_stop(ends.first, "one", pipe_ends[1]);
+    send_stop(ends.first, "one", {pipe_ends[1], pipe_ends[0]});
     ::close(pipe_ends[1]);
     send_stop(ends.first, "two");
     auto messages = ends.second.receive();
     ASSERT_TRUE(messages);
-    if (messages->size() == 1) {  // a descriptor ends a read
+    if (messages->size() == 1) {  // descriptors end a read
         auto rest = ends.second.receive();
         ASSERT_TRUE(rest);
         for (auto& message : *rest) messages->push_back(std::move(message));
@@ -62,11 +62,15 @@ TEST(MessageSocketTest, CarriesMessagesAndDescriptors) {
     ASSERT_EQ(messages->size(), 2u);
     EXPECT_EQ(stop_text((*messages)[0]), "one");
     EXPECT_EQ(stop_text((*messages)[1]), "two");
-    EXPECT_LT((*messages)[1].descriptor.get(), 0);
-    ASSERT_EQ(::write((*messages)[0].descriptor.get(), "x", 1), 1);
+    EXPECT_TRUE((*messages)[1].descriptors.empty());
+    const auto& came = (*messages)[0].descriptors;
+    ASSERT_EQ(came.size(), 2u);
+    ASSERT_EQ(::write(came[0].get(), "x", 1), 1);
     char byte = 0;
-    EXPECT_EQ(::read(pipe_ends[0], &byte, 1), 1);
-    EXPECT_NE(::fcntl((*messages)[0].descriptor.get(), F_GETFD) & FD_CLOEXEC, 0);
+    EXPECT_EQ(::read(came[1].get(), &byte, 1), 1);
+    for (const auto& descriptor : came) {
+        EXPECT_NE(::fcntl(descriptor.get(), F_GETFD) & FD_CLOEXEC, 0);
+    }
     ::close(pipe_ends[0]);
 }
 

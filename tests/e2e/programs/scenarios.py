@@ -147,7 +147,23 @@ def trace(scenario):
                    texts["summary"])
 
 
-SCENARIOS = {"run": run_command, "local": local, "no_server": no_server, "not_fooled": not_fooled, "trace": trace}
+def transport(scenario):
+    """A program whose server is a loopback address gets shared memory without asking, and TCP where it asks for that."""
+    setting = scenario.setting
+    for asked, expected in ((None, "(shm pid "), ("auto", "(shm pid "), ("tcp", "(tcp 127.0.0.1:")):
+        environment = setting.client(scenario.name)
+        del environment["GPUPOOL_TRANSPORT"]
+        log = scenario.folder / f"log-{asked}"
+        log.unlink(missing_ok=True)
+        environment["GPUPOOL_LOG"] = str(log)
+        if asked:
+            environment["GPUPOOL_TRANSPORT"] = asked
+        ran_well(scenario, scenario.run([setting.build / "cuda/vector_add"], environment))
+        said = log.read_text() if log.exists() else "no log"
+        scenario.check(expected in said, f"{asked or 'nothing'} asked for: its log says {expected}", said)
+
+
+SCENARIOS = {"run": run_command, "local": local, "no_server": no_server, "not_fooled": not_fooled, "trace": trace, "transport": transport}
 
 
 def main():
