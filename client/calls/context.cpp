@@ -186,7 +186,7 @@ CUresult synchronize(ContextState* context) {
         result != CUDA_SUCCESS) {
         return result;
     }
-    return remote<calls::gpContextSynchronize>(context->handle);
+    return wait_for_context(*context);
 }
 
 ContextState* context_or_current(CUcontext ctx) {

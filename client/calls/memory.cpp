@@ -134,9 +134,13 @@ CUresult may_allocate_in(CUstream stream) {
     return !captures.any() || captures.find(stream_key(stream)) ? CUDA_SUCCESS : captures.before_unsafe_call();
 }
 
-// Pending copies may still use host memory: natively freeing it waits for them.
+// Natively, who frees memory waits for all work of its context. Where all is known to be complete, there is nothing to
+// wait for.
 CUresult wait_for_device(ContextState* context) {
-    return context != nullptr && context->live ? remote<calls::gpContextSynchronize>(context->handle) : CUDA_SUCCESS;
+    if (context == nullptr || !context->live || this_session().all_complete(*context)) {
+        return CUDA_SUCCESS;
+    }
+    return wait_for_context(*context);
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ void start_session(Session& session) {
             }
             // Not through remote(): this thread may make no CUDA calls, but must answer.
             const void* arguments[] = {&ticket};
-            session.send(calls::gpHostFunctionDone::kOpcode, false,
+            session.send(calls::gpHostFunctionDone::kOpcode, Session::Gives::nothing, false,
                          codec::command_bytes<calls::gpHostFunctionDone>(arguments),
                          [&](codec::Writer& out) { codec::write_command<calls::gpHostFunctionDone>(out, arguments); });
         },

@@ -68,13 +68,15 @@ class Session final : public wire::Receiver {
 
     // ---- the command stream
 
-    // Appends a command in the session's order. `body` writes its `body_bytes`.
+    enum class Gives { nothing, work };
+
+    // Appends a command in the session's order. `body` writes its `body_bytes`. `gives`: does it give a stream work?
     template <class Write>
-    CUresult send(std::uint16_t opcode, bool reply_wanted, std::size_t body_bytes, Write&& body) {
+    CUresult send(std::uint16_t opcode, Gives gives, bool reply_wanted, std::size_t body_bytes, Write&& body) {
         if (body_bytes > codec::kMaxRecordBytes) {
             return CUDA_ERROR_INVALID_VALUE;
         }
-        const ThreadState& thread = this_thread();
+        ThreadState& thread = this_thread();
         codec::CommandHeader header{};
         header.bytes = static_cast<std::uint32_t>(sizeof header + body_bytes);
         header.opcode = opcode;
@@ -84,6 +86,9 @@ class Session final : public wire::Receiver {
         header.context = thread.current() == nullptr ? 0 : codec::to_wire(thread.current()->handle);
         const Status sent = channel_->append(wire::FrameType::commands, header.bytes, [&](std::byte* place) {
             header.number = ++commands_;  // under the channel's lock: numbers follow the order on the wire
+            if (gives == Gives::work) {
+                last_work_.store(header.number, std::memory_order_relaxed);
+            }
             codec::Writer out(place);
             out.value(header);
             body(out);
@@ -92,7 +97,20 @@ class Session final : public wire::Receiver {
             broken_.store(true, std::memory_order_relaxed);  // whatever comes after this call fails as well
             return kSessionLost;
         }
+        thread.last_command = header.number;
         return CUDA_SUCCESS;
+    }
+
+    // All work that came before this thread's last command is complete, in that context.
+    void note_complete(ContextState& context) const {
+        const std::uint64_t number = this_thread().last_command;
+        std::uint64_t known = context.complete_until.load(std::memory_order_relaxed);
+        while (known < number && !context.complete_until.compare_exchange_weak(known, number)) {
+        }
+    }
+    // Is it known that the context has nothing left to do?
+    [[nodiscard]] bool all_complete(const ContextState& context) const {
+        return last_work_.load(std::memory_order_relaxed) <= context.complete_until.load(std::memory_order_relaxed);
     }
 
     // Waits while the worker wants no more work for a stream (its credit and its hold queue are used up).
@@ -144,7 +162,8 @@ class Session final : public wire::Receiver {
     bool take_graph_copy(const codec::GraphCopyNotice& notice, bool upload);
 
     std::unique_ptr<wire::Channel> channel_;
-    std::uint64_t commands_ = 0;  // guarded by the channel's order
+    std::uint64_t commands_ = 0;                // guarded by the channel's order
+    std::atomic<std::uint64_t> last_work_{0};  // the latest command that gave a stream work
     std::atomic<std::uint64_t> next_serial_{1};
     std::atomic<bool> lost_{false};
     std::atomic<bool> broken_{false};  // a send has failed; the receiving thread may not have noticed yet

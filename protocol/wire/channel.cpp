@@ -45,6 +45,7 @@ Channel::State::State(std::unique_ptr<transport::Connection> first, Receiver& to
 
 void Channel::State::wake_everybody() {
     pump_asleep = false;
+    tell_pump();
     pump_wake.notify_all();
     reader_wake.notify_all();
     room.notify_all();
@@ -100,6 +101,7 @@ void Channel::close(std::chrono::milliseconds patience) {
         frame.type = FrameType::goodbye;
         const auto goodbye = state.outbox.add_frame(std::move(frame));
         state.pump_asleep = false;
+        state.tell_pump();
         state.pump_wake.notify_one();
         state.progress.wait_for(lock, patience, [&] {
             return state.phase != State::Phase::open || state.outbox.acknowledged() >= goodbye;

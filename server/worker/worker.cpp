@@ -16,7 +16,7 @@ namespace gpupool::worker {
 namespace {
 
 constexpr std::size_t kChunkBytes = 1u << 20, kStagingBytes = 64u << 20, kSmallStagingBytes = 32u << 20;
-constexpr std::size_t kPollEvery = 256;  // commands, so that a long batch does not keep completions waiting
+constexpr std::size_t kPollEvery = 128;  // commands, so that a long batch does not keep completions waiting
 // Of commands that wait, far above what a client sends before it hears that it should wait. Ending the session is all
 // that is left: the data that would let the work begin lies behind more commands.
 constexpr std::size_t kMaxHeldBytes = 768u << 20;
@@ -131,7 +131,7 @@ void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_si
 }
 
 bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
-    std::size_t offset = 0, since_poll = 0;
+    std::size_t offset = 0;
     while (offset < frame->bytes) {
         Command command;
         std::byte* const at = frame->data.get() + offset;
@@ -154,8 +154,8 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
             return false;
         }
         offset += bytes;
-        if (++since_poll >= kPollEvery) {
-            since_poll = 0;
+        if (++since_poll_ >= kPollEvery) {
+            since_poll_ = 0;
             scheduler.run_held();
             scheduler.poll();
             channel_->nudge();

@@ -132,6 +132,7 @@ class Worker final : public wire::Receiver {
 
     Options options_;
     std::uint64_t commands_ = 0;
+    std::size_t since_poll_ = 0;  // commands, of however many frames
     std::mutex end_mutex_;
     std::optional<Error> end_;  // guarded by end_mutex_
     std::atomic<bool> ending_{false};
