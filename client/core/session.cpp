@@ -129,7 +129,8 @@ Answer Session::shake_hands(transport::Connection& connection, const Config& con
 }
 
 void Session::begin(std::unique_ptr<transport::Connection> connection) {
-    descriptors_ = connection->descriptors();
+    connection_ = connection.get();
+    descriptors_ = connection_->descriptors();
     peer_ = connection->peer();
     contexts.make_primaries(static_cast<int>(devices.devices.size()));
     channel_ = std::make_unique<wire::Channel>(std::move(connection), *this);

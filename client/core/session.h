@@ -131,6 +131,8 @@ class Session final : public wire::Receiver {
     [[nodiscard]] bool lost() const {
         return lost_.load(std::memory_order_relaxed) || broken_.load(std::memory_order_relaxed);
     }
+    // For the descriptors that it carries; its bytes are the channel's.
+    transport::Connection& connection() { return *connection_; }
     // What a forked child closes: it has no part in its parent's session.
     [[nodiscard]] const std::vector<int>& connection_descriptors() const { return descriptors_; }
     [[nodiscard]] const std::string& id() const { return id_; }
@@ -167,6 +169,7 @@ class Session final : public wire::Receiver {
     std::atomic<std::uint64_t> next_serial_{1};
     std::atomic<bool> lost_{false};
     std::atomic<bool> broken_{false};  // a send has failed; the receiving thread may not have noticed yet
+    transport::Connection* connection_ = nullptr;  // the channel's, which lives as long
     std::vector<int> descriptors_;
     std::string id_, server_, peer_;
 

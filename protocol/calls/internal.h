@@ -125,6 +125,9 @@ CUresult gpEventWatch(CUevent event, std::uint64_t record);
 // Memory of the worker at the same address, full of zeros and registered with the driver in `context`.
 CUresult gpHostMirror(CUcontext context, CUdeviceptr address, std::uint64_t bytes);
 CUresult gpHostUnmirror(CUdeviceptr address);
+// The client's own memory in the place of a mirror: the descriptor that it gave with `address` as its number. Ended as a
+// mirror is.
+CUresult gpHostShare(CUcontext context, CUdeviceptr address, std::uint64_t bytes);
 // What the program has written: a record of protocol/codec/memory_changes.h.
 CUresult gpHostWrite(const unsigned char* data, std::size_t data_bytes);
 

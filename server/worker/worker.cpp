@@ -58,6 +58,7 @@ Worker::~Worker() {
 }
 
 Error Worker::run(std::unique_ptr<transport::Connection> connection) {
+    connection_ = connection.get();
     channel_ = std::make_unique<wire::Channel>(std::move(connection), *this, channel_limits());
     channel_->start();
     loop();

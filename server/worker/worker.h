@@ -103,6 +103,8 @@ class Worker final : public wire::Receiver {
     }
 
     wire::Channel& channel() { return *channel_; }
+    // For the descriptors that came with it; its bytes are the channel's.
+    transport::Connection& connection() { return *connection_; }
     // Before the client is told that something is complete: what the GPU wrote to mapped host memory and what kernels
     // printed by then.
     void send_what_precedes();
@@ -136,6 +138,7 @@ class Worker final : public wire::Receiver {
     std::mutex end_mutex_;
     std::optional<Error> end_;  // guarded by end_mutex_
     std::atomic<bool> ending_{false};
+    transport::Connection* connection_ = nullptr;  // the channel's, as long as there is one: it never attaches another
     std::unique_ptr<wire::Channel> channel_;  // the last: its threads use all of the above until it is gone
 };
 

@@ -89,9 +89,33 @@ TEST(Shm, DescriptorsDoNotSurviveExec) {
     expect_exchange(*client, *server);
     for (auto* end : {client.get(), server.get()}) {
         const auto descriptors = end->descriptors();
-        EXPECT_EQ(descriptors.size(), 3u);
+        EXPECT_EQ(descriptors.size(), 4u);
         for (const int descriptor : descriptors) EXPECT_TRUE(::fcntl(descriptor, F_GETFD) & FD_CLOEXEC);
     }
+}
+
+TEST(Shm, GivesDescriptorsBeforeTheBytesBehindThem) {
+    auto [client, server] = shm_pair();
+    ASSERT_TRUE(client->can_give());
+    expect_exchange(*client, *server);
+    auto worker = transport::adopt(copies_of(server->descriptors()));
+    ASSERT_TRUE(worker.ok());
+    int ends[2];
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    ASSERT_TRUE(client->give(ends[1], 7).ok());
+    ASSERT_TRUE(client->give(ends[1], 8).ok());
+    ASSERT_TRUE(client->give(ends[1], 9).ok());
+    expect_exchange(*client, **worker);
+    const auto seventh = (*worker)->take_given(7);
+    ASSERT_TRUE(seventh.ok()) << seventh.error().message;
+    ASSERT_EQ(::write(seventh->get(), "x", 1), 1);
+    char byte = 0;
+    EXPECT_EQ(::read(ends[0], &byte, 1), 1);
+    EXPECT_TRUE(::fcntl(seventh->get(), F_GETFD) & FD_CLOEXEC);
+    EXPECT_TRUE((*worker)->take_given(9).ok()) << "the eighth was given for nothing";
+    EXPECT_FALSE((*worker)->take_given(10).ok()) << "there is none, and it does not wait";
+    ::close(ends[0]);
+    ::close(ends[1]);
 }
 
 TEST(Shm, ListensAtAPathAndRemovesIt) {
@@ -279,19 +303,22 @@ TEST(ShmHostile, SendsMemoryThatIsNot) {
     ASSERT_EQ(::ftruncate(file.get(), shm::kMemoryBytes), 0);
     for (const auto* bad : {&unsealed, &can_shrink, &can_change, &too_small, &too_large, &file}) {
         Hostile client;
-        client.greet({client.room(), bad->get()});
+        client.greet({client.room(), client.room(), bad->get()});
         EXPECT_EQ(client.verdict(), ErrorCode::invalid_input) << bad->get();
     }
     Hostile reader;
-    reader.greet({reader.room(), read_only.get()});
+    reader.greet({reader.room(), reader.room(), read_only.get()});
     EXPECT_EQ(reader.verdict(), ErrorCode::system) << "it cannot be mapped";
     int pipe[2];
     ASSERT_EQ(::pipe(pipe), 0);
     const UniqueFd datagrams(::socket(AF_UNIX, SOCK_DGRAM, 0));
     for (const int bad : {pipe[0], datagrams.get(), sealed.get()}) {
         Hostile client;
-        client.greet({bad, sealed.get()});
+        client.greet({bad, client.room(), sealed.get()});
         EXPECT_EQ(client.verdict(), ErrorCode::invalid_input);
+        Hostile other;
+        other.greet({other.room(), bad, sealed.get()});
+        EXPECT_EQ(other.verdict(), ErrorCode::invalid_input);
     }
     for (const auto& many : {std::vector<int>{sealed.get()}, std::vector<int>(8, sealed.get())}) {
         Hostile client;
@@ -310,7 +337,7 @@ struct Scribbler {
         ::mmap(nullptr, shm::kMemoryBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
     shm::RingControl* to_server = reinterpret_cast<shm::RingControl*>(memory);
 
-    Scribbler() { client.greet({client.room(), file.get()}); }
+    Scribbler() { client.greet({client.room(), client.room(), file.get()}); }
     ~Scribbler() { ::munmap(memory, shm::kMemoryBytes); }
 };
 

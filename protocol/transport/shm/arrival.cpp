@@ -17,7 +17,7 @@ Status Arrival::take_memory() {
     std::array<std::byte, kGreeting.size()> greeting;
     auto descriptors = receive_with_descriptors(socket_.get(), greeting);
     if (!descriptors) return descriptors.error();
-    if (greeting != kGreeting || descriptors->size() != 2) {
+    if (greeting != kGreeting || descriptors->size() != 3) {
         return Error{ErrorCode::invalid_input,
                      fmt::format("{} sent no shared memory that this version of gpupool knows", peer_)};
     }

@@ -18,7 +18,7 @@
 
 namespace gpupool::transport::shm {
 
-// What the client sends with the memory and the second socket.
+// What the client sends with the other sockets and the memory.
 inline constexpr std::array kGreeting = {std::byte{'g'}, std::byte{'p'}, std::byte{'s'}, std::byte{'h'},
                                          std::byte{'m'}, std::byte{'0'}, std::byte{'0'}, std::byte{'1'}};
 

@@ -44,7 +44,23 @@ ShmConnection::ShmConnection(Parts parts, Side side, std::string peer)
       in_(ring_of(parts_.memory, side == Side::server)) {}
 
 std::vector<int> ShmConnection::descriptors() const {
-    return {parts_.socket.get(), parts_.room.get(), parts_.memory.descriptor()};
+    return {parts_.socket.get(), parts_.room.get(), parts_.passage.get(), parts_.memory.descriptor()};
+}
+
+Status ShmConnection::give(int descriptor, std::uint64_t number) {
+    return send_with_descriptors(parts_.passage.get(), std::as_bytes(std::span(&number, 1)),
+                                 std::span(&descriptor, 1));
+}
+
+Result<UniqueFd> ShmConnection::take_given(std::uint64_t number) {
+    for (;;) {
+        std::uint64_t given = 0;
+        auto descriptors = receive_with_descriptors(parts_.passage.get(), std::as_writable_bytes(std::span(&given, 1)));
+        if (!descriptors) return descriptors.error();
+        if (given != number) continue;
+        if (descriptors->size() == 1) return std::move(descriptors->front());
+        return Error{ErrorCode::invalid_input, fmt::format("{} did not give the descriptor that it said", peer_)};
+    }
 }
 
 Error ShmConnection::closed_here() const {
@@ -151,6 +167,7 @@ void ShmConnection::shutdown() noexcept {
     shut_down_.store(true, std::memory_order_release);
     (void)::shutdown(parts_.socket.get(), SHUT_RDWR);
     (void)::shutdown(parts_.room.get(), SHUT_RDWR);
+    (void)::shutdown(parts_.passage.get(), SHUT_RDWR);
 }
 
 Result<std::string> name_of_peer(int socket) {
@@ -160,16 +177,15 @@ Result<std::string> name_of_peer(int socket) {
 }
 
 Result<std::unique_ptr<Connection>> adopt(std::vector<UniqueFd> descriptors) {
-    if (descriptors.size() != 3) {
-        return Error{ErrorCode::invalid_input, "a shared memory connection consists of three descriptors"};
+    if (descriptors.size() != 4) {
+        return Error{ErrorCode::invalid_input, "a shared memory connection consists of four descriptors"};
     }
-    GPUPOOL_TRY(check_socket(descriptors[0].get()));
-    GPUPOOL_TRY(check_socket(descriptors[1].get()));
+    for (std::size_t i = 0; i < 3; ++i) GPUPOOL_TRY(check_socket(descriptors[i].get()));
     auto name = name_of_peer(descriptors[0].get());
     if (!name) return name.error();
-    auto memory = SharedMemory::map(std::move(descriptors[2]), kMemoryBytes);
+    auto memory = SharedMemory::map(std::move(descriptors[3]), kMemoryBytes);
     if (!memory) return memory.error();
-    Parts parts{std::move(descriptors[0]), std::move(descriptors[1]), std::move(*memory)};
+    Parts parts{std::move(descriptors[0]), std::move(descriptors[1]), std::move(descriptors[2]), std::move(*memory)};
     return std::unique_ptr<Connection>(
         std::make_unique<ShmConnection>(std::move(parts), Side::server, std::move(*name)));
 }

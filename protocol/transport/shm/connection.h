@@ -1,11 +1,12 @@
-// A Connection between two processes of one host: two rings of bytes in shared memory, and two Unix sockets.
+// A Connection between two processes of one host: two rings of bytes in shared memory, and three Unix sockets.
 //
 // The memory is a sealed memfd: a page of control blocks, then the ring from client to server, then the one back, of
 // kRingBytes each. Nothing goes over the sockets but the memory at the start and, later, a byte to wake who sleeps: on
 // the first socket a receiver that waits for bytes, on the second a sender that waits for room. Each has one reader on
-// each side, so no thread takes what was meant for another, and both say at once when the peer is gone.
+// each side, so no thread takes what was meant for another, and both say at once when the peer is gone. The third
+// carries descriptors (give, take_given), each with eight bytes.
 //
-// The client makes the memory and the second socket, and sends both over the first, which it has connected. A client
+// The client makes the memory and the other sockets, and sends all over the first, which it has connected. A client
 // that writes into the memory what it likes harms its own session alone (ring.h).
 //
 // Ownership: owns its descriptors and its mapping; destroying it shuts nothing down, see Connection.
@@ -32,10 +33,11 @@ inline constexpr std::size_t kMemoryBytes = kControlBytes + 2 * kRingBytes;
 
 enum class Side { client, server };
 
-// What a connection is made of; the second socket is `room`.
+// What a connection is made of.
 struct Parts {
     UniqueFd socket;
     UniqueFd room;
+    UniqueFd passage;  // for descriptors
     SharedMemory memory;
 };
 
@@ -53,8 +55,11 @@ class ShmConnection final : public Connection {
     void shutdown() noexcept override;
     [[nodiscard]] std::string peer() const override { return peer_; }
     [[nodiscard]] int native_handle() const noexcept override { return parts_.socket.get(); }
-    // The first socket, the second, the memory.
+    // The three sockets, the memory.
     [[nodiscard]] std::vector<int> descriptors() const override;
+    Status give(int descriptor, std::uint64_t number) override;
+    Result<UniqueFd> take_given(std::uint64_t number) override;
+    [[nodiscard]] bool can_give() const noexcept override { return true; }
 
   private:
     Result<std::size_t> send_part(ConstBuffer data);

@@ -17,17 +17,25 @@ namespace {
 Result<std::unique_ptr<Connection>> begin(UniqueFd socket) {
     auto name = name_of_peer(socket.get());
     if (!name) return name.error();
-    int ends[2] = {-1, -1};
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
+    int room[2] = {-1, -1};
+    int passage[2] = {-1, -1};
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, room) != 0) {
         return system_error("socketpair", errno);
     }
-    UniqueFd room(ends[0]);
-    const UniqueFd theirs(ends[1]);
+    Parts parts;
+    parts.socket = std::move(socket);
+    parts.room.reset(room[0]);
+    const UniqueFd their_room(room[1]);
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, passage) != 0) {
+        return system_error("socketpair", errno);
+    }
+    parts.passage.reset(passage[0]);
+    const UniqueFd their_passage(passage[1]);
     auto memory = SharedMemory::make("gpupool-connection", kMemoryBytes);
     if (!memory) return memory.error();
-    const std::array descriptors = {theirs.get(), memory->descriptor()};
-    GPUPOOL_TRY(send_with_descriptors(socket.get(), kGreeting, descriptors));
-    Parts parts{std::move(socket), std::move(room), std::move(*memory)};
+    parts.memory = std::move(*memory);
+    const std::array descriptors = {their_room.get(), their_passage.get(), parts.memory.descriptor()};
+    GPUPOOL_TRY(send_with_descriptors(parts.socket.get(), kGreeting, descriptors));
     return std::unique_ptr<Connection>(
         std::make_unique<ShmConnection>(std::move(parts), Side::client, std::move(*name)));
 }

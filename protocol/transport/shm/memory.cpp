@@ -19,7 +19,9 @@ Error not_shared(std::string_view why) {
     return {ErrorCode::invalid_input, fmt::format("what came as shared memory is none: {}", why)};
 }
 
-Status check(int descriptor, std::size_t bytes) {
+}  // namespace
+
+Status check_memory(int descriptor, std::size_t bytes) {
     const int seals = ::fcntl(descriptor, F_GET_SEALS);
     if (seals < 0) return not_shared("it is no memfd");
     if ((seals & kSeals) != kSeals) return not_shared("its size is not sealed");
@@ -37,8 +39,6 @@ Status check(int descriptor, std::size_t bytes) {
     return {};
 }
 
-}  // namespace
-
 SharedMemory::~SharedMemory() {
     if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
 }
@@ -52,16 +52,22 @@ SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
     return *this;
 }
 
-Result<SharedMemory> SharedMemory::make(const char* name, std::size_t bytes) {
+Result<UniqueFd> SharedMemory::make_file(const char* name, std::size_t bytes) {
     UniqueFd descriptor(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!descriptor) return system_error("memfd_create", errno);
     if (::ftruncate(descriptor.get(), static_cast<off_t>(bytes)) != 0) return system_error("ftruncate", errno);
     if (::fcntl(descriptor.get(), F_ADD_SEALS, kSeals) != 0) return system_error("cannot seal shared memory", errno);
-    return map(std::move(descriptor), bytes);
+    return descriptor;
+}
+
+Result<SharedMemory> SharedMemory::make(const char* name, std::size_t bytes) {
+    auto descriptor = make_file(name, bytes);
+    if (!descriptor) return descriptor.error();
+    return map(std::move(*descriptor), bytes);
 }
 
 Result<SharedMemory> SharedMemory::map(UniqueFd descriptor, std::size_t bytes) {
-    GPUPOOL_TRY(check(descriptor.get(), bytes));
+    GPUPOOL_TRY(check_memory(descriptor.get(), bytes));
     void* const place = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
     if (place == MAP_FAILED) return system_error("cannot map shared memory", errno);
     SharedMemory memory;

@@ -15,6 +15,9 @@
 
 namespace gpupool::transport::shm {
 
+// Whether `descriptor` is such memory of exactly `bytes`.
+Status check_memory(int descriptor, std::size_t bytes);
+
 class SharedMemory {
   public:
     SharedMemory() = default;
@@ -28,6 +31,9 @@ class SharedMemory {
 
     // Somebody else's.
     static Result<SharedMemory> map(UniqueFd descriptor, std::size_t bytes);
+
+    // New memory that nobody has mapped yet.
+    static Result<UniqueFd> make_file(const char* name, std::size_t bytes);
 
     [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
     [[nodiscard]] int descriptor() const noexcept { return descriptor_.get(); }

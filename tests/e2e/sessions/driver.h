@@ -53,6 +53,7 @@ CUfunction kernel(const char* name);
 // The modes, by subject.
 int run_flood(const std::string& mode);
 int run_waiting(const std::string& mode);
+int run_pinned(const std::string& mode);
 int run_ending(const std::string& mode, char** argv);
 
 }  // namespace gpupool::session_program

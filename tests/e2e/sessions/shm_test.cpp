@@ -8,11 +8,13 @@
 
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <thread>
 
 #include "protocol/transport/open.h"
 #include "protocol/transport/shm/connection.h"
 #include "protocol/transport/shm/local_socket.h"
+#include "protocol/transport/shm/memory.h"
 #include "tests/e2e/sessions/hostile_client.h"
 #include "tests/e2e/sessions/sessions.h"
 
@@ -149,20 +151,25 @@ TEST(ShmPath, ServesAlone) {
     }
 }
 
+std::unique_ptr<transport::Connection> connect_by_shm(const Daemon& daemon) {
+    auto connection = transport::connect(*transport::Endpoint::parse(daemon.address()), transport::Choice::shm,
+                                         transport::Clock::now() + std::chrono::seconds(10));
+    if (!connection) {
+        throw std::runtime_error(connection.error().message);
+    }
+    return std::move(*connection);
+}
+
 // A session over shared memory whose client writes where it likes.
 class Scribbler {
   public:
     explicit Scribbler(const Daemon& daemon) {
-        auto connection = transport::connect(*transport::Endpoint::parse(daemon.address()), transport::Choice::shm,
-                                             transport::Clock::now() + std::chrono::seconds(10));
-        if (!connection) {
-            throw std::runtime_error(connection.error().message);
-        }
-        file_ = ::dup((*connection)->descriptors().at(2));
-        socket_ = (*connection)->native_handle();
+        auto connection = connect_by_shm(daemon);
+        file_ = ::dup(connection->descriptors().at(3));
+        socket_ = connection->native_handle();
         memory_ = static_cast<std::byte*>(::mmap(nullptr, transport::shm::kMemoryBytes, PROT_READ | PROT_WRITE,
                                                  MAP_SHARED, file_, 0));
-        client_ = std::make_unique<HostileClient>(daemon, "scribbler", std::move(*connection));
+        client_ = std::make_unique<HostileClient>(daemon, "scribbler", std::move(connection));
     }
     ~Scribbler() {
         ::munmap(memory_, transport::shm::kMemoryBytes);
@@ -233,6 +240,129 @@ TEST_F(ShmHostile, EndlessScribblingEndsItsSessionAlone) {
         return is_gone(*daemon_, liar.session(), milliseconds(1));
     });
     EXPECT_TRUE(gone);
+}
+
+// ---- pinned memory that is the program's and the GPU's
+
+bool is_mapped_file(pid_t process, const char* name, long long address) {
+    std::ifstream maps(fmt::format("/proc/{}/maps", process));
+    const std::string start = fmt::format("{:x}-", address);
+    for (std::string line; std::getline(maps, line);) {
+        // Neighbours of the same file would be one mapping; each piece of memory is a file of its own.
+        if (line.starts_with(start) && line.find(name) != std::string::npos) {
+            return true;
+        }
+    }
+    return false;
+}
+
+TEST_F(Shm, PinnedMemoryIsTheWorkersAsWell) {
+    auto program = begin("pinned", "pinned");
+    const long long address = program->number("pinned");
+    const auto worker = static_cast<pid_t>(session_of(*daemon_, program->process()).worker_process_id);
+    EXPECT_TRUE(is_mapped_file(program->process(), "memfd:gpupool-pinned", address));
+    EXPECT_TRUE(is_mapped_file(worker, "memfd:gpupool-pinned", address));
+    program->end_input();
+    EXPECT_TRUE(program->succeeds());
+}
+
+TEST_F(Shm, PinnedMemoryOverTcpIsNot) {
+    Program program(*daemon_, session_program("pinned"), {"GPUPOOL_TRANSPORT=tcp"});
+    const long long address = program.number("pinned");
+    EXPECT_FALSE(is_mapped_file(program.process(), "memfd:gpupool-pinned", address));
+    program.end_input();
+    EXPECT_TRUE(program.succeeds());
+}
+
+// A client by hand that gives the worker memory of its own.
+class Sharing : public ShmHostile {
+  protected:
+    static constexpr std::uint64_t kBytes = 1u << 20;
+
+    void SetUp() override {
+        ShmHostile::SetUp();
+        auto connection = connect_by_shm(*daemon_);
+        connection_ = connection.get();
+        client_ = std::make_unique<HostileClient>(*daemon_, "sharing", std::move(connection));
+        context_ = client_->make_context();
+        auto file = transport::shm::SharedMemory::make_file("test", kBytes);
+        ASSERT_TRUE(file.ok());
+        file_ = std::move(*file);
+        memory_ = static_cast<std::byte*>(::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0));
+        address_ = reinterpret_cast<CUdeviceptr>(memory_);
+    }
+    void TearDown() override {
+        client_.reset();
+        ::munmap(memory_, kBytes);
+        ShmHostile::TearDown();
+    }
+    std::optional<int> share(int file, CUdeviceptr address, std::uint64_t bytes) {
+        EXPECT_TRUE(connection_->give(file, address).ok());
+        return client_->call<calls::gpHostShare>(context_, address, bytes);
+    }
+
+    transport::Connection* connection_ = nullptr;
+    std::unique_ptr<HostileClient> client_;
+    CUcontext context_ = nullptr;
+    UniqueFd file_;
+    std::byte* memory_ = nullptr;
+    CUdeviceptr address_ = 0;
+};
+
+TEST_F(Sharing, TheGpuReadsAndWritesTheVeryMemory) {
+    ASSERT_EQ(share(file_.get(), address_, kBytes), CUDA_SUCCESS);
+    const CUdeviceptr slab = client_->make_slab(2u << 20);
+    const CUstream stream = client_->make_stream();
+    std::memset(memory_, 0x11, kBytes);
+    client_->add<calls::cuMemcpyDtoDAsync_v2>(slab, address_, std::size_t{kBytes / 2}, stream);
+    client_->add<calls::cuMemsetD8Async>(slab + kBytes / 2, static_cast<unsigned char>(0x22), std::size_t{kBytes / 2},
+                                         stream);
+    client_->add<calls::cuMemcpyDtoDAsync_v2>(address_ + 16, slab + kBytes / 2 - 16, std::size_t{32}, stream);
+    EXPECT_EQ(client_->call<calls::cuStreamSynchronize>(stream), CUDA_SUCCESS);
+    std::vector<std::byte> expected(64, std::byte{0x11});
+    std::fill(expected.begin() + 32, expected.begin() + 48, std::byte{0x22});
+    EXPECT_EQ(std::memcmp(memory_, expected.data(), expected.size()), 0);
+    // Ended as a mirror is, and then it is nobody's.
+    EXPECT_EQ(client_->call<calls::gpHostUnmirror>(address_), CUDA_SUCCESS);
+    EXPECT_EQ(share(file_.get(), address_, kBytes), CUDA_SUCCESS);
+}
+
+TEST_F(Sharing, AnAddressThatTheWorkerUsesIsNotSupported) {
+    EXPECT_EQ(share(file_.get(), HostileClient::kWindowBase, kBytes), CUDA_ERROR_NOT_SUPPORTED);
+    ASSERT_EQ(share(file_.get(), address_, kBytes), CUDA_SUCCESS);
+    EXPECT_EQ(share(file_.get(), address_, kBytes), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ(share(file_.get(), address_ + 8, kBytes), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_TRUE(client_->alive());
+}
+
+TEST_F(Sharing, NothingGivenEndsTheSessionAlone) {
+    EXPECT_EQ(client_->call<calls::gpHostShare>(context_, address_, kBytes), std::nullopt);
+    EXPECT_TRUE(is_gone(*daemon_, client_->session()));
+}
+
+TEST_F(Sharing, AnotherSizeEndsTheSessionAlone) {
+    EXPECT_EQ(share(file_.get(), address_, 2 * kBytes), std::nullopt);
+    EXPECT_TRUE(is_gone(*daemon_, client_->session()));
+}
+
+TEST_F(Sharing, MemoryThatCanShrinkEndsTheSessionAlone) {
+    const UniqueFd file(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    ASSERT_EQ(::ftruncate(file.get(), kBytes), 0);
+    EXPECT_EQ(share(file.get(), address_, kBytes), std::nullopt);
+    EXPECT_TRUE(is_gone(*daemon_, client_->session()));
+}
+
+TEST_F(Sharing, AHoleInItIsZerosForTheGpu) {
+    ASSERT_EQ(share(file_.get(), address_, kBytes), CUDA_SUCCESS);
+    std::memset(memory_, 0x33, kBytes);
+    ASSERT_EQ(::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kBytes), 0);
+    const CUdeviceptr slab = client_->make_slab(2u << 20);
+    const CUstream stream = client_->make_stream();
+    client_->add<calls::cuMemcpyDtoDAsync_v2>(slab, address_, std::size_t{kBytes}, stream);
+    client_->add<calls::cuMemsetD8Async>(address_, static_cast<unsigned char>(0x44), std::size_t{1}, stream);
+    EXPECT_EQ(client_->call<calls::cuStreamSynchronize>(stream), CUDA_SUCCESS);
+    EXPECT_EQ(memory_[0], std::byte{0x44});
+    EXPECT_EQ(memory_[1], std::byte{0});
 }
 
 }  // namespace
