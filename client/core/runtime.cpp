@@ -39,9 +39,7 @@ void after_fork_in_child() {
     reset_threads_after_fork();
     state().forked = was_initialised;
     if (old != nullptr) {
-        for (const int descriptor : old->connection_descriptors()) {
-            ::close(descriptor);  // the parent's; the object itself is left alone
-        }
+        old->close_descriptors();  // the parent's; the object itself is left alone
     }
 }
 

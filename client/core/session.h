@@ -27,19 +27,22 @@
 #include "client/core/handshake.h"
 #include "client/core/host_functions.h"
 #include "client/core/host_mirrors.h"
+#include "client/core/lane_opener.h"
 #include "client/core/memory_map.h"
+#include "client/core/stream_pool.h"
 #include "client/core/thread.h"
 #include "client/core/transfers.h"
 #include "protocol/codec/cursor.h"
 #include "protocol/codec/handles.h"
 #include "protocol/wire/channel.h"
+#include "protocol/wire/lanes.h"
 
 namespace gpupool::client {
 
 // What an application gets from every call after its server or worker has gone.
 inline constexpr CUresult kSessionLost = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
-class Session final : public wire::Receiver {
+class Session final : public wire::Receiver, public wire::LaneReceiver {
   public:
     // Connects, shakes hands, takes the snapshot; waits for a place where the configuration says so. The message of a
     // failure is for the user.
@@ -60,6 +63,7 @@ class Session final : public wire::Receiver {
     Events events;
     GraphHosts graph_hosts;
     std::vector<std::unique_ptr<DeviceHeap>> heaps;  // by device
+    std::vector<std::unique_ptr<StreamPool>> pools;  // the devices' default pools
     bool synchronous = false;                        // GPUPOOL_SYNC, CUDA_LAUNCH_BLOCKING
 
     std::uint64_t mint(codec::HandleKind kind) {
@@ -86,6 +90,7 @@ class Session final : public wire::Receiver {
         header.context = thread.current() == nullptr ? 0 : codec::to_wire(thread.current()->handle);
         const Status sent = channel_->append(wire::FrameType::commands, header.bytes, [&](std::byte* place) {
             header.number = ++commands_;  // under the channel's lock: numbers follow the order on the wire
+            last_command_.store(header.number, std::memory_order_relaxed);
             if (gives == Gives::work) {
                 last_work_.store(header.number, std::memory_order_relaxed);
             }
@@ -101,13 +106,12 @@ class Session final : public wire::Receiver {
         return CUDA_SUCCESS;
     }
 
-    // All work that came before this thread's last command is complete, in that context.
-    void note_complete(ContextState& context) const {
-        const std::uint64_t number = this_thread().last_command;
-        std::uint64_t known = context.complete_until.load(std::memory_order_relaxed);
-        while (known < number && !context.complete_until.compare_exchange_weak(known, number)) {
-        }
-    }
+    // Everything that the calling thread knows of was sent by then.
+    [[nodiscard]] std::uint64_t commands_sent() const { return last_command_.load(std::memory_order_relaxed); }
+
+    // All work that came before this thread's last command is complete, in that context or stream.
+    void note_complete(ContextState& context);
+    void note_complete(const StreamKey& stream);
     // Is it known that the context has nothing left to do?
     [[nodiscard]] bool all_complete(const ContextState& context) const {
         return last_work_.load(std::memory_order_relaxed) <= context.complete_until.load(std::memory_order_relaxed);
@@ -133,8 +137,8 @@ class Session final : public wire::Receiver {
     }
     // For the descriptors that it carries; its bytes are the channel's.
     transport::Connection& connection() { return *connection_; }
-    // What a forked child closes: it has no part in its parent's session.
-    [[nodiscard]] const std::vector<int>& connection_descriptors() const { return descriptors_; }
+    // In a forked child: the connections are the parent's.
+    void close_descriptors() noexcept;
     [[nodiscard]] const std::string& id() const { return id_; }
 
   private:
@@ -147,24 +151,33 @@ class Session final : public wire::Receiver {
                                                       bool& full, bool& hung_up);
     Answer shake_hands(transport::Connection& connection, const Config& config, transport::Clock::time_point deadline,
                        const AddressRanges& candidates);
+    void prepare_lanes(const Config& config, Welcome& welcome);
     void begin(std::unique_ptr<transport::Connection> connection);
 
     std::span<std::byte> bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) override;
     void on_closed(const Error& cause) override;
+    std::span<std::byte> piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
+    void on_piece(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
+    void on_piece_lost(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
+    void on_lanes_ended(const Error& cause) override;
     void lose(const Error& cause);
     // False: no server says that.
     bool take_notice(const codec::ReplyHeader& header, std::span<std::byte> body);
     bool take_output(codec::Reader& in, std::FILE* to);
     void print_output();
     void take_deferred_error(const codec::DeferredErrorNotice& notice);
+    bool take_pieces_sent(const codec::PiecesSentNotice& notice);
     bool take_hold(const codec::StreamHoldNotice& notice);
     bool take_graph_function(const codec::GraphFunctionNotice& notice);
     bool take_graph_copy(const codec::GraphCopyNotice& notice, bool upload);
 
+    std::unique_ptr<wire::Lanes> lanes_;  // null: the session has no connection but its own
+    std::unique_ptr<LaneOpener> lane_opener_;
     std::unique_ptr<wire::Channel> channel_;
     std::uint64_t commands_ = 0;                // guarded by the channel's order
+    std::atomic<std::uint64_t> last_command_{0};
     std::atomic<std::uint64_t> last_work_{0};  // the latest command that gave a stream work
     std::atomic<std::uint64_t> next_serial_{1};
     std::atomic<bool> lost_{false};

@@ -31,6 +31,11 @@ void bound_sending(Connection& connection) {
     connection.set_send_patience(std::chrono::seconds(5));
 }
 
+// For a worker, whose client may take its time: a program under a debugger reads nothing.
+void unbound_sending(Connection& connection) {
+    connection.set_send_patience({});
+}
+
 // Closing a socket that holds unread bytes resets the connection and takes the last word with it: so whatever still
 // comes is read, for a short while.
 void linger(Connection& connection) {
@@ -231,13 +236,17 @@ void FrontDoor::ask(Visitor& visitor) {
         serve_administration(connection);
         return;
     }
-    if (const auto refusal = house_.reserve_place()) {
-        refuse(*refusal);
-        return;
+    if (guest.purpose == Purpose::session) {
+        if (const auto refusal = house_.reserve_place()) {
+            refuse(*refusal);
+            return;
+        }
+        // The client need not fear that it speaks to nobody while a driver starts. If it is gone, its worker will
+        // notice.
+        bound_sending(connection);
+        (void)wire::write_frame(connection, wire::FrameType::ack, {});
+        unbound_sending(connection);
     }
-    // The client need not fear that it speaks to nobody while a driver starts. If it is gone, its worker will notice.
-    bound_sending(connection);
-    (void)wire::write_frame(connection, wire::FrameType::ack, {});
     std::unique_ptr<Connection> moved;
     {
         const std::lock_guard lock(mutex_);

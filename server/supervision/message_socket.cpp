@@ -14,6 +14,10 @@ namespace gpupool::supervision {
 namespace {
 
 constexpr std::size_t kLengthBytes = sizeof(std::uint32_t);
+// How many descriptors come with a message stands in the top byte of its length: one without any may arrive in the same
+// read as one with some.
+constexpr unsigned kDescriptorsShift = 24;
+static_assert(kMaxMessageBytes < std::size_t{1} << kDescriptorsShift);
 constexpr std::size_t kMaxGroups = 4;  // waiting in one socket; a peer of ours never has more than one under way
 
 Status wait_writable(int socket, std::chrono::steady_clock::time_point deadline) {
@@ -78,7 +82,8 @@ Status MessageSocket::send(capnp::MessageBuilder& message, std::span<const int> 
         return Error{ErrorCode::internal, "too many descriptors for one supervision message"};
     }
     std::vector<char> bytes(kLengthBytes + body.size());
-    const auto length = static_cast<std::uint32_t>(body.size());
+    const auto length =
+        static_cast<std::uint32_t>(body.size() | descriptors.size() << kDescriptorsShift);
     std::memcpy(bytes.data(), &length, kLengthBytes);
     std::memcpy(bytes.data() + kLengthBytes, body.begin(), body.size());
 
@@ -159,6 +164,10 @@ Status MessageSocket::take_whole_messages(std::vector<Message>& out) {
     while (pending_.size() - offset >= kLengthBytes) {
         std::uint32_t length = 0;
         std::memcpy(&length, pending_.data() + offset, kLengthBytes);
+        const std::size_t descriptors = length >> kDescriptorsShift;
+        if (descriptors <= kMaxDescriptors) {  // otherwise it is no message of ours, whose length says so
+            length &= (std::uint32_t{1} << kDescriptorsShift) - 1;
+        }
         if (length > kMaxMessageBytes) {
             return Error{
                 ErrorCode::limit_exceeded,
@@ -174,7 +183,10 @@ Status MessageSocket::take_whole_messages(std::vector<Message>& out) {
         Message message;
         message.words = kj::heapArray<capnp::word>(length / sizeof(capnp::word));
         std::memcpy(message.words.begin(), pending_.data() + offset + kLengthBytes, length);
-        if (!descriptors_.empty()) {
+        if (descriptors != 0) {
+            if (descriptors_.empty() || descriptors_.front().size() != descriptors) {
+                return Error{ErrorCode::invalid_input, "a supervision message came without its descriptors"};
+            }
             message.descriptors = std::move(descriptors_.front());
             descriptors_.erase(descriptors_.begin());
         }

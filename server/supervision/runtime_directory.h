@@ -20,6 +20,9 @@ namespace gpupool::supervision {
 
 std::string default_runtime_root();
 
+// A directory that only we may enter: made, or one of ours closed to others.
+Status make_private_directory(const std::string& path);
+
 class RuntimeDirectory {
   public:
     // Makes and locks ROOT/NAME; waits briefly for a daemon that is just ending. `refused` when another one serves it.
