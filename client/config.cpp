@@ -1,8 +1,11 @@
 #include "client/config.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <string_view>
 
 #include "common/environment.h"
@@ -19,6 +22,8 @@ namespace {
 
 constexpr std::size_t max_config_bytes = 64 * 1024;
 constexpr std::size_t max_token_bytes = 4096;
+constexpr std::size_t max_lanes = 64;
+constexpr std::size_t max_default_lanes = 8;
 constexpr std::chrono::milliseconds min_connect_timeout{1};
 constexpr std::chrono::milliseconds max_connect_timeout = std::chrono::minutes(10);
 constexpr std::chrono::milliseconds max_wait_when_full = std::chrono::hours(24);
@@ -105,6 +110,16 @@ Status set_wait_when_full(Draft& draft, std::string_view value) {
     return {};
 }
 
+Status set_lanes(Draft& draft, std::string_view value) {
+    std::size_t lanes = 0;
+    const auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), lanes);
+    if (problem != std::errc() || end != value.data() + value.size() || lanes < 1 || lanes > max_lanes) {
+        return invalid(fmt::format("'{}' is not a whole number from 1 to {}", value, max_lanes));
+    }
+    draft.config.lanes = lanes;
+    return {};
+}
+
 Status set_sync(Draft& draft, std::string_view value) {
     auto on = parse_switch(value);
     if (!on) return on.error();
@@ -145,6 +160,7 @@ constexpr std::array settings = {
     Setting{"log_level", "GPUPOOL_LOG_LEVEL", set_log_level},
     Setting{"connect_timeout", "GPUPOOL_CONNECT_TIMEOUT", set_connect_timeout},
     Setting{"wait_when_full", "GPUPOOL_WAIT_WHEN_FULL", set_wait_when_full},
+    Setting{"lanes", "GPUPOOL_LANES", set_lanes},
     Setting{"sync", "GPUPOOL_SYNC", set_sync},
     Setting{"trace", "GPUPOOL_TRACE", set_trace},
     Setting{"summary", "GPUPOOL_SUMMARY", set_summary},
@@ -257,6 +273,13 @@ Status read_token(Draft& draft) {
 }
 
 }  // namespace
+
+std::size_t default_lanes() {
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    const int processors = ::sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+    return std::clamp<std::size_t>(static_cast<std::size_t>(processors) / 2, 1, max_default_lanes);
+}
 
 Result<Config> load_config() {
     return load_config([](const char* name) { return environment::raw(name); }, "/etc/gpupool/client.toml");

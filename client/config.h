@@ -8,6 +8,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -21,6 +22,9 @@ namespace gpupool::client {
 // Where `trace`, `summary` and `log` name a file, this means standard error.
 constexpr const char* standard_error_name = "-";
 
+// One for every two processors that the process may run on, from 1 to 8: each keeps a thread at either end busy.
+std::size_t default_lanes();
+
 struct Config {
     std::string server;                         // "HOST:PORT"; empty: none was named
     std::string token;                          // what the server authenticates this user by; empty: none
@@ -29,6 +33,7 @@ struct Config {
     log::Level log_level = log::Level::info;
     std::chrono::milliseconds connect_timeout{5000};
     std::chrono::milliseconds wait_when_full{0};  // for a place on a server that has none; 0: it is an error at once
+    std::size_t lanes = default_lanes();           // connections that carry bulk data; 1: the session's own alone
     bool synchronous = false;  // every call waits for the server, so that errors appear where they are made
     std::string trace_file;    // one line per call; empty: off
     std::string summary_file;  // calls, bytes, waits and round trips at the end; empty: off

@@ -5,6 +5,7 @@
 
 #include "client/calls/copy_shapes.h"
 #include "client/calls/handlers.h"
+#include "client/calls/streams.h"
 #include "client/core/remote.h"
 
 namespace gpupool::client::entry {
@@ -59,11 +60,6 @@ CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std:
     return s.transfers.wait_sent(transfer) ? CUDA_SUCCESS : kSessionLost;
 }
 
-// Waits for the stream: afterwards everything copied back in it has landed.
-CUresult wait_for_stream(CUstream stream) {
-    return remote<calls::cuStreamSynchronize>(stream);
-}
-
 // A synchronous copy to the device has ended for everybody when it returns. Work in stream order comes behind it in any
 // case; only for streams that do not wait for this one is it worth a round trip.
 CUresult wait_where_seen(CUstream stream) {
@@ -71,7 +67,7 @@ CUresult wait_where_seen(CUstream stream) {
     const ContextState* const context = thread.current();
     const bool ordered =
         context != nullptr && !context->unordered_streams.load(std::memory_order_relaxed) && !thread.per_thread_default;
-    return ordered ? CUDA_SUCCESS : wait_for_stream(stream);
+    return ordered ? CUDA_SUCCESS : synchronize_stream(stream);
 }
 
 CUresult from_device(Session& s, void* destination, CUdeviceptr source, std::size_t bytes, CUstream stream, bool wait) {
@@ -79,7 +75,7 @@ CUresult from_device(Session& s, void* destination, CUdeviceptr source, std::siz
     CUresult result = remote<calls::gpCopyFromDevice>(source, bytes, transfer, stream);
     trace::add_bytes_received(bytes);
     if (result == CUDA_SUCCESS && wait) {
-        result = wait_for_stream(stream);
+        result = synchronize_stream(stream);
     }
     if (result != CUDA_SUCCESS) {
         s.transfers.cancel(transfer);
@@ -129,7 +125,7 @@ CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstrea
         const CUresult result = remote<calls::cuMemcpyDtoDAsync_v2>(dst, src, bytes, stream);
         const bool of_host =
             s->memory.may_be_host(dst) || s->memory.may_be_host(src);  // mirrored: the program may look
-        return result == CUDA_SUCCESS && of_host && !asynchronous ? wait_for_stream(stream) : result;
+        return result == CUDA_SUCCESS && of_host && !asynchronous ? synchronize_stream(stream) : result;
     }
     if (captures(*s, stream)) {
         return capture_copy(plain_copy(dst, to, src, from, bytes), true, stream);
@@ -141,7 +137,7 @@ CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstrea
     if (from) {
         return from_device(*s, host_dst, src, bytes, stream, !asynchronous || !pinned(*s, host_dst));
     }
-    const CUresult result = wait_for_stream(stream);
+    const CUresult result = synchronize_stream(stream);
     if (result == CUDA_SUCCESS) {
         std::memmove(host_dst, host_src, bytes);
     }
@@ -190,7 +186,7 @@ CUresult shaped_from_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t byte
     CUresult result = remote<calls::gpCopyShapedFromDevice>(&c, transfer, stream);
     trace::add_bytes_received(bytes);
     if (result == CUDA_SUCCESS && wait) {
-        result = wait_for_stream(stream);
+        result = synchronize_stream(stream);
     }
     if (result != CUDA_SUCCESS) {
         s.transfers.cancel(transfer);
@@ -222,7 +218,7 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
     const std::size_t bytes = c.WidthInBytes * c.Height * c.Depth;
     const bool asynchronous = waiting == Waiting::as_asynchronous;
     if (from_host && to_host) {
-        const CUresult result = wait_for_stream(stream);
+        const CUresult result = synchronize_stream(stream);
         if (result == CUDA_SUCCESS) {
             const HostSide from = source_of(c), to = destination_of(c);
             for (std::size_t slice = 0; slice < c.Depth; ++slice) {
@@ -235,7 +231,7 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
     }
     if (from_host) {
         if (written_before(*s, c.srcHost, 1, stream)) {
-            if (const CUresult result = wait_for_stream(stream); result != CUDA_SUCCESS) {
+            if (const CUresult result = synchronize_stream(stream); result != CUDA_SUCCESS) {
                 return result;
             }
         }

@@ -56,6 +56,8 @@ ServerStatus read_status(const schema::ServerStatus::Reader& in) {
     status.driver = in.getDriver().cStr();
     status.driver_version = in.getDriverVersion();
     status.uptime_seconds = in.getUptimeSeconds();
+    status.stock_wanted = in.getStock().getWanted();
+    status.stock_ready = in.getStock().getReady();
     for (const auto device : in.getDevices()) {
         status.devices.push_back({device.getIndex(), device.getName().cStr(), device.getUuid().cStr(),
                                   device.getMemoryUsed(), device.getMemoryTotal()});

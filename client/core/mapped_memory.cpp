@@ -15,7 +15,7 @@ CUresult publish_host_memory(Session& session) {
         const std::size_t bytes = record.size();
         const void* const arguments[] = {&data, &bytes};
         // Not through remote(): the watching thread and that of host functions may make no CUDA calls.
-        return session.send(Call::kOpcode, false, codec::command_bytes<Call>(arguments),
+        return session.send(Call::kOpcode, Session::Gives::nothing, false, codec::command_bytes<Call>(arguments),
                             [&](codec::Writer& out) { codec::write_command<Call>(out, arguments); });
     });
 }

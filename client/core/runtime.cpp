@@ -39,7 +39,7 @@ void after_fork_in_child() {
     reset_threads_after_fork();
     state().forked = was_initialised;
     if (old != nullptr) {
-        ::close(old->connection_descriptor());  // the parent's; the object itself is left alone
+        old->close_descriptors();  // the parent's; the object itself is left alone
     }
 }
 

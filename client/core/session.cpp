@@ -74,7 +74,8 @@ Result<std::unique_ptr<Session>> Session::open_once(const Config& config, bool& 
         AddressWindow::abandon(candidates);
         return answer.welcome.error();
     }
-    session->id_ = std::move(answer.welcome->session_id);
+    session->id_ = answer.welcome->session_id;
+    session->prepare_lanes(config, *answer.welcome);
     session->devices = std::move(answer.welcome->devices);
     session->window.keep(candidates, answer.welcome->window_base, answer.welcome->window_bytes);
     try {
@@ -111,11 +112,35 @@ Answer Session::shake_hands(transport::Connection& connection, const Config& con
     return read_answer(*frame, candidates);
 }
 
+// One is the session's own connection; more are so many beside it, which then carry all that is large.
+void Session::prepare_lanes(const Config& config, Welcome& welcome) {
+    const std::size_t count = config.lanes > 1 ? std::min(config.lanes, welcome.max_lanes) : 0;
+    if (count == 0) {
+        return;
+    }
+    wire::Lanes::Limits limits;
+    limits.lanes = count;
+    lanes_ = std::make_unique<wire::Lanes>(*this, limits);
+    LaneTicket ticket{welcome.session_id, std::move(welcome.session_token)};
+    lane_opener_ = std::make_unique<LaneOpener>(config, std::move(ticket), count, *lanes_);
+}
+
+void Session::close_descriptors() noexcept {
+    ::close(descriptor_);
+    if (lane_opener_) {
+        lane_opener_->close_descriptors();
+    }
+}
+
 void Session::begin(std::unique_ptr<transport::Connection> connection) {
     descriptor_ = connection->native_handle();
     contexts.make_primaries(static_cast<int>(devices.devices.size()));
     channel_ = std::make_unique<wire::Channel>(std::move(connection), *this);
-    transfers.start(*channel_);
+    transfers.start(*channel_, lanes_.get(), [this](std::size_t bytes) {
+        if (lane_opener_) {
+            lane_opener_->want(bytes);
+        }
+    });
     channel_->start();
     log::info("session {} on {}, {} device(s), driver {}", id_, server_, devices.devices.size(),
               devices.driver_version);
@@ -128,6 +153,24 @@ void Session::wait_for_stream(CUstream stream) {
     const std::uint64_t key = codec::to_wire(stream);
     std::unique_lock lock(held_mutex_);
     held_changed_.wait(lock, [&] { return lost() || !held_streams_.contains(key); });
+}
+
+void Session::note_complete(ContextState& context) {
+    const std::uint64_t command = this_thread().last_command;
+    std::uint64_t known = context.complete_until.load(std::memory_order_relaxed);
+    while (known < command && !context.complete_until.compare_exchange_weak(known, command)) {
+    }
+    if (StreamPool& pool = *pools[static_cast<std::size_t>(context.device)]; pool.any_freed()) {
+        pool.complete(context, command);
+    }
+}
+
+void Session::note_complete(const StreamKey& stream) {
+    for (const std::unique_ptr<StreamPool>& pool : pools) {
+        if (pool->any_freed()) {
+            pool->complete(stream, this_thread().last_command);
+        }
+    }
 }
 
 std::span<std::byte> Session::bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
@@ -253,6 +296,8 @@ bool Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
                     return true;
                 },
                 std::type_identity<codec::EventCompleteNotice>());
+        case Type::pieces_sent:
+            return with([&](auto& sent) { return take_pieces_sent(sent); }, std::type_identity<codec::PiecesSentNotice>());
         case Type::host_memory:
             if (!host_mirrors.apply(body)) {  // as when the memory was just unregistered
                 log::warn("the server sent changes of host memory that the GPU does not have");
@@ -272,6 +317,18 @@ void Session::take_deferred_error(const codec::DeferredErrorNotice& notice) {
             context->lost = result;
         }
     }
+}
+
+// What follows in the session's order says that data is there, some of which is still on its way over other connections.
+bool Session::take_pieces_sent(const codec::PiecesSentNotice& notice) {
+    if (lanes_ == nullptr) {
+        return false;
+    }
+    if (!lanes_->wait_landed(notice.number)) {
+        lose(lanes_->error().error());  // before anybody takes what follows for true
+        return false;
+    }
+    return true;
 }
 
 bool Session::take_hold(const codec::StreamHoldNotice& notice) {
@@ -331,11 +388,31 @@ void Session::on_closed(const Error& cause) {
     lose(cause);
 }
 
+std::span<std::byte> Session::piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
+    return transfers.begin_part(transfer, offset, bytes);
+}
+
+void Session::on_piece(std::uint64_t transfer, std::uint64_t, std::size_t bytes) {
+    transfers.end_part(transfer, bytes, true);
+}
+
+void Session::on_piece_lost(std::uint64_t transfer, std::uint64_t, std::size_t bytes) {
+    transfers.end_part(transfer, bytes, false);
+}
+
+void Session::on_lanes_ended(const Error& cause) {
+    lose(cause);
+    ::shutdown(descriptor_, SHUT_RDWR);
+}
+
 void Session::lose(const Error& cause) {
     if (!lost_.exchange(true)) {
         // The program only gets an error number: its user should learn what happened.
         std::fprintf(stderr, "gpupool: the session with %s is lost: %s\n", server_.c_str(), cause.message.c_str());
         log::error("the session with {} is lost: {}", server_, cause.message);
+    }
+    if (lanes_) {
+        lanes_->end(cause);
     }
     transfers.end();
     host_functions.end();

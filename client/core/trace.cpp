@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 
+#include "client/core/image_counts.h"
 #include "common/files.h"
 #include "protocol/calls/table.h"
 
@@ -78,6 +79,7 @@ void write_summary() {
         total.add(line);
     }
     print("(all)", total);
+    write(s.summary, image_counts().summary());
     std::fflush(s.summary);
 }
 

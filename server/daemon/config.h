@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,11 @@ struct Config {
     std::string runtime_directory;  // empty: supervision::default_runtime_root()
     std::string worker;             // path of gpupool-worker, empty: found beside the daemon
 
+    std::string image_directory;  // empty: default_image_directory(); "off": code images are not kept
+    std::uint64_t image_limit_bytes = std::uint64_t{8} << 30;
+
+    std::optional<std::size_t> stock_workers;  // nothing said: 1 for a GPU, 0 for the software GPU
+
     std::vector<std::string> tokens;  // none: everybody may connect
     std::string token_file;           // more of them, one a line
 
@@ -32,6 +38,7 @@ struct Config {
     std::size_t max_handshakes = 64;  // connections that have not said who they are
     std::size_t max_hello_bytes = 64u << 10;
     std::uint64_t session_memory_bytes = 0;  // the most that one session may hold; 0: all there is
+    std::size_t max_lanes = 8;               // data connections of a session besides its own
     milliseconds handshake_timeout{10000};
 
     milliseconds daemon_grace{60000};  // how long workers outlive a daemon that is gone
@@ -47,6 +54,10 @@ Status read_config_file(const std::string& path, Config& config);
 
 // Reads `config.token_file`, if any, into `config.tokens`.
 Status read_token_file(Config& config);
+
+// Makes the directory of kept code images, or empties the setting: without a place to keep them all else works, so that
+// is a warning.
+void prepare_image_directory(Config& config);
 
 // Sends the log where `config` says.
 Status set_up_log(const Config& config);

@@ -28,13 +28,20 @@ constexpr std::chrono::milliseconds kAdministration{10000};  // between an admin
 constexpr std::size_t kMaxControlBytes = 64u << 10;
 constexpr std::size_t kMaxAdministrators = 64;  // connections at a time
 
+void limit_sending(Connection& connection, timeval limit) {
+    if (connection.native_handle() >= 0) {
+        ::setsockopt(connection.native_handle(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+    }
+}
+
 // A peer that does not read must not hold a thread for ever.
 void bound_sending(Connection& connection) {
-    if (connection.native_handle() < 0) {
-        return;
-    }
-    const timeval limit{5, 0};
-    ::setsockopt(connection.native_handle(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+    limit_sending(connection, {5, 0});
+}
+
+// For a worker, whose client may take its time: a program under a debugger reads nothing.
+void unbound_sending(Connection& connection) {
+    limit_sending(connection, {0, 0});
 }
 
 // Closing a socket that holds unread bytes resets the connection and takes the last word with it: so whatever still
@@ -232,13 +239,17 @@ void FrontDoor::ask(Visitor& visitor) {
         serve_administration(connection);
         return;
     }
-    if (const auto refusal = house_.reserve_place()) {
-        refuse(*refusal);
-        return;
+    if (guest.purpose == Purpose::session) {
+        if (const auto refusal = house_.reserve_place()) {
+            refuse(*refusal);
+            return;
+        }
+        // The client need not fear that it speaks to nobody while a driver starts. If it is gone, its worker will
+        // notice.
+        bound_sending(connection);
+        (void)wire::write_frame(connection, wire::FrameType::ack, {});
+        unbound_sending(connection);
     }
-    // The client need not fear that it speaks to nobody while a driver starts. If it is gone, its worker will notice.
-    bound_sending(connection);
-    (void)wire::write_frame(connection, wire::FrameType::ack, {});
     std::unique_ptr<Connection> moved;
     {
         const std::lock_guard lock(mutex_);

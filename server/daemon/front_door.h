@@ -32,6 +32,7 @@ class House {
     // Keeps a place for a session, or says why there is none. A place kept is used by arrive() or given back.
     virtual std::optional<Refusal> reserve_place() = 0;
 
+    // A guest with a place, or a further connection of a session that is there.
     virtual void arrive(std::unique_ptr<transport::Connection> connection, Guest guest) = 0;
 
     // The payload of a Control frame with the server's status.

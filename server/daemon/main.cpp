@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/personality.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <cstdio>
 
 #include "common/log.h"
+#include "common/units.h"
 #include "protocol/transport/endpoint.h"
 #include "protocol/transport/tcp/listener.h"
 #include "server/daemon/config.h"
@@ -31,6 +33,9 @@ struct Options {
     std::string token_file;
     std::string runtime_directory;
     std::string worker;
+    std::string image_directory;
+    std::string image_limit;
+    std::optional<std::size_t> stock_workers;
     int ready_descriptor = -1;
     int lifeline_descriptor = -1;
     bool check = false;
@@ -47,6 +52,12 @@ void declare(CLI::App& app, Options& options) {
     app.add_option("--token-file", options.token_file, "File of the tokens that clients must show, one a line");
     app.add_option("--runtime-directory", options.runtime_directory, "Where a restarted gpupoold finds its workers");
     app.add_option("--worker", options.worker, "Path of gpupool-worker");
+    app.add_option("--image-directory", options.image_directory,
+                   "Where code images are kept for later sessions, or off");
+    app.add_option("--image-limit", options.image_limit, "How much of them is kept, like 8GiB");
+    app.add_option("--stock", options.stock_workers,
+                   "Workers that wait for a session with the driver initialised, default 1 with a GPU")
+        ->check(CLI::Range(0, 64));
     app.add_option("--ready-fd", options.ready_descriptor,
                    "Descriptor to which the address is written, with a newline, once clients may connect");
     app.add_option("--lifeline-fd", options.lifeline_descriptor,
@@ -70,6 +81,17 @@ Result<Config> make_config(const Options& options) {
     override_with(config.token_file, options.token_file);
     override_with(config.runtime_directory, options.runtime_directory);
     override_with(config.worker, options.worker);
+    override_with(config.image_directory, options.image_directory);
+    if (options.stock_workers) {
+        config.stock_workers = options.stock_workers;
+    }
+    if (!options.image_limit.empty()) {
+        auto limit = parse_bytes(options.image_limit);
+        if (!limit) {
+            return limit.error().within("--image-limit");
+        }
+        config.image_limit_bytes = *limit;
+    }
     if (config.runtime_directory.empty()) {
         config.runtime_directory = supervision::default_runtime_root();
     }
@@ -119,6 +141,16 @@ void fill_standard_descriptors() {
     if (descriptor >= 0) {
         ::close(descriptor);
     }
+}
+
+// Workers run in the legacy address layout (server/worker/main.cpp says why). They inherit it, which saves each of them
+// from executing itself a second time; nothing changes for this process.
+void use_legacy_layout_for_workers() {
+#if !defined(__SANITIZE_THREAD__)
+    if (const int current = ::personality(0xffffffff); current >= 0) {
+        ::personality(static_cast<unsigned long>(current) | ADDR_COMPAT_LAYOUT);
+    }
+#endif
 }
 
 bool is_loopback(const std::string& address) {
@@ -250,6 +282,7 @@ Status serve(Config& config, const Options& options, int signals) {
         say_driver(*driver);
         return {};
     }
+    prepare_image_directory(config);
     auto place = claim_place(config, std::move(worker).value());
     if (!place) {
         return place.error();
@@ -276,6 +309,7 @@ int run(int argc, char** argv) {
         return app.exit(error) == 0 ? 0 : 2;
     }
     fill_standard_descriptors();
+    use_legacy_layout_for_workers();
     auto signals = block_signals();
     auto config = make_config(options);
     if (!config) {

@@ -17,6 +17,7 @@ struct ServerFacts {
     const std::string& address;
     const DriverFacts& driver;
     Clock::duration uptime;
+    std::size_t stock_wanted;
 };
 
 // At most as many sessions as fit into one frame are listed.

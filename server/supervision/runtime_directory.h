@@ -19,6 +19,9 @@ namespace gpupool::supervision {
 
 std::string default_runtime_root();
 
+// A directory that only we may enter: made, or one of ours closed to others.
+Status make_private_directory(const std::string& path);
+
 class RuntimeDirectory {
   public:
     // Makes and locks ROOT/PORT; waits briefly for a daemon that is just ending. `refused` when another one serves it.

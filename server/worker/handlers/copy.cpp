@@ -184,11 +184,8 @@ class CopyOut final : public Copy {
             worker.staging.put(chunk);
             return;
         }
-        const Status sent = worker.channel().append_bulk(transfer, piece.offset, {chunk, piece.bytes},
-                                                         [&staging = worker.staging, chunk] { staging.put(chunk); });
-        if (!sent) {
-            worker.stop(sent.error().message);
-        }
+        worker.send_bulk(transfer, piece.offset, {chunk, piece.bytes},
+                         [&staging = worker.staging, chunk] { staging.put(chunk); });
     }
 
     const std::shared_ptr<bool> given_up_ = std::make_shared<bool>(false);

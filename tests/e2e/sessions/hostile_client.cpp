@@ -15,7 +15,6 @@
 
 #include "protocol/calls/table.h"
 #include "protocol/codec/layout.h"
-#include "protocol/codec/layout.h"
 #include "protocol/schema/session.capnp.h"
 #include "protocol/transport/endpoint.h"
 #include "protocol/transport/tcp/connector.h"
@@ -72,6 +71,13 @@ void HostileClient::greet(const std::string& name) {
     if (!sent || !welcome || welcome->type != wire::FrameType::welcome) {
         throw std::runtime_error("no welcome");
     }
+    auto copy = kj::heapArray<capnp::word>(welcome->payload.size() / sizeof(capnp::word));
+    std::memcpy(copy.begin(), welcome->payload.data(), welcome->payload.size());
+    capnp::FlatArrayMessageReader reader(copy);
+    const auto given = reader.getRoot<schema::Welcome>();
+    session_id_ = given.getSessionId().cStr();
+    const auto token = std::as_bytes(std::span(given.getSessionToken().begin(), given.getSessionToken().size()));
+    session_token_.assign(token.begin(), token.end());
 }
 
 bool HostileClient::send_bytes(std::span<const std::byte> bytes, milliseconds patience) {
