@@ -46,6 +46,17 @@ Setter text(std::string& target) {
     };
 }
 
+Setter truth(bool& target) {
+    return [&target](const toml::node& node) -> Status {
+        const auto value = node.value_exact<bool>();
+        if (!value) {
+            return expected("true or false");
+        }
+        target = *value;
+        return {};
+    };
+}
+
 Setter number(std::size_t& target, std::int64_t least, std::int64_t most) {
     return [=, &target](const toml::node& node) -> Status {
         const auto value = node.value_exact<std::int64_t>();
@@ -159,6 +170,7 @@ Keys keys_of(Config& config) {
         {"runtime_directory", text(config.runtime_directory)},
         {"worker", text(config.worker)},
         {"stock.workers", optional_number(config.stock_workers, 0, kMaxStock)},
+        {"stock.contexts", truth(config.stock_contexts)},
         {"images.directory", text(config.image_directory)},
         {"images.limit", bytes(config.image_limit_bytes)},
         {"auth.tokens", token_list(config.tokens)},
