@@ -92,6 +92,7 @@ void start_session(Session& session) {
             remote<calls::gpSlabDestroy>(address, bytes);
         };
         session.heaps.push_back(std::make_unique<DeviceHeap>(session.window, std::move(server)));
+        session.pools.push_back(std::make_unique<StreamPool>(*session.heaps.back()));
     }
     session.host_functions.start(
         [&session](std::uint64_t ticket) {

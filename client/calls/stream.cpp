@@ -220,9 +220,13 @@ CUresult synchronize_stream(CUstream stream) {
     const ThreadState& thread = this_thread();
     ContextState* const context = thread.current();
     const bool legacy = stream == CU_STREAM_LEGACY || (stream == nullptr && !thread.per_thread_default);
-    if (result == CUDA_SUCCESS && legacy && context != nullptr &&
-        !context->unordered_streams.load(std::memory_order_relaxed)) {
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (legacy && context != nullptr && !context->unordered_streams.load(std::memory_order_relaxed)) {
         this_session().note_complete(*context);  // the legacy stream comes behind all others
+    } else {
+        this_session().note_complete(stream_key(stream));
     }
     return result;
 }

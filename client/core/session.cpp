@@ -130,6 +130,24 @@ void Session::wait_for_stream(CUstream stream) {
     held_changed_.wait(lock, [&] { return lost() || !held_streams_.contains(key); });
 }
 
+void Session::note_complete(ContextState& context) {
+    const std::uint64_t command = this_thread().last_command;
+    std::uint64_t known = context.complete_until.load(std::memory_order_relaxed);
+    while (known < command && !context.complete_until.compare_exchange_weak(known, command)) {
+    }
+    if (StreamPool& pool = *pools[static_cast<std::size_t>(context.device)]; pool.any_freed()) {
+        pool.complete(context, command);
+    }
+}
+
+void Session::note_complete(const StreamKey& stream) {
+    for (const std::unique_ptr<StreamPool>& pool : pools) {
+        if (pool->any_freed()) {
+            pool->complete(stream, this_thread().last_command);
+        }
+    }
+}
+
 std::span<std::byte> Session::bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
     return transfers.place(transfer, offset, bytes);
 }

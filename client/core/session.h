@@ -28,6 +28,7 @@
 #include "client/core/host_functions.h"
 #include "client/core/host_mirrors.h"
 #include "client/core/memory_map.h"
+#include "client/core/stream_pool.h"
 #include "client/core/thread.h"
 #include "client/core/transfers.h"
 #include "protocol/codec/cursor.h"
@@ -60,6 +61,7 @@ class Session final : public wire::Receiver {
     Events events;
     GraphHosts graph_hosts;
     std::vector<std::unique_ptr<DeviceHeap>> heaps;  // by device
+    std::vector<std::unique_ptr<StreamPool>> pools;  // the devices' default pools
     bool synchronous = false;                        // GPUPOOL_SYNC, CUDA_LAUNCH_BLOCKING
 
     std::uint64_t mint(codec::HandleKind kind) {
@@ -86,6 +88,7 @@ class Session final : public wire::Receiver {
         header.context = thread.current() == nullptr ? 0 : codec::to_wire(thread.current()->handle);
         const Status sent = channel_->append(wire::FrameType::commands, header.bytes, [&](std::byte* place) {
             header.number = ++commands_;  // under the channel's lock: numbers follow the order on the wire
+            last_command_.store(header.number, std::memory_order_relaxed);
             if (gives == Gives::work) {
                 last_work_.store(header.number, std::memory_order_relaxed);
             }
@@ -101,13 +104,12 @@ class Session final : public wire::Receiver {
         return CUDA_SUCCESS;
     }
 
-    // All work that came before this thread's last command is complete, in that context.
-    void note_complete(ContextState& context) const {
-        const std::uint64_t number = this_thread().last_command;
-        std::uint64_t known = context.complete_until.load(std::memory_order_relaxed);
-        while (known < number && !context.complete_until.compare_exchange_weak(known, number)) {
-        }
-    }
+    // Everything that the calling thread knows of was sent by then.
+    [[nodiscard]] std::uint64_t commands_sent() const { return last_command_.load(std::memory_order_relaxed); }
+
+    // All work that came before this thread's last command is complete, in that context or stream.
+    void note_complete(ContextState& context);
+    void note_complete(const StreamKey& stream);
     // Is it known that the context has nothing left to do?
     [[nodiscard]] bool all_complete(const ContextState& context) const {
         return last_work_.load(std::memory_order_relaxed) <= context.complete_until.load(std::memory_order_relaxed);
@@ -158,6 +160,7 @@ class Session final : public wire::Receiver {
 
     std::unique_ptr<wire::Channel> channel_;
     std::uint64_t commands_ = 0;                // guarded by the channel's order
+    std::atomic<std::uint64_t> last_command_{0};
     std::atomic<std::uint64_t> last_work_{0};  // the latest command that gave a stream work
     std::atomic<std::uint64_t> next_serial_{1};
     std::atomic<bool> lost_{false};

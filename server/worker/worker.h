@@ -111,6 +111,7 @@ class Worker final : public wire::Receiver {
     void send_what_precedes();
     void send_host_changes();
     void memory_changed();
+    [[nodiscard]] int device_count() const { return static_cast<int>(memory.account.used_bytes.size()); }
     [[nodiscard]] bool in_window(std::uint64_t address, std::uint64_t bytes) const;
 
     // The primary context that was made before the session began, with the reference to it; null where there is none

@@ -190,13 +190,7 @@ Outcome cuCtxEnablePeerAccess(Worker& worker, Command& command, codec::Slots<cal
         return result;
     }
     // Memory at addresses of the client's choice is VMM memory, which the call above does not cover.
-    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, own->device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    for (const auto& [address, slab] : worker.memory.slabs) {
-        if (slab.device == peer->device) {
-            driver::call(worker.api.cuMemSetAccess, address, slab.bytes, &access, std::size_t{1});
-        }
-    }
-    worker.memory.peers.insert({own->device, peer->device});
+    share_slabs(worker.api, worker.memory, peer->device, own->device, true);
     return CUDA_SUCCESS;
 }
 
@@ -210,13 +204,7 @@ Outcome cuCtxDisablePeerAccess(Worker& worker, Command& command, codec::Slots<ca
     worker.scheduler.enter(own);
     const CUresult result = driver::call(worker.api.cuCtxDisablePeerAccess, peer->driver);
     if (result == CUDA_SUCCESS) {
-        const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, own->device}, CU_MEM_ACCESS_FLAGS_PROT_NONE};
-        for (const auto& [address, slab] : worker.memory.slabs) {
-            if (slab.device == peer->device) {
-                driver::call(worker.api.cuMemSetAccess, address, slab.bytes, &access, std::size_t{1});
-            }
-        }
-        worker.memory.peers.erase({own->device, peer->device});
+        share_slabs(worker.api, worker.memory, peer->device, own->device, false);
     }
     return result;
 }

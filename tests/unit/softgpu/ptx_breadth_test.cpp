@@ -122,6 +122,13 @@ TEST_F(PtxBreadthTest, ResultsThatPtxLeavesOpenAreAnH200s) {
         {"cvt.ftz.f64.f32 %rd0, 0fffeff52c;", 0x7fffffffe0000000},
         {"mov.b16 %h0, 0x7f81; cvt.f32.bf16 %r0, %h0; mov.b64 %rd0, {%r0, 0};", 0x7f810000},
         {"cvt.rni.s32.f64 %r0, 0dfff8000000000000; mov.b64 %rd0, {%r0, 0};", 0x80000000},
+        {"fma.rp.f64 %rd0, 0d3f964fef24a99e58, 0d7ff5008625b2c31e, 0d7ff8000000000000;", 0x7ffd008625b2c31e},
+        {"mad.rn.f64 %rd0, 0d4037800000000000, 0d7ff37df30cf70842, 0dfffa19f2f79c778f;", 0x7ffb7df30cf70842},
+        {"rcp.approx.ftz.f64 %rd0, 0d7ff0000000000001;", 0},
+        {"rsqrt.approx.ftz.f64 %rd0, 0d7ff0000000000001;", 0},
+        {"rcp.approx.ftz.f64 %rd0, 0d7ff0000100000000;", 0x7fffffff00000000},
+        {"fma.rp.ftz.f32 %r0, 0f00800000, 0f80800000, 0f00800000; mov.b64 %rd0, {%r0, 0};", 0x00800000},
+        {"mov.b16 %h0, 0x0400; mov.b16 %h1, 0x88b7; fma.rn.ftz.f16 %h0, %h0, %h1, %h0; cvt.u64.u16 %rd0, %h0;", 0x0400},
         {"rcp.rp.ftz.f32 %r0, 0f7e800001; mov.b64 %rd0, {%r0, 0};", 0},
         {"mov.b16 %h0, 0xbbff; mov.b16 %h1, 0x0400; mul.ftz.f16 %h0, %h0, %h1; cvt.u64.u16 %rd0, %h0;", 0x8000},
     };
