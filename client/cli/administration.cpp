@@ -57,6 +57,7 @@ ServerStatus read_status(const schema::ServerStatus::Reader& in) {
     status.uptime_seconds = in.getUptimeSeconds();
     status.stock_wanted = in.getStock().getWanted();
     status.stock_ready = in.getStock().getReady();
+    status.stock_contexts = in.getStock().getWithContext();
     for (const auto device : in.getDevices()) {
         status.devices.push_back({device.getIndex(), device.getName().cStr(), device.getUuid().cStr(),
                                   device.getMemoryUsed(), device.getMemoryTotal()});

@@ -29,6 +29,7 @@ struct Preparation {
   environment @2 :List(Session.EnvironmentEntry);
   daemonProcessId @3 :UInt32;
   logLevel @4 :Text;
+  context @5 :Bool;                  # make device 0's primary context as well
 }
 
 struct Lane {

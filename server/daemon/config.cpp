@@ -194,6 +194,7 @@ Keys keys_of(Config& config) {
         {"runtime_directory", text(config.runtime_directory)},
         {"worker", text(config.worker)},
         {"stock.workers", optional_number(config.stock_workers, 0, kMaxStock)},
+        {"stock.contexts", yes_or_no(config.stock_contexts)},
         {"images.directory", text(config.image_directory)},
         {"images.limit", bytes(config.image_limit_bytes)},
         {"auth.tokens", token_list(config.tokens)},

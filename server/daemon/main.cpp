@@ -105,7 +105,10 @@ Result<Config> make_config(const Options& options) {
         config.runtime_directory = supervision::default_runtime_root();
     }
     if (options.lifeline_descriptor >= 0) {
+        // Started for one program: nobody will come to take the stock, and the token is made up for this one time.
         config.daemon_grace = milliseconds(0);
+        config.stock_workers = config.stock_workers.value_or(0);
+        config.one_tenant = true;
     }
     return config;
 }
@@ -286,7 +289,7 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
         }
     }
     const std::string addresses = fmt::format("{}", fmt::join(place.addresses, ", "));
-    AdmissionRules rules{config.tokens, driver->table_fingerprint};
+    AdmissionRules rules{config.tokens, driver->table_fingerprint, config.one_tenant};
     SupervisorParts parts{place.worker,
                           addresses,
                           std::move(driver).value(),

@@ -13,7 +13,7 @@
 
 namespace gpupool::daemon {
 
-Supervisor::Supervisor(const Config& config, SupervisorParts parts) 
+Supervisor::Supervisor(const Config& config, SupervisorParts parts)
     : config_(config),
       parts_(std::move(parts)),
       plan_(config.stock_workers.value_or(parts_.driver.kind == "software" ? 0 : 1)) {}
@@ -301,7 +301,8 @@ Status Supervisor::assign(Session& session, const Arrival& arrival) {
 }
 
 std::vector<std::byte> Supervisor::status_message() const {
-    return make_status_message({parts_.address, parts_.driver, Clock::now() - started_, plan_.size()}, sessions_);
+    return make_status_message(
+        {parts_.address, parts_.driver, Clock::now() - started_, plan_.size(), config_.stock_contexts}, sessions_);
 }
 
 }  // namespace gpupool::daemon

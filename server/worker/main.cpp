@@ -118,6 +118,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     options.errors = &ready.errors;
     options.image_store = image_store.get();
     options.max_lanes = assignment.getMaxLanes();
+    options.prepared_context = ready.context;
     options.memory_changed = [&link](std::vector<std::uint64_t> used) { link.set_memory_used(std::move(used)); };
     // Even where the dispatcher waits in a driver call that never returns.
     options.ending = [&link] { link.end_within(kEndPatience); };
@@ -175,7 +176,11 @@ Result<std::unique_ptr<Prepared>> prepare_for_stock(supervision::WorkerLink& lin
         log::error("a worker for the stock cannot be prepared: {}", prepared.error().message);
         return prepared.error();
     }
+    if (preparation.getContext()) {
+        prepare_context(**prepared);
+    }
     GPUPOOL_TRY(link.await_assignment());
+    // A daemon that dies right now takes its last session along, as one does whose message was not sent yet.
     prctl(PR_SET_PDEATHSIG, 0);
     return prepared;
 }

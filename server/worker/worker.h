@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "protocol/wire/channel.h"
@@ -53,6 +54,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
         std::function<void()> ending;    // the session is over: the process has to end, whatever still runs; any thread
         DeviceOutput* output = nullptr;  // what kernels print; both outlive the worker
         DeviceOutput* errors = nullptr;  // what the driver says on standard error
+        CUcontext prepared_context = nullptr;  // device 0's primary one, retained once; null: none
         ImageStore* image_store = nullptr;  // of earlier sessions; null: none. It outlives the worker
     };
 
@@ -123,6 +125,12 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void memory_changed();
     [[nodiscard]] int device_count() const { return static_cast<int>(memory.account.used_bytes.size()); }
     [[nodiscard]] bool in_window(std::uint64_t address, std::uint64_t bytes) const;
+
+    // The primary context that was made before the session began, with the reference to it; null where there is none
+    // for the device, or no more.
+    CUcontext take_prepared_context(CUdevice device) {
+        return device == 0 ? std::exchange(options_.prepared_context, nullptr) : nullptr;
+    }
 
     // The client broke the protocol: ends the session.
     void violation(const Command& command, const std::string& what);
