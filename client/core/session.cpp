@@ -202,6 +202,10 @@ void Session::on_bulk(std::uint64_t transfer, std::uint64_t, std::size_t bytes) 
     transfers.landed(transfer, bytes);
 }
 
+void Session::on_bulk_lost(std::uint64_t, std::uint64_t, std::size_t) {
+    transfers.lost();
+}
+
 void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) {
     if (lost()) {
         return;
@@ -241,10 +245,6 @@ void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payloa
 
 void Session::violation(const char* what) {
     lose({ErrorCode::invalid_input, fmt::format("the server sent {}", what)});
-    // Those that are sockets; what waits at them wakes and finds the end.
-    for (const int descriptor : descriptors_) {
-        ::shutdown(descriptor, SHUT_RDWR);
-    }
 }
 
 bool Session::take_output(codec::Reader& in, std::FILE* to) {
@@ -426,7 +426,6 @@ void Session::on_piece_lost(std::uint64_t transfer, std::uint64_t, std::size_t b
 
 void Session::on_lanes_ended(const Error& cause) {
     lose(cause);
-    ::shutdown(descriptor_, SHUT_RDWR);
 }
 
 void Session::lose(const Error& cause) {
@@ -438,6 +437,7 @@ void Session::lose(const Error& cause) {
     if (lanes_) {
         lanes_->end(cause);
     }
+    connection_->shutdown();  // nobody reads into the program's memory any more
     transfers.end();
     host_functions.end();
     lose_all_replies();

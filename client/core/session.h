@@ -156,12 +156,14 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
 
     std::span<std::byte> bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
+    void on_bulk_lost(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) override;
     void on_closed(const Error& cause) override;
     std::span<std::byte> piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_piece(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_piece_lost(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_lanes_ended(const Error& cause) override;
+    // Ends all connections. Whoever waits goes on when none of them touches the application's memory any more.
     void lose(const Error& cause);
     // False: no server says that.
     bool take_notice(const codec::ReplyHeader& header, std::span<std::byte> body);

@@ -126,8 +126,11 @@ std::optional<Stop> Channel::State::take_bulk(FrameReader& reader, const FrameHe
                                      bulk.offset, bytes));
     }
     const auto data = destination.first(bytes);
-    if (auto status = reader.read(data); !status) return lost(status.error());
-    if (crc32c(data, crc32c(prefix)) != header.payload_crc) return damaged(header.sequence);
+    const auto status = reader.read(data);
+    if (!status || crc32c(data, crc32c(prefix)) != header.payload_crc) {
+        receiver.on_bulk_lost(bulk.transfer, bulk.offset, bytes);
+        return status ? damaged(header.sequence) : lost(status.error());
+    }
     // The sender may be waiting to use that memory again, so the acknowledgement leaves as soon as the burst is over.
     mark_received(header, reader.buffered_bytes() < kHeaderBytes);
     receiver.on_bulk(bulk.transfer, bulk.offset, bytes);

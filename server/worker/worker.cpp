@@ -16,7 +16,11 @@
 namespace gpupool::worker {
 namespace {
 
+// A chunk is one piece on a lane. All of them in one stream, each a copy and an event of ours, stay with the stream's
+// credit and marks (scheduler.h) below the 1,020 entries that a driver takes without blocking.
 constexpr std::size_t kChunkBytes = 1u << 20, kStagingBytes = 96u << 20, kSmallStagingBytes = 32u << 20;
+static_assert(kChunkBytes <= wire::Lanes::kMostPieceBytes);
+static_assert(Scheduler::kCredit + Scheduler::kMaxMarks + 2 * kStagingBytes / kChunkBytes < 1020);
 constexpr std::size_t kPollEvery = 128;  // commands, so that a long batch does not keep completions waiting
 // Of commands that wait, far above what a client sends before it hears that it should wait. Ending the session is all
 // that is left: the data that would let the work begin lies behind more commands.
