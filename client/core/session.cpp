@@ -253,6 +253,8 @@ bool Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
                     return true;
                 },
                 std::type_identity<codec::EventCompleteNotice>());
+        case Type::trace_records: return trace::take_records(body);
+        case Type::trace_name: return trace::take_name(body);
         case Type::host_memory:
             if (!host_mirrors.apply(body)) {  // as when the memory was just unregistered
                 log::warn("the server sent changes of host memory that the GPU does not have");

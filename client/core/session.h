@@ -29,6 +29,7 @@
 #include "client/core/host_mirrors.h"
 #include "client/core/memory_map.h"
 #include "client/core/thread.h"
+#include "client/core/trace.h"
 #include "client/core/transfers.h"
 #include "protocol/codec/cursor.h"
 #include "protocol/codec/handles.h"
@@ -92,8 +93,12 @@ class Session final : public wire::Receiver {
             broken_.store(true, std::memory_order_relaxed);  // whatever comes after this call fails as well
             return kSessionLost;
         }
+        trace::note_command(header.number);
         return CUDA_SUCCESS;
     }
+
+    // What passes on the wire is told to `observer`, which stays.
+    void observe(wire::TrafficObserver* observer) { channel_->observe(observer); }
 
     // Waits while the worker wants no more work for a stream (its credit and its hold queue are used up).
     void wait_for_stream(CUstream stream);
@@ -115,6 +120,7 @@ class Session final : public wire::Receiver {
     }
     [[nodiscard]] int connection_descriptor() const { return descriptor_; }
     [[nodiscard]] const std::string& id() const { return id_; }
+    [[nodiscard]] const std::string& server() const { return server_; }
 
   private:
     Session() = default;

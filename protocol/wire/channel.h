@@ -24,6 +24,7 @@
 // Errors: the first cause is kept: `error()`; every later append returns it.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -58,6 +59,17 @@ class Receiver {
     // The connection broke (resumable) or the channel ended: no further calls unless attach() follows. Once for every
     // connection of a started channel; a break that is never followed by attach() is not reported again at the end.
     virtual void on_closed(const Error& cause) = 0;
+};
+
+// Told of what passes, for a trace. Called by whichever thread sends or receives, without a lock held; it must not call
+// the channel.
+class TrafficObserver {
+  public:
+    using Moment = std::chrono::steady_clock::time_point;
+    virtual ~TrafficObserver() = default;
+    // A gather write of `frames`, headers included in `bytes`.
+    virtual void sent(std::size_t frames, std::size_t bytes, Moment begin, Moment end) = 0;
+    virtual void received(FrameType type, std::size_t bytes, Moment begin, Moment end) = 0;
 };
 
 struct Limits {
@@ -123,6 +135,9 @@ class Channel {
     // that still seems to work is given up for the new one. A claim about `peer_received` that cannot be true is
     // refused and leaves the channel as it was.
     Status attach(std::unique_ptr<transport::Connection> connection, std::uint64_t peer_received);
+
+    // From here on; outlives the channel.
+    void observe(TrafficObserver* observer) noexcept;
 
     [[nodiscard]] std::uint64_t last_received() const noexcept;
     [[nodiscard]] Counters counters() const noexcept;

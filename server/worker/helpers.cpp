@@ -10,8 +10,8 @@ Helpers::~Helpers() {
 }
 
 void Helpers::run(std::function<void()> work, std::function<void()> done) {
-    if (tracer_.on()) [[unlikely]] {
-        tracer_.wrap(work, done);
+    if (tracer_ != nullptr && tracer_->on()) [[unlikely]] {
+        tracer_->wrap(work, done);
     }
     const std::lock_guard lock(mutex_);
     jobs_.push_back({std::move(work), std::move(done)});

@@ -22,7 +22,7 @@ class Helpers {
   public:
     static constexpr std::size_t kMaxThreads = 16;
 
-    Helpers(Inbox& inbox, Tracer& tracer) : inbox_(inbox), tracer_(tracer) {}
+    explicit Helpers(Inbox& inbox, Tracer* tracer = nullptr) : inbox_(inbox), tracer_(tracer) {}
     ~Helpers();
 
     // `work` on a helper thread, then `done` on the dispatcher.
@@ -37,7 +37,7 @@ class Helpers {
         std::function<void()> work, done;
     };
     Inbox& inbox_;
-    Tracer& tracer_;
+    Tracer* const tracer_;
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Job> jobs_;

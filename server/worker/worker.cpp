@@ -48,7 +48,7 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
              [this](codec::NoticeType type, const void* notice, std::size_t bytes) {
                  notify_bytes(type, notice, bytes);
              }),
-      helpers(inbox, tracer),
+      helpers(inbox, &tracer),
       staging(library.api, kChunkBytes, kStagingBytes, [this] { inbox.poke(); }),
       small_staging(library.api, codec::kMaxInlineBytes, kSmallStagingBytes, [this] { inbox.poke(); }),
       options_(std::move(options)) {
