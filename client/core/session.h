@@ -83,6 +83,7 @@ class Session final : public wire::Receiver {
                                                   (thread.per_thread_default ? codec::kPerThreadDefaultStream : 0));
         header.thread = thread.index;
         header.context = thread.current() == nullptr ? 0 : codec::to_wire(thread.current()->handle);
+        const std::uint64_t begin_ns = trace::moment_ns();
         const Status sent = channel_->append(wire::FrameType::commands, header.bytes, [&](std::byte* place) {
             header.number = ++commands_;  // under the channel's lock: numbers follow the order on the wire
             codec::Writer out(place);
@@ -93,7 +94,9 @@ class Session final : public wire::Receiver {
             broken_.store(true, std::memory_order_relaxed);  // whatever comes after this call fails as well
             return kSessionLost;
         }
-        trace::note_command(header.number);
+        if (begin_ns != 0) [[unlikely]] {
+            trace::note_command(header.number, begin_ns);
+        }
         return CUDA_SUCCESS;
     }
 

@@ -320,10 +320,10 @@ void detail::add_wait(std::uint64_t begin_ns, bool for_reply) noexcept {
     }
 }
 
-void detail::note_command(std::uint64_t number) noexcept {
+void note_command(std::uint64_t number, std::uint64_t begin_ns) noexcept {
     State& s = state();
     if (s.timeline != nullptr && mine.depth != 0) {
-        s.timeline->flow(track(s), Flow::begins, now_ns(), number);
+        s.timeline->flow(track(s), Flow::begins, begin_ns, number);
     }
 }
 

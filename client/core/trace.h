@@ -45,7 +45,6 @@ namespace detail {
 void add_bytes_sent(std::uint64_t bytes) noexcept;
 void add_bytes_received(std::uint64_t bytes) noexcept;
 void add_wait(std::uint64_t begin_ns, bool for_reply) noexcept;
-void note_command(std::uint64_t number) noexcept;
 }  // namespace detail
 
 // What the call that the thread is in did on the wire.
@@ -59,12 +58,12 @@ inline void add_bytes_received(std::uint64_t bytes) noexcept {
         detail::add_bytes_received(bytes);
     }
 }
-// It has sent this command.
-inline void note_command(std::uint64_t number) noexcept {
-    if (on()) [[unlikely]] {
-        detail::note_command(number);
-    }
+// Now; 0 while nobody asks.
+inline std::uint64_t moment_ns() noexcept {
+    return on() ? now_ns() : 0;
 }
+// The call that the thread is in has sent this command, beginning at `begin_ns`.
+void note_command(std::uint64_t number, std::uint64_t begin_ns) noexcept;
 
 // Adds what it takes until its end to the waits of the call that the thread is in.
 class Wait {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "protocol/codec/handles.h"
 
@@ -15,9 +16,11 @@ constexpr std::size_t kSendAt = 512;  // records
 constexpr std::uint64_t kSendAfter_ns = 20'000'000, kReadEvery_ns = 200'000;
 constexpr std::uint64_t kAnchorFor_ns = 1'000'000'000;
 constexpr std::uint64_t kRetryAnchor_ns = 10'000'000;
-// How long the dispatcher looks for an anchor's event to pass. A good one passes much sooner; the first has longer,
-// because without it there is nothing to relate GPU work to.
-constexpr std::uint64_t kLookForAnchor_ns = 50'000, kLookForFirst_ns = 500'000, kGoodAnchor_ns = 20'000;
+// How long the dispatcher looks for an anchor's event to pass. On a GPU that takes some microseconds; the first has
+// longer, because without it there is nothing to relate GPU work to.
+constexpr std::uint64_t kLookForAnchor_ns = 100'000, kLookForFirst_ns = 20'000'000;
+// A good anchor's moment is known as well as this.
+constexpr std::uint64_t kGoodAnchor_ns = 20'000;
 constexpr int kAnchorTries = 3;
 
 // The trace's own driver calls are not the command's.
@@ -273,14 +276,20 @@ bool Tracer::renew_anchor(OfContext& context) {
     }
     const std::uint64_t patience = first ? kLookForFirst_ns : kLookForAnchor_ns;
     for (int attempt = 1; attempt <= kAnchorTries; ++attempt) {
-        const std::uint64_t before = now_ns();
+        const std::uint64_t start = now_ns();
         CUresult result = driver::call(api_.cuEventRecord, event, context.stream);
-        std::uint64_t after = before;
-        if (result == CUDA_SUCCESS) {
-            do {
-                result = driver::call(api_.cuEventQuery, event);
-                after = now_ns();
-            } while (result == CUDA_ERROR_NOT_READY && after - before < patience);
+        // It passes between the last look that did not see it and the first that does.
+        std::uint64_t before = start, after = start;
+        while (result == CUDA_SUCCESS) {
+            const std::uint64_t looked = now_ns();
+            result = driver::call(api_.cuEventQuery, event);
+            after = now_ns();
+            if (result != CUDA_ERROR_NOT_READY || after - start >= patience) {
+                break;
+            }
+            before = looked;
+            result = CUDA_SUCCESS;
+            std::this_thread::yield();  // the software GPU may need this processor
         }
         if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
             fail(context);

@@ -1,0 +1,108 @@
+#include "benchmarks/network/link.h"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+
+#include "common/spin.h"
+
+namespace gpupool::network {
+namespace {
+
+constexpr std::size_t kLeastPart = 4u << 10, kMostPart = 256u << 10;
+constexpr double kPart_s = 20e-6;  // of the link's time
+// The kernel wakes a sleeper about so late; the rest of the time is looked away.
+constexpr std::chrono::microseconds kSleepsShort{60};
+
+void sleep_until(Clock::time_point when) {
+    const bool may_spin = spinning_pays();
+    const auto sleep_to = may_spin ? when - kSleepsShort : when;
+    if (Clock::now() < sleep_to) {
+        const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(sleep_to.time_since_epoch()).count();
+        const timespec at{since / 1'000'000'000, since % 1'000'000'000};
+        while (::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr) == EINTR) {
+        }
+    }
+    while (may_spin && Clock::now() < when) {
+        spin_pause();
+    }
+}
+
+}  // namespace
+
+Clock::time_point Link::admit(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto begin = std::max(Clock::now(), free_at_);
+    free_at_ = bytes_per_s_ == 0 ? begin
+                                 : begin + std::chrono::nanoseconds(
+                                               static_cast<std::int64_t>(static_cast<double>(bytes) / bytes_per_s_ * 1e9));
+    return free_at_ + delay_;
+}
+
+std::size_t Link::part_bytes() const {
+    return bytes_per_s_ == 0 ? kMostPart
+                             : std::clamp(static_cast<std::size_t>(bytes_per_s_ * kPart_s), kLeastPart, kMostPart);
+}
+
+std::size_t Link::in_flight_bytes() const {
+    constexpr double kUnlimited = 12.5e9;  // for the memory only
+    const double rate = bytes_per_s_ == 0 ? kUnlimited : bytes_per_s_;
+    return static_cast<std::size_t>(rate * std::chrono::duration<double>(delay_).count());
+}
+
+Lane::Lane(Link& link, transport::Connection& to)
+    : link_(link), to_(to), limit_bytes_(link.in_flight_bytes() + kBufferBytes), thread_([this] { run(); }) {}
+
+Lane::~Lane() {
+    {
+        const std::lock_guard lock(mutex_);
+        finished_ = true;
+    }
+    came_.notify_one();
+    thread_.join();
+}
+
+Status Lane::push(transport::ConstBuffer data) {
+    std::unique_lock lock(mutex_);
+    went_.wait(lock, [&] { return error_ || held_bytes_ < limit_bytes_; });
+    if (error_) {
+        return *error_;
+    }
+    // Under the lock of the lane, so that its parts' times are in its order.
+    parts_.push_back({link_.admit(data.size()), {data.begin(), data.end()}});
+    held_bytes_ += data.size();
+    lock.unlock();
+    came_.notify_one();
+    return {};
+}
+
+void Lane::run() {
+    ::prctl(PR_SET_TIMERSLACK, 1000ul);
+    std::unique_lock lock(mutex_);
+    while (true) {
+        came_.wait(lock, [&] { return finished_ || !parts_.empty(); });
+        if (parts_.empty()) {
+            return;
+        }
+        const Part part = std::move(parts_.front());
+        parts_.pop_front();
+        lock.unlock();
+        sleep_until(part.due);
+        const transport::ConstBuffer bytes(part.bytes);
+        const Status sent = to_.send(std::span(&bytes, 1));
+        lock.lock();
+        held_bytes_ -= part.bytes.size();
+        if (!sent && !error_) {
+            error_ = sent.error();
+        }
+        went_.notify_one();
+        if (error_) {
+            parts_.clear();
+            held_bytes_ = 0;
+        }
+    }
+}
+
+}  // namespace gpupool::network
