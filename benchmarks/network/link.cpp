@@ -12,6 +12,7 @@ namespace gpupool::network {
 namespace {
 
 constexpr std::size_t kLeastPart = 4u << 10, kMostPart = 256u << 10;
+constexpr std::size_t kMostAtOnce = 64;  // parts
 constexpr double kPart_s = 20e-6;  // of the link's time
 // The kernel wakes a sleeper about so late; the rest of the time is looked away.
 constexpr std::chrono::microseconds kSleepsShort{60};
@@ -80,28 +81,42 @@ Status Lane::push(transport::ConstBuffer data) {
 
 void Lane::run() {
     ::prctl(PR_SET_TIMERSLACK, 1000ul);
+    std::vector<Part> due;
+    std::vector<transport::ConstBuffer> buffers;
     std::unique_lock lock(mutex_);
     while (true) {
         came_.wait(lock, [&] { return finished_ || !parts_.empty(); });
         if (parts_.empty()) {
             return;
         }
-        const Part part = std::move(parts_.front());
-        parts_.pop_front();
+        const Clock::time_point first = parts_.front().due;
         lock.unlock();
-        sleep_until(part.due);
-        const transport::ConstBuffer bytes(part.bytes);
-        const Status sent = to_.send(std::span(&bytes, 1));
+        sleep_until(first);
         lock.lock();
-        held_bytes_ -= part.bytes.size();
-        if (!sent && !error_) {
+        // Whoever sleeps is woken a little late: what else is due by now goes with it.
+        const Clock::time_point now = Clock::now();
+        std::size_t bytes = 0;
+        while (!parts_.empty() && (due.empty() || parts_.front().due <= now) && due.size() < kMostAtOnce) {
+            bytes += parts_.front().bytes.size();
+            due.push_back(std::move(parts_.front()));
+            parts_.pop_front();
+        }
+        lock.unlock();
+        for (const Part& part : due) {
+            buffers.emplace_back(part.bytes);
+        }
+        const Status sent = to_.send(buffers);
+        buffers.clear();
+        due.clear();
+        lock.lock();
+        held_bytes_ -= bytes;
+        if (!sent) {
             error_ = sent.error();
+            parts_.clear();
+            went_.notify_one();
+            return;
         }
         went_.notify_one();
-        if (error_) {
-            parts_.clear();
-            held_bytes_ = 0;
-        }
     }
 }
 

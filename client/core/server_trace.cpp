@@ -19,6 +19,8 @@ namespace {
 constexpr int kFirstExchanges = 8;
 constexpr std::uint64_t kExchangeFor_ns = 50'000'000;  // where each takes long, fewer will do
 
+constexpr std::uint64_t kApart_ns = 2;
+
 // A kernel's name as its source has it.
 std::string readable(const std::string& name) {
     int status = 0;
@@ -137,11 +139,12 @@ void ServerTrace::draw(const codec::TraceRecord& record) {
     const Track track{on_gpu ? Actor::gpu : Actor::worker, on_gpu || on_helper ? record.track : 1};
     std::uint64_t begin = clock_.to_ours(record.begin_ns);
     std::uint64_t end = begin + (record.end_ns > record.begin_ns ? record.end_ns - record.begin_ns : 0);
-    // A better knowledge of the server's clock must not make two slices of a track overlap.
+    // A better knowledge of the server's clock must not make two slices of a track overlap, not even where their times are
+    // read as floating point numbers.
     const std::uint64_t key = (static_cast<std::uint64_t>(track.actor) << 32) | track.number;
     const auto known = last_end_ns_.find(key);
     if (known != last_end_ns_.end()) {
-        begin = std::max(begin, known->second);
+        begin = std::max(begin, known->second + kApart_ns);
         end = std::max(end, begin);
         known->second = end;
     } else if (last_end_ns_.size() < codec::kMaxTraceNames) {

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "server/worker/scheduler.h"
 #include "tests/unit/worker/fake_driver.h"
 
 namespace gpupool::test {
