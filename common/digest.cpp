@@ -4,10 +4,22 @@
 
 #include <cstdint>
 
+#include "common/sha256_blocks.h"
+
 namespace gpupool {
+namespace {
+
+constexpr std::size_t kBlockBytes = SHA256_BLOCK_LENGTH;
+
+const std::uint8_t* as_bytes(const std::byte* bytes) {
+    return reinterpret_cast<const std::uint8_t*>(bytes);
+}
+
+}  // namespace
 
 struct Digester::State {
     SHA2_CTX sha;
+    std::size_t part_bytes = 0;  // of a block that is not whole yet, with libmd
 };
 
 Digester::Digester() : state_(std::make_unique<State>()) {
@@ -16,7 +28,23 @@ Digester::Digester() : state_(std::make_unique<State>()) {
 Digester::~Digester() = default;
 
 void Digester::add(std::span<const std::byte> bytes) noexcept {
-    SHA256Update(&state_->sha, reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
+    static const bool in_hardware = sha256_in_hardware();
+    State& state = *state_;
+    // Whole blocks by the processor's own instructions; libmd takes the rest, and ends it.
+    if (in_hardware && bytes.size() >= 2 * kBlockBytes) {
+        if (state.part_bytes != 0) {
+            const std::size_t missing = kBlockBytes - state.part_bytes;
+            SHA256Update(&state.sha, as_bytes(bytes.data()), missing);
+            bytes = bytes.subspan(missing);
+            state.part_bytes = 0;
+        }
+        const std::size_t blocks = bytes.size() / kBlockBytes;
+        sha256_blocks(state.sha.state.st32, bytes.data(), blocks);
+        state.sha.bitcount[0] += std::uint64_t{blocks} * kBlockBytes * 8;
+        bytes = bytes.subspan(blocks * kBlockBytes);
+    }
+    SHA256Update(&state.sha, as_bytes(bytes.data()), bytes.size());
+    state.part_bytes = (state.part_bytes + bytes.size()) % kBlockBytes;
 }
 
 Digest Digester::finish() noexcept {

@@ -140,22 +140,52 @@ void allocate_and_free_in_stream(benchmark::State& state) {
     });
 }
 
-void graph_of_kernels(benchmark::State& state) {
-    const Driver& d = driver();
-    CUgraph graph = nullptr;
-    CUgraphExec executable = nullptr;
-    ok(d.cuStreamBeginCapture_v2(d.stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
-    for (int i = 0; i < state.range(0); ++i) {
-        ok(launch(d), "cuLaunchKernel");
+// A captured chain of kernels, ready to be launched.
+class Graph {
+  public:
+    Graph(const Driver& d, std::int64_t kernels) : driver_(d) {
+        ok(d.cuStreamBeginCapture_v2(d.stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+        for (std::int64_t i = 0; i < kernels; ++i) {
+            ok(gpupool::benchmarks::launch(d), "cuLaunchKernel");
+        }
+        ok(d.cuStreamEndCapture(d.stream, &graph_), "cuStreamEndCapture");
+        ok(d.cuGraphInstantiateWithFlags(&executable_, graph_, 0), "cuGraphInstantiate");
     }
-    ok(d.cuStreamEndCapture(d.stream, &graph), "cuStreamEndCapture");
-    ok(d.cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiate");
+    ~Graph() {
+        driver_.cuGraphExecDestroy(executable_);
+        driver_.cuGraphDestroy(graph_);
+    }
+    Graph(const Graph&) = delete;
+    Graph& operator=(const Graph&) = delete;
+    void launch() const { ok(driver_.cuGraphLaunch(executable_, driver_.stream), "cuGraphLaunch"); }
+
+  private:
+    const Driver& driver_;
+    CUgraph graph_ = nullptr;
+    CUgraphExec executable_ = nullptr;
+};
+
+// Replays when the caller never stops.
+void graph_replay(benchmark::State& state) {
+    constexpr int kReplays = 100;
+    const Driver& d = driver();
+    const Graph graph(d, state.range(0));
     for (auto _ : state) {
-        ok(d.cuGraphLaunch(executable, d.stream), "cuGraphLaunch");
+        for (int i = 0; i < kReplays; ++i) {
+            graph.launch();
+        }
         ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
     }
-    ok(d.cuGraphExecDestroy(executable), "cuGraphExecDestroy");
-    ok(d.cuGraphDestroy(graph), "cuGraphDestroy");
+    state.SetItemsProcessed(state.iterations() * kReplays);
+}
+
+void graph_launch_and_synchronize(benchmark::State& state) {
+    const Driver& d = driver();
+    const Graph graph(d, state.range(0));
+    for (auto _ : state) {
+        graph.launch();
+        ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
+    }
 }
 
 void copy_to_device(benchmark::State& state) {
@@ -229,7 +259,8 @@ BENCHMARK(copy_pinned_to_device)->Arg(4)->Arg(64 << 10)->Arg(256 << 20)->UseReal
 BENCHMARK(copy_to_pinned)->Arg(4)->Arg(64 << 10)->Arg(256 << 20)->UseRealTime();
 BENCHMARK(copy_to_device)->Arg(4)->Arg(64 << 10)->Arg(256 << 20)->UseRealTime();
 BENCHMARK(copy_to_host)->Arg(4)->Arg(64 << 10)->Arg(256 << 20)->UseRealTime();
-BENCHMARK(graph_of_kernels)->Arg(50)->UseRealTime();
+BENCHMARK(graph_replay)->Arg(50)->UseRealTime();
+BENCHMARK(graph_launch_and_synchronize)->Arg(50)->UseRealTime();
 
 }  // namespace
 }  // namespace gpupool::benchmarks

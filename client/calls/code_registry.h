@@ -56,13 +56,14 @@ void know_function(CUfunction handle, FunctionInfo info);
 void forget_functions_of(CUmodule module, CUlibrary library);
 
 // Asks for a name's handle and layout, and again when it has more parameters than fit the first answer.
-template <class Call, class Owner, class Handle>
-CUresult resolve(Owner owner, const char* name, Handle& handle, FunctionInfo& info) {
+// `more`: what the call has behind the layout.
+template <class Call, class Owner, class Handle, class... More>
+CUresult resolve(Owner owner, const char* name, Handle& handle, FunctionInfo& info, More... more) {
     constexpr unsigned kLayoutCapacity = 64, kMaxParameters = 4096;
     info.name = name;
     info.layout.resize(kLayoutCapacity);
     unsigned count = 0;
-    CUresult result = remote<Call>(&handle, owner, name, info.layout.data(), kLayoutCapacity, &count);
+    CUresult result = remote<Call>(&handle, owner, name, info.layout.data(), kLayoutCapacity, &count, more...);
     info.layout_known = count != kUnknownLayout;
     if (!info.layout_known) {
         info.layout.clear();
@@ -73,7 +74,7 @@ CUresult resolve(Owner owner, const char* name, Handle& handle, FunctionInfo& in
             return CUDA_ERROR_NOT_SUPPORTED;
         }
         info.layout.resize(count);
-        result = remote<Call>(&handle, owner, name, info.layout.data(), count, &count);
+        result = remote<Call>(&handle, owner, name, info.layout.data(), count, &count, more...);
     }
     info.layout.resize(std::min<std::size_t>(count, info.layout.size()));
     return result;

@@ -15,6 +15,8 @@ void forget_memory(Session& s, ContextState& context) {
     for (const MemoryRange& range : s.memory.remove_of(&context)) {
         if (range.kind == MemoryKind::device) {
             s.heaps[static_cast<std::size_t>(range.device)]->free(range.base);
+        } else if (range.kind == MemoryKind::pool) {
+            s.pools[static_cast<std::size_t>(range.device)]->free_complete(range.base);
         } else if (!range.on_device()) {
             s.host_mirrors.remove(range.base);
         }
@@ -186,7 +188,7 @@ CUresult synchronize(ContextState* context) {
         result != CUDA_SUCCESS) {
         return result;
     }
-    return remote<calls::gpContextSynchronize>(context->handle);
+    return wait_for_context(*context);
 }
 
 ContextState* context_or_current(CUcontext ctx) {

@@ -5,6 +5,7 @@
 
 #include "client/calls/copy_shapes.h"
 #include "client/calls/handlers.h"
+#include "client/calls/streams.h"
 #include "client/core/remote.h"
 
 namespace gpupool::client::entry {
@@ -59,11 +60,6 @@ CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std:
     return s.transfers.wait_sent(transfer) ? CUDA_SUCCESS : kSessionLost;
 }
 
-// Waits for the stream: afterwards everything copied back in it has landed.
-CUresult wait_for_stream(CUstream stream) {
-    return remote<calls::cuStreamSynchronize>(stream);
-}
-
 // A synchronous copy to the device has ended for everybody when it returns. Work in stream order comes behind it in any
 // case; only for streams that do not wait for this one is it worth a round trip.
 CUresult wait_where_seen(CUstream stream) {
@@ -71,7 +67,7 @@ CUresult wait_where_seen(CUstream stream) {
     const ContextState* const context = thread.current();
     const bool ordered =
         context != nullptr && !context->unordered_streams.load(std::memory_order_relaxed) && !thread.per_thread_default;
-    return ordered ? CUDA_SUCCESS : wait_for_stream(stream);
+    return ordered ? CUDA_SUCCESS : synchronize_stream(stream);
 }
 
 CUresult from_device(Session& s, void* destination, CUdeviceptr source, std::size_t bytes, CUstream stream, bool wait) {
@@ -79,7 +75,7 @@ CUresult from_device(Session& s, void* destination, CUdeviceptr source, std::siz
     CUresult result = remote<calls::gpCopyFromDevice>(source, bytes, transfer, stream);
     trace::add_bytes_received(bytes);
     if (result == CUDA_SUCCESS && wait) {
-        result = wait_for_stream(stream);
+        result = synchronize_stream(stream);
     }
     if (result != CUDA_SUCCESS) {
         s.transfers.cancel(transfer);
@@ -121,7 +117,10 @@ CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstrea
     if (bytes == 0) {
         return CUDA_SUCCESS;
     }
-    const bool to = on_device(*s, dst), from = on_device(*s, src);
+    const bool capturing = captures(*s, stream);
+    // In a graph host memory stays what the program calls it.
+    const bool to = on_device(*s, dst) && !(capturing && s->host_mirrors.is_shared(dst));
+    const bool from = on_device(*s, src) && !(capturing && s->host_mirrors.is_shared(src));
     const bool asynchronous = waiting == Waiting::as_asynchronous;
     void* const host_dst = reinterpret_cast<void*>(dst);
     const void* const host_src = reinterpret_cast<const void*>(src);
@@ -129,9 +128,9 @@ CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstrea
         const CUresult result = remote<calls::cuMemcpyDtoDAsync_v2>(dst, src, bytes, stream);
         const bool of_host =
             s->memory.may_be_host(dst) || s->memory.may_be_host(src);  // mirrored: the program may look
-        return result == CUDA_SUCCESS && of_host && !asynchronous ? wait_for_stream(stream) : result;
+        return result == CUDA_SUCCESS && of_host && !asynchronous ? synchronize_stream(stream) : result;
     }
-    if (captures(*s, stream)) {
+    if (capturing) {
         return capture_copy(plain_copy(dst, to, src, from, bytes), true, stream);
     }
     if (to) {
@@ -141,7 +140,7 @@ CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstrea
     if (from) {
         return from_device(*s, host_dst, src, bytes, stream, !asynchronous || !pinned(*s, host_dst));
     }
-    const CUresult result = wait_for_stream(stream);
+    const CUresult result = synchronize_stream(stream);
     if (result == CUDA_SUCCESS) {
         std::memmove(host_dst, host_src, bytes);
     }
@@ -190,12 +189,24 @@ CUresult shaped_from_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t byte
     CUresult result = remote<calls::gpCopyShapedFromDevice>(&c, transfer, stream);
     trace::add_bytes_received(bytes);
     if (result == CUDA_SUCCESS && wait) {
-        result = wait_for_stream(stream);
+        result = synchronize_stream(stream);
     }
     if (result != CUDA_SUCCESS) {
         s.transfers.cancel(transfer);
     }
     return result;
+}
+
+// Host memory that the GPU has is its own to read and write, in the order of its stream.
+void use_shared_memory(const Session& s, CUDA_MEMCPY3D& c) {
+    if (c.srcMemoryType == CU_MEMORYTYPE_HOST && s.host_mirrors.is_shared(reinterpret_cast<std::uint64_t>(c.srcHost))) {
+        c.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+        c.srcDevice = reinterpret_cast<CUdeviceptr>(c.srcHost);
+    }
+    if (c.dstMemoryType == CU_MEMORYTYPE_HOST && s.host_mirrors.is_shared(reinterpret_cast<std::uint64_t>(c.dstHost))) {
+        c.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+        c.dstDevice = reinterpret_cast<CUdeviceptr>(c.dstHost);
+    }
 }
 
 CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waiting) {
@@ -214,6 +225,7 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
     if (captures(*s, stream)) {
         return capture_copy(c, false, stream);
     }
+    use_shared_memory(*s, c);
     const bool from_host = c.srcMemoryType == CU_MEMORYTYPE_HOST, to_host = c.dstMemoryType == CU_MEMORYTYPE_HOST;
     if ((from_host && c.srcPitch != 0 && c.srcPitch < c.WidthInBytes + c.srcXInBytes && c.Height > 1) ||
         (to_host && c.dstPitch != 0 && c.dstPitch < c.WidthInBytes + c.dstXInBytes && c.Height > 1)) {
@@ -222,7 +234,7 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
     const std::size_t bytes = c.WidthInBytes * c.Height * c.Depth;
     const bool asynchronous = waiting == Waiting::as_asynchronous;
     if (from_host && to_host) {
-        const CUresult result = wait_for_stream(stream);
+        const CUresult result = synchronize_stream(stream);
         if (result == CUDA_SUCCESS) {
             const HostSide from = source_of(c), to = destination_of(c);
             for (std::size_t slice = 0; slice < c.Depth; ++slice) {
@@ -235,7 +247,7 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
     }
     if (from_host) {
         if (written_before(*s, c.srcHost, 1, stream)) {
-            if (const CUresult result = wait_for_stream(stream); result != CUDA_SUCCESS) {
+            if (const CUresult result = synchronize_stream(stream); result != CUDA_SUCCESS) {
                 return result;
             }
         }
@@ -245,7 +257,10 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
     if (to_host) {
         return shaped_from_device(*s, c, bytes, stream, !asynchronous || !pinned(*s, c.dstHost));
     }
-    return remote<calls::gpCopyShapedOnDevice>(&c, stream);
+    const CUresult result = remote<calls::gpCopyShapedOnDevice>(&c, stream);
+    const bool of_host = (c.srcMemoryType == CU_MEMORYTYPE_DEVICE && s->memory.may_be_host(c.srcDevice)) ||
+                         (c.dstMemoryType == CU_MEMORYTYPE_DEVICE && s->memory.may_be_host(c.dstDevice));
+    return result == CUDA_SUCCESS && of_host && !asynchronous ? synchronize_stream(stream) : result;
 }
 
 CUDA_MEMCPY3D as_3d(const CUDA_MEMCPY2D& c) {
@@ -278,7 +293,8 @@ CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, Waiting waiting) {
     return copy == nullptr ? CUDA_ERROR_INVALID_VALUE : copy_shaped(*copy, stream, waiting);
 }
 
-CUresult to_array(CUarray array, std::size_t offset, const void* source, std::size_t bytes, CUstream stream) {
+CUresult to_array(CUarray array, std::size_t offset, const void* source, std::size_t bytes, CUstream stream,
+                  Waiting waiting) {
     CUDA_MEMCPY3D copy{};
     copy.srcMemoryType = CU_MEMORYTYPE_HOST;
     copy.srcHost = source;
@@ -287,7 +303,7 @@ CUresult to_array(CUarray array, std::size_t offset, const void* source, std::si
     copy.dstXInBytes = offset;
     copy.WidthInBytes = bytes;
     copy.Height = copy.Depth = 1;
-    return copy_shaped(copy, stream, Waiting::as_asynchronous);
+    return copy_shaped(copy, stream, waiting);
 }
 
 CUresult from_array(void* destination, CUarray array, std::size_t offset, std::size_t bytes, CUstream stream,
@@ -350,11 +366,11 @@ CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
     return copy_3d(pCopy, hStream, Waiting::as_asynchronous);
 }
 CUresult cuMemcpyHtoA_v2(CUarray dstArray, std::size_t dstOffset, const void* srcHost, std::size_t ByteCount) {
-    return to_array(dstArray, dstOffset, srcHost, ByteCount, nullptr);
+    return to_array(dstArray, dstOffset, srcHost, ByteCount, nullptr, Waiting::as_synchronous);
 }
 CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, std::size_t dstOffset, const void* srcHost, std::size_t ByteCount,
                               CUstream hStream) {
-    return to_array(dstArray, dstOffset, srcHost, ByteCount, hStream);
+    return to_array(dstArray, dstOffset, srcHost, ByteCount, hStream, Waiting::as_asynchronous);
 }
 CUresult cuMemcpyAtoH_v2(void* dstHost, CUarray srcArray, std::size_t srcOffset, std::size_t ByteCount) {
     return from_array(dstHost, srcArray, srcOffset, ByteCount, nullptr, Waiting::as_synchronous);

@@ -1,5 +1,7 @@
 #include "client/calls/function_attributes.h"
 
+#include <algorithm>
+
 #include "client/core/remote.h"
 
 namespace gpupool::client {
@@ -25,19 +27,33 @@ CUresult FunctionAttributes::OnDevice::load(CUfunction function, CUdevice device
     if (known_.load(std::memory_order_acquire)) {
         return CUDA_SUCCESS;
     }
-    std::array<int, CU_FUNC_ATTRIBUTE_MAX> values{};
-    values.fill(kUnknownAttribute);
+    Values values = unknown();
     unsigned count = 0;
     const CUresult result = remote<calls::gpFunctionAttributes>(
         function, device, values.data(), static_cast<unsigned>(values.size()), &count);
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    learn(values);
+    known_.store(true, std::memory_order_release);  // though it be nothing
+    return CUDA_SUCCESS;
+}
+
+FunctionAttributes::OnDevice::Values FunctionAttributes::OnDevice::unknown() {
+    Values values;
+    values.fill(kUnknownAttribute);
+    return values;
+}
+
+void FunctionAttributes::OnDevice::learn(const Values& values) {
+    const bool all_unknown = std::all_of(values.begin(), values.end(), [](int v) { return v == kUnknownAttribute; });
+    if (all_unknown || known_.load(std::memory_order_acquire)) {
+        return;  // nothing to learn
+    }
     for (std::size_t i = 0; i < values.size(); ++i) {
         values_[i].store(values[i], std::memory_order_relaxed);
     }
     known_.store(true, std::memory_order_release);
-    return CUDA_SUCCESS;
 }
 
 void FunctionAttributes::OnDevice::set(CUfunction_attribute attribute, int value) {

@@ -27,6 +27,10 @@ class FunctionAttributes {
       public:
         // Asks for all attributes unless they are known. `function`: a function's or kernel's handle.
         CUresult load(CUfunction function, CUdevice device);
+        // What load() would have got.
+        using Values = std::array<int, CU_FUNC_ATTRIBUTE_MAX>;
+        static Values unknown();
+        void learn(const Values& values);
         // Of what load() has loaded; kUnknownAttribute where the driver did not say.
         [[nodiscard]] int get(CUfunction_attribute attribute) const {
             return values_[static_cast<std::size_t>(attribute)].load(std::memory_order_relaxed);

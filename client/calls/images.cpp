@@ -1,13 +1,20 @@
 #include "client/calls/images.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <mutex>
+#include <optional>
+#include <set>
 
+#include "client/core/trace.h"
+#include "common/fatbin/compression.h"
 #include "common/fatbin/image.h"
 #include "common/fatbin/select.h"
-#include "common/hash.h"
 
 namespace gpupool::client {
 
@@ -88,21 +95,63 @@ Result<std::vector<std::byte>> portable_image(const Session& s, const void* imag
     return result;
 }
 
-CUresult send_image(std::span<const std::byte> image, ImageHash& hash) {
-    const Fingerprint fingerprint = gpupool::fingerprint(image);
-    hash = {fingerprint.low, fingerprint.high};
-    unsigned known = 0;
-    CUresult result = remote<calls::gpImageOffer>(&hash, std::uint64_t{image.size()}, &known);
-    if (result != CUDA_SUCCESS || known != 0) {
-        return result;
+namespace {
+
+constexpr std::size_t kPartBytes = 128u << 10;
+
+// More than a part has yet to leave this machine: there is time to make the next one smaller. On a line that keeps up,
+// as within a host, compression would only cost.
+bool is_line_behind(Session& s) {
+    int unsent_bytes = 0;
+    return ::ioctl(s.connection().native_handle(), SIOCOUTQNSD, &unsent_bytes) == 0 &&
+           unsent_bytes > static_cast<int>(kPartBytes);
+}
+
+CUresult send_part(const ImageHash& hash, std::size_t offset, std::size_t unpacked_bytes,
+                   std::span<const std::byte> data) {
+    image_counts().add_on_wire(data.size());
+    return remote<calls::gpImageData>(&hash, std::uint64_t{offset}, std::uint64_t{unpacked_bytes},
+                                      reinterpret_cast<const unsigned char*>(data.data()), data.size());
+}
+
+}  // namespace
+
+CUresult send_image(std::span<const std::byte> image, const ImageHash& hash) {
+    static auto& mutex = *new std::mutex;
+    static auto& sent = *new std::set<ImageHash>;
+    const std::lock_guard lock(mutex);
+    if (sent.contains(hash)) {
+        return CUDA_SUCCESS;  // by another thread, since the server was asked
     }
-    constexpr std::size_t kPartBytes = 128u << 10;
+    CUresult result = remote<calls::gpImageOffer>(&hash, std::uint64_t{image.size()});
+    bool compresses = true;  // until a part of it does not
     for (std::size_t offset = 0; offset < image.size() && result == CUDA_SUCCESS; offset += kPartBytes) {
-        const std::size_t bytes = std::min(kPartBytes, image.size() - offset);
-        result = remote<calls::gpImageData>(&hash, std::uint64_t{offset},
-                                            reinterpret_cast<const unsigned char*>(image.data() + offset), bytes);
+        const auto part = image.subspan(offset, std::min(kPartBytes, image.size() - offset));
+        std::optional<std::vector<std::byte>> packed;
+        if (compresses && is_line_behind(this_session())) {
+            packed = fatbin::compress(part);
+            compresses = packed.has_value();
+        }
+        result = packed ? send_part(hash, offset, part.size(), *packed) : send_part(hash, offset, 0, part);
+    }
+    if (result == CUDA_SUCCESS) {
+        sent.insert(hash);
+        image_counts().add_sent(image.size());
     }
     return result;
+}
+
+void count_registered(const void* image) {
+    if (!trace::enabled.load(std::memory_order_relaxed)) {
+        return;  // even a glance at each of a library's images reads them from the disk
+    }
+    if (const Result<fatbin::Image> whole = fatbin::inspect_trusted(image)) {
+        std::size_t bytes = whole->bytes.size();
+        for (const fatbin::Bytes part : whole->prelinked) {
+            bytes += part.size();
+        }
+        image_counts().add_registered(bytes);
+    }
 }
 
 bool read_image_file(const char* path, std::vector<char>& content) {

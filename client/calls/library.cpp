@@ -67,6 +67,7 @@ CUresult load_library(CUlibrary* library, const void* code, JitOptions options, 
     if (library == nullptr || code == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    count_registered(code);
     auto entry = std::make_shared<Library>();
     const bool wants_log = options.log_bytes() != 0;
     entry->options = std::move(options);
@@ -280,9 +281,14 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
         }
     }
     CUfunction function = nullptr;
-    result = remote<calls::gpKernelFunction>(&function, kernel);
+    auto attributes = FunctionAttributes::OnDevice::unknown();
+    result = remote<calls::gpKernelFunction>(&function, kernel, attributes.data(),
+                                             static_cast<unsigned>(attributes.size()));
     if (result != CUDA_SUCCESS) {
         return result;
+    }
+    if (FunctionAttributes::OnDevice* const own = info->attributes->on(context->device)) {
+        own->learn(attributes);
     }
     FunctionInfo known = *info;
     if (!known.layout_known) {

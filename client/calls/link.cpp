@@ -58,15 +58,13 @@ CUresult add(CUlinkState state, CUjitInputType type, const void* data, std::size
     if (link == nullptr || data == nullptr || bytes == 0) {
         return link == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
     }
-    ImageHash hash{};
-    CUresult result = send_image({static_cast<const std::byte*>(data), bytes}, hash);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
     const JitOptions own = take_options(count, options, values);
     std::vector<char> log(link->options.log_bytes() + 1);
-    result = remote<calls::gpLinkAdd>(state, type, &hash, bytes, name, own.names.data(), own.values.data(),
-                                      static_cast<unsigned>(own.names.size()), log.data(), link->options.log_bytes());
+    const std::span image(static_cast<const std::byte*>(data), bytes);
+    const CUresult result = call_with_image(image, [&](const ImageHash* hash, unsigned* wanted) {
+        return remote<calls::gpLinkAdd>(state, type, hash, wanted, bytes, name, own.names.data(), own.values.data(),
+                                        static_cast<unsigned>(own.names.size()), log.data(), link->options.log_bytes());
+    });
     give_log(link->options, log);
     return result;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/calls/handlers.h"
+#include "client/calls/memory.h"
 #include "client/core/remote.h"
 
 namespace gpupool::client::entry {
@@ -70,12 +71,15 @@ CUresult allocate_host(void** pp, std::size_t bytes, unsigned flags) {
         *pp = nullptr;
         return CUDA_SUCCESS;
     }
-    void* const place = mmap(pinned_place(whole_pages(bytes)), whole_pages(bytes), PROT_READ | PROT_WRITE,
-                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    Session& s = this_session();
+    const std::uint64_t pages = whole_pages(bytes);
+    void* place = allocate_shared(s, context->handle, pages, pinned_place(pages));
+    if (place == nullptr) {
+        place = mmap(pinned_place(pages), pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    }
     if (place == MAP_FAILED) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    Session& s = this_session();
     const auto address = reinterpret_cast<std::uint64_t>(place);
     // Where memory could be mapped there was none: what was registered there is gone.
     for (const MemoryRange& gone : s.memory.remove_registered(address, bytes)) {
@@ -128,18 +132,14 @@ CUresult register_host(void* p, std::size_t bytes, unsigned flags) {
     return CUDA_SUCCESS;
 }
 
-// In stream order it is part of a capture, beside one it is an allocation like others.
-CUresult may_allocate_in(CUstream stream) {
-    Captures& captures = this_session().captures;
-    return !captures.any() || captures.find(stream_key(stream)) ? CUDA_SUCCESS : captures.before_unsafe_call();
-}
-
-// Pending copies may still use host memory: natively freeing it waits for them.
-CUresult wait_for_device(ContextState* context) {
-    return context != nullptr && context->live ? remote<calls::gpContextSynchronize>(context->handle) : CUDA_SUCCESS;
-}
-
 }  // namespace
+
+CUresult wait_for_device(ContextState* context) {
+    if (context == nullptr || !context->live || this_session().all_complete(*context)) {
+        return CUDA_SUCCESS;
+    }
+    return wait_for_context(*context);
+}
 
 CUresult cuMemAlloc_v2(CUdeviceptr* dptr, std::size_t bytesize) {
     return allocate(dptr, bytesize);
@@ -183,68 +183,13 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
         return CUDA_ERROR_INVALID_VALUE;  // another thread was first
     }
     if (range->kind == MemoryKind::pool) {
+        if (s.pools[static_cast<std::size_t>(range->device)]->free_complete(dptr)) {
+            return result;
+        }
         const CUresult freed = remote<calls::cuMemFreeAsync>(dptr, static_cast<CUstream>(nullptr));
         return result != CUDA_SUCCESS ? result : freed;
     }
     heap_of(s, range->device).free(dptr);
-    return result;
-}
-
-CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStream) {
-    CUdeviceptr address = 0;
-    CUresult result = may_allocate_in(hStream);
-    result = result != CUDA_SUCCESS ? result : remote<calls::cuMemAllocAsync>(&address, bytesize, hStream);
-    if (result == CUDA_SUCCESS) {
-        ContextState* context = this_thread().current();
-        this_session().memory.add({address, bytesize, MemoryKind::pool, context->device, context});
-        *dptr = address;
-    }
-    return result;
-}
-
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytesize, CUmemoryPool pool, CUstream hStream) {
-    CUdeviceptr address = 0;
-    CUresult result = may_allocate_in(hStream);
-    result =
-        result != CUDA_SUCCESS ? result : remote<calls::cuMemAllocFromPoolAsync>(&address, bytesize, pool, hStream);
-    if (result == CUDA_SUCCESS) {
-        ContextState* context = this_thread().current();
-        MemoryRange range{address, bytesize, MemoryKind::pool, context->device, context};
-        range.pool = pool;
-        this_session().memory.add(range);
-        *dptr = address;
-    }
-    return result;
-}
-
-CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
-    CUresult result = CUDA_SUCCESS;
-    Session* s = session(result);
-    if (s == nullptr) {
-        return result;
-    }
-    if (dptr == 0) {
-        return CUDA_SUCCESS;
-    }
-    const auto range = s->memory.find(dptr);
-    if (!range || range->base != dptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (range->kind == MemoryKind::device) {
-        return entry::cuMemFree_v2(dptr);  // allowed for ordinary memory too, as a free in stream order
-    }
-    if (range->kind != MemoryKind::pool) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (result = may_allocate_in(hStream); result != CUDA_SUCCESS) {
-        return result;
-    }
-    // A graph that frees it may have allocated it too, and does both again and again: the address stays known.
-    const bool captured = s->captures.find(stream_key(hStream)).has_value();
-    result = remote<calls::cuMemFreeAsync>(dptr, hStream);
-    if (result == CUDA_SUCCESS && !captured) {
-        s->memory.remove(dptr);
-    }
     return result;
 }
 
@@ -258,7 +203,9 @@ CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
     result = remote<calls::cuMemGetInfo_v2>(&free_bytes, &total_bytes);
     if (result == CUDA_SUCCESS) {
         // Committed but unused memory is free to this program.
-        free_bytes += heap_of(this_session(), context->device).free_bytes();
+        Session& s = this_session();
+        free_bytes += heap_of(s, context->device).free_bytes() +
+                      s.pools[static_cast<std::size_t>(context->device)]->kept_bytes();
         if (free != nullptr) {
             *free = std::min(free_bytes, total_bytes);
         }

@@ -15,8 +15,15 @@ CUresult get_function(CUmodule handle, Module& module, const char* name, CUfunct
         return CUDA_SUCCESS;
     }
     FunctionInfo info;
-    const CUresult result = resolve<calls::gpFunctionResolve>(handle, name, function, info);
+    auto attributes = FunctionAttributes::OnDevice::unknown();
+    const CUresult result = resolve<calls::gpFunctionResolve>(handle, name, function, info, attributes.data(),
+                                                              static_cast<unsigned>(attributes.size()));
     if (result == CUDA_SUCCESS) {
+        if (const ContextState* const context = this_thread().current()) {
+            if (FunctionAttributes::OnDevice* const own = info.attributes->on(context->device)) {
+                own->learn(attributes);
+            }
+        }
         info.module = handle;
         module.functions[name] = function;
         know_function(function, std::move(info));
@@ -33,6 +40,7 @@ CUresult load_module(CUmodule* module, const void* image, const JitOptions& opti
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    count_registered(image);
     Result<std::vector<std::byte>> bytes = portable_image(this_session(), image);
     if (!bytes) {
         log::error("a code image cannot be read: {}", bytes.error().message);

@@ -92,6 +92,7 @@ void start_session(Session& session) {
             remote<calls::gpSlabDestroy>(address, bytes);
         };
         session.heaps.push_back(std::make_unique<DeviceHeap>(session.window, std::move(server)));
+        session.pools.push_back(std::make_unique<StreamPool>(*session.heaps.back()));
     }
     session.host_functions.start(
         [&session](std::uint64_t ticket) {
@@ -100,7 +101,7 @@ void start_session(Session& session) {
             }
             // Not through remote(): this thread may make no CUDA calls, but must answer.
             const void* arguments[] = {&ticket};
-            session.send(calls::gpHostFunctionDone::kOpcode, false,
+            session.send(calls::gpHostFunctionDone::kOpcode, Session::Gives::nothing, false,
                          codec::command_bytes<calls::gpHostFunctionDone>(arguments),
                          [&](codec::Writer& out) { codec::write_command<calls::gpHostFunctionDone>(out, arguments); });
         },

@@ -17,4 +17,7 @@ struct StreamInfo {
 // The special streams are the current context's.
 CUresult find_stream(CUstream stream, StreamInfo& info);
 
+// Waits until the stream has nothing left to do; everything copied back in it has landed then.
+CUresult synchronize_stream(CUstream stream);
+
 }  // namespace gpupool::client::entry

@@ -236,7 +236,7 @@ void add(CLI::App* command, const std::shared_ptr<Options>& options, Command& ch
          const std::vector<std::string>& program) {
     auto* server = command->add_option(
         "--server", options->server,
-        fmt::format("HOST:PORT; default: GPUPOOL_SERVER, the configuration file, {}", transport::kDefaultAddress));
+        fmt::format("HOST:PORT or unix:/PATH; default: GPUPOOL_SERVER, the configuration file, {}", transport::kDefaultAddress));
     auto* local = command->add_flag("--local", options->local, "Start a private server for this one program");
     command->add_option("--driver", options->driver, "With --local: auto (default), software, or a driver library")
         ->needs(local);

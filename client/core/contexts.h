@@ -30,7 +30,8 @@ struct ContextState {
     unsigned references = 0;                   // of a primary context; guarded by Contexts::primary_mutex
     // Streams that the legacy stream does not wait for: there was one, or a thread's own default stream was used.
     std::atomic<bool> unordered_streams{false};
-    std::atomic<unsigned> attached{1};         // cuCtxAttach, cuCtxDetach
+    std::atomic<std::uint64_t> complete_until{0};  // work of commands below this number is known to be complete
+    std::atomic<unsigned> attached{1};             // cuCtxAttach, cuCtxDetach
     // Limits as the driver said them, by CUlimit: they change only when one is set. kUnknownLimit: not asked yet.
     static constexpr std::size_t kUnknownLimit = ~std::size_t{0};
     std::array<std::atomic<std::size_t>, CU_LIMIT_MAX> limits;

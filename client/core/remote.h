@@ -120,7 +120,9 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
         if (wait) {
             thread.reply.expect(Call::kOpcode);
         }
-        result = s->send(Call::kOpcode, wait, bytes,
+        constexpr auto kGives = calls::has_rule(Call::kRules, calls::Rule::stream_order) ? Session::Gives::work
+                                                                                           : Session::Gives::nothing;
+        result = s->send(Call::kOpcode, kGives, wait, bytes,
                          [&](codec::Writer& out) { codec::write_command<Call>(out, addresses); });
         trace::add_bytes_sent(bytes);
         if (result != CUDA_SUCCESS) {
@@ -206,6 +208,15 @@ template <class Call, class... Given>
 CUresult remote(Given... arguments) {
     static_assert(calls::is_remote<Call>, "this call does not travel");
     return detail::Sender<Call, codec::Indices<Call>>::send(arguments...);
+}
+
+// Waits until the context has nothing left to do.
+inline CUresult wait_for_context(ContextState& context) {
+    const CUresult result = remote<calls::gpContextSynchronize>(context.handle);
+    if (result == CUDA_SUCCESS) {
+        this_session().note_complete(context);
+    }
+    return result;
 }
 
 }  // namespace gpupool::client

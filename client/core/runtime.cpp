@@ -40,7 +40,7 @@ void after_fork_in_child() {
     trace::after_fork_in_child();
     state().forked = was_initialised;
     if (old != nullptr) {
-        ::close(old->connection_descriptor());  // the parent's; the object itself is left alone
+        old->close_descriptors();  // the parent's; the object itself is left alone
     }
 }
 

@@ -27,20 +27,23 @@
 #include "client/core/handshake.h"
 #include "client/core/host_functions.h"
 #include "client/core/host_mirrors.h"
+#include "client/core/lane_opener.h"
 #include "client/core/memory_map.h"
+#include "client/core/stream_pool.h"
 #include "client/core/thread.h"
 #include "client/core/trace.h"
 #include "client/core/transfers.h"
 #include "protocol/codec/cursor.h"
 #include "protocol/codec/handles.h"
 #include "protocol/wire/channel.h"
+#include "protocol/wire/lanes.h"
 
 namespace gpupool::client {
 
 // What an application gets from every call after its server or worker has gone.
 inline constexpr CUresult kSessionLost = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
-class Session final : public wire::Receiver {
+class Session final : public wire::Receiver, public wire::LaneReceiver {
   public:
     // Connects, shakes hands, takes the snapshot; waits for a place where the configuration says so. The message of a
     // failure is for the user.
@@ -61,6 +64,7 @@ class Session final : public wire::Receiver {
     Events events;
     GraphHosts graph_hosts;
     std::vector<std::unique_ptr<DeviceHeap>> heaps;  // by device
+    std::vector<std::unique_ptr<StreamPool>> pools;  // the devices' default pools
     bool synchronous = false;                        // GPUPOOL_SYNC, CUDA_LAUNCH_BLOCKING
 
     std::uint64_t mint(codec::HandleKind kind) {
@@ -69,13 +73,15 @@ class Session final : public wire::Receiver {
 
     // ---- the command stream
 
-    // Appends a command in the session's order. `body` writes its `body_bytes`.
+    enum class Gives { nothing, work };
+
+    // Appends a command in the session's order. `body` writes its `body_bytes`. `gives`: does it give a stream work?
     template <class Write>
-    CUresult send(std::uint16_t opcode, bool reply_wanted, std::size_t body_bytes, Write&& body) {
+    CUresult send(std::uint16_t opcode, Gives gives, bool reply_wanted, std::size_t body_bytes, Write&& body) {
         if (body_bytes > codec::kMaxRecordBytes) {
             return CUDA_ERROR_INVALID_VALUE;
         }
-        const ThreadState& thread = this_thread();
+        ThreadState& thread = this_thread();
         codec::CommandHeader header{};
         header.bytes = static_cast<std::uint32_t>(sizeof header + body_bytes);
         header.opcode = opcode;
@@ -86,6 +92,10 @@ class Session final : public wire::Receiver {
         const std::uint64_t begin_ns = trace::moment_ns();
         const Status sent = channel_->append(wire::FrameType::commands, header.bytes, [&](std::byte* place) {
             header.number = ++commands_;  // under the channel's lock: numbers follow the order on the wire
+            last_command_.store(header.number, std::memory_order_relaxed);
+            if (gives == Gives::work) {
+                last_work_.store(header.number, std::memory_order_relaxed);
+            }
             codec::Writer out(place);
             out.value(header);
             body(out);
@@ -97,7 +107,19 @@ class Session final : public wire::Receiver {
         if (begin_ns != 0) [[unlikely]] {
             trace::note_command(header.number, begin_ns);
         }
+        thread.last_command = header.number;
         return CUDA_SUCCESS;
+    }
+
+    // Everything that the calling thread knows of was sent by then.
+    [[nodiscard]] std::uint64_t commands_sent() const { return last_command_.load(std::memory_order_relaxed); }
+
+    // All work that came before this thread's last command is complete, in that context or stream.
+    void note_complete(ContextState& context);
+    void note_complete(const StreamKey& stream);
+    // Is it known that the context has nothing left to do?
+    [[nodiscard]] bool all_complete(const ContextState& context) const {
+        return last_work_.load(std::memory_order_relaxed) <= context.complete_until.load(std::memory_order_relaxed);
     }
 
     // What passes on the wire is told to `observer`, which stays.
@@ -121,7 +143,10 @@ class Session final : public wire::Receiver {
     [[nodiscard]] bool lost() const {
         return lost_.load(std::memory_order_relaxed) || broken_.load(std::memory_order_relaxed);
     }
-    [[nodiscard]] int connection_descriptor() const { return descriptor_; }
+    // For the descriptors that it carries; its bytes are the channel's.
+    transport::Connection& connection() { return *connection_; }
+    // In a forked child: the connections are the parent's.
+    void close_descriptors() noexcept;
     [[nodiscard]] const std::string& id() const { return id_; }
     [[nodiscard]] const std::string& server() const { return server_; }
 
@@ -129,31 +154,48 @@ class Session final : public wire::Receiver {
     Session() = default;
     // `full`: the server has no place now.
     static Result<std::unique_ptr<Session>> open_once(const Config& config, bool& full);
+    // The same over one transport. `hung_up`: the server ended the connection without a word.
+    static Result<std::unique_ptr<Session>> open_over(std::unique_ptr<transport::Connection> connection,
+                                                      const Config& config, transport::Clock::time_point deadline,
+                                                      bool& full, bool& hung_up);
     Answer shake_hands(transport::Connection& connection, const Config& config, transport::Clock::time_point deadline,
                        const AddressRanges& candidates);
+    void prepare_lanes(const Config& config, Welcome& welcome);
     void begin(std::unique_ptr<transport::Connection> connection);
 
     std::span<std::byte> bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
+    void on_bulk_lost(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) override;
     void on_closed(const Error& cause) override;
+    std::span<std::byte> piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
+    void on_piece(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
+    void on_piece_lost(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
+    void on_lanes_ended(const Error& cause) override;
+    // Ends all connections. Whoever waits goes on when none of them touches the application's memory any more.
     void lose(const Error& cause);
     // False: no server says that.
     bool take_notice(const codec::ReplyHeader& header, std::span<std::byte> body);
     bool take_output(codec::Reader& in, std::FILE* to);
     void print_output();
     void take_deferred_error(const codec::DeferredErrorNotice& notice);
+    bool take_pieces_sent(const codec::PiecesSentNotice& notice);
     bool take_hold(const codec::StreamHoldNotice& notice);
     bool take_graph_function(const codec::GraphFunctionNotice& notice);
     bool take_graph_copy(const codec::GraphCopyNotice& notice, bool upload);
 
+    std::unique_ptr<wire::Lanes> lanes_;  // null: the session has no connection but its own
+    std::unique_ptr<LaneOpener> lane_opener_;
     std::unique_ptr<wire::Channel> channel_;
-    std::uint64_t commands_ = 0;  // guarded by the channel's order
+    std::uint64_t commands_ = 0;                // guarded by the channel's order
+    std::atomic<std::uint64_t> last_command_{0};
+    std::atomic<std::uint64_t> last_work_{0};  // the latest command that gave a stream work
     std::atomic<std::uint64_t> next_serial_{1};
     std::atomic<bool> lost_{false};
     std::atomic<bool> broken_{false};  // a send has failed; the receiving thread may not have noticed yet
-    int descriptor_ = -1;
-    std::string id_, server_;
+    transport::Connection* connection_ = nullptr;  // the channel's, which lives as long
+    std::vector<int> descriptors_;
+    std::string id_, server_, peer_;
 
     std::mutex output_mutex_;
     std::vector<std::pair<std::FILE*, std::string>> output_;

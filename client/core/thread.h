@@ -53,6 +53,7 @@ struct ThreadState {
     CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     bool in_host_function = false;  // CUDA calls are not permitted there
     bool wait_for_replies = false;  // also of deferred calls
+    std::uint64_t last_command = 0;  // its number in the session
     ReplySlot reply;
 
     [[nodiscard]] ContextState* current() const { return stack.empty() ? nullptr : stack.back(); }

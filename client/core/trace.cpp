@@ -16,6 +16,7 @@
 #include <optional>
 #include <thread>
 
+#include "client/core/image_counts.h"
 #include "client/core/session.h"
 #include "client/core/timeline.h"
 #include "common/files.h"
@@ -136,6 +137,7 @@ void write_summary() {
         total.add(line);
     }
     print("(all)", total);
+    write(s.summary, image_counts().summary());
     std::fflush(s.summary);
 }
 

@@ -14,10 +14,10 @@
 
 namespace gpupool {
 
-// 128 bits that name a code image by its content.
+// Names a code image by its content: its SHA-256.
 struct ImageHash {
-    std::uint64_t low, high;
-    friend bool operator==(const ImageHash&, const ImageHash&) = default;
+    std::uint64_t words[4];
+    friend auto operator<=>(const ImageHash&, const ImageHash&) = default;
 };
 
 // Where one kernel parameter lies in the launch's parameter block.
@@ -51,22 +51,25 @@ CUresult gpSlabCreate(CUdevice device, CUdeviceptr address, std::size_t bytes);
 // Unmaps and releases it, once the work issued before has completed.
 CUresult gpSlabDestroy(CUdeviceptr address, std::size_t bytes);
 
-// Does the server hold the image? If not, its bytes follow in gpImageData, in order, and end with the last of `bytes`.
-CUresult gpImageOffer(const gpupool::ImageHash* hash, std::uint64_t bytes, unsigned* known);
-CUresult gpImageData(const gpupool::ImageHash* hash, std::uint64_t offset, const unsigned char* data,
-                     std::size_t data_bytes);
+// Code images. A call that needs one names it. Where the server has it, from this session or from an earlier one of the
+// same tenant, that is all. Where it has not, the call does nothing but say so (`wanted` is 1): the client offers the
+// image, sends it in gpImageData, in order, up to the last of `bytes`, and makes the call again, without a wait between.
+CUresult gpImageOffer(const gpupool::ImageHash* hash, std::uint64_t bytes);
+// `unpacked_bytes`: what the data becomes (common/fatbin/compression.h), 0: it is as it is.
+CUresult gpImageData(const gpupool::ImageHash* hash, std::uint64_t offset, std::uint64_t unpacked_bytes,
+                     const unsigned char* data, std::size_t data_bytes);
 
 // Options are CUjit_option with 64-bit values; the log is the driver's JIT log, info then error, each NUL-terminated.
-CUresult gpLibraryLoad(CUlibrary* library, const gpupool::ImageHash* hash, const int* options,
+CUresult gpLibraryLoad(CUlibrary* library, const gpupool::ImageHash* hash, unsigned* wanted, const int* options,
                        const std::uint64_t* option_values, unsigned option_count, char* log, std::size_t log_bytes);
-CUresult gpModuleLoad(CUmodule* module, const gpupool::ImageHash* hash, const int* options,
+CUresult gpModuleLoad(CUmodule* module, const gpupool::ImageHash* hash, unsigned* wanted, const int* options,
                       const std::uint64_t* option_values, unsigned option_count, char* log, std::size_t log_bytes);
 
-// The JIT linker. Inputs are images (gpImageOffer); the result is read in parts. Logs are those of the state so far.
+// The JIT linker. Inputs are images; the result is read in parts. Logs are those of the state so far.
 CUresult gpLinkCreate(CUlinkState* state, const int* options, const std::uint64_t* option_values, unsigned option_count,
                       std::size_t log_bytes);
-CUresult gpLinkAdd(CUlinkState state, CUjitInputType type, const gpupool::ImageHash* hash, std::size_t bytes,
-                   const char* name, const int* options, const std::uint64_t* option_values, unsigned option_count,
+CUresult gpLinkAdd(CUlinkState state, CUjitInputType type, const gpupool::ImageHash* hash, unsigned* wanted,
+                   std::size_t bytes, const char* name, const int* options, const std::uint64_t* option_values, unsigned option_count,
                    char* log, std::size_t log_bytes);
 CUresult gpLinkComplete(CUlinkState state, std::size_t* bytes, char* log, std::size_t log_bytes);
 CUresult gpLinkRead(CUlinkState state, std::size_t offset, unsigned char* data, std::size_t data_bytes);
@@ -77,9 +80,10 @@ CUresult gpLinkDestroy(CUlinkState state);
 CUresult gpKernelResolve(CUkernel* kernel, CUlibrary library, const char* name, gpupool::ParameterLayout* layout,
                          unsigned capacity, unsigned* count);
 CUresult gpFunctionResolve(CUfunction* function, CUmodule module, const char* name, gpupool::ParameterLayout* layout,
-                           unsigned capacity, unsigned* count);
-// The function of a kernel in the current context.
-CUresult gpKernelFunction(CUfunction* function, CUkernel kernel);
+                           unsigned capacity, unsigned* count, int* attributes, unsigned attribute_count);
+// The function of a kernel in the current context. Both give the function's attributes as well, as gpFunctionAttributes
+// does, since a launch follows as a rule; kUnknownAttribute everywhere where the driver would not say.
+CUresult gpKernelFunction(CUfunction* function, CUkernel kernel, int* attributes, unsigned attribute_count);
 CUresult gpLibraryModule(CUmodule* module, CUlibrary library);
 // All kernels' names, NUL-terminated, one after the other.
 CUresult gpLibraryNames(CUlibrary library, char* names, std::size_t names_bytes, std::size_t* needed_bytes);
@@ -125,6 +129,9 @@ CUresult gpEventWatch(CUevent event, std::uint64_t record);
 // Memory of the worker at the same address, full of zeros and registered with the driver in `context`.
 CUresult gpHostMirror(CUcontext context, CUdeviceptr address, std::uint64_t bytes);
 CUresult gpHostUnmirror(CUdeviceptr address);
+// The client's own memory in the place of a mirror: the descriptor that it gave with `address` as its number. Ended as a
+// mirror is.
+CUresult gpHostShare(CUcontext context, CUdeviceptr address, std::uint64_t bytes);
 // What the program has written: a record of protocol/codec/memory_changes.h.
 CUresult gpHostWrite(const unsigned char* data, std::size_t data_bytes);
 

@@ -28,6 +28,11 @@ struct ServerStatus {
   uptimeSeconds @4 :UInt64;
   devices @5 :List(DeviceStatus);
   sessions @6 :List(SessionStatus);
+  stock :group {                     # workers that wait for a session
+    wanted @7 :UInt32;
+    ready @8 :UInt32;
+    withContext @9 :Bool;            # each holds device memory
+  }
 }
 
 struct DeviceStatus {

@@ -1,12 +1,11 @@
 #include "protocol/wire/channel.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 
 #include "protocol/wire/channel_state.h"
+#include "protocol/wire/quiet_thread.h"
 
 namespace gpupool::wire {
 namespace {
@@ -17,19 +16,6 @@ constexpr std::size_t kMostBulkFrame_bytes = 1u << 20;  // so that other records
 
 Error closed_here() {
     return {ErrorCode::closed, "the channel was closed"};
-}
-
-// A thread that never runs the application's signal handlers.
-template <class Body>
-std::thread quiet_thread(const char* name, Body body) {
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::thread thread(std::move(body));
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    pthread_setname_np(thread.native_handle(), name);
-    return thread;
 }
 
 }  // namespace
@@ -45,6 +31,7 @@ Channel::State::State(std::unique_ptr<transport::Connection> first, Receiver& to
 
 void Channel::State::wake_everybody() {
     pump_asleep = false;
+    tell_pump();
     pump_wake.notify_all();
     reader_wake.notify_all();
     room.notify_all();
@@ -100,6 +87,7 @@ void Channel::close(std::chrono::milliseconds patience) {
         frame.type = FrameType::goodbye;
         const auto goodbye = state.outbox.add_frame(std::move(frame));
         state.pump_asleep = false;
+        state.tell_pump();
         state.pump_wake.notify_one();
         state.progress.wait_for(lock, patience, [&] {
             return state.phase != State::Phase::open || state.outbox.acknowledged() >= goodbye;

@@ -51,6 +51,9 @@ class Receiver {
     // The data of an earlier bulk_destination has landed and its CRC held.
     virtual void on_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) = 0;
 
+    // The connection broke before that, or the data was damaged: nothing is written there any more.
+    virtual void on_bulk_lost(std::uint64_t /*transfer*/, std::uint64_t /*offset*/, std::size_t /*bytes*/) {}
+
     // Any other frame. The payload is the receiver's from here on. May wait (bounded queue): then the peer is slowed
     // down. While it waits no acknowledgements are read, so it must not wait for a thread that may itself wait in an
     // append.

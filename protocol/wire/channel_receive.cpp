@@ -147,8 +147,11 @@ std::optional<Stop> Channel::State::take_bulk(FrameReader& reader, const FrameHe
                                      bulk.offset, bytes));
     }
     const auto data = destination.first(bytes);
-    if (auto status = reader.read(data); !status) return lost(status.error());
-    if (crc32c(data, crc32c(prefix)) != header.payload_crc) return damaged(header.sequence);
+    const auto status = reader.read(data);
+    if (!status || crc32c(data, crc32c(prefix)) != header.payload_crc) {
+        receiver.on_bulk_lost(bulk.transfer, bulk.offset, bytes);
+        return status ? damaged(header.sequence) : lost(status.error());
+    }
     // The sender may be waiting to use that memory again, so the acknowledgement leaves as soon as the burst is over.
     mark_received(header, reader.buffered_bytes() < kHeaderBytes);
     receiver.on_bulk(bulk.transfer, bulk.offset, bytes);
@@ -192,7 +195,7 @@ void Channel::State::mark_received(const FrameHeader& header, bool prompt) {
     received = header.sequence;
     received_since_ack_bytes += kHeaderBytes + header.payload_bytes;
     if (prompt || received_since_ack_bytes >= acknowledge_every_bytes) ack_urgent = true;
-    if (ack_urgent) news.fetch_add(1, std::memory_order_relaxed);
+    if (ack_urgent) tell_pump();
     const bool wake = ack_urgent ? pump_asleep : pump_deeply_asleep;
     if (!wake) return;
     unlock_and_wake(lock);

@@ -76,7 +76,7 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes) {
     }
     // What makes room is that the peer acknowledges, so all must be on its way.
     pump_asleep = false;
-    news.fetch_add(1, std::memory_order_relaxed);
+    tell_pump();
     pump_wake.notify_one();
     const auto ticket = next_ticket++;
     room.wait(lock, [&] { return ticket == serving_ticket && (over() || outbox.fits(bytes, limits.retained_bytes)); });
@@ -85,11 +85,19 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes) {
     return verdict();
 }
 
+// For a pump that looks, as opposed to one that sleeps.
+void Channel::State::tell_pump() {
+    if (pump_looking) {
+        pump_looking = false;
+        news.store(true, std::memory_order_release);
+    }
+}
+
 // Wakes the pump when it sleeps; while it works it finds what was appended by itself, without a system call here.
 void Channel::State::unlock_and_wake(Lock& lock) {
     const bool wake = pump_asleep;
     pump_asleep = false;
-    news.fetch_add(1, std::memory_order_relaxed);
+    tell_pump();
     lock.unlock();
     if (wake) pump_wake.notify_one();
 }
@@ -270,10 +278,12 @@ Status Channel::flush() {
 
 // Looks for more to send before the pump sleeps.
 void Channel::State::look_for_work(Lock& lock) {
-    const std::uint64_t seen = news.load(std::memory_order_relaxed);
+    pump_looking = true;
     lock.unlock();
-    (void)pump_spin.until([&] { return news.load(std::memory_order_relaxed) != seen; });
+    (void)pump_spin.until([&] { return news.load(std::memory_order_acquire); });
     lock.lock();
+    pump_looking = false;
+    news.store(false, std::memory_order_relaxed);
 }
 
 void Channel::State::run_pump() {

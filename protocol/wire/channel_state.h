@@ -66,6 +66,7 @@ struct Channel::State {
     // channel_send.cpp
     Status wait_for_room(Lock& lock, std::size_t bytes);
     Status append_own_frame(OutFrame frame);
+    void tell_pump();
     void unlock_and_wake(Lock& lock);
     [[nodiscard]] bool can_send() const;
     void begin_batch(Lock& lock);
@@ -112,8 +113,11 @@ struct Channel::State {
     TrafficObserver::Moment batch_begin{};  // with an observer
     bool batch_left = false;        // begun by a thread that may not wait; `sending` is the pump's now
     std::uint64_t batch_acknowledges = 0;
-    std::atomic<std::uint64_t> news{0};  // that the pump may look for without the lock
-    Spin pump_spin;                      // the pump's
+    // The pump looks for it without the lock. Whoever appends writes it only while the pump looks, and once: a word that
+    // one processor reads all the time is dear for another to write.
+    alignas(64) std::atomic<bool> news{false};
+    alignas(64) bool pump_looking = false;
+    Spin pump_spin;                 // the pump's
     std::uint64_t next_ticket = 0;  // appends that wait for room go on in the order they came
     std::uint64_t serving_ticket = 0;
     bool pump_asleep = false;

@@ -1,8 +1,10 @@
 #include "server/daemon/config.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <toml++/toml.h>
+#include <unistd.h>
 
 #include <cctype>
 #include <cerrno>
@@ -11,9 +13,11 @@
 #include <map>
 #include <sstream>
 
+#include "common/environment.h"
 #include "common/files.h"
 #include "common/log.h"
 #include "common/units.h"
+#include "server/supervision/runtime_directory.h"
 
 namespace gpupool::daemon {
 
@@ -22,6 +26,7 @@ namespace {
 using Setter = std::function<Status(const toml::node&)>;
 using Keys = std::map<std::string, Setter, std::less<>>;
 
+constexpr std::int64_t kMaxStock = 64;
 constexpr std::size_t kMaxTokens = 10000;
 constexpr std::size_t kMinTokenBytes = 8;
 constexpr std::size_t kMaxTokenBytes = 4096;
@@ -41,6 +46,40 @@ Setter text(std::string& target) {
     };
 }
 
+Setter yes_or_no(bool& target) {
+    return [&target](const toml::node& node) -> Status {
+        const auto value = node.value_exact<bool>();
+        if (!value) {
+            return expected("true or false");
+        }
+        target = *value;
+        return {};
+    };
+}
+
+// One address or a list of them.
+Setter addresses(std::vector<std::string>& target) {
+    return [&target](const toml::node& node) -> Status {
+        std::vector<std::string> given;
+        if (const auto* list = node.as_array()) {
+            for (const auto& entry : *list) {
+                const auto value = entry.value_exact<std::string>();
+                if (!value) {
+                    return expected("a string or a list of strings");
+                }
+                given.push_back(*value);
+            }
+        } else if (const auto value = node.value_exact<std::string>()) {
+            given.push_back(*value);
+        }
+        if (given.empty() || given.size() > kMaxAddresses) {
+            return expected(fmt::format("an address or a list of 1 to {} addresses", kMaxAddresses));
+        }
+        target = std::move(given);
+        return {};
+    };
+}
+
 Setter number(std::size_t& target, std::int64_t least, std::int64_t most) {
     return [=, &target](const toml::node& node) -> Status {
         const auto value = node.value_exact<std::int64_t>();
@@ -48,6 +87,15 @@ Setter number(std::size_t& target, std::int64_t least, std::int64_t most) {
             return expected(fmt::format("a whole number from {} to {}", least, most));
         }
         target = static_cast<std::size_t>(*value);
+        return {};
+    };
+}
+
+Setter optional_number(std::optional<std::size_t>& target, std::int64_t least, std::int64_t most) {
+    return [=, &target](const toml::node& node) -> Status {
+        std::size_t value = 0;
+        GPUPOOL_TRY(number(value, least, most)(node));
+        target = value;
         return {};
     };
 }
@@ -138,12 +186,17 @@ Status apply(const std::string& path, const toml::table& table, const std::strin
 
 Keys keys_of(Config& config) {
     return Keys{
-        {"listen", text(config.listen)},
+        {"listen", addresses(config.listen)},
+        {"local", yes_or_no(config.local)},
         {"driver", text(config.driver)},
         {"log_level", text(config.log_level)},
         {"log_file", text(config.log_file)},
         {"runtime_directory", text(config.runtime_directory)},
         {"worker", text(config.worker)},
+        {"stock.workers", optional_number(config.stock_workers, 0, kMaxStock)},
+        {"stock.contexts", yes_or_no(config.stock_contexts)},
+        {"images.directory", text(config.image_directory)},
+        {"images.limit", bytes(config.image_limit_bytes)},
         {"auth.tokens", token_list(config.tokens)},
         {"auth.token_file", text(config.token_file)},
         {"limits.sessions", number(config.max_sessions, 1, 100000)},
@@ -151,6 +204,7 @@ Keys keys_of(Config& config) {
         {"limits.handshake_timeout_ms", duration(config.handshake_timeout, 10)},
         {"limits.hello_bytes", number(config.max_hello_bytes, 1024, 128 << 10)},
         {"limits.session_memory", bytes(config.session_memory_bytes)},
+        {"limits.lanes", number(config.max_lanes, 0, 64)},
         {"workers.daemon_grace_ms", duration(config.daemon_grace, 0)},
         {"workers.stop_timeout_ms", duration(config.stop_timeout, 0)},
         {"workers.start_timeout_ms", duration(config.worker_start_timeout, 100)},
@@ -184,6 +238,53 @@ Status read_config_file(const std::string& path, Config& config) {
         return apply(path, table, "", keys_of(config));
     } catch (const toml::parse_error& error) {
         return Error{ErrorCode::invalid_input, fmt::format("{}: {}", place(path, error.source()), error.description())};
+    }
+}
+
+namespace {
+
+std::string default_image_directory() {
+    const auto variable = [](const char* name) { return environment::text(name).value_or(""); };
+    if (const std::string cache = variable("XDG_CACHE_HOME"); cache.starts_with('/')) {
+        return cache + "/gpupool/images";
+    }
+    if (const std::string home = variable("HOME"); ::geteuid() != 0 && home.starts_with('/')) {
+        return home + "/.cache/gpupool/images";
+    }
+    return ::geteuid() == 0 ? "/var/cache/gpupool/images" : fmt::format("/tmp/gpupool-images-{}", ::geteuid());
+}
+
+Status make_image_directory(const std::string& path) {
+    if (!path.starts_with('/')) {
+        return Error{ErrorCode::invalid_input, fmt::format("images.directory: {} does not begin with /", path)};
+    }
+    // Those above it as they are, or as everybody's are made.
+    for (std::size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1)) {
+        ::mkdir(path.substr(0, at).c_str(), 0755);
+    }
+    GPUPOOL_TRY(supervision::make_private_directory(path));
+    const std::string trial = fmt::format("{}/.trial-{}", path, ::getpid());
+    const UniqueFd file(::open(trial.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!file) {
+        return system_error("cannot write into " + path, errno);
+    }
+    ::unlink(trial.c_str());
+    return {};
+}
+
+}  // namespace
+
+void prepare_image_directory(Config& config) {
+    if (config.image_directory == "off") {
+        config.image_directory.clear();
+        return;
+    }
+    if (config.image_directory.empty()) {
+        config.image_directory = default_image_directory();
+    }
+    if (const Status made = make_image_directory(config.image_directory); !made) {
+        log::warn("code images are not kept, so that every session sends its own: {}", made.error().message);
+        config.image_directory.clear();
     }
 }
 

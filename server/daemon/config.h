@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,12 +19,21 @@ namespace gpupool::daemon {
 using std::chrono::milliseconds;
 
 struct Config {
-    std::string listen = transport::kDefaultAddress;
+    std::vector<std::string> listen{transport::kDefaultAddress};  // the first names this daemon among others
+    bool local = true;  // beside a loopback address, or all addresses, also at a local name for shared memory
     std::string driver = "auto";  // auto, software, or the path of a driver library
     std::string log_level = "info";
     std::string log_file;           // empty: stderr
     std::string runtime_directory;  // empty: supervision::default_runtime_root()
     std::string worker;             // path of gpupool-worker, empty: found beside the daemon
+
+    std::string image_directory;  // empty: default_image_directory(); "off": code images are not kept
+    std::uint64_t image_limit_bytes = std::uint64_t{8} << 30;
+
+    std::optional<std::size_t> stock_workers;  // nothing said: 1 for a GPU, 0 for the software GPU
+    bool stock_contexts = false;               // each of them makes a context, which holds device memory
+
+    bool one_tenant = false;  // all sessions are one user's, whatever their tokens
 
     std::vector<std::string> tokens;  // none: everybody may connect
     std::string token_file;           // more of them, one a line
@@ -32,6 +42,7 @@ struct Config {
     std::size_t max_handshakes = 64;  // connections that have not said who they are
     std::size_t max_hello_bytes = 64u << 10;
     std::uint64_t session_memory_bytes = 0;  // the most that one session may hold; 0: all there is
+    std::size_t max_lanes = 8;               // data connections of a session besides its own
     milliseconds handshake_timeout{10000};
 
     milliseconds daemon_grace{60000};  // how long workers outlive a daemon that is gone
@@ -42,11 +53,18 @@ struct Config {
     milliseconds probe_timeout{60000};
 };
 
+// Addresses that one daemon listens at.
+inline constexpr std::size_t kMaxAddresses = 16;
+
 // Reads a TOML file over `config`. Unknown keys and values of the wrong kind are refused.
 Status read_config_file(const std::string& path, Config& config);
 
 // Reads `config.token_file`, if any, into `config.tokens`.
 Status read_token_file(Config& config);
+
+// Makes the directory of kept code images, or empties the setting: without a place to keep them all else works, so that
+// is a warning.
+void prepare_image_directory(Config& config);
 
 // Sends the log where `config` says.
 Status set_up_log(const Config& config);

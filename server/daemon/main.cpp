@@ -3,17 +3,22 @@
 // Exit codes: 0 after an orderly end, 1 when it cannot serve (the message says why), 2 for a wrong command line.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
+#include <sys/personality.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
+#include <span>
 
+#include "common/hash.h"
 #include "common/log.h"
+#include "common/units.h"
 #include "protocol/transport/endpoint.h"
-#include "protocol/transport/tcp/listener.h"
+#include "protocol/transport/open.h"
 #include "server/daemon/config.h"
 #include "server/daemon/front_door.h"
 #include "server/daemon/supervisor.h"
@@ -25,12 +30,15 @@ namespace {
 
 struct Options {
     std::string config_file;
-    std::string listen;
+    std::vector<std::string> listen;
     std::string driver;
     std::string log_level;
     std::string token_file;
     std::string runtime_directory;
     std::string worker;
+    std::string image_directory;
+    std::string image_limit;
+    std::optional<std::size_t> stock_workers;
     int ready_descriptor = -1;
     int lifeline_descriptor = -1;
     bool check = false;
@@ -41,12 +49,22 @@ void declare(CLI::App& app, Options& options) {
     app.set_version_flag("--version", GPUPOOL_VERSION);
     app.add_option("--config", options.config_file, "Configuration file (TOML), see docs/configuration.md");
     app.add_option("--listen", options.listen,
-                   fmt::format("HOST:PORT to listen at, default {}; port 0: a free one", transport::kDefaultAddress));
+                   fmt::format("HOST:PORT or unix:/PATH to listen at, default {}; port 0: a free one. May be given several "
+                               "times",
+                               transport::kDefaultAddress))
+        ->expected(1, kMaxAddresses)
+        ->take_all();
     app.add_option("--driver", options.driver, "auto (default), software, or the path of a driver library");
     app.add_option("--log-level", options.log_level, "trace, debug, info (default), warn, error or off");
     app.add_option("--token-file", options.token_file, "File of the tokens that clients must show, one a line");
     app.add_option("--runtime-directory", options.runtime_directory, "Where a restarted gpupoold finds its workers");
     app.add_option("--worker", options.worker, "Path of gpupool-worker");
+    app.add_option("--image-directory", options.image_directory,
+                   "Where code images are kept for later sessions, or off");
+    app.add_option("--image-limit", options.image_limit, "How much of them is kept, like 8GiB");
+    app.add_option("--stock", options.stock_workers,
+                   "Workers that wait for a session with the driver initialised, default 1 with a GPU")
+        ->check(CLI::Range(0, 64));
     app.add_option("--ready-fd", options.ready_descriptor,
                    "Descriptor to which the address is written, with a newline, once clients may connect");
     app.add_option("--lifeline-fd", options.lifeline_descriptor,
@@ -64,17 +82,33 @@ Result<Config> make_config(const Options& options) {
             setting = option;
         }
     };
-    override_with(config.listen, options.listen);
+    if (!options.listen.empty()) {
+        config.listen = options.listen;
+    }
     override_with(config.driver, options.driver);
     override_with(config.log_level, options.log_level);
     override_with(config.token_file, options.token_file);
     override_with(config.runtime_directory, options.runtime_directory);
     override_with(config.worker, options.worker);
+    override_with(config.image_directory, options.image_directory);
+    if (options.stock_workers) {
+        config.stock_workers = options.stock_workers;
+    }
+    if (!options.image_limit.empty()) {
+        auto limit = parse_bytes(options.image_limit);
+        if (!limit) {
+            return limit.error().within("--image-limit");
+        }
+        config.image_limit_bytes = *limit;
+    }
     if (config.runtime_directory.empty()) {
         config.runtime_directory = supervision::default_runtime_root();
     }
     if (options.lifeline_descriptor >= 0) {
+        // Started for one program: nobody will come to take the stock, and the token is made up for this one time.
         config.daemon_grace = milliseconds(0);
+        config.stock_workers = config.stock_workers.value_or(0);
+        config.one_tenant = true;
     }
     return config;
 }
@@ -121,8 +155,18 @@ void fill_standard_descriptors() {
     }
 }
 
+// Workers run in the legacy address layout (server/worker/main.cpp says why). They inherit it, which saves each of them
+// from executing itself a second time; nothing changes for this process.
+void use_legacy_layout_for_workers() {
+#if !defined(__SANITIZE_THREAD__)
+    if (const int current = ::personality(0xffffffff); current >= 0) {
+        ::personality(static_cast<unsigned long>(current) | ADDR_COMPAT_LAYOUT);
+    }
+#endif
+}
+
 bool is_loopback(const std::string& address) {
-    return address.starts_with("127.") || address.starts_with("[::1]") || address.starts_with("localhost:");
+    return address.starts_with("unix:") || address.starts_with("127.") || address.starts_with("[::1]") || address.starts_with("localhost:");
 }
 
 Result<DriverFacts> know_driver(const Config& config, const std::string& worker, int cancel_descriptor) {
@@ -167,30 +211,60 @@ void say_ready(int descriptor, const std::string& address) {
 // What has been claimed before a daemon serves, in this order.
 struct Place {
     std::string worker;
-    std::unique_ptr<transport::Listener> listener;
+    std::vector<std::unique_ptr<transport::Listener>> listeners;  // those that were asked for come first
+    std::vector<std::string> addresses;                           // of those
     supervision::RuntimeDirectory directory;
 };
 
+// What the next daemon at the same address calls itself, too.
+std::string runtime_name(const transport::Endpoint& address) {
+    return address.is_path() ? fmt::format("unix-{:016x}", fingerprint(std::as_bytes(std::span(address.path))).low) : fmt::to_string(address.port);
+}
+
+// A local name that cannot be had costs clients on this host some speed and nothing else.
+void listen_locally(Place& place, const transport::Endpoint& address) {
+    auto beside = transport::listen_beside(address);
+    if (!beside) {
+        log::warn("clients on this host get TCP instead of shared memory: {}", beside.error().message);
+    } else if (*beside) {
+        place.listeners.push_back(std::move(*beside));
+    }
+}
+
 Result<Place> claim_place(const Config& config, std::string worker) {
-    const auto endpoint = transport::Endpoint::parse(config.listen, transport::kDefaultPort);
-    if (!endpoint) {
-        return endpoint.error().within("listen");
+    Place place;
+    place.worker = std::move(worker);
+    std::vector<transport::Endpoint> bound;
+    for (const std::string& address : config.listen) {
+        const auto endpoint = transport::Endpoint::parse(address, transport::kDefaultPort);
+        if (!endpoint) {
+            return endpoint.error().within("listen");
+        }
+        auto listener = transport::listen(*endpoint);
+        if (!listener) {
+            Error error = listener.error();
+            error.message += "; is another gpupoold running there? --listen takes another address";
+            return error;
+        }
+        place.addresses.push_back((*listener)->address());
+        place.listeners.push_back(std::move(*listener));
+        auto real = transport::Endpoint::parse(place.addresses.back());
+        if (!real) {
+            return real.error();
+        }
+        bound.push_back(std::move(*real));
     }
-    auto listener = transport::tcp::listen(*endpoint);
-    if (!listener) {
-        Error error = listener.error();
-        error.message += "; is another gpupoold running there? --listen takes another address";
-        return error;
-    }
-    const auto bound = transport::Endpoint::parse((*listener)->address());
-    if (!bound) {
-        return bound.error();
-    }
-    auto directory = supervision::RuntimeDirectory::claim(config.runtime_directory, bound->port);
+    auto directory = supervision::RuntimeDirectory::claim(config.runtime_directory, runtime_name(bound.front()));
     if (!directory) {
         return directory.error();
     }
-    return Place{std::move(worker), std::move(listener).value(), std::move(directory).value()};
+    place.directory = std::move(*directory);
+    if (config.local) {
+        for (const auto& address : bound) {
+            listen_locally(place, address);
+        }
+    }
+    return place;
 }
 
 Result<Departure> serve_at(Place& place, const Config& config, const Options& options, UniqueFd lifeline, int signals) {
@@ -209,13 +283,15 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
     if (!inbox) {
         return inbox.error();
     }
-    const std::string address = place.listener->address();
-    if (config.tokens.empty() && !is_loopback(address)) {
-        log::warn("anybody who reaches {} may use the GPUs: list tokens in the configuration", address);
+    for (const auto& address : place.addresses) {
+        if (config.tokens.empty() && !is_loopback(address)) {
+            log::warn("anybody who reaches {} may use the GPUs: list tokens in the configuration", address);
+        }
     }
-    AdmissionRules rules{config.tokens, driver->table_fingerprint};
+    const std::string addresses = fmt::format("{}", fmt::join(place.addresses, ", "));
+    AdmissionRules rules{config.tokens, driver->table_fingerprint, config.one_tenant};
     SupervisorParts parts{place.worker,
-                          address,
+                          addresses,
                           std::move(driver).value(),
                           std::move(inbox).value(),
                           std::move(supervision_listener).value(),
@@ -223,10 +299,10 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
                           signals,
                           std::move(lifeline)};
     Supervisor supervisor(config, std::move(parts));
-    FrontDoor door(std::move(place.listener), config, std::move(rules), supervisor);
+    FrontDoor door(std::move(place.listeners), config, std::move(rules), supervisor);
     door.open();
-    log::info("listening at {}", address);
-    say_ready(options.ready_descriptor, address);
+    log::info("listening at {}", addresses);
+    say_ready(options.ready_descriptor, place.addresses.front());
     return supervisor.run(door);
 }
 
@@ -250,6 +326,7 @@ Status serve(Config& config, const Options& options, int signals) {
         say_driver(*driver);
         return {};
     }
+    prepare_image_directory(config);
     auto place = claim_place(config, std::move(worker).value());
     if (!place) {
         return place.error();
@@ -276,6 +353,7 @@ int run(int argc, char** argv) {
         return app.exit(error) == 0 ? 0 : 2;
     }
     fill_standard_descriptors();
+    use_legacy_layout_for_workers();
     auto signals = block_signals();
     auto config = make_config(options);
     if (!config) {

@@ -97,13 +97,22 @@ std::vector<std::byte> make_status_message(const ServerFacts& server,
         devices[i].setMemoryUsed(used);
         devices[i].setMemoryTotal(device.memory_total_bytes);
     }
-    auto list = status.initSessions(static_cast<unsigned>(std::min(sessions.size(), kMaxListedSessions)));
-    unsigned next = 0;
+    std::vector<const Session*> taken;
+    std::uint32_t ready = 0;
     for (const auto& [id, session] : sessions) {
-        if (next == list.size()) {
-            break;
+        if (!session->in_stock) {
+            taken.push_back(session.get());
+        } else if (session->ready) {
+            ++ready;
         }
-        describe_session(*session, server.driver.devices, list[next++]);
+    }
+    status.getStock().setWanted(static_cast<std::uint32_t>(server.stock_wanted));
+    status.getStock().setReady(ready);
+    status.getStock().setWithContext(server.stock_contexts);
+    taken.resize(std::min(taken.size(), kMaxListedSessions));
+    auto list = status.initSessions(static_cast<unsigned>(taken.size()));
+    for (unsigned i = 0; i < taken.size(); ++i) {
+        describe_session(*taken[i], server.driver.devices, list[i]);
     }
     const auto words = capnp::messageToFlatArray(message);
     const auto bytes = words.asBytes();

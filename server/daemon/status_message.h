@@ -17,6 +17,8 @@ struct ServerFacts {
     const std::string& address;
     const DriverFacts& driver;
     Clock::duration uptime;
+    std::size_t stock_wanted;
+    bool stock_contexts;
 };
 
 // At most as many sessions as fit into one frame are listed.

@@ -13,7 +13,10 @@
 
 namespace gpupool::daemon {
 
-Supervisor::Supervisor(const Config& config, SupervisorParts parts) : config_(config), parts_(std::move(parts)) {}
+Supervisor::Supervisor(const Config& config, SupervisorParts parts)
+    : config_(config),
+      parts_(std::move(parts)),
+      plan_(config.stock_workers.value_or(parts_.driver.kind == "software" ? 0 : 1)) {}
 
 std::optional<Refusal> Supervisor::reserve_place() {
     std::size_t taken = places_taken_.load();
@@ -45,6 +48,9 @@ Departure Supervisor::run(FrontDoor& door) {
         wait_for_events();
     }
     if (handing_on_) {
+        for (Session* const worker : stock()) {
+            end_stock_worker(*worker, "the next daemon has its own");
+        }
         parts_.inbox->close();
         door.close();
         handle_inbox();  // guests that arrived in the last moment become sessions like the others
@@ -54,6 +60,7 @@ Departure Supervisor::run(FrontDoor& door) {
 }
 
 void Supervisor::wait_for_events() {
+    tend_stock();
     std::vector<pollfd> wanted{{parts_.signals, POLLIN, 0},
                                {parts_.inbox->descriptor(), POLLIN, 0},
                                {parts_.lifeline.get(), POLLIN, 0},
@@ -111,7 +118,7 @@ void Supervisor::handle_signals() {
         if (signal.ssi_signo == SIGCHLD) {
             reap_children();
         } else if (signal.ssi_signo == SIGUSR1) {
-            log::info("handing {} sessions on to the next daemon", sessions_.size());
+            log::info("handing {} sessions on to the next daemon", session_count());
             handing_on_ = true;
         } else if (stopping_) {
             log::warn("told to stop again: killing {} workers", sessions_.size());
@@ -130,7 +137,7 @@ void Supervisor::begin_stop(const std::string& reason) {
     }
     stopping_ = true;
     stop_reason_ = reason;
-    log::info("stopping: {}; {} sessions", reason, sessions_.size());
+    log::info("stopping: {}; {} sessions", reason, session_count());
     // First, so that nobody behind the door waits for an answer of ours while we wait for them.
     parts_.inbox->close();
     door_->close();
@@ -140,7 +147,13 @@ void Supervisor::begin_stop(const std::string& reason) {
     for (auto& introduction : introductions_) {
         introduction.deadline = std::min(introduction.deadline, Clock::now() + std::chrono::seconds(1));
     }
+    for (Session* const worker : stock()) {
+        end_stock_worker(*worker, "the server is stopping");
+    }
     for (const auto& [id, session] : sessions_) {
+        if (session->in_stock) {
+            continue;
+        }
         session->send_stop(reason);
         session->kill_by(Clock::now() + config_.stop_timeout, "it did not end when the server stopped");
     }
@@ -153,6 +166,8 @@ void Supervisor::handle_inbox() {
     for (auto& arrival : arrivals) {
         if (stopping_) {
             send_off(arrival, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
+        } else if (arrival.guest.purpose == Purpose::lane) {
+            admit_lane(arrival);
         } else if (const auto started = start_session(arrival); !started) {
             log::error("{}: no session: {}", arrival.connection->peer(), started.error().message);
             send_off(arrival, {schema::Refused::Reason::INTERNAL,
@@ -167,10 +182,72 @@ void Supervisor::handle_inbox() {
 void Supervisor::send_off(Arrival& arrival, const Refusal& refusal) {
     send_refused(*arrival.connection, refusal);
     arrival.connection->shutdown();
-    --places_taken_;
+    if (arrival.guest.purpose == Purpose::session) {
+        --places_taken_;
+    }
+}
+
+// The same words for a session that is not there and for a wrong token: a stranger learns nothing of either.
+void Supervisor::admit_lane(Arrival& arrival) {
+    const LaneClaim& claim = arrival.guest.lane;
+    const auto found = sessions_.find(claim.session_id);
+    const bool known = found != sessions_.end();
+    const bool matches = secret_matches(claim.session_token, known ? found->second->report.session_token : "none");
+    if (!known || !matches) {
+        log::warn("{}: refused, it shows no session's token for a data connection", arrival.connection->peer());
+        send_off(arrival, {schema::Refused::Reason::CREDENTIALS, "there is no session of that name and token"});
+        return;
+    }
+    if (const auto refusal = found->second->hand_lane(claim, arrival.connection->descriptors())) {
+        log::warn("session {}: {}: {}", claim.session_id, arrival.connection->peer(), refusal->message);
+        send_off(arrival, *refusal);
+    }
+}
+
+Status Supervisor::describe_session(Session& session, const Arrival& arrival) const {
+    auto& report = session.report;
+    report.state = "starting";
+    report.peer = arrival.connection->peer();
+    report.client = arrival.guest.client;
+    report.memory_quota_bytes = arrival.guest.memory_bytes;
+    if (const auto most = config_.session_memory_bytes; most != 0) {
+        auto& quota = report.memory_quota_bytes;
+        quota = quota == 0 ? most : std::min(quota, most);
+    }
+    report.max_lanes = config_.max_lanes;
+    const auto token = make_session_token();
+    if (!token) {
+        return token.error();
+    }
+    report.session_token.assign(token->begin(), token->end());
+    report.started_unix_ms =
+        std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    return {};
+}
+
+bool Supervisor::hand_over(Session& session, Arrival& arrival) {
+    Status assigned = describe_session(session, arrival);
+    assigned = assigned ? assign(session, arrival) : assigned;
+    if (!assigned) {
+        log::warn("worker {} of the stock cannot be given a session: {}", session.process, assigned.error().message);
+        end_stock_worker(session, "it does not listen");
+        return false;
+    }
+    session.in_stock = false;
+    session.last_heard = Clock::now();
+    session.connection = std::move(arrival.connection);
+    return true;
 }
 
 Status Supervisor::start_session(Arrival& arrival) {
+    const DriverEnvironment environment = environment_of(arrival.guest, parts_.driver.version);
+    plan_.note_session(environment);
+    if (Session* const waiting = find_in_stock(environment); waiting != nullptr && hand_over(*waiting, arrival)) {
+        const auto& report = waiting->report;
+        log::info("session {}: {} ({} on {}), worker {} of the stock", report.session_id, report.peer,
+                  report.client.process_name, report.client.hostname, waiting->process);
+        return {};
+    }
     auto id = make_session_id();
     if (!id) {
         return id.error();
@@ -181,16 +258,7 @@ Status Supervisor::start_session(Arrival& arrival) {
     auto session = std::make_unique<Session>();
     session->link = supervision::MessageSocket(std::move(ours));
     session->report.session_id = *id;
-    session->report.state = "starting";
-    session->report.peer = arrival.connection->peer();
-    session->report.client = arrival.guest.client;
-    session->report.memory_quota_bytes = arrival.guest.memory_bytes;
-    if (const auto most = config_.session_memory_bytes; most != 0) {
-        auto& quota = session->report.memory_quota_bytes;
-        quota = quota == 0 ? most : std::min(quota, most);
-    }
-    session->report.started_unix_ms =
-        std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    GPUPOOL_TRY(describe_session(*session, arrival));
 
     // The Assignment lies in the socket before the worker exists: whenever the daemon dies, a worker that comes to life
     // finds either all of it or the end of the stream.
@@ -212,14 +280,12 @@ Status Supervisor::start_session(Arrival& arrival) {
 }
 
 Status Supervisor::assign(Session& session, const Arrival& arrival) {
-    const auto token = make_session_token();
-    if (!token) {
-        return token.error();
-    }
     capnp::MallocMessageBuilder message;
     auto assignment = message.initRoot<schema::ToWorker>().initAssignment();
     assignment.setSessionId(session.report.session_id.c_str());
-    assignment.setSessionToken(capnp::Data::Reader(token->data(), token->size()));
+    const std::string& token = session.report.session_token;
+    assignment.setSessionToken({reinterpret_cast<const kj::byte*>(token.data()), token.size()});
+    assignment.setMaxLanes(static_cast<std::uint32_t>(session.report.max_lanes));
     copy_hello(arrival.guest, assignment.initHello());  // was copied once at the door, so it can be read
     assignment.setPeer(session.report.peer.c_str());
     assignment.setDriverPath(parts_.driver.path.c_str());
@@ -227,11 +293,16 @@ Status Supervisor::assign(Session& session, const Arrival& arrival) {
     assignment.setDaemonGraceMilliseconds(static_cast<std::uint32_t>(config_.daemon_grace.count()));
     assignment.setMemoryQuotaBytes(session.report.memory_quota_bytes);
     assignment.setLogLevel(config_.log_level.c_str());
-    return session.link.send(message, arrival.connection->native_handle());
+    auto images = assignment.initImages();
+    images.setDirectory(config_.image_directory.c_str());
+    images.setTenant(arrival.guest.tenant.c_str());
+    images.setLimitBytes(config_.image_limit_bytes);
+    return session.link.send(message, arrival.connection->descriptors());
 }
 
 std::vector<std::byte> Supervisor::status_message() const {
-    return make_status_message({parts_.address, parts_.driver, Clock::now() - started_}, sessions_);
+    return make_status_message(
+        {parts_.address, parts_.driver, Clock::now() - started_, plan_.size(), config_.stock_contexts}, sessions_);
 }
 
 }  // namespace gpupool::daemon

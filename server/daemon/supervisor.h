@@ -7,6 +7,8 @@
 //   it is silent                      killed after Config::worker_silence_timeout (start_timeout before its first word)
 //   its socket is closed              killed shortly after: nobody could tell it anything any more
 //   the daemon stops                  told to, killed after Config::stop_timeout
+//   it waits in the stock             killed when it is not wanted any more, and when the daemon stops or is replaced;
+//                                     with a daemon that is gone it dies at once, by the kernel's hand
 //   the daemon is gone                it waits for the next daemon for Config::daemon_grace, then ends itself
 //
 // Ownership: owns sessions and the runtime directory's socket. Threads: run() by one; the House methods by any.
@@ -72,8 +74,19 @@ class Supervisor final : public House {
     void handle_inbox();
 
     Status start_session(Arrival& arrival);
+    // Gives the session to a worker of the stock; false when that one cannot have it.
+    bool hand_over(Session& session, Arrival& arrival);
+    Status describe_session(Session& session, const Arrival& arrival) const;
+    void admit_lane(Arrival& arrival);
     void send_off(Arrival& arrival, const Refusal& refusal);
     Status assign(Session& session, const Arrival& arrival);
+
+    std::vector<Session*> stock() const;
+    std::size_t session_count() const;
+    void tend_stock();
+    Status start_stock_worker(const DriverEnvironment& environment);
+    Session* find_in_stock(const DriverEnvironment& environment) const;
+    static void end_stock_worker(Session& worker, const char* why);
 
     void accept_introductions();
     void handle_introduction(Introduction& introduction);
@@ -93,7 +106,8 @@ class Supervisor final : public House {
     const Config& config_;
     SupervisorParts parts_;
     const Clock::time_point started_ = Clock::now();
-    std::map<std::string, std::unique_ptr<Session>> sessions_;
+    std::map<std::string, std::unique_ptr<Session>> sessions_;  // and the stock
+    StockPlan plan_;
     std::list<Introduction> introductions_;
     FrontDoor* door_ = nullptr;
     bool stopping_ = false;

@@ -118,6 +118,11 @@ void Supervisor::handle_link(Session& session) {
 
 void Supervisor::take_report(Session& session, WorkerReport report) {
     session.last_heard = Clock::now();
+    if (session.in_stock) {
+        session.ready = true;  // the one thing that it has to say
+        plan_.note_ready();
+        return;
+    }
     if (!session.reported) {
         session.reported = true;
         session.connection.reset();  // the worker's alone from here on
@@ -173,6 +178,14 @@ void Supervisor::end_session(const std::string& id, const std::string& how) {
         return;
     }
     Session& session = *found->second;
+    if (session.in_stock) {
+        if (!session.unwanted) {
+            log::warn("worker {} of the stock is gone ({})", session.process, how);
+            plan_.note_failure(session.environment, session.ready);
+        }
+        sessions_.erase(found);
+        return;
+    }
     log::info("session {}: worker {} is gone ({})", id, session.process, how);
     if (session.connection) {
         send_refused(*session.connection,
@@ -185,6 +198,9 @@ void Supervisor::end_session(const std::string& id, const std::string& how) {
 }
 
 Clock::time_point Supervisor::deadline_of(const Session& session) const {
+    if (session.in_stock && session.ready) {
+        return session.kill_at;
+    }
     const auto silence = session.reported ? config_.worker_silence_timeout : config_.worker_start_timeout;
     return std::min(session.kill_at, session.last_heard + silence);
 }
@@ -212,6 +228,9 @@ int Supervisor::poll_timeout_ms() const {
     }
     for (const auto& introduction : introductions_) {
         next = std::min(next, introduction.deadline);
+    }
+    if (const auto start = plan_.start_after(); start > Clock::now()) {
+        next = std::min(next, start);
     }
     const auto left = std::chrono::ceil<milliseconds>(next - Clock::now()).count();
     return static_cast<int>(std::clamp<std::int64_t>(left, 0, kMaxPoll_ms));

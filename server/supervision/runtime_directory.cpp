@@ -21,31 +21,6 @@ namespace {
 constexpr int kBacklog = 1024;  // every worker of a host may come at once
 constexpr std::chrono::milliseconds kLockPatience{2000};
 
-Status make_private_directory(const std::string& path) {
-    if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-        return system_error(fmt::format("cannot make the runtime directory {}", path), errno);
-    }
-    struct stat facts {};
-    if (::lstat(path.c_str(), &facts) != 0) {
-        return system_error(fmt::format("cannot look at the runtime directory {}", path), errno);
-    }
-    if (!S_ISDIR(facts.st_mode)) {
-        return Error{ErrorCode::refused,
-                     fmt::format("{} is no directory: remove it, or set another runtime_directory", path)};
-    }
-    if (facts.st_uid != ::geteuid()) {
-        return Error{ErrorCode::refused,
-                     fmt::format("the runtime directory {} belongs to user {}, not to us ({}): set another "
-                                 "runtime_directory",
-                                 path, facts.st_uid, ::geteuid())};
-    }
-    // A directory of ours that others may enter (systemd makes them 0755): closed before anything is put into it.
-    if ((facts.st_mode & 0077) != 0 && ::chmod(path.c_str(), 0700) != 0) {
-        return system_error(fmt::format("cannot make {} private", path), errno);
-    }
-    return {};
-}
-
 Result<sockaddr_un> address_of(const std::string& path) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -92,6 +67,28 @@ Result<UniqueFd> lock_file(const std::string& directory) {
 
 }  // namespace
 
+Status make_private_directory(const std::string& path) {
+    if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+        return system_error(fmt::format("cannot make the directory {}", path), errno);
+    }
+    struct stat facts {};
+    if (::lstat(path.c_str(), &facts) != 0) {
+        return system_error(fmt::format("cannot look at {}", path), errno);
+    }
+    if (!S_ISDIR(facts.st_mode)) {
+        return Error{ErrorCode::refused, fmt::format("{} is no directory: remove it, or set another one", path)};
+    }
+    if (facts.st_uid != ::geteuid()) {
+        return Error{ErrorCode::refused, fmt::format("{} belongs to user {}, not to us ({}): set another directory", path,
+                                                     facts.st_uid, ::geteuid())};
+    }
+    // A directory of ours that others may enter (systemd makes them 0755): closed before anything is put into it.
+    if ((facts.st_mode & 0077) != 0 && ::chmod(path.c_str(), 0700) != 0) {
+        return system_error(fmt::format("cannot make {} private", path), errno);
+    }
+    return {};
+}
+
 std::string default_runtime_root() {
     const char* runtime = std::getenv("XDG_RUNTIME_DIR");
     if (runtime != nullptr && runtime[0] == '/') {
@@ -103,11 +100,14 @@ std::string default_runtime_root() {
     return fmt::format("/tmp/gpupool-{}", ::geteuid());
 }
 
-Result<RuntimeDirectory> RuntimeDirectory::claim(const std::string& root, std::uint16_t port) {
-    GPUPOOL_TRY(make_private_directory(root));
+Result<RuntimeDirectory> RuntimeDirectory::claim(const std::string& root, const std::string& name) {
     RuntimeDirectory directory;
-    directory.path_ = fmt::format("{}/{}", root, port);
-    GPUPOOL_TRY(make_private_directory(directory.path_));
+    directory.path_ = fmt::format("{}/{}", root, name);
+    for (const std::string& path : {root, directory.path_}) {
+        if (const Status made = make_private_directory(path); !made) {
+            return made.error().within("runtime_directory");
+        }
+    }
     if (const auto fits = address_of(directory.supervision_path()); !fits) {
         return fits.error();
     }

@@ -22,8 +22,12 @@ namespace {
 constexpr int kExitEndedByForce = 70;
 
 milliseconds until(std::chrono::steady_clock::time_point when) {
-    const auto left = std::chrono::ceil<milliseconds>(when - std::chrono::steady_clock::now());
-    return std::clamp(left, milliseconds(0), milliseconds(60000));
+    constexpr milliseconds kLongest(60000);
+    const auto now = std::chrono::steady_clock::now();
+    if (when - kLongest > now) {
+        return kLongest;
+    }
+    return std::max(milliseconds(0), std::chrono::ceil<milliseconds>(when - now));
 }
 
 }  // namespace
@@ -42,7 +46,7 @@ Result<std::unique_ptr<WorkerLink>> WorkerLink::open(int supervision_descriptor,
     if (link->wake_.get() < 0) {
         return system_error("eventfd", errno);
     }
-    GPUPOOL_TRY(link->receive_assignment());
+    GPUPOOL_TRY(link->receive_orders());
     return link;
 }
 
@@ -62,17 +66,14 @@ WorkerLink::~WorkerLink() {
     }
 }
 
-Status WorkerLink::receive_assignment() {
-    const auto deadline = Clock::now() + limits_.assignment_patience;
-    while (true) {
+Result<Message> WorkerLink::receive_first(Clock::time_point deadline) {
+    while (early_messages_.empty()) {
         auto messages = socket_.receive();
         if (!messages) {
             return messages.error().within("no session was assigned");
         }
-        if (!messages->empty()) {
-            assignment_message_ = std::move(messages->front());
-            messages->erase(messages->begin());
-            early_messages_ = std::move(*messages);
+        early_messages_ = std::move(*messages);
+        if (!early_messages_.empty()) {
             break;
         }
         if (Clock::now() >= deadline) {
@@ -81,12 +82,61 @@ Status WorkerLink::receive_assignment() {
         pollfd wanted{socket_.descriptor(), POLLIN, 0};
         ::poll(&wanted, 1, static_cast<int>(until(deadline).count()));
     }
+    Message first = std::move(early_messages_.front());
+    early_messages_.erase(early_messages_.begin());
+    return first;
+}
+
+Status WorkerLink::receive_orders() {
+    auto first = receive_first(Clock::now() + limits_.assignment_patience);
+    if (!first) {
+        return first.error();
+    }
+    try {
+        preparation_message_ = std::move(*first);
+        preparation_reader_ = std::make_unique<capnp::FlatArrayMessageReader>(preparation_message_.words,
+                                                                              bounded_reader(kMaxMessageBytes));
+        const auto message = preparation_reader_->getRoot<schema::ToWorker>();
+        if (message.isPrepare()) {
+            preparation_ = message.getPrepare();
+            preparation_->getEnvironment();
+            return {};
+        }
+    } catch (const kj::Exception& exception) {
+        return Error{ErrorCode::invalid_input,
+                     fmt::format("the daemon's first word cannot be read: {}", exception.getDescription().cStr())};
+    }
+    preparation_reader_.reset();
+    return take_assignment(std::move(preparation_message_));
+}
+
+Status WorkerLink::await_assignment() {
+    capnp::MallocMessageBuilder message;
+    auto report = message.initRoot<schema::Report>();
+    report.setSessionId(preparation_->getSessionId());
+    report.setWorkerProcessId(static_cast<std::uint32_t>(::getpid()));
+    report.setState("stock");
+    GPUPOOL_TRY(socket_.send(message));
+    auto received = receive_first(Clock::time_point::max());
+    if (!received) {
+        return received.error();
+    }
+    started_unix_ms_ =
+        std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    return take_assignment(std::move(*received));
+}
+
+Status WorkerLink::take_assignment(Message received) {
+    assignment_message_ = std::move(received);
     try {
         assignment_reader_ = std::make_unique<capnp::FlatArrayMessageReader>(assignment_message_.words,
                                                                              bounded_reader(kMaxMessageBytes));
         const auto message = assignment_reader_->getRoot<schema::ToWorker>();
         if (message.isStop()) {
             return Error{ErrorCode::closed, fmt::format("told to stop: {}", message.getStop().cStr())};
+        }
+        if (!message.isAssignment()) {
+            return Error{ErrorCode::invalid_input, "the daemon sent something else than an Assignment"};
         }
         assignment_ = message.getAssignment();
         assignment_.getSessionId();
@@ -96,8 +146,8 @@ Status WorkerLink::receive_assignment() {
         return Error{ErrorCode::invalid_input,
                      fmt::format("the daemon's Assignment cannot be read: {}", exception.getDescription().cStr())};
     }
-    connection_ = std::move(assignment_message_.descriptor);
-    if (connection_.get() < 0) {
+    connection_ = std::exchange(assignment_message_.descriptors, {});
+    if (connection_.empty()) {
         return Error{ErrorCode::invalid_input, "the daemon's Assignment came without the client's connection"};
     }
     return {};
@@ -228,7 +278,7 @@ void WorkerLink::wait(int timeout_ms) {
 }
 
 void WorkerLink::read_messages() {
-    const auto messages = socket_.receive();
+    auto messages = socket_.receive();
     if (!messages) {
         lose_daemon(messages.error().message);
         return;
@@ -236,15 +286,19 @@ void WorkerLink::read_messages() {
     handle_messages(*messages);
 }
 
-void WorkerLink::handle_messages(const std::vector<Message>& messages) {
-    for (const auto& message : messages) {
+void WorkerLink::handle_messages(std::vector<Message>& messages) {
+    for (auto& message : messages) {
         try {
             capnp::FlatArrayMessageReader reader(message.words, bounded_reader(message.bytes()));
             const auto content = reader.getRoot<schema::ToWorker>();
             if (content.isStop()) {
                 stop(content.getStop().cStr());
+            } else if (content.isLane()) {
+                if (handlers_.lane && !message.descriptors.empty()) {
+                    handlers_.lane(content.getLane().getIndex(), std::move(message.descriptors));
+                }
             } else {
-                log::warn("the daemon sent a second assignment: ignored");
+                log::warn("the daemon sent orders for a second session: ignored");
             }
         } catch (const kj::Exception& exception) {
             lose_daemon(fmt::format("it sent what cannot be read: {}", exception.getDescription().cStr()));
@@ -269,6 +323,8 @@ void WorkerLink::send_report() {
     report.setPeer(assignment_.getPeer());
     report.setClient(assignment_.getHello().getClient());
     report.setMemoryQuotaBytes(assignment_.getMemoryQuotaBytes());
+    report.setSessionToken(assignment_.getSessionToken());
+    report.setMaxLanes(assignment_.getMaxLanes());
     {
         const std::lock_guard lock(mutex_);
         report.setState(state_);

@@ -1,7 +1,8 @@
 // The worker's end of its daemon's supervision: how a worker gets its session, tells how it is, and knows when to end.
 //
 // Life: `open()` takes the descriptor that the daemon left at exec (`--supervision-fd N`) and waits for the Assignment
-// with the client's connection. `start()` begins a thread that reports at once, whenever something changed, and at
+// with the client's connection. Before it may come a Preparation: then the worker is one for the stock, and waits for the
+// Assignment with `await_assignment()` once it is prepared, for as long as the daemon lives. `start()` begins a thread that reports at once, whenever something changed, and at
 // least once a second. When the daemon goes away the thread looks for the next one at the Assignment's supervision
 // path, for the grace that the Assignment names, and introduces itself again; after the grace the worker must end.
 //
@@ -21,8 +22,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/result.h"
@@ -46,6 +49,9 @@ struct WorkerHandlers {
     // The client's end of the connection given to watch_client() is closed: no more will come. Called once. It comes
     // as soon as the operating system knows, even while nobody reads the connection.
     std::function<void()> client_gone;
+
+    // One more connection of the client has come, for bulk data alone.
+    std::function<void(std::size_t index, std::vector<UniqueFd> connection)> lane;
 };
 
 class WorkerLink {
@@ -55,11 +61,17 @@ class WorkerLink {
     WorkerLink(const WorkerLink&) = delete;
     WorkerLink& operator=(const WorkerLink&) = delete;
 
+    // What a worker for the stock is to do first; nothing for one that has a session. Valid as long as the link lives.
+    [[nodiscard]] const std::optional<schema::Preparation::Reader>& preparation() const { return preparation_; }
+    // Says that it is done; returns with the session.
+    Status await_assignment();
+
     // Valid as long as the link lives. Its fields were checked to be readable.
     [[nodiscard]] schema::Assignment::Reader assignment() const { return assignment_; }
 
-    // The client's connection, once; every call after it gives an empty one.
-    [[nodiscard]] UniqueFd take_connection() { return std::move(connection_); }
+    // What the client's connection consists of (Connection::descriptors(), for transport::adopt()), once; every call
+    // after it gives nothing.
+    [[nodiscard]] std::vector<UniqueFd> take_connection() { return std::exchange(connection_, {}); }
 
     void start(WorkerHandlers handlers);
 
@@ -77,13 +89,15 @@ class WorkerLink {
 
   private:
     WorkerLink(MessageSocket socket, WorkerLimits limits);
-    Status receive_assignment();
+    Status receive_orders();
+    Result<Message> receive_first(std::chrono::steady_clock::time_point deadline);
+    Status take_assignment(Message received);
 
     void run();
     int poll_timeout_ms() const;
     void wait(int timeout_ms);
     void read_messages();
-    void handle_messages(const std::vector<Message>& messages);
+    void handle_messages(std::vector<Message>& messages);
     void handle_client();
     void send_report();
     void lose_daemon(const std::string& why);
@@ -95,10 +109,13 @@ class WorkerLink {
     using Clock = std::chrono::steady_clock;
 
     const WorkerLimits limits_;
+    Message preparation_message_;
+    std::unique_ptr<capnp::FlatArrayMessageReader> preparation_reader_;
+    std::optional<schema::Preparation::Reader> preparation_;
     Message assignment_message_;
     std::unique_ptr<capnp::FlatArrayMessageReader> assignment_reader_;
     schema::Assignment::Reader assignment_;
-    UniqueFd connection_;
+    std::vector<UniqueFd> connection_;
     WorkerHandlers handlers_;
     UniqueFd wake_;  // eventfd
     std::int64_t started_unix_ms_ = 0;

@@ -23,4 +23,19 @@ void MemoryAccount::release(CUdevice device, std::uint64_t bytes) {
     }
 }
 
+void share_slabs(const driver::Api& api, DeviceMemory& memory, CUdevice owner, CUdevice reader, bool may) {
+    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, reader},
+                                 may ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE};
+    for (const auto& [address, slab] : memory.slabs) {
+        if (slab.device == owner) {
+            driver::call(api.cuMemSetAccess, address, slab.bytes, &access, std::size_t{1});
+        }
+    }
+    if (may) {
+        memory.peers.insert({reader, owner});
+    } else {
+        memory.peers.erase({reader, owner});
+    }
+}
+
 }  // namespace gpupool::worker

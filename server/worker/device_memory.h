@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/calls/cuda_api.h"
+#include "server/driver/api.h"
 
 namespace gpupool::worker {
 
@@ -42,5 +42,8 @@ struct DeviceMemory {
     std::map<std::uint64_t, Allocation> allocations;       // of cuMemCreate, by handle
     std::map<std::uint64_t, Allocation> pool_allocations;  // stream-ordered, by address
 };
+
+// `reader` may reach the session's memory on `owner` from now on, or no more.
+void share_slabs(const driver::Api& api, DeviceMemory& memory, CUdevice owner, CUdevice reader, bool may);
 
 }  // namespace gpupool::worker

@@ -17,15 +17,14 @@
 #include <cstring>
 #include <optional>
 
-#include "common/driver_environment.h"
 #include "common/log.h"
 #include "common/visible_devices.h"
 #include "protocol/codec/layout.h"
 #include "protocol/schema/session.capnp.h"
-#include "protocol/transport/tcp/connection.h"
+#include "protocol/transport/open.h"
 #include "protocol/wire/handshake_io.h"
-#include "server/driver/library.h"
 #include "server/supervision/worker_link.h"
+#include "server/worker/prepared.h"
 #include "server/worker/probe.h"
 #include "server/worker/welcome.h"
 #include "server/worker/worker.h"
@@ -49,29 +48,6 @@ void refuse(transport::Connection& connection, const std::string& why) {
     (void)send_message(connection, wire::FrameType::refused, message);
 }
 
-// What the driver reads from the environment is the client's to say, within these names.
-void take_environment(schema::SessionRequest::Reader request) {
-    const auto variable = [](const char* name) {
-        const char* const value = std::getenv(name);
-        return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-    };
-    const std::optional<std::string> operators_devices = variable("CUDA_VISIBLE_DEVICES");
-    for (const char* name : kDriverVariables) {
-        unsetenv(name);
-    }
-    // Launches must never block the dispatcher: the client waits by itself when this is asked of it.
-    unsetenv("CUDA_LAUNCH_BLOCKING");
-    for (const auto entry : request.getEnvironment()) {
-        if (const std::string name = entry.getName(); is_driver_variable(name)) {
-            setenv(name.c_str(), entry.getValue().cStr(), 1);
-        }
-    }
-    // What the server's operator hides stays hidden.
-    if (const auto devices = visible_among(operators_devices, variable("CUDA_VISIBLE_DEVICES"))) {
-        setenv("CUDA_VISIBLE_DEVICES", devices->c_str(), 1);
-    }
-}
-
 // How the daemon, which sees all of the server's devices, knows those of this session.
 std::vector<std::string> uuids_of(schema::Welcome::Reader welcome) {
     std::vector<std::string> texts;
@@ -84,6 +60,19 @@ std::vector<std::string> uuids_of(schema::Welcome::Reader welcome) {
     return texts;
 }
 
+// Null where none are kept.
+std::unique_ptr<ImageStore> open_image_store(schema::Assignment::Images::Reader images) {
+    if (images.getDirectory().size() == 0) {
+        return nullptr;
+    }
+    auto store = ImageStore::open(images.getDirectory(), images.getTenant(), images.getLimitBytes());
+    if (!store) {
+        log::warn("code images are not kept: {}", store.error().message);
+        return nullptr;
+    }
+    return std::move(*store);
+}
+
 // The driver's and our threads may be in the middle of anything: no destructors, and nobody's stack is left.
 [[noreturn]] void end_process(int code) {
     std::fflush(nullptr);
@@ -91,61 +80,45 @@ std::vector<std::string> uuids_of(schema::Welcome::Reader welcome) {
 }
 
 // Returns only where no session came about.
-int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> connection) {
+int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> connection,
+          Result<std::unique_ptr<Prepared>> prepared) {
     const schema::Assignment::Reader assignment = link.assignment();
     const auto request = assignment.getHello().getPurpose().getSession();
-    take_environment(request);
-    // Never taken down, like the worker below: the driver may print while the process ends.
-    auto& output = *new DeviceOutput;
-    auto& errors = *new DeviceOutput;
-    Status captured = output.capture(STDOUT_FILENO);
-    captured = captured ? errors.capture(STDERR_FILENO) : captured;
-    if (!captured) {
-        log::warn("what kernels print cannot be forwarded: {}", captured.error().message);
-    }
-    const Result<driver::Library> library = driver::load(assignment.getDriverPath());
-    if (!library) {
-        refuse(*connection, "the server cannot load its driver: " + library.error().message);
+    if (!prepared) {
+        refuse(*connection, prepared.error().message);
         return 1;
     }
-    if (const CUresult result = driver::call(library->api.cuInit, 0u);
-        result != CUDA_SUCCESS && result != CUDA_ERROR_NO_DEVICE) {
-        refuse(*connection, "the server's driver does not start: cuInit gives error " + std::to_string(result));
-        return 1;
-    }
-    int visible = 0;
-    if (driver::call(library->api.cuDeviceGetCount, &visible) != CUDA_SUCCESS || visible == 0) {
-        const char* const chosen = std::getenv("CUDA_VISIBLE_DEVICES");
-        refuse(*connection, chosen == nullptr
-                                ? std::string("the server has no GPU")
-                                : "CUDA_VISIBLE_DEVICES shows none of the server's GPUs (the driver was given '" +
-                                      std::string(chosen) + "')");
-        return 1;
-    }
+    // Never taken down: threads of the driver may use it while the process ends.
+    Prepared& ready = *prepared->release();
+    const driver::Library* const library = &ready.library;
     const Result<Window> window = reserve_window(library->api, request.getAddressWindows());
     if (!window) {
         refuse(*connection, window.error().message);
         return 1;
     }
-    capnp::MallocMessageBuilder message;
-    auto welcome = message.initRoot<schema::Welcome>();
+    auto welcome = ready.welcome.getRoot<schema::Welcome>();
     welcome.setProtocolVersion(schema::PROTOCOL_VERSION);
     welcome.setTableFingerprint(codec::table_fingerprint());
     welcome.setSessionId(assignment.getSessionId());
     welcome.setSessionToken(assignment.getSessionToken());
+    welcome.setMaxLanes(assignment.getMaxLanes());
     welcome.setServerVersion(GPUPOOL_VERSION);
     welcome.initGrantedQuota().setMemoryBytes(assignment.getMemoryQuotaBytes());
     welcome.initWindow().setBase(window->base);
     welcome.getWindow().setBytes(window->bytes);
-    describe_driver(*library, welcome);
     const int devices = static_cast<int>(welcome.getDevices().size());
+
+    const std::unique_ptr<ImageStore> image_store = open_image_store(assignment.getImages());
 
     Worker::Options options;
     options.memory_quota_bytes = assignment.getMemoryQuotaBytes();
     options.window_base = window->base;
     options.window_bytes = window->bytes;
-    options.output = &output;
-    options.errors = &errors;
+    options.output = &ready.output;
+    options.errors = &ready.errors;
+    options.image_store = image_store.get();
+    options.max_lanes = assignment.getMaxLanes();
+    options.prepared_context = ready.context;
     options.memory_changed = [&link](std::vector<std::uint64_t> used) { link.set_memory_used(std::move(used)); };
     // Even where the dispatcher waits in a driver call that never returns.
     options.ending = [&link] { link.end_within(kEndPatience); };
@@ -154,19 +127,62 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     supervision::WorkerHandlers handlers;
     handlers.stop = [&worker](const std::string& reason) { worker.stop(reason); };
     handlers.client_gone = [&worker] { worker.stop("the client went away"); };
+    handlers.lane = [&worker](std::size_t index, std::vector<UniqueFd> connection_parts) {
+        auto lane = transport::adopt(std::move(connection_parts));
+        if (!lane) {
+            log::warn("data connection {} cannot be taken over: {}", index, lane.error().message);
+            return;
+        }
+        worker.add_lane(index, std::move(*lane));
+    };
     link.set_devices(uuids_of(welcome.asReader()));
     if (const Status watched = link.watch_client(connection->native_handle()); !watched) {
         log::warn("cannot watch the client's connection: {}", watched.error().message);
     }
     link.start(std::move(handlers));
-    if (const Status sent = send_message(*connection, wire::FrameType::welcome, message); !sent) {
+    if (const Status sent = send_message(*connection, wire::FrameType::welcome, ready.welcome); !sent) {
         end_process(1);
     }
     link.set_state("running");
     const Error cause = worker.run(std::move(connection));
     log::info("session {} ended: {}", assignment.getSessionId().cStr(), cause.message);
     link.end_within(kEndPatience);
+    if (image_store != nullptr) {
+        image_store->finish(kEndPatience / 2);
+    }
     end_process(0);
+}
+
+void set_log_level(capnp::Text::Reader text) {
+    if (const auto level = log::parse_level(text.cStr())) {
+        // Standard error becomes the driver's, whose words are for the client.
+        if (const Status kept = log::to_present_stderr(*level); !kept) {
+            log::to_stderr(*level);
+        }
+    }
+}
+
+// A worker of the stock: prepared before it has a session, and gone with the daemon until it has one, even where it
+// hangs in the driver.
+Result<std::unique_ptr<Prepared>> prepare_for_stock(supervision::WorkerLink& link) {
+    const auto preparation = *link.preparation();
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != static_cast<pid_t>(preparation.getDaemonProcessId())) {
+        return Error{ErrorCode::closed, "the daemon is gone"};
+    }
+    set_log_level(preparation.getLogLevel());
+    auto prepared = prepare(preparation.getDriverPath(), preparation.getEnvironment());
+    if (!prepared) {
+        log::error("a worker for the stock cannot be prepared: {}", prepared.error().message);
+        return prepared.error();
+    }
+    if (preparation.getContext()) {
+        prepare_context(**prepared);
+    }
+    GPUPOOL_TRY(link.await_assignment());
+    // A daemon that dies right now takes its last session along, as one does whose message was not sent yet.
+    prctl(PR_SET_PDEATHSIG, 0);
+    return prepared;
 }
 
 int serve_supervised(int descriptor) {
@@ -175,19 +191,26 @@ int serve_supervised(int descriptor) {
         std::fprintf(stderr, "gpupool-worker: %s\n", link.error().message.c_str());
         return 1;
     }
-    if (const auto level = log::parse_level((*link)->assignment().getLogLevel().cStr())) {
-        // Standard error becomes the driver's, whose words are for the client.
-        if (const Status kept = log::to_present_stderr(*level); !kept) {
-            log::to_stderr(*level);
+    Result<std::unique_ptr<Prepared>> prepared = Error{ErrorCode::internal, "not prepared"};
+    if ((*link)->preparation()) {
+        prepared = prepare_for_stock(**link);
+        if (!prepared) {
+            return 1;  // nobody waits for it
         }
+    } else {
+        set_log_level((*link)->assignment().getLogLevel());
     }
-    UniqueFd client = (*link)->take_connection();
-    auto connection = transport::tcp::adopt(client.release());
+    auto connection = transport::adopt((*link)->take_connection());
     if (!connection) {
         log::error("the client's connection cannot be taken over: {}", connection.error().message);
         return 1;
     }
-    return serve(**link, std::move(*connection));
+    if (!(*link)->preparation()) {
+        const auto assignment = (*link)->assignment();
+        prepared = prepare(assignment.getDriverPath(),
+                           assignment.getHello().getPurpose().getSession().getEnvironment());
+    }
+    return serve(**link, std::move(*connection), std::move(prepared));
 }
 
 // Addresses that the driver chooses (module globals, pools) must not be ones that the client's process uses for its own

@@ -80,7 +80,14 @@ bool Scheduler::ready(const StreamState& stream, std::uint32_t cost) const {
 }
 
 bool Scheduler::may_issue(StreamState& stream, std::uint32_t cost) {
-    return stream.held.empty() && ready(stream, cost);
+    if (!stream.held.empty()) {
+        return false;
+    }
+    // Before anything is held, which costs as much as the launch: the GPU may have gone on since the last look.
+    if (!stream.capturing && full(stream, cost)) {
+        poll_stream(stream);
+    }
+    return ready(stream, cost);
 }
 
 void Scheduler::list(StreamState& stream) {

@@ -131,4 +131,17 @@ int run_self(const char* argument) {
     return status;
 }
 
+bool child_succeeds(const std::function<void()>& work) {
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        limit_seconds(60);
+        work();
+        fflush(stdout);
+        _exit(failed_checks.load() == 0 ? 0 : 1);
+    }
+    int status = -1;
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 }  // namespace gpupool::programs

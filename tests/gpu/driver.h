@@ -93,6 +93,9 @@ constexpr unsigned spin_limit = 40'000'000;
 // Runs this program again with `argument` and returns its wait status; what must not harm this process happens there.
 int run_self(const char* argument);
 
+// Runs `work` in a forked child, for a minute at most; true when it ended by itself and no check failed in it.
+bool child_succeeds(const std::function<void()>& work);
+
 }  // namespace gpupool::programs
 
 #define DRIVER_OK(call) ::gpupool::programs::driver_ok((call), #call, __FILE__, __LINE__)

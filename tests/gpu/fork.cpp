@@ -1,7 +1,5 @@
 // fork() and the driver: a child of a process that has initialised CUDA gets CUDA_ERROR_NOT_INITIALIZED from
 // everything, the parent goes on; forked before, both work; and a child that executes a program starts afresh.
-#include <sys/wait.h>
-
 #include "tests/gpu/driver.h"
 #include "tests/gpu/images.h"
 
@@ -19,20 +17,6 @@ bool works() {
     DRIVER_OK(cuMemcpyDtoH(&seen, block, sizeof seen));
     DRIVER_OK(cuMemFree(block));
     return seen == 4711;
-}
-
-template <class Work>
-bool child_succeeds(Work work) {
-    fflush(stdout);
-    const pid_t child = fork();
-    if (child == 0) {
-        limit_seconds(60);
-        work();
-        fflush(stdout);
-        _exit(failed_checks.load() == 0 ? 0 : 1);
-    }
-    int status = -1;
-    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 void refused(CUdeviceptr block, CUcontext context) {

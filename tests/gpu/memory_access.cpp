@@ -1,8 +1,5 @@
 // Whose kernels may touch what: another device's memory, without and with peer access, and mappings by the access that
 // was set. Each mistake is made in a process of its own, since it is final.
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <vector>
 
 #include "tests/gpu/driver.h"
@@ -12,19 +9,8 @@ using namespace gpupool::programs;
 
 namespace {
 
-template <class Work>
-void in_child(const char* what, Work work) {
-    fflush(stdout);
-    const pid_t child = fork();
-    if (child == 0) {
-        limit_seconds(60);
-        work();
-        fflush(stdout);
-        _exit(failed_checks.load() == 0 ? 0 : 1);
-    }
-    int status = -1;
-    const bool ended = child > 0 && waitpid(child, &status, 0) == child;
-    check(ended && WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s: as expected", what);
+void in_child(const char* what, const std::function<void()>& work) {
+    check(child_succeeds(work), "%s: as expected", what);
 }
 
 // What a kernel on device 0 gives that stores to, or loads from, the address.

@@ -15,6 +15,11 @@ constexpr std::string_view device_runtime_symbol = "cudaCGGetIntrinsicHandle";
 
 // The handle of the whole grid is the address of a cooperative launch's workspace. Its second word counts arrivals:
 // each block adds 1, but the first adds what makes the sum turn the highest bit once all have come.
+//
+// %p: not of the first thread; of the first block: both ask whether an index is all zero.
+#define GPUPOOL_IS_FIRST(index, comparison)                                                                 \
+    "    mov.u32 %a, " index ".x;\n    mov.u32 %b, " index ".y;\n    or.b32 %a, %a, %b;\n"                  \
+    "    mov.u32 %b, " index ".z;\n    or.b32 %a, %a, %b;\n    setp." comparison ".u32 %p, %a, 0;\n"
 constexpr std::string_view device_runtime_ptx = R"(.version 7.0
 .target sm_70
 .address_size 64
@@ -42,12 +47,7 @@ constexpr std::string_view device_runtime_ptx = R"(.version 7.0
     @%p bra none;
     add.u64 %arrived, %arrived, 4;
     bar.sync 0;
-    mov.u32 %a, %tid.x;
-    mov.u32 %b, %tid.y;
-    or.b32 %a, %a, %b;
-    mov.u32 %b, %tid.z;
-    or.b32 %a, %a, %b;
-    setp.ne.u32 %p, %a, 0;
+)" GPUPOOL_IS_FIRST("%tid", "ne") R"(
     @%p bra done;
     mov.u32 %a, %nctaid.x;
     mov.u32 %b, %nctaid.y;
@@ -55,12 +55,7 @@ constexpr std::string_view device_runtime_ptx = R"(.version 7.0
     mov.u32 %b, %nctaid.z;
     mul.lo.u32 %a, %a, %b;
     sub.u32 %add, 0x80000001, %a;
-    mov.u32 %a, %ctaid.x;
-    mov.u32 %b, %ctaid.y;
-    or.b32 %a, %a, %b;
-    mov.u32 %b, %ctaid.z;
-    or.b32 %a, %a, %b;
-    setp.eq.u32 %p, %a, 0;
+)" GPUPOOL_IS_FIRST("%ctaid", "eq") R"(
     selp.u32 %add, %add, 1, %p;
     membar.gl;
     atom.global.add.u32 %before, [%arrived], %add;
@@ -79,5 +74,6 @@ none:
     ret;
 }
 )";
+#undef GPUPOOL_IS_FIRST
 
 }  // namespace gpupool::softgpu

@@ -34,8 +34,8 @@ struct Divide {
     }
 };
 
-// Of several NaNs a GPU's f64 keeps the last operand's. Said here, since C++ leaves it open which of them arithmetic
-// gives.
+// Of several NaNs a GPU's f64 keeps the second operand's, else fma's third, else the first's. Said here, since C++ leaves
+// it open which of them arithmetic gives.
 [[gnu::always_inline]] inline float keep_nan(float result, float) {
     return result;  // output() makes it the only one
 }
@@ -49,22 +49,30 @@ template <class F, class T>
     return keep_nan(result, b);
 }
 
-// With .ftz a GPU's result counts as subnormal by its exact value, even where rounding made it the least normal number.
-// Seen in f64, where products of f32 values are exact.
+// With .ftz a GPU's result counts as subnormal where, rounded as if there were smaller exponents, it lies below the least
+// normal number, even if there being none made it that number. These round so: the operands are scaled.
 [[gnu::always_inline]] inline bool is_least_normal(float value) {
     return (std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU) == 0x00800000U;
 }
 
+constexpr float subnormal_scale = 0x1p64F;
+inline bool is_below_normal(float scaled) {
+    return std::fabs(scaled) < 0x1p-126F * subnormal_scale;
+}
 template <class F>
 bool was_subnormal(float x, float y) {
-    if constexpr (std::is_same_v<F, Multiply>) return std::fabs(double{x} * double{y}) < 0x1p-126;
-    if constexpr (std::is_same_v<F, Divide>) return std::fabs(double{x}) < std::fabs(double{y}) * 0x1p-126;
+    // The smaller factor can be scaled, and so can what is divided: the result is near the least normal number.
+    if constexpr (std::is_same_v<F, Multiply>) {
+        const bool x_is_smaller = std::fabs(x) < std::fabs(y);
+        return is_below_normal(opaque((x_is_smaller ? x : y) * subnormal_scale) * (x_is_smaller ? y : x));
+    }
+    if constexpr (std::is_same_v<F, Divide>) return is_below_normal(opaque(x * subnormal_scale) / y);
     return false;  // a sum that is subnormal is exact
 }
-// The difference is exact where the sum comes near the least normal number.
-inline bool was_subnormal(float x, float y, float z, float result) {
-    const double sign = std::signbit(result) ? -1 : 1;
-    return sign * (double{x} * double{y}) < 0x1p-126 - sign * double{z};
+inline bool was_subnormal(float x, float y, float z) {
+    const bool x_is_smaller = std::fabs(x) < std::fabs(y);
+    return is_below_normal(opaque(__builtin_fmaf(opaque((x_is_smaller ? x : y) * subnormal_scale), x_is_smaller ? y : x,
+                                                 opaque(z * subnormal_scale))));
 }
 
 template <class F, bool Ftz>
@@ -81,7 +89,7 @@ T rounded_result(T x, T y, T result) {
 template <class T, bool Ftz>
 T rounded_sum(T x, T y, T z, T result) {
     if constexpr (Ftz) {
-        if (is_least_normal(result) && was_subnormal(x, y, z, result)) return std::copysign(T{0}, result);
+        if (is_least_normal(result) && was_subnormal(x, y, z)) return std::copysign(T{0}, result);
     }
     return result;
 }
@@ -147,7 +155,7 @@ void run_fma(Warp& w, const Inst& i) {
     } else if constexpr (R == Round::nearest) {
         each_lane(w.exec, [=](std::uint32_t l) {
             const T x = input<T, Ftz>(a[l]), y = input<T, Ftz>(b[l]), z = input<T, Ftz>(c[l]);
-            d[l] = output<T, Ftz, Sat>(keep_nan(keep_nan(fused(x, y, z), y), z));
+            d[l] = output<T, Ftz, Sat>(keep_nan(keep_nan(fused(x, y, z), z), y));
         });
     } else {
         const ScopedRounding rounding(R);
@@ -156,7 +164,7 @@ void run_fma(Warp& w, const Inst& i) {
             const T x = opaque(input<T, Ftz>(a[l]));
             const T y = opaque(input<T, Ftz>(b[l]));
             const T z = opaque(input<T, Ftz>(c[l]));
-            d[l] = output<T, Ftz, Sat>(keep_nan(keep_nan(rounded_sum<T, Ftz>(x, y, z, opaque(fused(x, y, z))), y), z));
+            d[l] = output<T, Ftz, Sat>(keep_nan(keep_nan(rounded_sum<T, Ftz>(x, y, z, opaque(fused(x, y, z))), z), y));
         }
     }
 }

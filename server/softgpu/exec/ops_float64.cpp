@@ -13,10 +13,11 @@ namespace {
     t.add({"sqrt" rounding ".f64"}, op1<double>(run_sqrt<double, R, false>));                             \
     t.add({"rcp" rounding ".f64"}, op1<double>(run_rcp<double, R, false>));
 
-// The approximations keep the upper 32 bits of the argument and of the result.
+// The approximations keep the upper 32 bits of the argument and of the result: a NaN of which the lower ones alone say
+// that it is none is an infinity.
 double upper(double value) {
-    if (value != value) return std::bit_cast<double>(0x7FFFFFFF00000000ULL);
-    return std::bit_cast<double>(std::bit_cast<std::uint64_t>(value) & 0xFFFFFFFF00000000ULL);
+    const auto kept = std::bit_cast<double>(std::bit_cast<std::uint64_t>(value) & 0xFFFFFFFF00000000ULL);
+    return kept != kept ? std::bit_cast<double>(0x7FFFFFFF00000000ULL) : kept;
 }
 
 double flush64(double value) {

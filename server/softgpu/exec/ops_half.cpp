@@ -68,16 +68,21 @@ void half3(OpTable& t, std::initializer_list<std::string_view> one, std::initial
     half1<T>(t, {"abs." n}, {"abs." n "x2"}, [](double a, double, double) { return std::fabs(a); });                 \
     half1<T>(t, {"neg." n}, {"neg." n "x2"}, [](double a, double, double) { return -a; });
 
-// With .ftz a result counts as subnormal by its exact value, even where rounding would make it the least normal number.
 inline double flush_f16(double v) {
     return std::fabs(v) < 0x1p-14 ? std::copysign(0.0, v) : v;
+}
+// With .ftz a result counts as subnormal where, rounded as if there were smaller exponents, it lies below the least normal
+// number, even if there being none would make it that number.
+inline double flush_f16_result(double v) {
+    constexpr double scale = 0x1p8;
+    return std::fabs(to_double(to_half(v * scale))) < 0x1p-14 * scale ? std::copysign(0.0, v) : v;
 }
 
 void register_flushed(OpTable& t) {
     half2<Half>(t, {"mul.ftz.f16", "mul.rn.ftz.f16"}, {"mul.ftz.f16x2", "mul.rn.ftz.f16x2"},
-                [](double a, double b, double) { return flush_f16(flush_f16(a) * flush_f16(b)); });
+                [](double a, double b, double) { return flush_f16_result(flush_f16(a) * flush_f16(b)); });
     half3<Half>(t, {"fma.rn.ftz.f16"}, {"fma.rn.ftz.f16x2"}, [](double a, double b, double c) {
-        return flush_f16(fused_to_odd(flush_f16(a), flush_f16(b), flush_f16(c)));
+        return flush_f16_result(fused_to_odd(flush_f16(a), flush_f16(b), flush_f16(c)));
     });
 }
 

@@ -89,11 +89,7 @@ void Parser::module_statement() {
                 }
                 expect(')');
             }
-            do {
-                auto declared = variable(*space, linkage);
-                // A tentative definition followed by the real one, and the other way round: keep the one with content.
-                module_.variables.push_back(std::move(declared));
-            } while (accept(','));
+            for (auto& declared : variables(*space, linkage)) module_.variables.push_back(std::move(declared));
             expect(';');
             return;
         }
@@ -101,14 +97,14 @@ void Parser::module_statement() {
     fail(fmt::format("'{}' is not known here", token_.text));
 }
 
-Variable Parser::variable(Space space, Linkage linkage) {
+// The type and what else stands before a name, and how many values of the type make an element.
+std::pair<Variable, std::uint32_t> Parser::variable_type(Space space, Linkage linkage) {
     Variable result;
     result.space = space;
     result.external = linkage.external;
     result.visible = linkage.visible;
     result.weak = linkage.weak;
     result.managed = linkage.managed;
-    result.line = token_.line;
     std::uint32_t vector = 1;
     for (; token_.kind == TokenKind::directive; advance()) {
         if (token_.is(".align")) {
@@ -135,6 +131,12 @@ Variable Parser::variable(Space space, Linkage linkage) {
         }
     }
     if (result.type == Type::none) fail("a declaration without a type");
+    return {std::move(result), vector};
+}
+
+Variable Parser::variable(const std::pair<Variable, std::uint32_t>& type) {
+    auto [result, vector] = type;
+    result.line = token_.line;
     result.name = expect_word("a name");
     const std::uint32_t element = width_bytes(result.type) * vector;
     if (result.align_bytes < element) result.align_bytes = element;
@@ -142,6 +144,16 @@ Variable Parser::variable(Space space, Linkage linkage) {
     result.size_bytes = element * count;
     if (result.size_bytes > max_variable_bytes) fail("a variable larger than 4 GiB");
     if (accept('=')) initialiser(result);
+    return result;
+}
+
+// One type, and names of it.
+std::vector<Variable> Parser::variables(Space space, Linkage linkage) {
+    const auto type = variable_type(space, linkage);
+    std::vector<Variable> result;
+    do {
+        result.push_back(variable(type));
+    } while (accept(','));
     return result;
 }
 
@@ -245,7 +257,7 @@ std::vector<Variable> Parser::parameters() {
     do {
         if (token_.is(".reg")) fail("functions with .reg parameters are not supported by the software GPU");
         if (!accept(".param")) fail("expected .param");
-        result.push_back(variable(Space::param, {}));
+        result.push_back(variable(variable_type(Space::param, {})));
         if (result.back().unsized_array) fail("variadic functions are not supported by the software GPU");
         if (result.size() > 8192) fail("too many parameters");
     } while (accept(','));

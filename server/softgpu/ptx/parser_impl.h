@@ -35,7 +35,9 @@ class Parser {
 
     // --- parser_declarations.cpp
     void module_statement();
-    Variable variable(Space space, Linkage linkage);
+    std::pair<Variable, std::uint32_t> variable_type(Space space, Linkage linkage);
+    Variable variable(const std::pair<Variable, std::uint32_t>& type);
+    std::vector<Variable> variables(Space space, Linkage linkage);
     std::vector<Variable> parameters();
     void initialiser(Variable& into);
     void initialiser_value(Variable& into, std::uint64_t& offset_bytes, std::uint32_t element_bytes, int depth = 0);

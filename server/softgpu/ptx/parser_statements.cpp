@@ -94,13 +94,12 @@ void Parser::register_declaration() {
 }
 
 void Parser::local_variable(Space space) {
-    do {
-        Variable declared = variable(space, {});
+    for (auto& declared : variables(space, {})) {
         if (!declared.initial.empty()) fail("a variable inside a function cannot have an initial value");
         declare(declared.name, {Name::variable, static_cast<std::uint32_t>(function_->variables.size()), 1});
         function_->variables.push_back(std::move(declared));
         if (function_->variables.size() > max_registers) fail("too many variables");
-    } while (accept(','));
+    }
     expect(';');
 }
 

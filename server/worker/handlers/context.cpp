@@ -99,9 +99,12 @@ Outcome cuDevicePrimaryCtxRetain(Worker& worker, Command& command,
         return CUDA_ERROR_INVALID_VALUE;  // the client counts references: it retains with us once
     }
     const driver::Api& api = worker.api;
-    make_context(worker, command, client, device, true, [&api, device](CUcontext* context) {
-        return driver::call(api.cuDevicePrimaryCtxRetain, context, device);
-    });
+    make_context(worker, command, client, device, true,
+                 [&api, device, prepared = worker.take_prepared_context(device)](CUcontext* context) {
+                     *context = prepared;
+                     return prepared != nullptr ? CUDA_SUCCESS
+                                                : driver::call(api.cuDevicePrimaryCtxRetain, context, device);
+                 });
     return Outcome::answered();
 }
 
@@ -188,13 +191,7 @@ Outcome cuCtxEnablePeerAccess(Worker& worker, Command& command, codec::Slots<cal
         return result;
     }
     // Memory at addresses of the client's choice is VMM memory, which the call above does not cover.
-    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, own->device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    for (const auto& [address, slab] : worker.memory.slabs) {
-        if (slab.device == peer->device) {
-            driver::call(worker.api.cuMemSetAccess, address, slab.bytes, &access, std::size_t{1});
-        }
-    }
-    worker.memory.peers.insert({own->device, peer->device});
+    share_slabs(worker.api, worker.memory, peer->device, own->device, true);
     return CUDA_SUCCESS;
 }
 
@@ -208,13 +205,7 @@ Outcome cuCtxDisablePeerAccess(Worker& worker, Command& command, codec::Slots<ca
     worker.scheduler.enter(own);
     const CUresult result = driver::call(worker.api.cuCtxDisablePeerAccess, peer->driver);
     if (result == CUDA_SUCCESS) {
-        const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, own->device}, CU_MEM_ACCESS_FLAGS_PROT_NONE};
-        for (const auto& [address, slab] : worker.memory.slabs) {
-            if (slab.device == peer->device) {
-                driver::call(worker.api.cuMemSetAccess, address, slab.bytes, &access, std::size_t{1});
-            }
-        }
-        worker.memory.peers.erase({own->device, peer->device});
+        share_slabs(worker.api, worker.memory, peer->device, own->device, false);
     }
     return result;
 }

@@ -13,9 +13,10 @@ std::shared_ptr<LinkState> find_state(Worker& worker, CUlinkState client) {
     return it == worker.link_states.end() ? nullptr : it->second;
 }
 
-// Makes `call` on a helper thread with the state's context, then answers with `bytes_known` (or nothing) and the log.
+// Makes `call` on a helper thread with the state's context, then answers with `output`, asked on the dispatcher, and
+// the log.
 void run(Worker& worker, const Command& command, std::shared_ptr<LinkState> state, std::size_t log_bytes,
-         bool with_size, std::function<CUresult(LinkState&)> call) {
+         std::function<CUresult(LinkState&)> call, std::function<std::uint64_t()> output) {
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
     const driver::Api& api = worker.api;
     worker.helpers.run(
@@ -23,14 +24,13 @@ void run(Worker& worker, const Command& command, std::shared_ptr<LinkState> stat
             driver::call(api.cuCtxSetCurrent, state->context);
             *result = call(*state);
         },
-        [&worker, command, state, result, log_bytes, with_size] {
+        [&worker, command, state, result, log_bytes, output = std::move(output)] {
+            const std::uint64_t first = output();
             const std::string log = log_bytes == 0 ? std::string() : state->jit.log(log_bytes);
-            const std::size_t body = (with_size ? 8 : 0) + 8 + codec::aligned(log.size());
+            const std::size_t body = 8 + 8 + codec::aligned(log.size());
             worker.answer(command, *result, false, body, [&](std::byte* place) {
                 codec::Writer out(place);
-                if (with_size) {
-                    out.value(std::uint64_t{state->result.size()});
-                }
+                out.value(first);
                 out.value(std::uint64_t{log.size()});
                 out.bytes(log.data(), log.size());
             });
@@ -82,10 +82,9 @@ Outcome gpLinkAdd(Worker& worker, Command& command, codec::Slots<calls::gpLinkAd
         return CUDA_ERROR_INVALID_HANDLE;
     }
     const ImageHash* hash = slots.at<Call::hash>().value;
-    const auto image = hash == nullptr ? nullptr : worker.images.find(*hash);
     const std::size_t bytes = slots.at<Call::bytes>().value;
     const std::size_t log_bytes = slots.at<Call::log_bytes>().value;
-    if (image == nullptr || bytes > image->size() || log_bytes > kMaxLogBytes) {
+    if (hash == nullptr || log_bytes > kMaxLogBytes) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const char* given = slots.at<Call::name>().value;
@@ -94,13 +93,25 @@ Outcome gpLinkAdd(Worker& worker, Command& command, codec::Slots<calls::gpLinkAd
     if (!options.valid) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    run(worker, command, state, log_bytes, false,
+    const auto image = std::make_shared<ImageUse>(worker.images.use(*hash));
+    run(
+        worker, command, state, log_bytes,
         [&api, image, bytes, type = slots.at<Call::type>().value, name = std::string(given == nullptr ? "" : given),
          jit = options](LinkState& link) mutable {
-            link.inputs.push_back(image);
+            if (image->obtain() != ImageUse::Outcome::ready) {
+                return image->outcome() == ImageUse::Outcome::wanted ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
+            }
+            if (bytes > image->bytes()->size()) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
+            link.inputs.push_back(image->bytes());
             return driver::call(api.cuLinkAddData_v2, link.driver, type,
-                                const_cast<void*>(static_cast<const void*>(image->data())), bytes, name.c_str(),
+                                static_cast<void*>(image->bytes()->data()), bytes, name.c_str(),
                                 static_cast<unsigned>(jit.options.size()), jit.options.data(), jit.values.data());
+        },
+        [&worker, image] {
+            worker.images.settle(*image);
+            return image->outcome() == ImageUse::Outcome::wanted ? 1u : 0u;
         });
     return Outcome::answered();
 }
@@ -113,16 +124,19 @@ Outcome gpLinkComplete(Worker& worker, Command& command, codec::Slots<calls::gpL
         return state == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
     }
     const driver::Api& api = worker.api;
-    run(worker, command, state, log_bytes, true, [&api](LinkState& link) {
-        void* cubin = nullptr;
-        std::size_t bytes = 0;
-        const CUresult result = driver::call(api.cuLinkComplete, link.driver, &cubin, &bytes);
-        if (result == CUDA_SUCCESS) {
-            const auto* data = static_cast<const unsigned char*>(cubin);
-            link.result.assign(data, data + bytes);
-        }
-        return result;
-    });
+    run(
+        worker, command, state, log_bytes,
+        [&api](LinkState& link) {
+            void* cubin = nullptr;
+            std::size_t bytes = 0;
+            const CUresult result = driver::call(api.cuLinkComplete, link.driver, &cubin, &bytes);
+            if (result == CUDA_SUCCESS) {
+                const auto* data = static_cast<const unsigned char*>(cubin);
+                link.result.assign(data, data + bytes);
+            }
+            return result;
+        },
+        [state] { return std::uint64_t{state->result.size()}; });
     return Outcome::answered();
 }
 

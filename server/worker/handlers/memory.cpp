@@ -135,6 +135,33 @@ Outcome cuMemGetInfo_v2(Worker& worker, Command& command, codec::Slots<calls::cu
     return CUDA_SUCCESS;
 }
 
+// What the client allocates from a device's default pool lies in slabs (client/core/stream_pool.h): they follow it.
+Outcome cuMemPoolSetAccess(Worker& worker, Command& command, codec::Slots<calls::cuMemPoolSetAccess>& slots) {
+    using Call = calls::cuMemPoolSetAccess;
+    const HandleTable::Lookup found = worker.handles.find(slots.at<Call::pool>().value);
+    if (found.found != HandleTable::Found::yes) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto pool = codec::from_wire<CUmemoryPool>(found.driver);
+    const std::vector<CUmemAccessDesc>& wanted = slots.at<Call::map>().object;
+    worker.scheduler.enter(worker.context_of(command));
+    const CUresult result =
+        driver::call(worker.api.cuMemPoolSetAccess, pool, slots.at<Call::map>().value, slots.at<Call::count>().value);
+    for (CUdevice owner = 0; result == CUDA_SUCCESS && owner < worker.device_count(); ++owner) {
+        CUmemoryPool standard = nullptr;
+        if (driver::call(worker.api.cuDeviceGetDefaultMemPool, &standard, owner) != CUDA_SUCCESS || standard != pool) {
+            continue;
+        }
+        for (const CUmemAccessDesc& access : wanted) {
+            if (access.location.type == CU_MEM_LOCATION_TYPE_DEVICE && access.location.id != owner) {
+                share_slabs(worker.api, worker.memory, owner, access.location.id,
+                            access.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
+            }
+        }
+    }
+    return result;
+}
+
 Outcome cuMemCreate(Worker& worker, Command& command, codec::Slots<calls::cuMemCreate>& slots) {
     using Call = calls::cuMemCreate;
     const auto& properties = slots.at<Call::prop>();

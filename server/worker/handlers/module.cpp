@@ -11,10 +11,10 @@ namespace gpupool::worker::handlers {
 namespace {
 
 // An image as the driver takes it: what travelled as containers in a row becomes a wrapper that names the later ones,
-// for the driver to link. May move, since only image() takes the wrapper's address.
+// for the driver to link.
 class Loadable {
   public:
-    explicit Loadable(std::shared_ptr<const std::vector<std::byte>> image) : image_(std::move(image)) {
+    explicit Loadable(ImageBytes image) : image_(std::move(image)) {
         const auto joined = fatbin::inspect_joined(*image_);
         if (!joined || joined->prelinked.empty()) {
             return;  // the driver's own verdict on an image that makes no sense
@@ -25,23 +25,22 @@ class Loadable {
         parts_.push_back(nullptr);
         wrapper_ = {fatbin::wrapper_magic, fatbin::wrapper_version_linked, joined->bytes.data(), parts_.data()};
     }
-    Loadable(Loadable&&) = default;
-    Loadable& operator=(Loadable&&) = default;
+    Loadable(const Loadable&) = delete;
+    Loadable& operator=(const Loadable&) = delete;
 
-    // Valid while this stays where it is.
     const void* image() const {
         return parts_.empty() ? static_cast<const void*>(image_->data()) : static_cast<const void*>(&wrapper_);
     }
 
   private:
-    std::shared_ptr<const std::vector<std::byte>> image_;
+    ImageBytes image_;
     std::vector<const void*> parts_;
     fatbin::Wrapper wrapper_{};
 };
 
 template <class Handle>
 struct LoadJob {
-    Loadable image;
+    ImageUse image;
     JitOptions jit;
     CUcontext context;
     CUresult result = CUDA_SUCCESS;
@@ -51,16 +50,15 @@ struct LoadJob {
 // The log travels with a failure too: that is what it is for.
 template <class Call, class Handle>
 Outcome load(Worker& worker, Command& command, codec::Slots<Call>& slots, std::uint64_t minted,
-             std::function<CUresult(const driver::Api&, LoadJob<Handle>&)> call) {
+             std::function<CUresult(const driver::Api&, const void*, LoadJob<Handle>&)> call) {
     const std::size_t log_bytes = slots.template at<Call::log_bytes>().value;
     const ImageHash* hash = slots.template at<Call::hash>().value;
-    auto image = hash == nullptr ? nullptr : worker.images.find(*hash);
-    if (image == nullptr || log_bytes > kMaxLogBytes) {
+    if (hash == nullptr || log_bytes > kMaxLogBytes) {
         return CUDA_ERROR_INVALID_IMAGE;
     }
     const ContextState* context = worker.context_of(command);
     auto job = std::make_shared<LoadJob<Handle>>(
-        LoadJob<Handle>{Loadable(std::move(image)),
+        LoadJob<Handle>{worker.images.use(*hash),
                         JitOptions(slots.template at<Call::options>().object,
                                    slots.template at<Call::option_values>().object, log_bytes),
                         context == nullptr ? nullptr : context->driver});
@@ -70,18 +68,28 @@ Outcome load(Worker& worker, Command& command, codec::Slots<Call>& slots, std::u
     const driver::Api& api = worker.api;
     worker.helpers.run(
         [&api, job, call = std::move(call)] {
+            if (job->image.obtain() != ImageUse::Outcome::ready) {
+                job->result = job->image.outcome() == ImageUse::Outcome::wanted ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
+                return;
+            }
+            const Loadable loadable(job->image.bytes());
             driver::call(api.cuCtxSetCurrent, job->context);
-            job->result = call(api, *job);
+            job->result = call(api, loadable.image(), *job);
         },
         [&worker, job, command, minted, log_bytes] {
-            if (job->result == CUDA_SUCCESS) {
+            worker.images.settle(job->image);
+            const bool wanted = job->image.outcome() == ImageUse::Outcome::wanted;
+            if (wanted) {
+                // Nothing has come about, and nothing has failed.
+            } else if (job->result == CUDA_SUCCESS) {
                 worker.handles.bind(codec::from_wire<Handle>(minted), job->handle);
             } else {
                 worker.handles.bind_failed(minted);
             }
             const std::string log = log_bytes == 0 ? std::string() : job->jit.log(log_bytes);
-            worker.answer(command, job->result, false, 8 + codec::aligned(log.size()), [&](std::byte* place) {
+            worker.answer(command, job->result, false, 8 + 8 + codec::aligned(log.size()), [&](std::byte* place) {
                 codec::Writer out(place);
+                out.value(wanted ? 1u : 0u);
                 out.value(std::uint64_t{log.size()});
                 out.bytes(log.data(), log.size());
             });
@@ -96,7 +104,44 @@ struct ResolveJob {
     Handle handle = nullptr;
     std::vector<ParameterLayout> layout;
     bool layout_known = false;
+    std::vector<int> attributes;  // of a function
 };
+
+CUresult read_attributes(const driver::Api& api, CUfunction function, bool is_kernel, CUdevice device,
+                         std::vector<int>& values) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        const auto attribute = static_cast<CUfunction_attribute>(i);
+        const CUresult result = is_kernel ? driver::call(api.cuKernelGetAttribute, &values[i], attribute,
+                                                         reinterpret_cast<CUkernel>(function), device)
+                                          : driver::call(api.cuFuncGetAttribute, &values[i], attribute, function);
+        if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED) {
+            values[i] = kUnknownAttribute;
+        } else if (result != CUDA_SUCCESS) {
+            return result;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+// Of a function that was just loaded. All unknown where the driver would not say: the client asks again, and hears why.
+void add_attributes(const driver::Api& api, ResolveJob<CUfunction>& job) {
+    if (read_attributes(api, job.handle, false, 0, job.attributes) != CUDA_SUCCESS) {
+        job.attributes.assign(job.attributes.size(), kUnknownAttribute);
+    }
+}
+
+std::size_t attribute_count(std::size_t asked) {
+    return std::min<std::size_t>(asked, CU_FUNC_ATTRIBUTE_MAX);
+}
+
+void write_attributes(codec::Writer& out, const std::vector<int>& values) {
+    out.value(std::uint64_t{values.size()});
+    out.bytes(values.data(), values.size() * sizeof(int));
+}
+
+std::size_t written_bytes(const std::vector<int>& values) {
+    return 8 + codec::aligned(values.size() * sizeof(int));
+}
 
 // The driver answers only while a context is current (measured).
 template <class Handle>
@@ -123,6 +168,10 @@ Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots, std
     const CUcontext context = state == nullptr ? nullptr : state->driver;
     const std::size_t capacity = slots.template at<Call::capacity>().value;
     const auto job = std::make_shared<ResolveJob<Handle>>();
+    constexpr bool has_attributes = std::is_same_v<Handle, CUfunction>;
+    if constexpr (has_attributes) {
+        job->attributes.resize(attribute_count(slots.template at<Call::attribute_count>().value));
+    }
     const driver::Api& api = worker.api;
     worker.helpers.run(
         [&api, job, context, look_up = std::move(look_up)] {
@@ -137,12 +186,17 @@ Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots, std
             }
             worker.handles.bind(codec::from_wire<Handle>(minted), job->handle);
             const std::size_t sent = std::min(capacity, job->layout.size());
-            worker.answer(command, CUDA_SUCCESS, false, 8 + sent * sizeof(ParameterLayout) + 8, [&](std::byte* place) {
-                codec::Writer out(place);
-                out.value(std::uint64_t{sent});
-                out.bytes(job->layout.data(), sent * sizeof(ParameterLayout));
-                out.value(job->layout_known ? static_cast<unsigned>(job->layout.size()) : kUnknownLayout);
-            });
+            const std::size_t bytes = 8 + sent * sizeof(ParameterLayout) + 8;
+            worker.answer(command, CUDA_SUCCESS, false, bytes + (has_attributes ? written_bytes(job->attributes) : 0),
+                          [&](std::byte* place) {
+                              codec::Writer out(place);
+                              out.value(std::uint64_t{sent});
+                              out.bytes(job->layout.data(), sent * sizeof(ParameterLayout));
+                              out.value(job->layout_known ? static_cast<unsigned>(job->layout.size()) : kUnknownLayout);
+                              if constexpr (has_attributes) {
+                                  write_attributes(out, job->attributes);
+                              }
+                          });
         });
     return Outcome::answered();
 }
@@ -197,10 +251,7 @@ Outcome gpImageOffer(Worker& worker, Command&, codec::Slots<calls::gpImageOffer>
     if (hash == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    bool known = false;
-    const CUresult result = worker.images.offer(*hash, slots.at<Call::bytes>().value, known);
-    slots.at<Call::known>().object = known ? 1 : 0;
-    return result;
+    return worker.images.offer(*hash, slots.at<Call::bytes>().value);
 }
 
 Outcome gpImageData(Worker& worker, Command&, codec::Slots<calls::gpImageData>& slots) {
@@ -209,14 +260,16 @@ Outcome gpImageData(Worker& worker, Command&, codec::Slots<calls::gpImageData>& 
     if (hash == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return worker.images.add(*hash, slots.at<Call::offset>().value, slots.at<Call::data>().object);
+    return worker.images.add(*hash, slots.at<Call::offset>().value, slots.at<Call::data>().object,
+                             slots.at<Call::unpacked_bytes>().value);
 }
 
 Outcome gpLibraryLoad(Worker& worker, Command& command, codec::Slots<calls::gpLibraryLoad>& slots) {
     using Call = calls::gpLibraryLoad;
     return load<Call, CUlibrary>(
-        worker, command, slots, slots.at<Call::library>().minted, [](const driver::Api& api, LoadJob<CUlibrary>& job) {
-            return driver::call(api.cuLibraryLoadData, &job.handle, job.image.image(), job.jit.options.data(),
+        worker, command, slots, slots.at<Call::library>().minted,
+        [](const driver::Api& api, const void* image, LoadJob<CUlibrary>& job) {
+            return driver::call(api.cuLibraryLoadData, &job.handle, image, job.jit.options.data(),
                                 job.jit.values.data(), static_cast<unsigned>(job.jit.options.size()),
                                 static_cast<CUlibraryOption*>(nullptr), static_cast<void**>(nullptr), 0u);
         });
@@ -225,8 +278,8 @@ Outcome gpLibraryLoad(Worker& worker, Command& command, codec::Slots<calls::gpLi
 Outcome gpModuleLoad(Worker& worker, Command& command, codec::Slots<calls::gpModuleLoad>& slots) {
     using Call = calls::gpModuleLoad;
     return load<Call, CUmodule>(worker, command, slots, slots.at<Call::module>().minted,
-                                [](const driver::Api& api, LoadJob<CUmodule>& job) {
-                                    return driver::call(api.cuModuleLoadDataEx, &job.handle, job.image.image(),
+                                [](const driver::Api& api, const void* image, LoadJob<CUmodule>& job) {
+                                    return driver::call(api.cuModuleLoadDataEx, &job.handle, image,
                                                         static_cast<unsigned>(job.jit.options.size()),
                                                         job.jit.options.data(), job.jit.values.data());
                                 });
@@ -268,6 +321,7 @@ Outcome gpFunctionResolve(Worker& worker, Command& command, codec::Slots<calls::
                                          if (job.result == CUDA_SUCCESS) {
                                              driver::call(api.cuFuncLoad, job.handle);
                                              read_layout(job, api.cuFuncGetParamInfo);
+                                             add_attributes(api, job);
                                          }
                                      });
 }
@@ -284,6 +338,7 @@ Outcome gpKernelFunction(Worker& worker, Command& command, codec::Slots<calls::g
     }
     const std::uint64_t minted = slots.at<Call::function>().minted;
     const auto job = std::make_shared<ResolveJob<CUfunction>>();
+    job->attributes.resize(attribute_count(slots.at<Call::attribute_count>().value));
     const driver::Api& api = worker.api;
     worker.helpers.run(
         [&api, job, kernel, context = state->driver] {
@@ -291,36 +346,25 @@ Outcome gpKernelFunction(Worker& worker, Command& command, codec::Slots<calls::g
             job->result = driver::call(api.cuKernelGetFunction, &job->handle, kernel);
             if (job->result == CUDA_SUCCESS) {
                 driver::call(api.cuFuncLoad, job->handle);
+                add_attributes(api, *job);
             }
         },
         [&worker, job, command, minted] {
-            if (job->result == CUDA_SUCCESS) {
-                worker.handles.bind(codec::from_wire<CUfunction>(minted), job->handle);
-            } else {
+            if (job->result != CUDA_SUCCESS) {
                 worker.handles.bind_failed(minted);
+                worker.answer(command, job->result);
+                return;
             }
-            worker.answer(command, job->result);
+            worker.handles.bind(codec::from_wire<CUfunction>(minted), job->handle);
+            worker.answer(command, CUDA_SUCCESS, false, written_bytes(job->attributes), [&](std::byte* place) {
+                codec::Writer out(place);
+                write_attributes(out, job->attributes);
+            });
         });
     return Outcome::answered();
 }
 
 namespace {
-
-CUresult read_attributes(const driver::Api& api, CUfunction function, bool is_kernel, CUdevice device,
-                         std::vector<int>& values) {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-        const auto attribute = static_cast<CUfunction_attribute>(i);
-        const CUresult result = is_kernel ? driver::call(api.cuKernelGetAttribute, &values[i], attribute,
-                                                         reinterpret_cast<CUkernel>(function), device)
-                                          : driver::call(api.cuFuncGetAttribute, &values[i], attribute, function);
-        if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED) {
-            values[i] = kUnknownAttribute;
-        } else if (result != CUDA_SUCCESS) {
-            return result;
-        }
-    }
-    return CUDA_SUCCESS;
-}
 
 bool names_kernel(CUfunction function) {
     return codec::kind_of(codec::to_wire(function)) == codec::HandleKind::kernel;

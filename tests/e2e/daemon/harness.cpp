@@ -118,7 +118,9 @@ std::string TemporaryFolder::write(const std::string& name, const std::string& t
 ProcessEnd run_program(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
     const TemporaryFolder folder;
     ProcessEnd end;
-    const pid_t process = start(arguments, environment, folder.path() + "/out", folder.path() + "/err", -1);
+    std::vector<std::string> entries = environment;
+    entries.push_back("XDG_CACHE_HOME=" + folder.path() + "/cache");  // of a daemon that it may start
+    const pid_t process = start(arguments, entries, folder.path() + "/out", folder.path() + "/err", -1);
     if (process > 0) {
         ::waitpid(process, &end.status, 0);
     }
@@ -129,6 +131,7 @@ ProcessEnd run_program(const std::vector<std::string>& arguments, const std::vec
 
 Daemon::Daemon(const std::string& settings, std::vector<std::string> environment)
     : settings_(settings), environment_(std::move(environment)) {
+    environment_.push_back("XDG_CACHE_HOME=" + folder_.path() + "/cache");
     start();
 }
 
@@ -151,10 +154,13 @@ Daemon::~Daemon() {
 
 void Daemon::start() {
     const std::string own =
-        fmt::format("listen = \"{}\"\nruntime_directory = \"{}/run\"\nlog_level = \"debug\"\nlog_file = \"{}/log\"\n",
-                    address_, folder_.path(), folder_.path());
-    // A test may bring a worker and a driver of its own.
+        fmt::format("runtime_directory = \"{}/run\"\nlog_level = \"debug\"\nlog_file = \"{}/log\"\n", folder_.path(),
+                    folder_.path());
+    // A test may bring addresses, a worker and a driver of its own.
     std::string defaults;
+    if (settings_.find("listen =") == std::string::npos) {
+        defaults += fmt::format("listen = \"{}\"\n", address_);
+    }
     if (settings_.find("worker =") == std::string::npos) {
         defaults += fmt::format("worker = \"{}\"\n", STAND_IN_WORKER);
     }

@@ -215,8 +215,24 @@ def trace_command(scenario):
     scenario.check(len(events_of(output.read_text())) > 0, "and its timeline can be read")
 
 
+def transport(scenario):
+    """A program whose server is a loopback address gets shared memory without asking, and TCP where it asks for that."""
+    setting = scenario.setting
+    for asked, expected in ((None, "(shm pid "), ("auto", "(shm pid "), ("tcp", "(tcp 127.0.0.1:")):
+        environment = setting.client(scenario.name)
+        del environment["GPUPOOL_TRANSPORT"]
+        log = scenario.folder / f"log-{asked}"
+        log.unlink(missing_ok=True)
+        environment["GPUPOOL_LOG"] = str(log)
+        if asked:
+            environment["GPUPOOL_TRANSPORT"] = asked
+        ran_well(scenario, scenario.run([setting.build / "cuda/vector_add"], environment))
+        said = log.read_text() if log.exists() else "no log"
+        scenario.check(expected in said, f"{asked or 'nothing'} asked for: its log says {expected}", said)
+
+
 SCENARIOS = {"run": run_command, "local": local, "no_server": no_server, "not_fooled": not_fooled, "trace": trace,
-             "trace_command": trace_command}
+             "trace_command": trace_command, "transport": transport}
 
 
 def main():

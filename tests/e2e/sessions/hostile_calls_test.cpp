@@ -88,7 +88,8 @@ TEST_F(HostileCalls, WrongCodeIsRefused) {
         const auto module = codec::from_wire<CUmodule>(handle);
         auto function = client_->mint<CUfunction>();
         expect_refused<calls::cuModuleUnload>("unload", handle, module);
-        expect_refused<calls::gpFunctionResolve>("resolve", handle, &function, module, "name", &layout, 1u, &count);
+        expect_refused<calls::gpFunctionResolve>("resolve", handle, &function, module, "name", &layout, 1u, &count,
+                                                 static_cast<int*>(nullptr), 0u);
     }
     for (const auto handle : wrong_handles(codec::HandleKind::library)) {
         const auto library = codec::from_wire<CUlibrary>(handle);

@@ -161,10 +161,10 @@ TEST_F(HostileFrames, ArgumentsThatAreCutShortEndTheSession) {
         HostileClient client(*daemon_);
         client.make_context();
         const ImageHash* given_hash = &hash;
-        std::uint64_t offset = 0;
+        std::uint64_t offset = 0, unpacked_bytes = 0;
         const unsigned char* given_data = data;
         std::size_t bytes = sizeof data;
-        const void* const addresses[] = {&given_hash, &offset, &given_data, &bytes, nullptr};
+        const void* const addresses[] = {&given_hash, &offset, &unpacked_bytes, &given_data, &bytes, nullptr};
         std::vector<std::byte> body(codec::command_bytes<calls::gpImageData>(addresses));
         codec::Writer out(body.data());
         codec::write_command<calls::gpImageData>(out, addresses);

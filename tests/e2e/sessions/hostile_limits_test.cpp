@@ -157,55 +157,59 @@ TEST_F(HostileLimits, MemoryOfTheServerIsNotToBeHad) {
 TEST_F(HostileLimits, ImageDataWithoutAnOfferIsRefused) {
     const ImageHash hash{1, 2};
     const unsigned char data[64] = {};
-    EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{0}, data, sizeof data), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{0}, std::uint64_t{0}, data, sizeof data), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(
-        client_->call<calls::gpImageData>(static_cast<const ImageHash*>(nullptr), std::uint64_t{0}, data, sizeof data),
+        client_->call<calls::gpImageData>(static_cast<const ImageHash*>(nullptr), std::uint64_t{0}, std::uint64_t{0}, data,
+                                          sizeof data),
         CUDA_ERROR_INVALID_VALUE);
     EXPECT_TRUE(client_->alive());
 }
 
 TEST_F(HostileLimits, ImageDataThatDoesNotFitItsOfferIsRefused) {
     const ImageHash hash{3, 4};
-    unsigned known = 0;
     const unsigned char data[64] = {};
-    EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{100}, &known), CUDA_SUCCESS);
+    EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{100}), CUDA_SUCCESS);
     const auto add = [&](std::uint64_t offset, std::size_t bytes) {
-        return client_->call<calls::gpImageData>(&hash, offset, data, bytes).value_or(-1);
+        return client_->call<calls::gpImageData>(&hash, offset, std::uint64_t{0}, data, bytes).value_or(-1);
     };
     EXPECT_EQ(add(1, 64), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(add(~0ull, 64), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(add(0, 64), CUDA_SUCCESS);
     EXPECT_EQ(add(0, 64), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(add(64, 64), CUDA_ERROR_INVALID_VALUE);
+    // What is said to be compressed, and is not, or is said to become more than there is room for.
+    for (const std::uint64_t unpacked : {std::uint64_t{36}, std::uint64_t{37}, ~std::uint64_t{0}, std::uint64_t{1} << 40}) {
+        EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{64}, unpacked, data, sizeof data),
+                  CUDA_ERROR_INVALID_VALUE)
+            << unpacked;
+    }
     // An image that is not there whole cannot be loaded.
+    unsigned wanted = 0;
     auto module = client_->mint<CUmodule>();
-    EXPECT_NE(client_
-                  ->call<calls::gpModuleLoad>(&module, &hash, static_cast<const int*>(nullptr),
-                                              static_cast<const std::uint64_t*>(nullptr), 0u,
-                                              static_cast<char*>(nullptr), std::size_t{0})
-                  .value_or(1),
+    EXPECT_EQ(client_->call<calls::gpModuleLoad>(&module, &hash, &wanted, static_cast<const int*>(nullptr),
+                                                 static_cast<const std::uint64_t*>(nullptr), 0u,
+                                                 static_cast<char*>(nullptr), std::size_t{0}),
               CUDA_SUCCESS);
+    EXPECT_EQ(wanted, 1u);
     EXPECT_TRUE(client_->alive());
 }
 
 // An offer is only words: memory is taken when the data comes.
 TEST_F(HostileLimits, OffersTakeNoMemory) {
-    unsigned known = 0;
     for (std::uint64_t i = 0; i < 7; ++i) {
         const ImageHash hash{100 + i, 0};
-        EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{1} << 30, &known), CUDA_SUCCESS);
+        EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{1} << 30), CUDA_SUCCESS);
     }
     const ImageHash hash{1, 1};
-    EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{1} << 60, &known), CUDA_ERROR_INVALID_IMAGE);
-    EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{0}, &known), CUDA_ERROR_INVALID_IMAGE);
+    EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{1} << 60), CUDA_ERROR_INVALID_IMAGE);
+    EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{0}), CUDA_ERROR_INVALID_IMAGE);
     expect_bounded(256 * kMiB);
 }
 
 TEST_F(HostileLimits, OffersWithoutEnd) {
     EXPECT_TRUE(refused_within(3'000'000, [&](int i) {
         const ImageHash hash{static_cast<std::uint64_t>(i), 9};
-        unsigned known = 0;
-        client_->add<calls::gpImageOffer>(&hash, std::uint64_t{8}, &known);
+            client_->add<calls::gpImageOffer>(&hash, std::uint64_t{8});
     }));
     expect_bounded(512 * kMiB);
 }
@@ -214,21 +218,42 @@ TEST_F(HostileLimits, OffersWithoutEnd) {
 TEST_F(HostileLimits, OptionsThatAreAddressesDoNotReachTheDriver) {
     const std::string ptx = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry f() { ret; }\n";
     const ImageHash hash{5, 6};
-    unsigned known = 0;
-    EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{ptx.size()}, &known), CUDA_SUCCESS);
-    EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{0},
+    EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{ptx.size()}), CUDA_SUCCESS);
+    EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{0}, std::uint64_t{0},
                                                 reinterpret_cast<const unsigned char*>(ptx.data()), ptx.size()),
               CUDA_SUCCESS);
     for (const int option :
          {static_cast<int>(CU_JIT_INFO_LOG_BUFFER), static_cast<int>(CU_JIT_ERROR_LOG_BUFFER),
           static_cast<int>(CU_JIT_GLOBAL_SYMBOL_NAMES), static_cast<int>(CU_JIT_REFERENCED_KERNEL_NAMES), 12345, -1}) {
+        unsigned wanted = 0;
         auto module = client_->mint<CUmodule>();
         const int options[] = {option, static_cast<int>(CU_JIT_OPTIMIZATION_LEVEL)};
         const std::uint64_t values[] = {0x4141414141414141, 4};
-        const auto result = client_->call<calls::gpModuleLoad>(&module, &hash, options, values, 2u,
+        const auto result = client_->call<calls::gpModuleLoad>(&module, &hash, &wanted, options, values, 2u,
                                                                static_cast<char*>(nullptr), std::size_t{0});
         EXPECT_EQ(result, CUDA_ERROR_INVALID_VALUE) << option;
     }
+    EXPECT_TRUE(client_->alive());
+}
+
+// Another session of the tenant would get it under the name that the client gave.
+TEST_F(HostileLimits, AnImageUnderAFalseNameIsRefused) {
+    const std::string ptx = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry f() { ret; }\n";
+    const ImageHash hash{7, 8};
+    EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{ptx.size()}), CUDA_SUCCESS);
+    EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{0}, std::uint64_t{0},
+                                                reinterpret_cast<const unsigned char*>(ptx.data()), ptx.size()),
+              CUDA_SUCCESS);
+    const auto load = [&](unsigned& wanted) {
+        auto module = client_->mint<CUmodule>();
+        return client_->call<calls::gpModuleLoad>(&module, &hash, &wanted, static_cast<const int*>(nullptr),
+                                                  static_cast<const std::uint64_t*>(nullptr), 0u,
+                                                  static_cast<char*>(nullptr), std::size_t{0});
+    };
+    unsigned wanted = 0;
+    EXPECT_EQ(load(wanted), CUDA_ERROR_INVALID_IMAGE);
+    EXPECT_EQ(load(wanted), CUDA_SUCCESS);
+    EXPECT_EQ(wanted, 1u) << "it is gone";
     EXPECT_TRUE(client_->alive());
 }
 

@@ -56,13 +56,13 @@ void Device::use() const {
     CHECKED(cuCtxSetCurrent, context_);
 }
 
-CUmodule Device::load(const std::string& ptx, std::string& error) {
+CUmodule Device::load(const std::string& ptx, std::string& error, bool optimize) {
     use();
     char log[2048] = {};
-    CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
-    void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
+    CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_OPTIMIZATION_LEVEL};
+    void* values[] = {log, reinterpret_cast<void*>(sizeof log), nullptr};
     CUmodule module = nullptr;
-    const CUresult result = CALL(cuModuleLoadDataEx)(&module, ptx.c_str(), 2, options, values);
+    const CUresult result = CALL(cuModuleLoadDataEx)(&module, ptx.c_str(), optimize ? 2 : 3, options, values);
     if (result == CUDA_SUCCESS) return module;
     error = name_of(result) + ": " + log;
     for (char& c : error) {

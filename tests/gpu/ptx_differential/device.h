@@ -21,7 +21,7 @@ class Device {
     // Runs entry `entry` of a module on `blocks` blocks of 128 threads: `in` to its first parameter, `out_words` words
     // of its second back. `count` is its third parameter where it has one (not 0). Empty: a launch failed, and `error`
     // says why.
-    CUmodule load(const std::string& ptx, std::string& error);
+    CUmodule load(const std::string& ptx, std::string& error, bool optimize = true);
     void unload(CUmodule module);
     std::vector<std::uint64_t> run(CUmodule module, const std::string& entry, const std::vector<std::uint64_t>& in,
                                    std::size_t out_words, unsigned threads, bool with_count, std::string& error);

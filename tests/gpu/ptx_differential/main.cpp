@@ -1,5 +1,5 @@
 // Compares what a GPU and the software GPU make of the same PTX: every instruction of the table over borders and random
-// values, and random programs of them with branches and loops.
+// values, and random programs of them with branches, loops, functions, and what warps and blocks do together.
 //
 //   ptx_differential [--software LIBRARY]     both in this process: natively on the GPU here, and on the software GPU
 //       --native LIBRARY                      libcuda.so.1, or another; `none`: the software GPU alone
@@ -8,9 +8,13 @@
 //       numbers
 //       --seed N  --inputs N  --programs N    what is tried, and how much
 //       --only TEXT                           only instructions whose line contains it, and no programs
-//       --examples N                          disagreements to show for each instruction
+//       --examples N                          disagreements to show for each instruction; of programs each first one is
+//                                             shown
 //       --table                               a row for every instruction in the summary, not only for the odd ones
 //       --dump FOLDER                         only writes the PTX, for an assembler to look at
+//
+// A program whose results differ runs natively once more, without the driver's optimizations: where those results are the
+// software GPU's, the assembler has changed what the program means. The record then holds them, marked as such.
 //
 // Exit status: 0 when nothing differs but the bits of NaNs, and nothing is refused by one side alone.
 #include <algorithm>
@@ -20,11 +24,11 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <optional>
 #include <sstream>
 
 #include "tests/gpu/ptx_differential/device.h"
 #include "tests/gpu/ptx_differential/kernels.h"
+#include "tests/gpu/ptx_differential/programs.h"
 
 using namespace gpupool::differential;
 
@@ -33,7 +37,7 @@ namespace {
 struct Options {
     std::string native = "libcuda.so.1", software, record, against, only, dump;
     std::uint64_t seed = 1;
-    unsigned inputs = 2048, programs = 100, examples = 3;
+    unsigned inputs = 2048, programs = 200, examples = 3;
     unsigned recorded_programs = 0;  // how many of the first a record holds
     bool table = false;
 };
@@ -46,6 +50,7 @@ struct Row {
 
 constexpr unsigned kernels_of_a_module = 24;
 constexpr unsigned threads_of_a_program = 256;
+const std::string unoptimized = " unoptimized";  // behind a program's name in a record
 
 // Random numbers of neighbouring seeds are the same ones shifted by one, so that programs do not take neighbours.
 enum class Use : std::uint64_t { text, inputs };
@@ -64,7 +69,8 @@ std::string hexadecimal(std::uint64_t value, Kind kind) {
 
 class Test {
   public:
-    explicit Test(Options options) : options_(std::move(options)), instructions_(all_instructions()) {
+    explicit Test(Options options)
+        : options_(std::move(options)), instructions_(all_instructions()), ingredients_(ingredients()) {
         if (options_.native != "none") native_ = std::make_unique<Device>(options_.native);
         software_ = std::make_unique<Device>(options_.software);
         printf("native: %s; software: %s; seed %llu\n", native_ ? native_->name().c_str() : "none",
@@ -149,15 +155,16 @@ class Test {
                 }
                 return result;
             };
-            hold(instruction.text, native_ ? std::optional(hash(theirs)) : std::nullopt, hash(ours), row);
+            if (native_) recorded_.emplace_back(instruction.text, hash(theirs));
+            if (!options_.against.empty()) hold(instruction.text, hash(ours), row);
         }
         row.compared += count;
         for (unsigned i = 0; i < count && native_; ++i)
-            judge(row, instruction, instruction.text, &in[i * operand_words], theirs[i], ours[i]);
+            judge(row, instruction, &in[i * operand_words], theirs[i], ours[i]);
     }
 
-    void judge(Row& row, const Instruction& instruction, const std::string& where, const std::uint64_t* operands,
-               std::uint64_t native, std::uint64_t software) const {
+    void judge(Row& row, const Instruction& instruction, const std::uint64_t* operands, std::uint64_t native,
+               std::uint64_t software) const {
         switch (compare(instruction, operands, native, software)) {
             case Verdict::equal: return;
             case Verdict::outside: ++row.outside; return;
@@ -168,17 +175,20 @@ class Test {
                 if (++row.different > options_.examples) return;
                 break;
         }
+        row.examples.push_back(difference_of(instruction, instruction.text, operands, native, software));
+    }
+
+    static std::string difference_of(const Instruction& instruction, const std::string& where,
+                                     const std::uint64_t* operands, std::uint64_t native, std::uint64_t software) {
         std::string text = where + "  inputs";
         for (std::size_t k = 0; k < instruction.operands.size(); ++k)
             text += " " + hexadecimal(operands[k], instruction.operands[k]);
-        row.examples.push_back(text + "  native " + hexadecimal(native, instruction.result) + "  software " +
-                               hexadecimal(software, instruction.result));
+        return text + "  native " + hexadecimal(native, instruction.result) + "  software " +
+               hexadecimal(software, instruction.result);
     }
 
-    // Keeps the GPU's hash for the record; holds the software GPU's against a record.
-    void hold(const std::string& what, std::optional<std::uint64_t> native, std::uint64_t software, Row& row) {
-        if (native) recorded_.emplace_back(what, *native);
-        if (options_.against.empty()) return;
+    // Holds the software GPU's results against the record.
+    void hold(const std::string& what, std::uint64_t software, Row& row) {
         const auto found = expected_.find(what);
         if (found == expected_.end()) {
             row.refused.push_back(what + "  is not in " + options_.against);
@@ -209,64 +219,88 @@ class Test {
     }
 
     void try_program(unsigned number) {
-        const Program program = random_program(program_seed(options_, number, Use::text), instructions_);
-        const std::string what = "program " + std::to_string(number);
+        const Program program = random_program(program_seed(options_, number, Use::text), ingredients_);
+        // Its text is a part of its name: a record of other programs holds nothing for these.
+        const std::string what = "program " + std::to_string(number) + " " +
+                                 hexadecimal(hash_bytes(program.text.data(), program.text.size()), 'L').substr(2);
         Random random(program_seed(options_, number, Use::inputs));
         std::vector<std::uint64_t> in;
         for (unsigned i = 0; i < threads_of_a_program; ++i) {
             for (const Kind kind : program.registers) in.push_back(random_value(kind, random));
         }
-        const std::size_t words = std::size_t{threads_of_a_program} * program.most_records * 2;
         Row& row = rows_["random programs"];
         std::string native_error, software_error;
-        const auto theirs =
-            native_ ? run_program(*native_, program, in, words, native_error) : std::vector<std::uint64_t>{};
-        const auto ours = run_program(*software_, program, in, words, software_error);
+        auto theirs = native_ ? run_program(*native_, program, in, true, native_error) : std::vector<std::uint64_t>{};
+        const auto ours = run_program(*software_, program, in, true, software_error);
         if (!native_error.empty()) row.refused.push_back(what + "  natively: " + native_error);
         if (!software_error.empty()) row.refused.push_back(what + "  by the software GPU: " + software_error);
         if (!native_error.empty() || !software_error.empty()) return;
-        if (options_.against.empty() || number < options_.recorded_programs)
-            hold(what, native_ ? std::optional(hash_bytes(theirs.data(), words * 8)) : std::nullopt,
-                 hash_bytes(ours.data(), words * 8), row);
-        row.compared += threads_of_a_program;
-        for (unsigned i = 0; i < threads_of_a_program && native_; ++i) {
-            const std::size_t registers = program.registers.size(), at = std::size_t{i} * program.most_records * 2;
-            compare_thread(program, what + " thread " + std::to_string(i), row, &theirs[at], &ours[at],
-                           {&in[i * registers], &in[i * registers] + registers});
+        const std::uint64_t our_hash = hash_records(program, ours);
+        std::string name = what;
+        if (native_ && hash_records(program, theirs) != our_hash) {
+            const unsigned differing = compare_program(program, what, row, theirs, ours, in);
+            const auto plain = run_program(*native_, program, in, false, native_error);
+            const bool agrees = native_error.empty() && hash_records(program, plain) == our_hash;
+            row.examples.push_back(what + "  " + std::to_string(differing) + " of its " +
+                                   std::to_string(threads_of_a_program) + " threads differ; without the driver's optimizations " +
+                                   (agrees ? "it agrees" : "it differs too " + native_error));
+            if (agrees) theirs = plain, name += unoptimized;
         }
+        row.compared += threads_of_a_program;
+        if (native_) recorded_.emplace_back(name, hash_records(program, theirs));
+        if (!options_.against.empty() && number < options_.recorded_programs)
+            hold(expected_.contains(what + unoptimized) ? what + unoptimized : what, our_hash, row);
     }
 
     static std::vector<std::uint64_t> run_program(Device& device, const Program& program,
-                                                  const std::vector<std::uint64_t>& in, std::size_t words,
+                                                  const std::vector<std::uint64_t>& in, bool optimize,
                                                   std::string& error) {
-        CUmodule module = device.load(program.text, error);
+        CUmodule module = device.load(program.text, error, optimize);
         if (module == nullptr) return {};
-        auto result = device.run(module, "program", in, words, threads_of_a_program, false, error);
+        auto result = device.run(module, "program", in, threads_of_a_program * program.words_of_a_thread(),
+                                 threads_of_a_program, false, error);
         if (error.empty()) device.unload(module);
         return result;
     }
 
-    // The first record that differs is the instruction's own fault; what follows is its consequence.
-    void compare_thread(const Program& program, const std::string& where, Row& row, const std::uint64_t* native,
-                        const std::uint64_t* software, std::vector<std::uint64_t> registers) {
+    // Shows each thread's first record that differs, once for each instruction: what follows is its consequence. Gives how
+    // many threads differ.
+    static unsigned compare_program(const Program& program, const std::string& what, Row& row,
+                                    const std::vector<std::uint64_t>& native, const std::vector<std::uint64_t>& software,
+                                    const std::vector<std::uint64_t>& in) {
+        const std::size_t registers = program.registers.size(), words = program.words_of_a_thread();
+        std::map<std::uint64_t, unsigned> shown;  // by the step's number
+        unsigned differing = 0;
+        for (unsigned i = 0; i < threads_of_a_program; ++i) {
+            std::uint64_t step = last_record;
+            const std::string difference = compare_thread(program, &native[i * words], &software[i * words],
+                                                          {&in[i * registers], &in[i * registers] + registers}, step);
+            if (difference.empty()) continue;
+            ++differing;
+            if (shown[step]++ == 0) row.examples.push_back(what + " thread " + std::to_string(i) + "  " + difference);
+        }
+        row.different += differing;
+        return differing;
+    }
+
+    // The first record that differs, and its step's number; empty where there is none.
+    static std::string compare_thread(const Program& program, const std::uint64_t* native, const std::uint64_t* software,
+                                      std::vector<std::uint64_t> registers, std::uint64_t& number) {
         for (unsigned i = 0; i < program.most_records; ++i, native += 2, software += 2) {
-            if (native[0] != software[0]) {
-                if (++row.different <= options_.examples)
-                    row.examples.push_back(where + "  went another way at record " + std::to_string(i) + ": native " +
-                                           std::to_string(native[0]) + ", software " + std::to_string(software[0]));
-                return;
-            }
-            if (native[0] == last_record || native[0] >= program.steps.size()) return;
-            const Step& step = program.steps[native[0]];
+            number = native[0];
+            if (native[0] != software[0])
+                return "went another way at record " + std::to_string(i) + ": native " + std::to_string(native[0]) +
+                       ", software " + std::to_string(software[0]);
+            if (number >= program.steps.size()) return {};  // the last
+            const Step& step = program.steps[number];
             std::uint64_t operands[operand_words] = {};
             for (std::size_t k = 0; k < step.operands.size(); ++k) operands[k] = registers[step.operands[k]];
-            if (native[1] != software[1]) {
-                judge(row, *step.instruction, where + " step " + std::to_string(native[0]) + ": " + step.text, operands,
-                      native[1], software[1]);
-                return;
-            }
+            if (compare(*step.instruction, operands, native[1], software[1]) == Verdict::different)
+                return "step " + std::to_string(number) + ": " +
+                       difference_of(*step.instruction, step.text, operands, native[1], software[1]);
             registers[step.result] = native[1];
         }
+        return {};
     }
 
     int report(std::size_t tried) const {
@@ -302,6 +336,7 @@ class Test {
 
     Options options_;
     std::vector<Instruction> instructions_;
+    std::vector<Ingredient> ingredients_;
     std::unique_ptr<Device> native_, software_;
     std::map<std::string, Row> rows_;
     std::vector<std::pair<std::string, std::uint64_t>> recorded_;
@@ -310,13 +345,14 @@ class Test {
 
 int dump(const Options& options) {
     const auto instructions = all_instructions();
+    const auto parts = ingredients();
     for (std::size_t i = 0; i < instructions.size(); ++i)
         std::ofstream(options.dump + "/" + std::to_string(i) + ".ptx")
             << module_header() << "// " << instructions[i].text << "\n"
             << instruction_kernel("k0", instructions[i]);
     for (unsigned i = 0; i < options.programs; ++i)
         std::ofstream(options.dump + "/program" + std::to_string(i) + ".ptx")
-            << random_program(program_seed(options, i, Use::text), instructions).text;
+            << random_program(program_seed(options, i, Use::text), parts).text;
     return 0;
 }
 

@@ -110,7 +110,10 @@ std::uint64_t random_integer(unsigned bits, Random& random) {
     if (random.chance(25)) return borders[random.below(sizeof borders / sizeof *borders)] & mask;
     if (random.chance(20)) return (random.below(41) - 20) & mask;
     if (random.chance(25)) return (random.next() >> random.below(64)) & mask;
-    if (random.chance(10)) return ((std::uint64_t{1} << random.below(bits)) - random.below(2)) & mask;
+    if (random.chance(10)) {
+        const std::uint64_t power = std::uint64_t{1} << random.below(bits);
+        return (power - random.below(2)) & mask;
+    }
     return random.next() & mask;
 }
 

@@ -1,65 +1,23 @@
 // A server that breaks the protocol: whoever waits for it learns at once that the session is lost.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <functional>
 #include <future>
 #include <ostream>
 #include <thread>
 #include <vector>
 
-#include "client/core/session.h"
-#include "protocol/transport/inproc/connection.h"
+#include "tests/unit/client_core/server.h"
 
 namespace gpupool::test {
 namespace {
 
 using namespace std::chrono_literals;
-using client::Session;
 using codec::NoticeType;
 using codec::ReplyHeader;
 using codec::ReplyKind;
 
 constexpr std::uint16_t kOpcode = 7;
-
-// A session is never destroyed: its threads live as long as the process. Nothing answers at its other end.
-struct Server {
-    std::unique_ptr<transport::Connection> peer;
-    std::unique_ptr<Session> session;
-
-    Server() {
-        auto [here, there] = transport::inproc::make_pair(1u << 20);
-        peer = std::move(there);
-        session = Session::adopt(std::move(here), {});
-    }
-    static Server& fresh() {
-        static auto& all = *new std::vector<std::unique_ptr<Server>>;
-        return *all.emplace_back(std::make_unique<Server>());
-    }
-    void send(const std::vector<std::byte>& bytes, wire::FrameType type = wire::FrameType::replies) {
-        auto payload = std::make_unique<std::byte[]>(bytes.size());
-        std::memcpy(payload.get(), bytes.data(), bytes.size());
-        static_cast<wire::Receiver&>(*session).on_frame(type, std::move(payload), bytes.size());
-    }
-};
-
-std::vector<std::byte> record(ReplyKind kind, std::uint16_t opcode, std::uint32_t thread, std::size_t body_bytes = 0) {
-    ReplyHeader header{};
-    header.bytes = static_cast<std::uint32_t>(sizeof header + body_bytes);
-    header.kind = kind;
-    header.opcode = opcode;
-    header.thread = thread;
-    std::vector<std::byte> bytes(header.bytes);
-    std::memcpy(bytes.data(), &header, sizeof header);
-    return bytes;
-}
-
-template <class Notice>
-std::vector<std::byte> notice(NoticeType type, const Notice& content) {
-    auto bytes = record(ReplyKind::notice, static_cast<std::uint16_t>(type), 0, sizeof content);
-    std::memcpy(bytes.data() + sizeof(ReplyHeader), &content, sizeof content);
-    return bytes;
-}
 
 // What a waiting application thread gets when the server says what `say` says.
 enum class Outcome { answered, lost, still_waiting };

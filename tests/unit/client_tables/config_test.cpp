@@ -59,9 +59,20 @@ TEST_F(ConfigTest, DefaultsNeedNothing) {
     EXPECT_EQ(config->log_file, "");
     EXPECT_EQ(config->connect_timeout.count(), 5000);
     EXPECT_EQ(config->wait_when_full.count(), 0);
+    EXPECT_EQ(config->transport, transport::Choice::automatic);
     EXPECT_FALSE(config->synchronous);
     EXPECT_FALSE(config->memory_bytes);
     EXPECT_EQ(config->source, "");
+}
+
+TEST_F(ConfigTest, TheTransportAndThePathOfASocket) {
+    write(home_file(), "server = \"unix:/run/gpupool.sock\"\ntransport = \"shm\"\n");
+    auto config = load();
+    ASSERT_TRUE(config) << config.error().message;
+    EXPECT_EQ(config->server, "unix:/run/gpupool.sock");
+    EXPECT_EQ(config->transport, transport::Choice::shm);
+    variables_["GPUPOOL_TRANSPORT"] = "tcp";
+    EXPECT_EQ(load()->transport, transport::Choice::tcp);
 }
 
 TEST_F(ConfigTest, EverySettingFromAFile) {
@@ -171,6 +182,7 @@ TEST_F(ConfigTest, OnlyFilesAreRead) {
 
 TEST_F(ConfigTest, WrongVariablesAreNamed) {
     const std::pair<const char*, const char*> wrong[] = {
+        {"GPUPOOL_SERVER", "unix:relative"}, {"GPUPOOL_TRANSPORT", "udp"},
         {"GPUPOOL_SERVER", ":9470"},       {"GPUPOOL_SERVER", "host:"},      {"GPUPOOL_MEMORY", "8 elephants"},
         {"GPUPOOL_MEMORY", "0"},           {"GPUPOOL_CONNECT_TIMEOUT", "0"}, {"GPUPOOL_CONNECT_TIMEOUT", "1000h"},
         {"GPUPOOL_LOG_LEVEL", "shouting"}, {"GPUPOOL_SYNC", "maybe"},         {"GPUPOOL_WAIT_WHEN_FULL", "25h"}};

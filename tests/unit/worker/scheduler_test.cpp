@@ -26,6 +26,17 @@ TEST_F(SchedulerTest, AStreamIsHeldWhenItsCreditIsUsedUpAndGoesOnWhenWorkComplet
     EXPECT_TRUE(scheduler.may_issue(stream));
 }
 
+TEST_F(SchedulerTest, TheDriverIsAskedOnceMoreBeforeWorkIsHeld) {
+    worker::StreamState& stream = add_stream(1);
+    while (scheduler.may_issue(stream)) {
+        scheduler.issued(stream);
+    }
+    ASSERT_FALSE(scheduler.may_issue(stream));
+    fake.complete(stream.driver, 1);
+    EXPECT_TRUE(scheduler.may_issue(stream)) << "without a poll() between";
+    EXPECT_EQ(stream.outstanding, Scheduler::kCredit - Scheduler::kMarkEvery);
+}
+
 TEST_F(SchedulerTest, MarksEverySoOftenAndReusesItsEvents) {
     StreamState& stream = add_stream(1);
     for (int round = 0; round < 10; ++round) {

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "server/worker/handle_table.h"
-#include "server/worker/images.h"
 #include "server/worker/incoming.h"
 
 namespace gpupool::test {
@@ -10,7 +9,6 @@ namespace {
 
 using codec::HandleKind;
 using worker::HandleTable;
-using worker::Images;
 using worker::Incoming;
 
 template <class Handle>
@@ -133,60 +131,6 @@ TEST(IncomingPieces, WhatNobodyAskedForHasNoPlace) {
     incoming.forget(1);
     EXPECT_TRUE(incoming.place(1, 130, 20).empty());
     incoming.landed(1, 130, 20);  // harmless
-}
-
-ImageHash hash(std::uint64_t number) {
-    return {number, ~number};
-}
-
-TEST(ImageStore, IsWholeWhenItsLastByteIsThere) {
-    Images images;
-    bool known = true;
-    ASSERT_EQ(images.offer(hash(1), 5, known), CUDA_SUCCESS);
-    EXPECT_FALSE(known);
-    const unsigned char data[] = {1, 2, 3, 4, 5};
-    EXPECT_EQ(images.add(hash(1), 0, std::span(data, 3)), CUDA_SUCCESS);
-    EXPECT_EQ(images.find(hash(1)), nullptr);
-    EXPECT_EQ(images.add(hash(1), 3, std::span(data + 3, 2)), CUDA_SUCCESS);
-    const auto whole = images.find(hash(1));
-    ASSERT_NE(whole, nullptr);
-    EXPECT_EQ(whole->size(), 6u);
-    EXPECT_EQ(whole->back(), std::byte{0}) << "PTX is text: it ends with a NUL";
-    EXPECT_EQ((*whole)[4], std::byte{5});
-    ASSERT_EQ(images.offer(hash(1), 5, known), CUDA_SUCCESS);
-    EXPECT_TRUE(known);
-}
-
-TEST(ImageStore, RefusesWhatDoesNotFit) {
-    Images images;
-    bool known = false;
-    const unsigned char data[8] = {};
-    EXPECT_EQ(images.offer(hash(1), 0, known), CUDA_ERROR_INVALID_IMAGE);
-    EXPECT_EQ(images.offer(hash(1), Images::kMaxImageBytes + 1, known), CUDA_ERROR_INVALID_IMAGE);
-    EXPECT_EQ(images.offer(hash(1), ~std::uint64_t{0}, known), CUDA_ERROR_INVALID_IMAGE);
-    EXPECT_EQ(images.add(hash(1), 0, data), CUDA_ERROR_INVALID_VALUE) << "what was refused takes no bytes";
-    EXPECT_EQ(images.add(hash(9), 0, data), CUDA_ERROR_INVALID_VALUE) << "never offered";
-    ASSERT_EQ(images.offer(hash(2), 8, known), CUDA_SUCCESS);
-    EXPECT_EQ(images.add(hash(2), 4, std::span(data, 4)), CUDA_ERROR_INVALID_VALUE) << "a gap";
-    EXPECT_EQ(images.add(hash(2), ~std::uint64_t{0}, std::span(data, 4)), CUDA_ERROR_INVALID_VALUE);
-    EXPECT_EQ(images.add(hash(2), 0, std::span(data, 5)), CUDA_SUCCESS);
-    EXPECT_EQ(images.add(hash(2), 5, std::span(data, 4)), CUDA_ERROR_INVALID_VALUE) << "beyond its end";
-    EXPECT_EQ(images.add(hash(2), 5, {}), CUDA_SUCCESS) << "nothing is little, not wrong";
-    EXPECT_EQ(images.add(hash(2), 5, std::span(data, 3)), CUDA_SUCCESS);
-    EXPECT_NE(images.find(hash(2)), nullptr);
-    EXPECT_EQ(images.add(hash(2), 8, std::span(data, 1)), CUDA_ERROR_INVALID_VALUE) << "it is whole";
-}
-
-TEST(ImageStore, AnOfferMayBeginAgainButNotWithAnotherSize) {
-    Images images;
-    bool known = false;
-    const unsigned char data[4] = {7, 7, 7, 7};
-    ASSERT_EQ(images.offer(hash(3), 4, known), CUDA_SUCCESS);
-    EXPECT_EQ(images.add(hash(3), 0, std::span(data, 2)), CUDA_SUCCESS);
-    EXPECT_EQ(images.offer(hash(3), 5, known), CUDA_ERROR_INVALID_VALUE);
-    ASSERT_EQ(images.offer(hash(3), 4, known), CUDA_SUCCESS);
-    EXPECT_EQ(images.add(hash(3), 0, data), CUDA_SUCCESS);
-    EXPECT_NE(images.find(hash(3)), nullptr);
 }
 
 }  // namespace

@@ -1,0 +1,315 @@
+// Stream-ordered memory and memory pools.
+//
+// The devices' default pools are the client's own (client/core/stream_pool.h), so that an allocation in stream order
+// needs no round trip. Pools of the program's making are the driver's, and so is what a capture allocates: its graph does
+// it again and again.
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+
+#include "client/calls/handlers.h"
+#include "client/calls/memory.h"
+#include "client/calls/streams.h"
+#include "client/core/remote.h"
+
+namespace gpupool::client::entry {
+namespace {
+
+// Which pool a device allocates from, as far as that was needed.
+struct DevicePools {
+    std::mutex mutex;
+    CUmemoryPool standard = nullptr;  // the default one; null: not asked for yet
+    CUmemoryPool current = nullptr;
+};
+constexpr std::size_t kMaxDevices = 64;
+
+DevicePools& pools_of(CUdevice device) {
+    static auto& all = *new std::array<DevicePools, kMaxDevices>;
+    return all[static_cast<std::size_t>(device)];
+}
+
+bool is_device(const Session& s, CUdevice device) {
+    return device >= 0 && static_cast<std::size_t>(device) < std::min(s.pools.size(), kMaxDevices);
+}
+
+// The default pool's handle and the current one's, asked for once.
+CUresult learn_pools(CUdevice device, CUmemoryPool& standard, CUmemoryPool& current) {
+    DevicePools& pools = pools_of(device);
+    const std::lock_guard lock(pools.mutex);
+    if (pools.standard == nullptr) {
+        CUresult result = remote<calls::cuDeviceGetDefaultMemPool>(&standard, device);
+        result = result != CUDA_SUCCESS ? result : remote<calls::cuDeviceGetMemPool>(&current, device);
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+        pools.standard = standard;
+        pools.current = current;
+    }
+    standard = pools.standard;
+    current = pools.current;
+    return CUDA_SUCCESS;
+}
+
+// The client's own pool where `pool` (null: the device's current one) is the default pool of that device.
+StreamPool* own_pool(Session& s, CUdevice device, CUmemoryPool pool) {
+    CUmemoryPool standard = nullptr, current = nullptr;
+    if (!is_device(s, device) || learn_pools(device, standard, current) != CUDA_SUCCESS) {
+        return nullptr;
+    }
+    return (pool == nullptr ? current : pool) == standard ? s.pools[static_cast<std::size_t>(device)].get() : nullptr;
+}
+
+// The same, whichever device's it is.
+StreamPool* own_pool(Session& s, CUmemoryPool pool) {
+    for (CUdevice device = 0; pool != nullptr && is_device(s, device); ++device) {
+        if (StreamPool* const found = own_pool(s, device, pool)) {
+            return found;
+        }
+    }
+    return nullptr;
+}
+
+// In stream order it is part of a capture, beside one it is an allocation like others.
+CUresult may_allocate_in(CUstream stream) {
+    Captures& captures = this_session().captures;
+    return !captures.any() || captures.find(stream_key(stream)) ? CUDA_SUCCESS : captures.before_unsafe_call();
+}
+
+// An event of our own, recorded behind what was sent to the stream; the worker says when it is complete.
+StreamPool::Passed set_fence(Session& s, CUstream stream) {
+    CUevent handle = nullptr;
+    if (remote<calls::cuEventCreate>(&handle, static_cast<unsigned>(CU_EVENT_DISABLE_TIMING)) != CUDA_SUCCESS) {
+        return {};
+    }
+    s.events.add(handle, false);
+    const std::shared_ptr<Event> event = s.events.find(handle);
+    event->record = 1;
+    event->watched = 1;
+    CUresult result = remote<calls::cuEventRecord>(handle, stream);
+    result = result != CUDA_SUCCESS ? result : remote<calls::gpEventWatch>(handle, std::uint64_t{1});
+    remote<calls::cuEventDestroy_v2>(handle);  // who watches it goes on doing so
+    if (result != CUDA_SUCCESS) {
+        s.events.remove(handle);
+        return {};
+    }
+    return [&s, event, handle] {
+        if (event->known() != Event::Known::complete) {
+            return false;
+        }
+        s.events.remove(handle);
+        return true;
+    };
+}
+
+// From the client's pool, if it is the one that is meant and nothing is captured. False: the driver's affair.
+bool allocate_here(CUdeviceptr* dptr, std::size_t bytes, CUmemoryPool pool, CUstream stream, CUresult& result) {
+    Session& s = this_session();
+    StreamInfo info;
+    if (dptr == nullptr || bytes == 0 || find_stream(stream, info) != CUDA_SUCCESS || info.context == nullptr) {
+        return false;
+    }
+    const StreamKey key = stream_key(stream);
+    StreamPool* const own = s.captures.any() && s.captures.find(key) ? nullptr : own_pool(s, info.context->device, pool);
+    if (own == nullptr) {
+        return false;
+    }
+    std::uint64_t address = 0;
+    result = own->allocate(bytes, key, address);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+        result = wait_for_context(*info.context);  // what was freed may be on its way
+        if (result == CUDA_SUCCESS) {
+            own->release(0);
+            result = own->allocate(bytes, key, address);
+        }
+    }
+    if (result == CUDA_SUCCESS) {
+        MemoryRange range{address, bytes, MemoryKind::pool, info.context->device, info.context};
+        range.pool = pool;
+        s.memory.add(range);
+        *dptr = address;
+    }
+    return true;
+}
+
+CUresult note_allocation(CUresult result, CUdeviceptr* dptr, CUdeviceptr address, std::size_t bytes, CUmemoryPool pool) {
+    if (result == CUDA_SUCCESS) {
+        ContextState* const context = this_thread().current();
+        MemoryRange range{address, bytes, MemoryKind::pool, context->device, context};
+        range.pool = pool;
+        this_session().memory.add(range);
+        *dptr = address;
+    }
+    return result;
+}
+
+// False for what is not from the client's pool.
+bool free_here(Session& s, const MemoryRange& range, CUstream stream, CUresult& result) {
+    StreamInfo info;
+    if (result = find_stream(stream, info); result != CUDA_SUCCESS) {
+        return true;
+    }
+    StreamPool& pool = *s.pools[static_cast<std::size_t>(range.device)];
+    if (!pool.holds(range.base)) {
+        return false;
+    }
+    if (!s.memory.remove(range.base)) {  // before somebody else can have it
+        result = CUDA_ERROR_INVALID_VALUE;
+        return true;
+    }
+    const StreamKey key = stream_key(stream);
+    // An event in the legacy stream would stall other streams, one of another context's stream is not ours to record.
+    const bool may_fence = !is_legacy(key) && info.context == this_thread().current();
+    const StreamPool::SetFence fence =
+        may_fence ? StreamPool::SetFence([&s, stream] { return set_fence(s, stream); }) : StreamPool::SetFence{};
+    (void)pool.free(range.base, {key, info.context}, s.commands_sent(), fence);
+    return true;
+}
+
+}  // namespace
+
+CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStream) {
+    ContextState* context = nullptr;
+    CUresult result = usable_context(context);
+    result = result != CUDA_SUCCESS ? result : may_allocate_in(hStream);
+    if (result != CUDA_SUCCESS || allocate_here(dptr, bytesize, nullptr, hStream, result)) {
+        return result;
+    }
+    CUdeviceptr address = 0;
+    result = remote<calls::cuMemAllocAsync>(&address, bytesize, hStream);
+    return note_allocation(result, dptr, address, bytesize, nullptr);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytesize, CUmemoryPool pool, CUstream hStream) {
+    ContextState* context = nullptr;
+    CUresult result = usable_context(context);
+    result = result != CUDA_SUCCESS ? result : may_allocate_in(hStream);
+    if (result != CUDA_SUCCESS || (pool != nullptr && allocate_here(dptr, bytesize, pool, hStream, result))) {
+        return result;
+    }
+    CUdeviceptr address = 0;
+    result = remote<calls::cuMemAllocFromPoolAsync>(&address, bytesize, pool, hStream);
+    return note_allocation(result, dptr, address, bytesize, pool);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
+    CUresult result = CUDA_SUCCESS;
+    Session* const s = session(result);
+    if (s == nullptr || dptr == 0) {
+        return result;
+    }
+    ContextState* context = nullptr;
+    if (result = usable_context(context); result != CUDA_SUCCESS) {
+        return result;
+    }
+    const auto range = s->memory.find(dptr);
+    if (!range || range->base != dptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (range->kind == MemoryKind::device) {
+        return entry::cuMemFree_v2(dptr);  // allowed for ordinary memory too, as a free in stream order
+    }
+    if (range->kind != MemoryKind::pool) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (result = may_allocate_in(hStream); result != CUDA_SUCCESS) {
+        return result;
+    }
+    // A graph that frees it may have allocated it too, and does both again and again: the address stays known.
+    const bool captured = s->captures.find(stream_key(hStream)).has_value();
+    if (!captured && free_here(*s, *range, hStream, result)) {
+        return result;
+    }
+    result = remote<calls::cuMemFreeAsync>(dptr, hStream);
+    if (result == CUDA_SUCCESS && !captured) {
+        s->memory.remove(dptr);
+    }
+    return result;
+}
+
+// ---- pools
+
+CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
+    CUresult result = CUDA_SUCCESS;
+    Session* const s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    CUmemoryPool standard = nullptr, current = nullptr;
+    if (is_device(*s, dev)) {
+        (void)learn_pools(dev, standard, current);
+    }
+    const WaitForReplies exact;  // from here on it decides whose pool is used
+    result = remote<calls::cuDeviceSetMemPool>(dev, pool);
+    if (result == CUDA_SUCCESS) {
+        DevicePools& pools = pools_of(dev);
+        const std::lock_guard lock(pools.mutex);
+        pools.current = pool;
+    }
+    return result;
+}
+
+CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
+    if (location != nullptr && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
+        type == CU_MEM_ALLOCATION_TYPE_PINNED) {
+        return entry::cuDeviceSetMemPool(location->id, pool);
+    }
+    return remote<calls::cuMemSetMemPool>(location, type, pool);
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    const CUresult result = remote<calls::cuMemPoolDestroy>(pool);
+    Session& s = this_session();
+    for (CUdevice device = 0; result == CUDA_SUCCESS && is_device(s, device); ++device) {
+        DevicePools& pools = pools_of(device);
+        const std::lock_guard lock(pools.mutex);
+        if (pools.current == pool) {
+            pools.current = pools.standard;  // as the driver does
+        }
+    }
+    return result;
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) {
+    const CUresult result = remote<calls::cuMemPoolGetAttribute>(pool, attr, value);
+    const StreamPool* const own = result == CUDA_SUCCESS ? own_pool(this_session(), pool) : nullptr;
+    if (own == nullptr) {
+        return result;
+    }
+    // What graphs allocate from it is the driver's.
+    const StreamPool::Usage usage = own->usage();
+    auto& bytes = *static_cast<cuuint64_t*>(value);
+    switch (attr) {
+        case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: bytes += usage.used_bytes; break;
+        case CU_MEMPOOL_ATTR_USED_MEM_HIGH: bytes += usage.used_high_bytes; break;
+        case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: bytes += usage.reserved_bytes; break;
+        case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: bytes += usage.reserved_high_bytes; break;
+        default: break;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) {
+    const CUresult result = remote<calls::cuMemPoolSetAttribute>(pool, attr, value);
+    StreamPool* const own = result == CUDA_SUCCESS ? own_pool(this_session(), pool) : nullptr;
+    if (own == nullptr) {
+        return result;
+    }
+    switch (attr) {
+        case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: own->set_release_threshold(*static_cast<cuuint64_t*>(value)); break;
+        case CU_MEMPOOL_ATTR_USED_MEM_HIGH: own->reset_high(true, false); break;
+        case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: own->reset_high(false, true); break;
+        default: break;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, std::size_t minBytesToKeep) {
+    const CUresult result = remote<calls::cuMemPoolTrimTo>(pool, minBytesToKeep);
+    if (StreamPool* const own = result == CUDA_SUCCESS ? own_pool(this_session(), pool) : nullptr; own != nullptr) {
+        own->release(minBytesToKeep);
+    }
+    return result;
+}
+
+}  // namespace gpupool::client::entry

@@ -1,0 +1,108 @@
+// Stream-ordered memory (cuMemAllocAsync) of a device's default pool, from the device's heap.
+//
+// What was freed in a stream comes behind all work of that stream, so the same stream may have it again at once; others
+// only when the GPU has come so far. That is known after a synchronization, and from fences: marks in a stream, set
+// every so many frees, that say by themselves when they were passed. So a call needs no round trip but where the heap has
+// to grow.
+//
+// As in the driver's pools, memory that is complete and not in use goes back to the device at once, unless the release
+// threshold lets the pool keep it.
+//
+// Times are numbers of commands: what was freed at `t` is complete when all work of commands up to `t` is.
+//
+// Threads: any. Errors: the heap's; out of memory may be for memory that is freed but not complete: wait, call
+// complete() and release(), try again.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "client/core/captures.h"
+#include "client/core/device_heap.h"
+
+namespace gpupool::client {
+
+class StreamPool {
+  public:
+    // Has the GPU come to the fence? Cheap, without a round trip.
+    using Passed = std::function<bool()>;
+    // Sets a fence behind what was sent to the stream; called with the pool's lock held.
+    using SetFence = std::function<Passed()>;
+
+    // Between two fences of a stream at most.
+    static constexpr std::size_t kBlocksPerFence = 32;
+    static constexpr std::uint64_t kBytesPerFence = 32u << 20;
+
+    struct Usage {
+        std::uint64_t used_bytes = 0, used_high_bytes = 0;
+        std::uint64_t reserved_bytes = 0, reserved_high_bytes = 0;  // with what is freed and not given back
+    };
+
+    explicit StreamPool(DeviceHeap& heap) : heap_(heap) {}
+
+    CUresult allocate(std::uint64_t bytes, const StreamKey& stream, std::uint64_t& address);
+    struct Where {
+        StreamKey stream;
+        const ContextState* context;
+    };
+    // In stream order, when the session had sent `now` commands. False for what is not this pool's. Without `fence` only
+    // a synchronization completes it.
+    bool free(std::uint64_t address, const Where& where, std::uint64_t now, const SetFence& fence);
+    [[nodiscard]] bool holds(std::uint64_t address) const;
+    // Nothing uses it any more.
+    bool free_complete(std::uint64_t address);
+
+    // Work of commands before `command` is complete, in the stream or in all of the context.
+    void complete(const StreamKey& stream, std::uint64_t command);
+    void complete(const ContextState& context, std::uint64_t command);
+    // Gives back what is complete and unused, but for `keep_bytes` of the pool's reserve.
+    void release(std::uint64_t keep_bytes);
+
+    void set_release_threshold(std::uint64_t bytes);
+    [[nodiscard]] Usage usage() const;
+    void reset_high(bool used, bool reserved);
+    // Complete and unused, in this pool's keeping.
+    [[nodiscard]] std::uint64_t kept_bytes() const;
+    // Whether a synchronization has anything to tell.
+    [[nodiscard]] bool any_freed() const { return freed_count_.load(std::memory_order_relaxed) != 0; }
+
+  private:
+    using Place = std::pair<std::uint64_t, std::uint64_t>;  // bytes, address
+    struct Fence {
+        std::uint64_t set_at;
+        Passed passed;
+    };
+    struct Stream {
+        const ContextState* context = nullptr;
+        std::map<Place, std::uint64_t> freed;  // and when
+        std::deque<Fence> fences;
+        std::size_t unfenced_blocks = 0;
+        std::uint64_t unfenced_bytes = 0;
+    };
+
+    bool take(std::uint64_t bytes, const StreamKey& stream, std::uint64_t& address);
+    void look_at_fences();
+    void complete(Stream& stream, std::uint64_t command);
+    void put_back(const Place& place);
+    void count_in(std::uint64_t bytes);
+    void note_high();
+
+    DeviceHeap& heap_;
+    mutable std::mutex mutex_;  // taken before the heap's
+    std::unordered_map<std::uint64_t, std::uint64_t> live_;  // address, bytes
+    std::map<StreamKey, Stream> streams_;                    // with something freed or a fence
+    std::set<Place> kept_;                                   // complete, unused, large
+    std::atomic<std::size_t> freed_count_{0};                // blocks in all streams' `freed`
+    std::uint64_t kept_bytes_ = 0;
+    std::uint64_t release_threshold_ = 0;
+    Usage usage_;
+};
+
+}  // namespace gpupool::client

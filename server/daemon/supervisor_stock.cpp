@@ -1,0 +1,115 @@
+// The Supervisor's stock: workers that have initialised the driver and wait for a session.
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "common/log.h"
+#include "server/daemon/supervisor.h"
+
+namespace gpupool::daemon {
+
+namespace {
+
+// Its end may not have been heard of yet.
+bool still_runs(const Session& worker) {
+    pollfd process{worker.pidfd.get(), POLLIN, 0};
+    return ::poll(&process, 1, 0) == 0;
+}
+
+}  // namespace
+
+std::vector<Session*> Supervisor::stock() const {
+    std::vector<Session*> workers;
+    for (const auto& [id, session] : sessions_) {
+        if (session->in_stock && !session->unwanted) {
+            workers.push_back(session.get());
+        }
+    }
+    return workers;
+}
+
+std::size_t Supervisor::session_count() const {
+    return static_cast<std::size_t>(std::count_if(sessions_.begin(), sessions_.end(),
+                                                  [](const auto& entry) { return !entry.second->in_stock; }));
+}
+
+void Supervisor::tend_stock() {
+    if (stopping_ || handing_on_ || Clock::now() < plan_.start_after()) {
+        return;
+    }
+    const auto workers = stock();
+    std::vector<const DriverEnvironment*> environments;
+    for (const Session* worker : workers) {
+        environments.push_back(&worker->environment);
+    }
+    const auto changes = plan_.changes(environments);
+    for (const std::size_t place : changes.end) {
+        end_stock_worker(*workers[place], "sessions ask for another environment");
+    }
+    for (const DriverEnvironment& environment : changes.start) {
+        if (const Status started = start_stock_worker(environment); !started) {
+            log::warn("no worker for the stock: {}", started.error().message);
+            plan_.note_failure(environment, false);
+            return;
+        }
+    }
+}
+
+Status Supervisor::start_stock_worker(const DriverEnvironment& environment) {
+    auto id = make_session_id();
+    if (!id) {
+        return id.error();
+    }
+    UniqueFd ours;
+    UniqueFd theirs;
+    GPUPOOL_TRY(supervision::make_socket_pair(ours, theirs));
+    auto worker = std::make_unique<Session>();
+    worker->link = supervision::MessageSocket(std::move(ours));
+    worker->report.session_id = *id;
+    worker->in_stock = true;
+    worker->environment = environment;
+    capnp::MallocMessageBuilder message;
+    auto preparation = message.initRoot<schema::ToWorker>().initPrepare();
+    preparation.setSessionId(id->c_str());
+    preparation.setDriverPath(parts_.driver.path.c_str());
+    preparation.setDaemonProcessId(static_cast<std::uint32_t>(::getpid()));
+    preparation.setLogLevel(config_.log_level.c_str());
+    preparation.setContext(config_.stock_contexts);
+    auto entries = preparation.initEnvironment(static_cast<unsigned>(environment.size()));
+    unsigned next = 0;
+    for (const auto& [name, value] : environment) {
+        entries[next].setName(name.c_str());
+        entries[next++].setValue(value.c_str());
+    }
+    GPUPOOL_TRY(worker->link.send(message));
+    const auto process = spawn_worker(parts_.worker, theirs.get());
+    if (!process) {
+        return process.error();
+    }
+    worker->process = *process;
+    worker->child = true;
+    worker->pidfd = open_process(*process);
+    log::debug("worker {} for the stock", *process);
+    sessions_.emplace(*id, std::move(worker));
+    return {};
+}
+
+Session* Supervisor::find_in_stock(const DriverEnvironment& environment) const {
+    for (Session* worker : stock()) {
+        if (worker->ready && worker->environment == environment && still_runs(*worker)) {
+            return worker;
+        }
+    }
+    return nullptr;
+}
+
+void Supervisor::end_stock_worker(Session& worker, const char* why) {
+    log::debug("worker {} of the stock is not needed: {}", worker.process, why);
+    // It has nothing that anybody could miss.
+    worker.unwanted = true;
+    worker.kill_now();
+    worker.kill_by(Clock::now() + std::chrono::seconds(1), "it was killed before");
+}
+
+}  // namespace gpupool::daemon
