@@ -123,7 +123,12 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     }
 
     // What passes on the wire is told to `observer`, which stays.
-    void observe(wire::TrafficObserver* observer) { channel_->observe(observer); }
+    void observe(wire::TrafficObserver* observer) {
+        channel_->observe(observer);
+        if (lanes_ != nullptr) {
+            lanes_->observe(observer);
+        }
+    }
 
     // Waits while the worker wants no more work for a stream (its credit and its hold queue are used up).
     void wait_for_stream(CUstream stream);

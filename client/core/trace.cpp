@@ -54,23 +54,28 @@ struct Line {
     }
 };
 
-// Frames and their bytes, as two tracks.
+// Frames and their bytes: two tracks for each connection.
 class Wire final : public wire::TrafficObserver {
   public:
-    explicit Wire(Timeline& timeline) : timeline_(timeline) {
-        timeline_.name_track(kSent, "sent");
-        timeline_.name_track(kReceived, "received");
-    }
-    void sent(std::size_t frames, std::size_t bytes, Moment begin, Moment end) override {
-        timeline_.slice(kSent, "wire", frames == 1 ? "frame" : "frames", ns(begin), ns(end),
+    explicit Wire(Timeline& timeline) : timeline_(timeline) {}
+    void sent(std::size_t line, std::size_t frames, std::size_t bytes, Moment begin, Moment end) override {
+        timeline_.slice(track(line, true), "wire", frames == 1 ? "frame" : "frames", ns(begin), ns(end),
                         fmt::format("\"frames\":{},\"bytes\":{}", frames, bytes));
     }
-    void received(wire::FrameType type, std::size_t bytes, Moment begin, Moment end) override {
-        timeline_.slice(kReceived, "wire", name(type), ns(begin), ns(end), fmt::format("\"bytes\":{}", bytes));
+    void received(std::size_t line, wire::FrameType type, std::size_t bytes, Moment begin, Moment end) override {
+        timeline_.slice(track(line, false), "wire", name(type), ns(begin), ns(end),
+                        fmt::format("\"bytes\":{}", bytes));
     }
 
   private:
-    static constexpr Track kSent{Actor::wire, 1}, kReceived{Actor::wire, 2};
+    Track track(std::size_t line, bool out) {
+        const Track track{Actor::wire, static_cast<std::uint32_t>(2 * line + (out ? 1 : 2))};
+        if (line < named_.size() && !named_[line][out ? 1 : 0].exchange(true, std::memory_order_relaxed)) {
+            const char* const direction = out ? "sent" : "received";
+            timeline_.name_track(track, line == 0 ? direction : fmt::format("lane {} {}", line - 1, direction));
+        }
+        return track;
+    }
     static std::uint64_t ns(Moment moment) {
         return static_cast<std::uint64_t>(
             std::chrono::duration_cast<std::chrono::nanoseconds>(moment.time_since_epoch()).count());
@@ -84,6 +89,7 @@ class Wire final : public wire::TrafficObserver {
         }
     }
     Timeline& timeline_;
+    std::array<std::array<std::atomic<bool>, 2>, wire::Lanes::kMostLanes + 1> named_{};
 };
 
 struct State {

@@ -24,7 +24,6 @@
 // Errors: the first cause is kept: `error()`; every later append returns it.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -35,6 +34,7 @@
 #include "common/result.h"
 #include "protocol/transport/connection.h"
 #include "protocol/wire/frame.h"
+#include "protocol/wire/traffic_observer.h"
 
 namespace gpupool::wire {
 
@@ -62,17 +62,6 @@ class Receiver {
     // The connection broke (resumable) or the channel ended: no further calls unless attach() follows. Once for every
     // connection of a started channel; a break that is never followed by attach() is not reported again at the end.
     virtual void on_closed(const Error& cause) = 0;
-};
-
-// Told of what passes, for a trace. Called by whichever thread sends or receives, without a lock held; it must not call
-// the channel.
-class TrafficObserver {
-  public:
-    using Moment = std::chrono::steady_clock::time_point;
-    virtual ~TrafficObserver() = default;
-    // A gather write of `frames`, headers included in `bytes`.
-    virtual void sent(std::size_t frames, std::size_t bytes, Moment begin, Moment end) = 0;
-    virtual void received(FrameType type, std::size_t bytes, Moment begin, Moment end) = 0;
 };
 
 struct Limits {
@@ -139,7 +128,7 @@ class Channel {
     // refused and leaves the channel as it was.
     Status attach(std::unique_ptr<transport::Connection> connection, std::uint64_t peer_received);
 
-    // From here on; outlives the channel.
+    // Tells `observer` of what passes from here on, as line 0.
     void observe(TrafficObserver* observer) noexcept;
 
     [[nodiscard]] std::uint64_t last_received() const noexcept;

@@ -34,7 +34,7 @@ class Observed {
     }
     ~Observed() {
         if (observer_ == nullptr) return;
-        observer_->received(header_.type, kHeaderBytes + header_.payload_bytes, begin_,
+        observer_->received(0, header_.type, kHeaderBytes + header_.payload_bytes, begin_,
                             std::chrono::steady_clock::now());
     }
     Observed(const Observed&) = delete;

@@ -198,7 +198,7 @@ void Channel::State::end_batch(Lock& lock, const Status& status) {
     Graveyard graveyard;
     if (TrafficObserver* const watched = observer.load(std::memory_order_acquire);
         watched != nullptr && status && batch_begin != TrafficObserver::Moment()) {
-        watched->sent(std::max<std::size_t>(batch.frames.size(), 1), batch.total_bytes, batch_begin,
+        watched->sent(0, std::max<std::size_t>(batch.frames.size(), 1), batch.total_bytes, batch_begin,
                       std::chrono::steady_clock::now());
     }
     lock.lock();
