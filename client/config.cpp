@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::size_t max_config_bytes = 64 * 1024;
 constexpr std::size_t max_token_bytes = 4096;
+constexpr std::uint64_t max_trace_events = 1'000'000'000;
 constexpr std::size_t max_lanes = 64;
 constexpr std::size_t max_default_lanes = 8;
 constexpr std::chrono::milliseconds min_connect_timeout{1};
@@ -152,6 +153,16 @@ Status set_trace(Draft& draft, std::string_view value) {
     return {};
 }
 
+Status set_trace_events(Draft& draft, std::string_view value) {
+    std::uint64_t events = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), events);
+    if (error != std::errc() || end != value.data() + value.size() || events == 0 || events > max_trace_events) {
+        return invalid(fmt::format("'{}' is not a number from 1 to {}", value, max_trace_events));
+    }
+    draft.config.trace_events = events;
+    return {};
+}
+
 Status set_summary(Draft& draft, std::string_view value) {
     draft.config.summary_file = output_name(value);
     return {};
@@ -176,6 +187,7 @@ constexpr std::array settings = {
     Setting{"lanes", "GPUPOOL_LANES", set_lanes},
     Setting{"sync", "GPUPOOL_SYNC", set_sync},
     Setting{"trace", "GPUPOOL_TRACE", set_trace},
+    Setting{"trace_events", "GPUPOOL_TRACE_EVENTS", set_trace_events},
     Setting{"summary", "GPUPOOL_SUMMARY", set_summary},
 };
 

@@ -37,7 +37,8 @@ struct Config {
     std::chrono::milliseconds wait_when_full{0};  // for a place on a server that has none; 0: it is an error at once
     std::size_t lanes = default_lanes();           // connections that carry bulk data; 1: the session's own alone
     bool synchronous = false;  // every call waits for the server, so that errors appear where they are made
-    std::string trace_file;    // one line per call; empty: off
+    std::string trace_file;    // a timeline; on standard error a line per call; empty: off
+    std::uint64_t trace_events = 1'000'000;  // at most, of this process
     std::string summary_file;  // calls, bytes, waits and round trips at the end; empty: off
     std::string source;        // the file that was read; empty: none
 };

@@ -320,6 +320,8 @@ bool Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
                     return true;
                 },
                 std::type_identity<codec::EventCompleteNotice>());
+        case Type::trace_records: return trace::take_records(body);
+        case Type::trace_name: return trace::take_name(body);
         case Type::pieces_sent:
             return with([&](auto& sent) { return take_pieces_sent(sent); }, std::type_identity<codec::PiecesSentNotice>());
         case Type::host_memory:

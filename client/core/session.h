@@ -31,6 +31,7 @@
 #include "client/core/memory_map.h"
 #include "client/core/stream_pool.h"
 #include "client/core/thread.h"
+#include "client/core/trace.h"
 #include "client/core/transfers.h"
 #include "protocol/codec/cursor.h"
 #include "protocol/codec/handles.h"
@@ -88,6 +89,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
                                                   (thread.per_thread_default ? codec::kPerThreadDefaultStream : 0));
         header.thread = thread.index;
         header.context = thread.current() == nullptr ? 0 : codec::to_wire(thread.current()->handle);
+        const std::uint64_t begin_ns = trace::moment_ns();
         const Status sent = channel_->append(wire::FrameType::commands, header.bytes, [&](std::byte* place) {
             header.number = ++commands_;  // under the channel's lock: numbers follow the order on the wire
             last_command_.store(header.number, std::memory_order_relaxed);
@@ -102,6 +104,9 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
             broken_.store(true, std::memory_order_relaxed);  // whatever comes after this call fails as well
             return kSessionLost;
         }
+        if (begin_ns != 0) [[unlikely]] {
+            trace::note_command(header.number, begin_ns);
+        }
         thread.last_command = header.number;
         return CUDA_SUCCESS;
     }
@@ -115,6 +120,14 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     // Is it known that the context has nothing left to do?
     [[nodiscard]] bool all_complete(const ContextState& context) const {
         return last_work_.load(std::memory_order_relaxed) <= context.complete_until.load(std::memory_order_relaxed);
+    }
+
+    // What passes on the wire is told to `observer`, which stays.
+    void observe(wire::TrafficObserver* observer) {
+        channel_->observe(observer);
+        if (lanes_ != nullptr) {
+            lanes_->observe(observer);
+        }
     }
 
     // Waits while the worker wants no more work for a stream (its credit and its hold queue are used up).
@@ -140,6 +153,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     // In a forked child: the connections are the parent's.
     void close_descriptors() noexcept;
     [[nodiscard]] const std::string& id() const { return id_; }
+    [[nodiscard]] const std::string& server() const { return server_; }
 
   private:
     Session() = default;

@@ -34,6 +34,7 @@
 #include "common/result.h"
 #include "protocol/transport/connection.h"
 #include "protocol/wire/frame.h"
+#include "protocol/wire/traffic_observer.h"
 
 namespace gpupool::wire {
 
@@ -126,6 +127,9 @@ class Channel {
     // that still seems to work is given up for the new one. A claim about `peer_received` that cannot be true is
     // refused and leaves the channel as it was.
     Status attach(std::unique_ptr<transport::Connection> connection, std::uint64_t peer_received);
+
+    // Tells `observer` of what passes from here on, as line 0.
+    void observe(TrafficObserver* observer) noexcept;
 
     [[nodiscard]] std::uint64_t last_received() const noexcept;
     [[nodiscard]] Counters counters() const noexcept;

@@ -56,7 +56,11 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
                     notify(codec::NoticeType::hold,
                            codec::StreamHoldNotice{codec::to_wire(stream.client), held ? 1u : 0u, 0});
                 }),
-      helpers(inbox),
+      tracer(library.api, [this](const ContextState* context) { scheduler.enter(context); },
+             [this](codec::NoticeType type, const void* notice, std::size_t bytes) {
+                 notify_bytes(type, notice, bytes);
+             }),
+      helpers(inbox, &tracer),
       staging(library.api, kChunkBytes, kStagingBytes, [this] { inbox.poke(); }),
       small_staging(library.api, codec::kMaxInlineBytes, kSmallStagingBytes, [this] { inbox.poke(); }),
       options_(std::move(options)),
@@ -115,6 +119,9 @@ void Worker::loop() {
             scheduler.settle();  // what was complete when the GPU wrote this
             send_host_change(record);
         }) || moved;
+        if (tracer.on()) [[unlikely]] {
+            moved = tracer.poll() || moved;
+        }
         channel_->nudge();
         if (moved) {
             idle_since.reset();
@@ -129,7 +136,7 @@ void Worker::loop() {
 // frame comes.
 void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_since) {
     if (!scheduler.waiting()) {
-        if (host_mirrors.empty()) {
+        if (host_mirrors.empty() && !tracer.waiting()) {
             inbox.wait();
         } else {
             inbox.wait(kLongPause);  // a kernel may write for a program that only looks
@@ -187,7 +194,12 @@ void Worker::dispatch(Command& command) {
         answer(command, CUDA_ERROR_NOT_SUPPORTED);
         return;
     }
+    Tracer::Issue issue(tracer, command.header, command.its_turn);
+    const std::uint64_t holds = scheduler.holds();
     serve(*this, command);
+    if (scheduler.holds() != holds) {
+        issue.held();
+    }
 }
 
 StreamState* Worker::stream_of(const Command& command, CUstream handle, CUresult& result) {

@@ -41,6 +41,7 @@
 #include "server/worker/pinned_memory.h"
 #include "server/worker/scheduler.h"
 #include "server/worker/staging.h"
+#include "server/worker/tracer.h"
 
 namespace gpupool::worker {
 
@@ -80,6 +81,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     HandleTable handles;
     Scheduler scheduler;
     Inbox inbox;
+    Tracer tracer;
     Helpers helpers;
     Staging staging;        // for bulk data
     Staging small_staging;  // for data that comes with a command

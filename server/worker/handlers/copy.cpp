@@ -124,7 +124,11 @@ class CopyIn final : public Copy {
         const Piece piece = asked_.front();
         asked_.pop_front();
         --in_flight_;
-        note(side_.to_device(worker_.api, piece, landed.place, stream_.driver));
+        const Tracer::Issue issuing(worker_.tracer, command_.header, true);
+        Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy_in, piece.bytes);
+        const CUresult result = side_.to_device(worker_.api, piece, landed.place, stream_.driver);
+        work.end(result);
+        note(result);
         worker_.scheduler.mark(stream_,
                                [&staging = worker_.staging, chunk = landed.place](CUresult) { staging.put(chunk); });
     }
@@ -149,7 +153,11 @@ class CopyOut final : public Copy {
                 return false;
             }
             const Piece piece = pieces_.next();
-            note(side_.from_device(worker_.api, piece, chunk, stream_.driver));
+            const Tracer::Issue issuing(worker_.tracer, command_.header, true);
+            Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy_out, piece.bytes);
+            const CUresult result = side_.from_device(worker_.api, piece, chunk, stream_.driver);
+            work.end(result);
+            note(result);
             if (result_ != CUDA_SUCCESS) {
                 worker_.staging.put(chunk);  // what it holds is not the client's
                 give_up(worker_, transfer_, *flight_);
@@ -261,7 +269,10 @@ class CopyInline final : public Operation {
                         shaped ? side_.shape.WidthInBytes : data_.size(),
                         shaped ? side_.shape.Height : 1,
                         shaped ? side_.shape.Depth : 1};
+        const Tracer::Issue issuing(worker_.tracer, command_.header, true);
+        Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy_in, data_.size());
         const CUresult result = side_.to_device(worker_.api, all, chunk, stream_.driver);
+        work.end(result);
         worker_.scheduler.issued(stream_);
         worker_.scheduler.mark(stream_, [&staging = worker_.small_staging, chunk](CUresult) { staging.put(chunk); });
         worker_.answer(command_, result);
@@ -396,8 +407,10 @@ Outcome gpCopyShapedOnDevice(Worker& worker, Command& command, codec::Slots<call
         return CUDA_ERROR_INVALID_VALUE;  // the client's host memory is not here
     }
     worker.scheduler.enter(stream->context);
+    Tracer::Work work(worker.tracer, *stream, codec::TraceKind::copy, bytes);
     result =
         driver::call(worker.api.cuMemcpy3DAsync_v2, static_cast<const CUDA_MEMCPY3D*>(&side.shape), stream->driver);
+    work.end(result);
     worker.scheduler.issued(*stream);
     return result;
 }

@@ -86,6 +86,7 @@ connect_timeout = 2.5
 wait_when_full = "10m"
 sync = true
 trace = "/tmp/trace"
+trace_events = 5000
 summary = true
 )");
     auto config = load();
@@ -99,6 +100,7 @@ summary = true
     EXPECT_EQ(config->wait_when_full, std::chrono::minutes(10));
     EXPECT_TRUE(config->synchronous);
     EXPECT_EQ(config->trace_file, "/tmp/trace");
+    EXPECT_EQ(config->trace_events, 5000u);
     EXPECT_EQ(config->summary_file, standard_error_name);
     EXPECT_EQ(config->source, home_file());
 }
