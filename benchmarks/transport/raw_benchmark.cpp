@@ -1,7 +1,11 @@
 // The transports by themselves: what a channel over them is compared with.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
+#include <barrier>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -55,10 +59,57 @@ void raw_bulk(benchmark::State& state, Kind kind) {
     sink.join();
 }
 
+// So many connections at once, each with its share of the data and a thread at either end: what lanes cannot exceed.
+void raw_bulk_striped(benchmark::State& state, Kind kind) {
+    const auto count = static_cast<std::size_t>(state.range(0));
+    const auto bytes = static_cast<std::size_t>(state.range(1));
+    constexpr std::size_t kPieceBytes = 1u << 20;
+    const std::vector<std::byte> data(bytes);
+    std::vector<std::byte> landed(bytes);
+    std::vector<Ends> lanes;
+    std::vector<std::thread> threads;
+    std::barrier begin(static_cast<std::ptrdiff_t>(count + 1)), end(static_cast<std::ptrdiff_t>(2 * count + 1));
+    bool over = false;
+    std::atomic<bool> failed{false};
+    const std::size_t share = bytes / count;
+    for (std::size_t i = 0; i < count; ++i) {
+        const Ends& lane = lanes.emplace_back(connected_pair(kind));
+        const auto source = std::span(data).subspan(i * share, share);
+        const auto target = std::span(landed).subspan(i * share, share);
+        threads.emplace_back([&, &near = *lane.first, source] {
+            for (begin.arrive_and_wait(); !over; begin.arrive_and_wait()) {
+                for (std::size_t at = 0; at < source.size(); at += kPieceBytes) {
+                    const ConstBuffer piece[] = {source.subspan(at, std::min(kPieceBytes, source.size() - at))};
+                    failed = failed || !near.send(piece);
+                }
+                end.arrive_and_wait();
+            }
+            near.shutdown();
+        });
+        threads.emplace_back([&, &far = *lane.second, target] {
+            while (transport::receive_exactly(far, target)) end.arrive_and_wait();
+        });
+    }
+    for (auto _ : state) {
+        begin.arrive_and_wait();
+        end.arrive_and_wait();
+    }
+    over = true;
+    begin.arrive_and_wait();
+    for (std::thread& thread : threads) thread.join();
+    if (failed) state.SkipWithError("a connection failed");
+    state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(share * count));
+}
+
 BENCHMARK_CAPTURE(raw_ping_pong, tcp, Kind::tcp)->UseRealTime();
+BENCHMARK_CAPTURE(raw_ping_pong, shm, Kind::shm)->UseRealTime();
 BENCHMARK_CAPTURE(raw_ping_pong, inproc, Kind::inproc)->UseRealTime();
 BENCHMARK_CAPTURE(raw_bulk, tcp, Kind::tcp)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20)->UseRealTime();
+BENCHMARK_CAPTURE(raw_bulk, shm, Kind::shm)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20)->UseRealTime();
 BENCHMARK_CAPTURE(raw_bulk, inproc, Kind::inproc)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20)->UseRealTime();
+BENCHMARK_CAPTURE(raw_bulk_striped, tcp, Kind::tcp)
+    ->ArgsProduct({{1, 2, 4, 8, 16}, {256 << 20}})
+    ->UseRealTime();
 
 }  // namespace
 }  // namespace gpupool::benchmarks

@@ -23,6 +23,7 @@ namespace {
 constexpr unsigned kMaxDevices = 128;
 constexpr unsigned kMaxListed = 64u << 10;  // peers, error texts, attributes of a device
 constexpr std::size_t kMaxSessionIdBytes = 64;
+constexpr std::size_t kMaxSessionTokenBytes = 256;
 
 std::string process_name() {
     std::ifstream file("/proc/self/comm");
@@ -73,7 +74,8 @@ Error nonsense(const char* what) {
 // Before anything is copied out of it.
 Status check_size(schema::Welcome::Reader welcome) {
     if (welcome.getDevices().size() > kMaxDevices || welcome.getPeers().size() > kMaxListed ||
-        welcome.getErrors().size() > kMaxListed || welcome.getSessionId().size() > kMaxSessionIdBytes) {
+        welcome.getErrors().size() > kMaxListed || welcome.getSessionId().size() > kMaxSessionIdBytes ||
+        welcome.getSessionToken().size() > kMaxSessionTokenBytes) {
         return nonsense("it claims too much");
     }
     for (const auto device : welcome.getDevices()) {
@@ -96,6 +98,9 @@ Result<Welcome> read_welcome(schema::Welcome::Reader welcome, const AddressRange
     }
     Welcome out;
     out.session_id = welcome.getSessionId();
+    const auto token = std::as_bytes(std::span(welcome.getSessionToken().begin(), welcome.getSessionToken().size()));
+    out.session_token.assign(token.begin(), token.end());
+    out.max_lanes = welcome.getMaxLanes();
     for (const auto error : welcome.getErrors()) {
         error_text::learn(error.getCode(), error.getName().cStr(), error.getDescription().cStr());
     }
@@ -108,9 +113,7 @@ Result<Welcome> read_welcome(schema::Welcome::Reader welcome, const AddressRange
     return out;
 }
 
-}  // namespace
-
-void fill_hello(schema::Hello::Builder hello, const Config& config, const AddressRanges& offered) {
+schema::ClientInfo::Builder introduce(schema::Hello::Builder hello, const Config& config) {
     hello.setProtocolVersion(schema::PROTOCOL_VERSION);
     hello.setTableFingerprint(codec::table_fingerprint());
     hello.setToken(config.token.c_str());
@@ -121,6 +124,22 @@ void fill_hello(schema::Hello::Builder hello, const Config& config, const Addres
     client.setHostname(host);
     client.setProcessName(process_name().c_str());
     client.setProcessId(static_cast<std::uint32_t>(getpid()));
+    return client;
+}
+
+}  // namespace
+
+void fill_lane_hello(schema::Hello::Builder hello, const Config& config, const LaneTicket& ticket, std::size_t index) {
+    introduce(hello, config);
+    auto lane = hello.initPurpose().initLane();
+    lane.setSessionId(ticket.session_id.c_str());
+    lane.setSessionToken(
+        {reinterpret_cast<const kj::byte*>(ticket.session_token.data()), ticket.session_token.size()});
+    lane.setIndex(static_cast<std::uint32_t>(index));
+}
+
+void fill_hello(schema::Hello::Builder hello, const Config& config, const AddressRanges& offered) {
+    auto client = introduce(hello, config);
     client.setUserId(static_cast<std::uint32_t>(getuid()));
     client.setUserName(user_name(static_cast<std::uint32_t>(getuid())).c_str());
     auto session = hello.initPurpose().initSession();
@@ -140,6 +159,23 @@ void fill_hello(schema::Hello::Builder hello, const Config& config, const Addres
     for (unsigned i = 0; i < variables.size(); ++i) {
         environment[i].setName(variables[i].first);
         environment[i].setValue(variables[i].second);
+    }
+}
+
+Status read_lane_answer(const wire::ReceivedFrame& frame) {
+    if (frame.type == wire::FrameType::ack) {
+        return {};
+    }
+    if (frame.type != wire::FrameType::refused) {
+        return Error{ErrorCode::invalid_input, "the server answered with something else than an acknowledgement"};
+    }
+    try {
+        const Message message(frame.payload);
+        return Error{ErrorCode::refused, std::string("the server refused: ") +
+                                             message.reader->getRoot<schema::Refused>().getMessage().cStr()};
+    } catch (const kj::Exception& exception) {
+        return Error{ErrorCode::invalid_input,
+                     std::string("the server's refusal cannot be read: ") + exception.getDescription().cStr()};
     }
 }
 

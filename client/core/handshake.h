@@ -24,6 +24,8 @@ using AddressRanges = std::vector<std::pair<std::uint64_t, std::uint64_t>>;  // 
 
 struct Welcome {
     std::string session_id;
+    std::vector<std::byte> session_token;
+    std::size_t max_lanes = 0;
     DeviceSnapshot devices;
     std::uint64_t window_base = 0, window_bytes = 0;  // one of those offered
 };
@@ -34,6 +36,15 @@ struct Answer {
 };
 
 void fill_hello(schema::Hello::Builder hello, const Config& config, const AddressRanges& offered);
+
+// For one more connection of the session that `welcome` gave.
+struct LaneTicket {
+    std::string session_id;
+    std::vector<std::byte> session_token;
+};
+void fill_lane_hello(schema::Hello::Builder hello, const Config& config, const LaneTicket& ticket, std::size_t index);
+// Whether the server took it.
+Status read_lane_answer(const wire::ReceivedFrame& frame);
 
 // The driver's own error texts are learned (error_text.h).
 Answer read_answer(const wire::ReceivedFrame& frame, const AddressRanges& offered);

@@ -18,8 +18,7 @@
 #include "protocol/calls/internal.h"
 #include "protocol/calls/table.h"
 #include "protocol/schema/session.capnp.h"
-#include "protocol/transport/endpoint.h"
-#include "protocol/transport/tcp/connector.h"
+#include "protocol/transport/open.h"
 #include "protocol/wire/handshake_io.h"
 
 namespace gpupool::client {
@@ -60,25 +59,44 @@ Result<std::unique_ptr<Session>> Session::open_once(const Config& config, bool& 
         return endpoint.error();
     }
     const auto deadline = transport::Clock::now() + config.connect_timeout;
-    auto connection = transport::tcp::connect(*endpoint, deadline);
+    auto connection = transport::connect(*endpoint, config.transport, deadline);
     if (!connection) {
         return connection.error();
     }
+    const bool by_itself = config.transport == transport::Choice::automatic && !endpoint->is_path();
+    bool hung_up = false;
+    auto session = open_over(std::move(*connection), config, deadline, full, hung_up);
+    if (session || !hung_up || !by_itself) {
+        return session;
+    }
+    // A server that does not know our shared memory (another version, out of descriptors) says why over TCP.
+    connection = transport::connect(*endpoint, transport::Choice::tcp, deadline);
+    if (!connection) {
+        return connection.error();
+    }
+    return open_over(std::move(*connection), config, deadline, full, hung_up);
+}
+
+Result<std::unique_ptr<Session>> Session::open_over(std::unique_ptr<transport::Connection> connection,
+                                                    const Config& config, transport::Clock::time_point deadline,
+                                                    bool& full, bool& hung_up) {
     std::unique_ptr<Session> session(new Session);
     session->server_ = config.server;
     const auto candidates = AddressWindow::reserve_candidates();
-    (*connection)->set_receive_deadline(deadline);
-    Answer answer = session->shake_hands(**connection, config, deadline, candidates);
+    connection->set_receive_deadline(deadline);
+    Answer answer = session->shake_hands(*connection, config, deadline, candidates);
     full = answer.full;
     if (!answer.welcome) {
+        hung_up = answer.welcome.error().code == ErrorCode::closed;
         AddressWindow::abandon(candidates);
         return answer.welcome.error();
     }
-    session->id_ = std::move(answer.welcome->session_id);
+    session->id_ = answer.welcome->session_id;
+    session->prepare_lanes(config, *answer.welcome);
     session->devices = std::move(answer.welcome->devices);
     session->window.keep(candidates, answer.welcome->window_base, answer.welcome->window_bytes);
     try {
-        session->begin(std::move(*connection));
+        session->begin(std::move(connection));
     } catch (const std::exception& exception) {
         // Those of its threads that did begin use it as long as the process lives.
         (void)session.release();
@@ -111,13 +129,41 @@ Answer Session::shake_hands(transport::Connection& connection, const Config& con
     return read_answer(*frame, candidates);
 }
 
+// One is the session's own connection; more are so many beside it, which then carry all that is large.
+void Session::prepare_lanes(const Config& config, Welcome& welcome) {
+    const std::size_t count = config.lanes > 1 ? std::min(config.lanes, welcome.max_lanes) : 0;
+    if (count == 0) {
+        return;
+    }
+    wire::Lanes::Limits limits;
+    limits.lanes = count;
+    lanes_ = std::make_unique<wire::Lanes>(*this, limits);
+    LaneTicket ticket{welcome.session_id, std::move(welcome.session_token)};
+    lane_opener_ = std::make_unique<LaneOpener>(config, std::move(ticket), count, *lanes_);
+}
+
+void Session::close_descriptors() noexcept {
+    for (const int descriptor : descriptors_) {
+        ::close(descriptor);
+    }
+    if (lane_opener_) {
+        lane_opener_->close_descriptors();
+    }
+}
+
 void Session::begin(std::unique_ptr<transport::Connection> connection) {
-    descriptor_ = connection->native_handle();
+    connection_ = connection.get();
+    descriptors_ = connection_->descriptors();
+    peer_ = connection->peer();
     contexts.make_primaries(static_cast<int>(devices.devices.size()));
     channel_ = std::make_unique<wire::Channel>(std::move(connection), *this);
-    transfers.start(*channel_);
+    transfers.start(*channel_, lanes_.get(), [this](std::size_t bytes) {
+        if (lane_opener_) {
+            lane_opener_->want(bytes);
+        }
+    });
     channel_->start();
-    log::info("session {} on {}, {} device(s), driver {}", id_, server_, devices.devices.size(),
+    log::info("session {} on {} ({}), {} device(s), driver {}", id_, server_, peer_, devices.devices.size(),
               devices.driver_version);
 }
 
@@ -154,6 +200,10 @@ std::span<std::byte> Session::bulk_destination(std::uint64_t transfer, std::uint
 
 void Session::on_bulk(std::uint64_t transfer, std::uint64_t, std::size_t bytes) {
     transfers.landed(transfer, bytes);
+}
+
+void Session::on_bulk_lost(std::uint64_t, std::uint64_t, std::size_t) {
+    transfers.lost();
 }
 
 void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) {
@@ -195,7 +245,6 @@ void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payloa
 
 void Session::violation(const char* what) {
     lose({ErrorCode::invalid_input, fmt::format("the server sent {}", what)});
-    ::shutdown(descriptor_, SHUT_RDWR);
 }
 
 bool Session::take_output(codec::Reader& in, std::FILE* to) {
@@ -271,6 +320,10 @@ bool Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
                     return true;
                 },
                 std::type_identity<codec::EventCompleteNotice>());
+        case Type::trace_records: return trace::take_records(body);
+        case Type::trace_name: return trace::take_name(body);
+        case Type::pieces_sent:
+            return with([&](auto& sent) { return take_pieces_sent(sent); }, std::type_identity<codec::PiecesSentNotice>());
         case Type::host_memory:
             if (!host_mirrors.apply(body)) {  // as when the memory was just unregistered
                 log::warn("the server sent changes of host memory that the GPU does not have");
@@ -290,6 +343,18 @@ void Session::take_deferred_error(const codec::DeferredErrorNotice& notice) {
             context->lost = result;
         }
     }
+}
+
+// What follows in the session's order says that data is there, some of which is still on its way over other connections.
+bool Session::take_pieces_sent(const codec::PiecesSentNotice& notice) {
+    if (lanes_ == nullptr) {
+        return false;
+    }
+    if (!lanes_->wait_landed(notice.number)) {
+        lose(lanes_->error().error());  // before anybody takes what follows for true
+        return false;
+    }
+    return true;
 }
 
 bool Session::take_hold(const codec::StreamHoldNotice& notice) {
@@ -349,12 +414,32 @@ void Session::on_closed(const Error& cause) {
     lose(cause);
 }
 
+std::span<std::byte> Session::piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
+    return transfers.begin_part(transfer, offset, bytes);
+}
+
+void Session::on_piece(std::uint64_t transfer, std::uint64_t, std::size_t bytes) {
+    transfers.end_part(transfer, bytes, true);
+}
+
+void Session::on_piece_lost(std::uint64_t transfer, std::uint64_t, std::size_t bytes) {
+    transfers.end_part(transfer, bytes, false);
+}
+
+void Session::on_lanes_ended(const Error& cause) {
+    lose(cause);
+}
+
 void Session::lose(const Error& cause) {
     if (!lost_.exchange(true)) {
         // The program only gets an error number: its user should learn what happened.
         std::fprintf(stderr, "gpupool: the session with %s is lost: %s\n", server_.c_str(), cause.message.c_str());
         log::error("the session with {} is lost: {}", server_, cause.message);
     }
+    if (lanes_) {
+        lanes_->end(cause);
+    }
+    connection_->shutdown();  // nobody reads into the program's memory any more
     transfers.end();
     host_functions.end();
     lose_all_replies();

@@ -6,19 +6,31 @@
 #include "protocol/codec/record.h"
 
 namespace gpupool::client {
+namespace {
 
-void Transfers::start(wire::Channel& channel) {
+// Threads that have to notice that their connection has ended do so at once; should one not, nobody waits for ever.
+constexpr std::chrono::seconds kEndPatience{1};
+
+}  // namespace
+
+void Transfers::start(wire::Channel& channel, wire::Lanes* lanes, std::function<void(std::size_t)> begins) {
     channel_ = &channel;
+    lanes_ = lanes;
+    begins_ = std::move(begins);
     std::thread([this] { answer_pulls(); }).detach();  // lives as long as the process, like the session
 }
 
 void Transfers::end() {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    ending_ = true;
+    changed_.notify_all();
+    changed_.wait_for(lock, kEndPatience, [&] { return in_use_ == 0 && receiving_ == 0; });
     ended_ = true;
     changed_.notify_all();
 }
 
 std::uint64_t Transfers::begin_download(void* destination, std::uint64_t bytes) {
+    begins(bytes);
     auto download = std::make_unique<Download>();
     download->destination = static_cast<std::byte*>(destination);
     download->bytes = bytes;
@@ -31,6 +43,7 @@ std::uint64_t Transfers::begin_download(void* destination, std::uint64_t bytes) 
 
 std::uint64_t Transfers::begin_download(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest,
                                         std::function<void(std::span<const std::byte>)> scatter) {
+    begins(bytes);
     auto download = std::make_unique<Download>();
     download->buffer.resize(bytes);
     download->destination = download->buffer.data();
@@ -67,30 +80,82 @@ void Transfers::begin_named_download(std::uint64_t transfer, std::uint64_t bytes
     downloads_[transfer] = std::move(download);
 }
 
+std::span<std::byte> Transfers::place_of(Download* download, std::uint64_t offset, std::size_t bytes) const {
+    if (download == nullptr || download->over || offset > download->bytes || bytes > download->bytes - offset) {
+        return {};
+    }
+    return {download->destination + offset, bytes};
+}
+
 std::span<std::byte> Transfers::place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     const auto it = downloads_.find(transfer);
-    if (it == downloads_.end() || offset > it->second->bytes || bytes > it->second->bytes - offset) {
-        return {};
+    const auto place = place_of(it == downloads_.end() ? nullptr : it->second.get(), offset, bytes);
+    receiving_ = place.empty() ? 0 : transfer;
+    return place;
+}
+
+void Transfers::lost() {
+    {
+        const std::lock_guard lock(mutex_);
+        receiving_ = 0;
     }
-    return {it->second->destination + offset, bytes};
+    changed_.notify_all();
+}
+
+std::span<std::byte> Transfers::begin_part(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto it = downloads_.find(transfer);
+    const auto place = place_of(it == downloads_.end() ? nullptr : it->second.get(), offset, bytes);
+    if (!place.empty()) {
+        ++it->second->writers;
+        ++in_use_;
+    }
+    return place;
+}
+
+bool Transfers::being_written(std::uint64_t transfer) const {
+    const auto it = downloads_.find(transfer);
+    return it != downloads_.end() && (it->second->writers != 0 || receiving_ == transfer);
+}
+
+bool Transfers::note_landed(std::uint64_t transfer, Download& download, std::size_t bytes) {
+    download.landed_bytes += bytes;
+    // A server that sends more than there is may still be writing.
+    if (download.landed_bytes < download.bytes || download.writers != 0 || download.over) {
+        return false;
+    }
+    if (download.scatter) {
+        download.scatter(download.buffer);
+    }
+    end_download(transfer);
+    return true;
 }
 
 void Transfers::landed(std::uint64_t transfer, std::size_t bytes) {
     {
         const std::lock_guard lock(mutex_);
+        receiving_ = 0;
         const auto it = downloads_.find(transfer);
         if (it == downloads_.end()) {
             return;
         }
-        it->second->landed_bytes += bytes;
-        if (it->second->landed_bytes < it->second->bytes) {
+        if (const bool over = it->second->over; !note_landed(transfer, *it->second, bytes) && !over && !ending_) {
             return;
         }
-        if (it->second->scatter) {
-            it->second->scatter(it->second->buffer);
+    }
+    changed_.notify_all();
+}
+
+void Transfers::end_part(std::uint64_t transfer, std::size_t bytes, bool whole) {
+    {
+        const std::lock_guard lock(mutex_);
+        Download& download = *downloads_.find(transfer)->second;  // kept for its writer
+        --download.writers;
+        --in_use_;
+        if (const bool over = download.over; !note_landed(transfer, download, whole ? bytes : 0) && !over && !ending_) {
+            return;
         }
-        end_download(transfer);
     }
     changed_.notify_all();
 }
@@ -109,10 +174,14 @@ void Transfers::end_download(std::uint64_t transfer) {
 
 bool Transfers::cancel(std::uint64_t transfer) {
     {
-        const std::lock_guard lock(mutex_);
+        std::unique_lock lock(mutex_);
         const bool known = downloads_.contains(transfer) || uploads_.contains(transfer);
         if (!known && transfer >= next_ && (transfer & codec::kTransferOfWorker) == 0) {
             return false;
+        }
+        if (const auto it = downloads_.find(transfer); it != downloads_.end()) {
+            it->second->over = true;
+            changed_.wait(lock, [&] { return !being_written(transfer); });
         }
         end_download(transfer);
         if (const auto it = uploads_.find(transfer); it != uploads_.end()) {
@@ -151,6 +220,7 @@ bool Transfers::writes_into(const void* from, std::uint64_t bytes) const {
 }
 
 std::uint64_t Transfers::begin_upload(std::span<const std::byte> source, std::function<bool()> ready) {
+    begins(source.size());
     auto upload = std::make_unique<Upload>();
     upload->source = source;
     upload->ready = std::move(ready);
@@ -166,6 +236,7 @@ std::uint64_t Transfers::begin_upload(std::span<const std::byte> source, std::fu
 }
 
 std::uint64_t Transfers::begin_upload(std::vector<std::byte> source) {
+    begins(source.size());
     auto upload = std::make_unique<Upload>();
     upload->copy = std::move(source);
     upload->source = upload->copy;
@@ -241,7 +312,8 @@ void Transfers::sent(std::uint64_t transfer, std::uint64_t bytes) {
         }
         it->second->sent_bytes += bytes;
         --it->second->in_flight;
-        if (!end_upload(transfer)) {
+        --in_use_;
+        if (!end_upload(transfer) && !ending_) {
             return;
         }
     }
@@ -259,11 +331,11 @@ void Transfers::answer_pulls() {
             });
         };
         auto next = find();
-        while (next == pulls_.end() && !ended_) {
+        while (next == pulls_.end() && !ending_) {
             changed_.wait(lock);
             next = find();
         }
-        if (ended_) {
+        if (ending_) {
             return;
         }
         const Pull pull = *next;
@@ -273,10 +345,14 @@ void Transfers::answer_pulls() {
             continue;  // cancelled
         }
         const std::span<const std::byte> part = it->second->source.subspan(pull.offset, pull.bytes);
+        const bool over_lanes = lanes_ != nullptr && lanes_->take(part.size()) && !it->second->named;
         ++it->second->in_flight;
+        ++in_use_;
         lock.unlock();
-        (void)channel_->append_bulk(pull.transfer, pull.offset, part,
-                                    [this, pull] { sent(pull.transfer, pull.bytes); });
+        auto done = [this, pull] { sent(pull.transfer, pull.bytes); };
+        // Where it fails the session ends, and says why itself.
+        (void)(over_lanes ? lanes_->send(pull.transfer, pull.offset, part, std::move(done))
+                          : channel_->append_bulk(pull.transfer, pull.offset, part, std::move(done)));
         lock.lock();
     }
 }

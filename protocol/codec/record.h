@@ -60,7 +60,10 @@ enum class NoticeType : std::uint16_t {
     graph_upload = 8,         // GraphCopy: send this host memory as bulk data of the transfer, in pieces
     graph_download = 9,       // GraphCopy: the transfer's bulk data goes to this host memory
     event_complete = 12,      // EventComplete: a record that gpEventWatch asked about has ended
-    host_memory = 11          // what the GPU wrote to mapped host memory: a record of memory_changes.h
+    pieces_sent = 13,         // PiecesSent: what follows is not acted on before they have landed
+    host_memory = 11,         // what the GPU wrote to mapped host memory: a record of memory_changes.h
+    trace_records = 20,       // TraceHeader, then TraceRecords (trace_records.h)
+    trace_name = 21           // TraceName, then the text
 };
 
 struct PullNotice {
@@ -100,6 +103,10 @@ struct EventCompleteNotice {
     std::uint64_t event, record;
     std::int32_t result;
     std::uint32_t reserved;
+};
+// Bulk data that went over other connections of the session: all pieces up to this number (protocol/wire/lanes.h).
+struct PiecesSentNotice {
+    std::uint64_t number;
 };
 struct StreamHoldNotice {
     std::uint64_t stream;

@@ -4,7 +4,7 @@
 # Life of a session: the client sends Hello as its first frame. The daemon checks version, credentials and capacity and
 # answers Refused (and closes), or hands the connection to a worker, which initialises the driver and answers Welcome.
 # From then on both sides speak through a wire::Channel. `sessionId` names the session in status, logs and on resumption;
-# `sessionToken` is the secret that a resuming connection must show.
+# `sessionToken` is the secret that a resuming connection, or a further one of the session (lane), must show.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpupool::schema");
@@ -19,6 +19,7 @@ struct Hello {
     session @2 :SessionRequest;
     administration @3 :Void;         # `gpupool status` and the like: Control frames follow
     resume @4 :ResumeRequest;
+    lane @7 :LaneRequest;            # one more connection of a session, for bulk data alone (protocol/wire/lanes.h)
   }
   token @5 :Text;                    # the credential; empty: none
   client @6 :ClientInfo;
@@ -60,6 +61,13 @@ struct ResumeRequest {
   lastReceived @2 :UInt64;
 }
 
+struct LaneRequest {
+  # Answered by a bare acknowledgement, or Refused. Each index is taken once in a session.
+  sessionId @0 :Text;
+  sessionToken @1 :Data;
+  index @2 :UInt32;                  # below Welcome.maxLanes
+}
+
 struct Refused {
   reason @0 :Reason;
   message @1 :Text;                  # for a person: what happened and what to do
@@ -89,6 +97,7 @@ struct Welcome {
   supportedOpcodes @11 :Data;        # bit n: the driver exports the call with opcode n
   grantedQuota @12 :Quota;
   moduleLoadingMode @13 :Int32;
+  maxLanes @14 :UInt32;              # further connections that the session may open; 0: none
 }
 
 struct Device {

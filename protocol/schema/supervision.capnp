@@ -4,10 +4,11 @@
 # A worker is started with the descriptor of its supervision socket. One for the stock first receives Preparation, loads
 # its driver, and sends Report with the state `stock`; until it gets a session it lives no longer than the daemon.
 #
-# A worker receives Assignment (with the client's connection
-# as an SCM_RIGHTS descriptor), sends Report whenever something changed and at least once a second, and ends when told to
+# A worker receives Assignment (with what the client's connection
+# consists of as SCM_RIGHTS descriptors), sends Report whenever something changed and at least once a second, and ends when told to
 # Stop. When the daemon goes away the worker lives on, tries to reach the daemon's supervision path for its grace, and
-# introduces itself again with Report; after the grace it ends itself.
+# introduces itself again with Report; after the grace it ends itself. Further connections of a session (Lane) come with
+# theirs.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpupool::schema");
@@ -18,6 +19,7 @@ struct ToWorker {
     assignment @0 :Assignment;
     stop @1 :Text;                   # why
     prepare @2 :Preparation;
+    lane @3 :Lane;                   # a further connection of the session comes with it
   }
 }
 
@@ -28,6 +30,10 @@ struct Preparation {
   daemonProcessId @3 :UInt32;
   logLevel @4 :Text;
   context @5 :Bool;                  # make device 0's primary context as well
+}
+
+struct Lane {
+  index @0 :UInt32;
 }
 
 struct Assignment {
@@ -46,6 +52,7 @@ struct Assignment {
     tenant @11 :Text;                # whose they are, as a folder's name in it
     limitBytes @12 :UInt64;          # of all tenants' together
   }
+  maxLanes @13 :UInt32;              # further connections that the session may have
 }
 
 struct Report {
@@ -58,4 +65,6 @@ struct Report {
   client @6 :Session.ClientInfo;
   memoryQuotaBytes @7 :UInt64;
   deviceUuids @8 :List(Text);        # of the devices that memoryUsed counts: the session may not see all of the server's
+  sessionToken @9 :Data;             # so that a daemon that took the session over can let its lanes in
+  maxLanes @10 :UInt32;
 }

@@ -1,12 +1,11 @@
 #include "protocol/wire/channel.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 
 #include "protocol/wire/channel_state.h"
+#include "protocol/wire/quiet_thread.h"
 
 namespace gpupool::wire {
 namespace {
@@ -17,19 +16,6 @@ constexpr std::size_t kMostBulkFrame_bytes = 1u << 20;  // so that other records
 
 Error closed_here() {
     return {ErrorCode::closed, "the channel was closed"};
-}
-
-// A thread that never runs the application's signal handlers.
-template <class Body>
-std::thread quiet_thread(const char* name, Body body) {
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::thread thread(std::move(body));
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    pthread_setname_np(thread.native_handle(), name);
-    return thread;
 }
 
 }  // namespace
@@ -156,6 +142,10 @@ Status Channel::attach(std::unique_ptr<transport::Connection> connection, std::u
     lock.unlock();
     graveyard.clear();
     return {};
+}
+
+void Channel::observe(TrafficObserver* observer) noexcept {
+    state_->observer.store(observer, std::memory_order_release);
 }
 
 std::uint64_t Channel::last_received() const noexcept {

@@ -19,6 +19,8 @@ namespace {
 constexpr std::size_t kMaxCopyBytes = 128u << 10;
 constexpr unsigned kMaxEnvironmentEntries = 64;
 constexpr std::size_t kMaxEnvironmentValueBytes = 4096;
+constexpr std::size_t kMaxSessionIdBytes = 64;
+constexpr std::size_t kMaxSessionTokenBytes = 256;
 
 std::string_view view(capnp::Text::Reader text) {
     return {text.cStr(), text.size()};
@@ -69,6 +71,18 @@ std::variant<Guest, Refusal> check(const schema::Hello::Reader& hello, const Adm
         return refusal(schema::Refused::Reason::CAPACITY,
                        "this server keeps no broken sessions: start the program again");
     }
+    if (hello.getPurpose().isLane()) {
+        const auto asked = hello.getPurpose().getLane();
+        const auto token = asked.getSessionToken();
+        if (asked.getSessionId().size() > kMaxSessionIdBytes || token.size() > kMaxSessionTokenBytes) {
+            return refusal(schema::Refused::Reason::PROTOCOL, "no session has a name or a token of that size");
+        }
+        guest.purpose = Purpose::lane;
+        guest.lane.session_id = view(asked.getSessionId());
+        guest.lane.session_token.assign(reinterpret_cast<const char*>(token.begin()), token.size());
+        guest.lane.index = asked.getIndex();
+        return guest;
+    }
     if (!hello.getPurpose().isSession()) {
         return refusal(
             schema::Refused::Reason::PROTOCOL,
@@ -98,16 +112,22 @@ std::string printable(std::string_view text, std::size_t max_bytes) {
     return out;
 }
 
+bool secret_matches(std::string_view given, std::string_view secret) {
+    if (secret.empty()) {
+        return false;
+    }
+    // Every byte of the given one is looked at, whatever the first ones were.
+    unsigned difference = static_cast<unsigned>(given.size() != secret.size());
+    for (std::size_t i = 0; i < given.size(); ++i) {
+        difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(secret[i % secret.size()]);
+    }
+    return difference == 0;
+}
+
 bool token_matches(std::string_view given, const std::vector<std::string>& tokens) {
     unsigned matches = 0;
     for (const auto& token : tokens) {
-        // Every byte of the given token is looked at, whatever the first ones were.
-        unsigned difference = static_cast<unsigned>(given.size() != token.size());
-        for (std::size_t i = 0; i < given.size(); ++i) {
-            difference |= static_cast<unsigned char>(given[i]) ^
-                          static_cast<unsigned char>(token[token.empty() ? 0 : i % token.size()]);
-        }
-        matches |= static_cast<unsigned>(difference == 0);
+        matches |= static_cast<unsigned>(secret_matches(given, token));
     }
     return matches != 0;
 }

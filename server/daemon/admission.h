@@ -26,7 +26,7 @@ struct Refusal {
     std::string message;
 };
 
-enum class Purpose { session, administration };
+enum class Purpose { session, administration, lane };
 
 struct ClientFacts {
     std::string version;
@@ -37,9 +37,17 @@ struct ClientFacts {
     std::uint32_t user_id = 0;
 };
 
+// What a further connection of a session says; whether it is true only the session can tell.
+struct LaneClaim {
+    std::string session_id;
+    std::string session_token;
+    std::uint32_t index = 0;
+};
+
 struct Guest {
     Purpose purpose = Purpose::session;
     ClientFacts client;
+    LaneClaim lane;                  // of Purpose::lane
     std::uint64_t memory_bytes = 0;  // asked for; 0: nothing said
     std::string tenant;              // a folder's name: one for each credential, one for all who need none
     kj::Array<capnp::word> hello;    // the message as it came, for the Assignment
@@ -56,6 +64,8 @@ std::variant<Guest, Refusal> examine_hello(std::span<const std::byte> payload, c
 
 // Whether `given` is one of `tokens`; takes as long for a wrong token as for a right one.
 bool token_matches(std::string_view given, const std::vector<std::string>& tokens);
+// The same for one secret. An empty one matches nothing.
+bool secret_matches(std::string_view given, std::string_view secret);
 
 // A peer's text made fit for logs and tables: control characters replaced, cut to `max_bytes`.
 std::string printable(std::string_view text, std::size_t max_bytes = 128);

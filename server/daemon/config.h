@@ -19,7 +19,8 @@ namespace gpupool::daemon {
 using std::chrono::milliseconds;
 
 struct Config {
-    std::string listen = transport::kDefaultAddress;
+    std::vector<std::string> listen{transport::kDefaultAddress};  // the first names this daemon among others
+    bool local = true;  // beside a loopback address, or all addresses, also at a local name for shared memory
     std::string driver = "auto";  // auto, software, or the path of a driver library
     std::string log_level = "info";
     std::string log_file;           // empty: stderr
@@ -41,6 +42,7 @@ struct Config {
     std::size_t max_handshakes = 64;  // connections that have not said who they are
     std::size_t max_hello_bytes = 64u << 10;
     std::uint64_t session_memory_bytes = 0;  // the most that one session may hold; 0: all there is
+    std::size_t max_lanes = 8;               // data connections of a session besides its own
     milliseconds handshake_timeout{10000};
 
     milliseconds daemon_grace{60000};  // how long workers outlive a daemon that is gone
@@ -50,6 +52,9 @@ struct Config {
     milliseconds worker_ending_timeout{900};
     milliseconds probe_timeout{60000};
 };
+
+// Addresses that one daemon listens at.
+inline constexpr std::size_t kMaxAddresses = 16;
 
 // Reads a TOML file over `config`. Unknown keys and values of the wrong kind are refused.
 Status read_config_file(const std::string& path, Config& config);

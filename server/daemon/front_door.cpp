@@ -3,8 +3,6 @@
 #include <capnp/serialize.h>
 #include <fmt/format.h>
 #include <kj/exception.h>
-#include <sys/socket.h>
-#include <sys/time.h>
 
 #include <algorithm>
 #include <cstring>
@@ -30,11 +28,12 @@ constexpr std::size_t kMaxAdministrators = 64;  // connections at a time
 
 // A peer that does not read must not hold a thread for ever.
 void bound_sending(Connection& connection) {
-    if (connection.native_handle() < 0) {
-        return;
-    }
-    const timeval limit{5, 0};
-    ::setsockopt(connection.native_handle(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+    connection.set_send_patience(std::chrono::seconds(5));
+}
+
+// For a worker, whose client may take its time: a program under a debugger reads nothing.
+void unbound_sending(Connection& connection) {
+    connection.set_send_patience({});
 }
 
 // Closing a socket that holds unread bytes resets the connection and takes the last word with it: so whatever still
@@ -80,16 +79,18 @@ void send_refused(Connection& connection, const Refusal& refusal) {
                             std::as_bytes(std::span(bytes.begin(), bytes.size())));
 }
 
-FrontDoor::FrontDoor(std::unique_ptr<transport::Listener> listener, const Config& config, AdmissionRules rules,
-                     House& house)
-    : listener_(std::move(listener)), config_(config), rules_(std::move(rules)), house_(house) {}
+FrontDoor::FrontDoor(std::vector<std::unique_ptr<transport::Listener>> listeners, const Config& config,
+                     AdmissionRules rules, House& house)
+    : listeners_(std::move(listeners)), config_(config), rules_(std::move(rules)), house_(house) {}
 
 FrontDoor::~FrontDoor() {
     close();
 }
 
 void FrontDoor::open() {
-    acceptor_ = std::thread([this] { accept_loop(); });
+    for (const auto& listener : listeners_) {
+        acceptors_.emplace_back([this, &listener] { accept_loop(*listener); });
+    }
 }
 
 void FrontDoor::close() {
@@ -98,10 +99,13 @@ void FrontDoor::close() {
         const std::lock_guard lock(mutex_);
         closing_ = true;
     }
-    listener_->shutdown();
-    if (acceptor_.joinable()) {
-        acceptor_.join();
+    for (const auto& listener : listeners_) {
+        listener->shutdown();
     }
+    for (auto& acceptor : acceptors_) {
+        acceptor.join();
+    }
+    acceptors_.clear();
     {
         const std::lock_guard lock(mutex_);
         for (auto& visitor : visitors_) {
@@ -121,9 +125,9 @@ bool FrontDoor::closing() {
     return closing_;
 }
 
-void FrontDoor::accept_loop() {
+void FrontDoor::accept_loop(transport::Listener& listener) {
     while (true) {
-        auto connection = listener_->accept();
+        auto connection = listener.accept();
         if (connection) {
             welcome(std::move(connection).value());
             continue;
@@ -232,13 +236,17 @@ void FrontDoor::ask(Visitor& visitor) {
         serve_administration(connection);
         return;
     }
-    if (const auto refusal = house_.reserve_place()) {
-        refuse(*refusal);
-        return;
+    if (guest.purpose == Purpose::session) {
+        if (const auto refusal = house_.reserve_place()) {
+            refuse(*refusal);
+            return;
+        }
+        // The client need not fear that it speaks to nobody while a driver starts. If it is gone, its worker will
+        // notice.
+        bound_sending(connection);
+        (void)wire::write_frame(connection, wire::FrameType::ack, {});
+        unbound_sending(connection);
     }
-    // The client need not fear that it speaks to nobody while a driver starts. If it is gone, its worker will notice.
-    bound_sending(connection);
-    (void)wire::write_frame(connection, wire::FrameType::ack, {});
     std::unique_ptr<Connection> moved;
     {
         const std::lock_guard lock(mutex_);

@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "common/log.h"
@@ -17,6 +18,8 @@ namespace gpupool::daemon {
 namespace {
 
 constexpr unsigned kMaxReportedDevices = 1024;
+constexpr std::size_t kMaxReportedTokenBytes = 256;
+constexpr std::size_t kMostLanes = 64;  // bits of Session::lanes_taken
 
 std::string text(capnp::Text::Reader reader, std::size_t max_bytes = 128) {
     return printable({reader.cStr(), reader.size()}, max_bytes);
@@ -48,8 +51,11 @@ Result<WorkerReport> read_report(const supervision::Message& message) {
         report.client.user_id = in.getClient().getUserId();
         report.memory_quota_bytes = in.getMemoryQuotaBytes();
         report.started_unix_ms = in.getStartedUnixMilliseconds();
+        const auto token = in.getSessionToken();
+        report.session_token.assign(reinterpret_cast<const char*>(token.begin()), token.size());
+        report.max_lanes = in.getMaxLanes();
         if (report.session_id.empty() || in.getMemoryUsed().size() > kMaxReportedDevices ||
-            in.getDeviceUuids().size() > kMaxReportedDevices) {
+            in.getDeviceUuids().size() > kMaxReportedDevices || token.size() > kMaxReportedTokenBytes) {
             return Error{ErrorCode::invalid_input, "a worker's report makes no sense"};
         }
         for (const auto bytes : in.getMemoryUsed()) {
@@ -92,6 +98,25 @@ void Session::send_stop(const std::string& reason) {
     if (const auto sent = link.send(message); !sent) {  // as a rule because it has just ended by itself
         log::debug("session {}: cannot tell its worker to stop: {}", report.session_id, sent.error().message);
     }
+}
+
+std::optional<Refusal> Session::hand_lane(const LaneClaim& claim, const std::vector<int>& connection) {
+    const auto taken = [&] { return (lanes_taken >> claim.index & 1) != 0; };
+    if (claim.index >= std::min(report.max_lanes, kMostLanes) || taken()) {
+        return Refusal{schema::Refused::Reason::CAPACITY,
+                       fmt::format("the session may have {} data connections, each once: number {} is not to be had",
+                                   report.max_lanes, claim.index)};
+    }
+    if (stopping || !link.open() || connection.empty()) {
+        return Refusal{schema::Refused::Reason::SHUTTING_DOWN, "the session cannot take a data connection now"};
+    }
+    capnp::MallocMessageBuilder message;
+    message.initRoot<schema::ToWorker>().initLane().setIndex(claim.index);
+    if (const auto sent = link.send(message, connection); !sent) {
+        return Refusal{schema::Refused::Reason::INTERNAL, "the session's worker does not take the data connection"};
+    }
+    lanes_taken |= std::uint64_t{1} << claim.index;
+    return std::nullopt;
 }
 
 UniqueFd open_process(pid_t process) {

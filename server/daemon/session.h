@@ -14,6 +14,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ struct WorkerReport {
     std::vector<std::uint64_t> memory_used_bytes;  // by device, in the same order
     std::uint64_t memory_quota_bytes = 0;
     std::int64_t started_unix_ms = 0;
+    std::string session_token;
+    std::size_t max_lanes = 0;
 };
 
 // Reads and checks a Report.
@@ -55,6 +58,7 @@ struct Session {
     bool ready = false;             // in stock, and prepared
     bool unwanted = false;          // in stock, and killed
     DriverEnvironment environment;  // of one of the stock: what it was prepared with
+    std::uint64_t lanes_taken = 0;  // bit n: data connection n was handed on
 
     bool reported = false;
     bool stopping = false;
@@ -70,6 +74,9 @@ struct Session {
 
     // Tells the worker why it has to end.
     void send_stop(const std::string& reason);
+
+    // Hands one more connection of the client on to the worker, or says why not. The caller's copy is the caller's.
+    std::optional<Refusal> hand_lane(const LaneClaim& claim, const std::vector<int>& connection);
 };
 
 // A pidfd of `process`, empty when the kernel has none to give.

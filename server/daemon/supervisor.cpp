@@ -166,6 +166,8 @@ void Supervisor::handle_inbox() {
     for (auto& arrival : arrivals) {
         if (stopping_) {
             send_off(arrival, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
+        } else if (arrival.guest.purpose == Purpose::lane) {
+            admit_lane(arrival);
         } else if (const auto started = start_session(arrival); !started) {
             log::error("{}: no session: {}", arrival.connection->peer(), started.error().message);
             send_off(arrival, {schema::Refused::Reason::INTERNAL,
@@ -180,10 +182,29 @@ void Supervisor::handle_inbox() {
 void Supervisor::send_off(Arrival& arrival, const Refusal& refusal) {
     send_refused(*arrival.connection, refusal);
     arrival.connection->shutdown();
-    --places_taken_;
+    if (arrival.guest.purpose == Purpose::session) {
+        --places_taken_;
+    }
 }
 
-void Supervisor::describe_session(Session& session, const Arrival& arrival) const {
+// The same words for a session that is not there and for a wrong token: a stranger learns nothing of either.
+void Supervisor::admit_lane(Arrival& arrival) {
+    const LaneClaim& claim = arrival.guest.lane;
+    const auto found = sessions_.find(claim.session_id);
+    const bool known = found != sessions_.end();
+    const bool matches = secret_matches(claim.session_token, known ? found->second->report.session_token : "none");
+    if (!known || !matches) {
+        log::warn("{}: refused, it shows no session's token for a data connection", arrival.connection->peer());
+        send_off(arrival, {schema::Refused::Reason::CREDENTIALS, "there is no session of that name and token"});
+        return;
+    }
+    if (const auto refusal = found->second->hand_lane(claim, arrival.connection->descriptors())) {
+        log::warn("session {}: {}: {}", claim.session_id, arrival.connection->peer(), refusal->message);
+        send_off(arrival, *refusal);
+    }
+}
+
+Status Supervisor::describe_session(Session& session, const Arrival& arrival) const {
     auto& report = session.report;
     report.state = "starting";
     report.peer = arrival.connection->peer();
@@ -193,13 +214,21 @@ void Supervisor::describe_session(Session& session, const Arrival& arrival) cons
         auto& quota = report.memory_quota_bytes;
         quota = quota == 0 ? most : std::min(quota, most);
     }
+    report.max_lanes = config_.max_lanes;
+    const auto token = make_session_token();
+    if (!token) {
+        return token.error();
+    }
+    report.session_token.assign(token->begin(), token->end());
     report.started_unix_ms =
         std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    return {};
 }
 
 bool Supervisor::hand_over(Session& session, Arrival& arrival) {
-    describe_session(session, arrival);
-    if (const auto assigned = assign(session, arrival); !assigned) {
+    Status assigned = describe_session(session, arrival);
+    assigned = assigned ? assign(session, arrival) : assigned;
+    if (!assigned) {
         log::warn("worker {} of the stock cannot be given a session: {}", session.process, assigned.error().message);
         end_stock_worker(session, "it does not listen");
         return false;
@@ -229,7 +258,7 @@ Status Supervisor::start_session(Arrival& arrival) {
     auto session = std::make_unique<Session>();
     session->link = supervision::MessageSocket(std::move(ours));
     session->report.session_id = *id;
-    describe_session(*session, arrival);
+    GPUPOOL_TRY(describe_session(*session, arrival));
 
     // The Assignment lies in the socket before the worker exists: whenever the daemon dies, a worker that comes to life
     // finds either all of it or the end of the stream.
@@ -251,14 +280,12 @@ Status Supervisor::start_session(Arrival& arrival) {
 }
 
 Status Supervisor::assign(Session& session, const Arrival& arrival) {
-    const auto token = make_session_token();
-    if (!token) {
-        return token.error();
-    }
     capnp::MallocMessageBuilder message;
     auto assignment = message.initRoot<schema::ToWorker>().initAssignment();
     assignment.setSessionId(session.report.session_id.c_str());
-    assignment.setSessionToken(capnp::Data::Reader(token->data(), token->size()));
+    const std::string& token = session.report.session_token;
+    assignment.setSessionToken({reinterpret_cast<const kj::byte*>(token.data()), token.size()});
+    assignment.setMaxLanes(static_cast<std::uint32_t>(session.report.max_lanes));
     copy_hello(arrival.guest, assignment.initHello());  // was copied once at the door, so it can be read
     assignment.setPeer(session.report.peer.c_str());
     assignment.setDriverPath(parts_.driver.path.c_str());
@@ -270,7 +297,7 @@ Status Supervisor::assign(Session& session, const Arrival& arrival) {
     images.setDirectory(config_.image_directory.c_str());
     images.setTenant(arrival.guest.tenant.c_str());
     images.setLimitBytes(config_.image_limit_bytes);
-    return session.link.send(message, arrival.connection->native_handle());
+    return session.link.send(message, arrival.connection->descriptors());
 }
 
 std::vector<std::byte> Supervisor::status_message() const {

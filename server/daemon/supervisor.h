@@ -76,7 +76,8 @@ class Supervisor final : public House {
     Status start_session(Arrival& arrival);
     // Gives the session to a worker of the stock; false when that one cannot have it.
     bool hand_over(Session& session, Arrival& arrival);
-    void describe_session(Session& session, const Arrival& arrival) const;
+    Status describe_session(Session& session, const Arrival& arrival) const;
+    void admit_lane(Arrival& arrival);
     void send_off(Arrival& arrival, const Refusal& refusal);
     Status assign(Session& session, const Arrival& arrival);
 

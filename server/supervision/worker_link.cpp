@@ -146,8 +146,8 @@ Status WorkerLink::take_assignment(Message received) {
         return Error{ErrorCode::invalid_input,
                      fmt::format("the daemon's Assignment cannot be read: {}", exception.getDescription().cStr())};
     }
-    connection_ = std::move(assignment_message_.descriptor);
-    if (connection_.get() < 0) {
+    connection_ = std::exchange(assignment_message_.descriptors, {});
+    if (connection_.empty()) {
         return Error{ErrorCode::invalid_input, "the daemon's Assignment came without the client's connection"};
     }
     return {};
@@ -278,7 +278,7 @@ void WorkerLink::wait(int timeout_ms) {
 }
 
 void WorkerLink::read_messages() {
-    const auto messages = socket_.receive();
+    auto messages = socket_.receive();
     if (!messages) {
         lose_daemon(messages.error().message);
         return;
@@ -286,13 +286,17 @@ void WorkerLink::read_messages() {
     handle_messages(*messages);
 }
 
-void WorkerLink::handle_messages(const std::vector<Message>& messages) {
-    for (const auto& message : messages) {
+void WorkerLink::handle_messages(std::vector<Message>& messages) {
+    for (auto& message : messages) {
         try {
             capnp::FlatArrayMessageReader reader(message.words, bounded_reader(message.bytes()));
             const auto content = reader.getRoot<schema::ToWorker>();
             if (content.isStop()) {
                 stop(content.getStop().cStr());
+            } else if (content.isLane()) {
+                if (handlers_.lane && !message.descriptors.empty()) {
+                    handlers_.lane(content.getLane().getIndex(), std::move(message.descriptors));
+                }
             } else {
                 log::warn("the daemon sent orders for a second session: ignored");
             }
@@ -319,6 +323,8 @@ void WorkerLink::send_report() {
     report.setPeer(assignment_.getPeer());
     report.setClient(assignment_.getHello().getClient());
     report.setMemoryQuotaBytes(assignment_.getMemoryQuotaBytes());
+    report.setSessionToken(assignment_.getSessionToken());
+    report.setMaxLanes(assignment_.getMaxLanes());
     {
         const std::lock_guard lock(mutex_);
         report.setState(state_);

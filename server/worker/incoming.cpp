@@ -9,7 +9,7 @@ bool Incoming::begin(std::uint64_t transfer) {
 
 void Incoming::expect(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes, std::byte* place) {
     const std::lock_guard lock(mutex_);
-    transfers_[transfer].push_back({offset, bytes, place, 0});
+    transfers_[transfer].push_back({offset, bytes, place});
 }
 
 std::span<std::byte> Incoming::place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
@@ -20,7 +20,7 @@ std::span<std::byte> Incoming::place(std::uint64_t transfer, std::uint64_t offse
     }
     for (Piece& piece : it->second) {
         const std::uint64_t expected = piece.offset + piece.received_bytes;
-        if (offset == expected && bytes <= piece.bytes - piece.received_bytes) {
+        if (!piece.claimed && offset == expected && bytes <= piece.bytes - piece.received_bytes) {
             return {piece.place + piece.received_bytes, bytes};
         }
     }
@@ -36,6 +36,35 @@ void Incoming::landed(std::uint64_t transfer, std::uint64_t offset, std::size_t 
     for (Piece& piece : it->second) {
         if (offset == piece.offset + piece.received_bytes && bytes <= piece.bytes - piece.received_bytes) {
             piece.received_bytes += bytes;
+            return;
+        }
+    }
+}
+
+std::span<std::byte> Incoming::claim(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto it = transfers_.find(transfer);
+    if (it == transfers_.end()) {
+        return {};
+    }
+    for (Piece& piece : it->second) {
+        if (piece.offset == offset && piece.bytes == bytes && piece.received_bytes == 0 && !piece.claimed) {
+            piece.claimed = true;
+            return {piece.place, bytes};
+        }
+    }
+    return {};
+}
+
+void Incoming::landed_whole(std::uint64_t transfer, std::uint64_t offset) {
+    const std::lock_guard lock(mutex_);
+    const auto it = transfers_.find(transfer);
+    if (it == transfers_.end()) {
+        return;
+    }
+    for (Piece& piece : it->second) {
+        if (piece.offset == offset && piece.claimed) {
+            piece.received_bytes = piece.bytes;
             return;
         }
     }

@@ -21,7 +21,7 @@
 #include "common/visible_devices.h"
 #include "protocol/codec/layout.h"
 #include "protocol/schema/session.capnp.h"
-#include "protocol/transport/tcp/connection.h"
+#include "protocol/transport/open.h"
 #include "protocol/wire/handshake_io.h"
 #include "server/supervision/worker_link.h"
 #include "server/worker/prepared.h"
@@ -101,6 +101,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     welcome.setTableFingerprint(codec::table_fingerprint());
     welcome.setSessionId(assignment.getSessionId());
     welcome.setSessionToken(assignment.getSessionToken());
+    welcome.setMaxLanes(assignment.getMaxLanes());
     welcome.setServerVersion(GPUPOOL_VERSION);
     welcome.initGrantedQuota().setMemoryBytes(assignment.getMemoryQuotaBytes());
     welcome.initWindow().setBase(window->base);
@@ -116,6 +117,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     options.output = &ready.output;
     options.errors = &ready.errors;
     options.image_store = image_store.get();
+    options.max_lanes = assignment.getMaxLanes();
     options.prepared_context = ready.context;
     options.memory_changed = [&link](std::vector<std::uint64_t> used) { link.set_memory_used(std::move(used)); };
     // Even where the dispatcher waits in a driver call that never returns.
@@ -125,6 +127,14 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     supervision::WorkerHandlers handlers;
     handlers.stop = [&worker](const std::string& reason) { worker.stop(reason); };
     handlers.client_gone = [&worker] { worker.stop("the client went away"); };
+    handlers.lane = [&worker](std::size_t index, std::vector<UniqueFd> connection_parts) {
+        auto lane = transport::adopt(std::move(connection_parts));
+        if (!lane) {
+            log::warn("data connection {} cannot be taken over: {}", index, lane.error().message);
+            return;
+        }
+        worker.add_lane(index, std::move(*lane));
+    };
     link.set_devices(uuids_of(welcome.asReader()));
     if (const Status watched = link.watch_client(connection->native_handle()); !watched) {
         log::warn("cannot watch the client's connection: {}", watched.error().message);
@@ -190,8 +200,7 @@ int serve_supervised(int descriptor) {
     } else {
         set_log_level((*link)->assignment().getLogLevel());
     }
-    UniqueFd client = (*link)->take_connection();
-    auto connection = transport::tcp::adopt(client.release());
+    auto connection = transport::adopt((*link)->take_connection());
     if (!connection) {
         log::error("the client's connection cannot be taken over: {}", connection.error().message);
         return 1;

@@ -10,12 +10,17 @@
 #include "common/spin.h"
 #include "protocol/calls/table.h"
 #include "protocol/codec/cursor.h"
+#include "protocol/wire/handshake_io.h"
 #include "server/worker/dispatch_table.h"
 
 namespace gpupool::worker {
 namespace {
 
-constexpr std::size_t kChunkBytes = 1u << 20, kStagingBytes = 64u << 20, kSmallStagingBytes = 32u << 20;
+// A chunk is one piece on a lane. All of them in one stream, each a copy and an event of ours, stay with the stream's
+// credit and marks (scheduler.h) below the 1,020 entries that a driver takes without blocking.
+constexpr std::size_t kChunkBytes = 1u << 20, kStagingBytes = 96u << 20, kSmallStagingBytes = 32u << 20;
+static_assert(kChunkBytes <= wire::Lanes::kMostPieceBytes);
+static_assert(Scheduler::kCredit + Scheduler::kMaxMarks + 2 * kStagingBytes / kChunkBytes < 1020);
 constexpr std::size_t kPollEvery = 128;  // commands, so that a long batch does not keep completions waiting
 // Of commands that wait, far above what a client sends before it hears that it should wait. Ending the session is all
 // that is left: the data that would let the work begin lies behind more commands.
@@ -26,6 +31,13 @@ constexpr std::chrono::milliseconds kLookNowAndThenFor{50};
 constexpr std::chrono::microseconds kShortPause{20};
 constexpr std::chrono::microseconds kLongPause{500};
 constexpr unsigned long kTimerSlack_ns = 1000;  // the kernel's 50 us by default would make every short pause a long one
+
+wire::Lanes::Limits lane_limits(std::size_t lanes) {
+    wire::Lanes::Limits limits;
+    limits.lanes = lanes;
+    limits.queued_bytes = kStagingBytes;  // which is all that is ever sent over them: the dispatcher never waits
+    return limits;
+}
 
 wire::Limits channel_limits() {
     wire::Limits limits;
@@ -44,21 +56,28 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
                     notify(codec::NoticeType::hold,
                            codec::StreamHoldNotice{codec::to_wire(stream.client), held ? 1u : 0u, 0});
                 }),
-      helpers(inbox),
+      tracer(library.api, [this](const ContextState* context) { scheduler.enter(context); },
+             [this](codec::NoticeType type, const void* notice, std::size_t bytes) {
+                 notify_bytes(type, notice, bytes);
+             }),
+      helpers(inbox, &tracer),
       staging(library.api, kChunkBytes, kStagingBytes, [this] { inbox.poke(); }),
       small_staging(library.api, codec::kMaxInlineBytes, kSmallStagingBytes, [this] { inbox.poke(); }),
-      options_(std::move(options)) {
+      options_(std::move(options)),
+      lanes_(*this, lane_limits(options_.max_lanes)) {
     images.set_store(options_.image_store);
     memory.account.quota_bytes = options_.memory_quota_bytes;
     memory.account.used_bytes.resize(static_cast<std::size_t>(device_count));
 }
 
 Worker::~Worker() {
+    lanes_.close();
     pinned.stop();
     helpers.stop();
 }
 
 Error Worker::run(std::unique_ptr<transport::Connection> connection) {
+    connection_ = connection.get();
     channel_ = std::make_unique<wire::Channel>(std::move(connection), *this, channel_limits());
     channel_->start();
     loop();
@@ -100,6 +119,9 @@ void Worker::loop() {
             scheduler.settle();  // what was complete when the GPU wrote this
             send_host_change(record);
         }) || moved;
+        if (tracer.on()) [[unlikely]] {
+            moved = tracer.poll() || moved;
+        }
         channel_->nudge();
         if (moved) {
             idle_since.reset();
@@ -114,7 +136,7 @@ void Worker::loop() {
 // frame comes.
 void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_since) {
     if (!scheduler.waiting()) {
-        if (host_mirrors.empty()) {
+        if (host_mirrors.empty() && !tracer.waiting()) {
             inbox.wait();
         } else {
             inbox.wait(kLongPause);  // a kernel may write for a program that only looks
@@ -172,7 +194,12 @@ void Worker::dispatch(Command& command) {
         answer(command, CUDA_ERROR_NOT_SUPPORTED);
         return;
     }
+    Tracer::Issue issue(tracer, command.header, command.its_turn);
+    const std::uint64_t holds = scheduler.holds();
     serve(*this, command);
+    if (scheduler.holds() != holds) {
+        issue.held();
+    }
 }
 
 StreamState* Worker::stream_of(const Command& command, CUstream handle, CUresult& result) {
@@ -248,6 +275,7 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
         }
         return;
     }
+    announce_pieces();
     if (synchronizes) {
         send_what_precedes();
     }
@@ -297,7 +325,19 @@ void Worker::send_output(DeviceOutput* output, codec::NoticeType type) {
     }
 }
 
+// In the order of the session's own connection, so only where data went over others since the last time. Not before
+// what asks for data or for patience, which can be acted on at any time.
+void Worker::announce_pieces() {
+    if (const std::uint64_t sent = lanes_.sent_up_to(); sent != announced_pieces_) {
+        announced_pieces_ = sent;
+        notify(codec::NoticeType::pieces_sent, codec::PiecesSentNotice{sent});
+    }
+}
+
 void Worker::notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes) {
+    if (type != codec::NoticeType::pull && type != codec::NoticeType::hold && type != codec::NoticeType::pieces_sent) {
+        announce_pieces();
+    }
     codec::ReplyHeader header{};
     header.bytes = static_cast<std::uint32_t>(sizeof header + codec::aligned(bytes));
     header.opcode = static_cast<std::uint16_t>(type);
@@ -353,6 +393,45 @@ void Worker::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload
 }
 
 void Worker::on_closed(const Error& cause) {
+    stop(cause.message);
+}
+
+void Worker::add_lane(std::size_t index, std::unique_ptr<transport::Connection> connection) {
+    Status added = lanes_.admits(index);
+    if (added) {  // the client's turn comes with this word: 40 bytes into an empty buffer
+        added = wire::write_frame(*connection, wire::FrameType::ack, {});
+    }
+    if (added) {
+        added = lanes_.add(index, std::move(connection));
+    }
+    if (!added) {
+        log::warn("data connection {} cannot be taken: {}", index, added.error().message);
+        return;
+    }
+    log::debug("data connection {} is open", index);
+}
+
+void Worker::send_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
+                       std::function<void()> done) {
+    const Status sent = lanes_.take(data.size()) ? lanes_.send(transfer, offset, data, std::move(done))
+                                                 : channel_->append_bulk(transfer, offset, data, std::move(done));
+    if (!sent) {
+        stop(sent.error().message);
+    }
+}
+
+std::span<std::byte> Worker::piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
+    return incoming.claim(transfer, offset, bytes);
+}
+
+void Worker::on_piece(std::uint64_t transfer, std::uint64_t offset, std::size_t) {
+    incoming.landed_whole(transfer, offset);
+    inbox.poke();
+}
+
+void Worker::on_piece_lost(std::uint64_t, std::uint64_t, std::size_t) {}  // nor is anything else: the session ends
+
+void Worker::on_lanes_ended(const Error& cause) {
     stop(cause.message);
 }
 

@@ -1,7 +1,8 @@
 // One session: a client's command stream on one side, the driver on the other.
 //
 // The dispatcher thread (`run()`) takes commands in the session's order and issues them; it owns everything here but
-// what is marked otherwise, and never makes a driver call that can block. The channel's threads only receive and send.
+// what is marked otherwise, and never makes a driver call that can block. The threads of the channel and of the lanes
+// only receive and send.
 //
 // Ownership: the worker owns the channel and all of the session's objects. Nothing is taken down in order: the session
 //   ends with its process, and the driver releases what the process held.
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "protocol/wire/channel.h"
+#include "protocol/wire/lanes.h"
 #include "server/driver/library.h"
 #include "server/worker/command.h"
 #include "server/worker/device_memory.h"
@@ -39,14 +41,16 @@
 #include "server/worker/pinned_memory.h"
 #include "server/worker/scheduler.h"
 #include "server/worker/staging.h"
+#include "server/worker/tracer.h"
 
 namespace gpupool::worker {
 
-class Worker final : public wire::Receiver {
+class Worker final : public wire::Receiver, public wire::LaneReceiver {
   public:
     struct Options {
         std::uint64_t memory_quota_bytes = 0;
         std::uint64_t window_base = 0, window_bytes = 0;  // reserved with the driver already
+        std::size_t max_lanes = 0;
         std::function<void(std::vector<std::uint64_t>)> memory_changed;
         std::function<void()> ending;    // the session is over: the process has to end, whatever still runs; any thread
         DeviceOutput* output = nullptr;  // what kernels print; both outlive the worker
@@ -62,6 +66,9 @@ class Worker final : public wire::Receiver {
     Error run(std::unique_ptr<transport::Connection> connection);
     // Ends the session from any thread.
     void stop(const std::string& why);
+    // One more connection, for bulk data alone. One thread at a time, from the constructor on. One that cannot be had is
+    // dropped and does the session no harm.
+    void add_lane(std::size_t index, std::unique_ptr<transport::Connection> connection);
 
     // ---- for the handlers; the dispatcher's thread only
 
@@ -74,6 +81,7 @@ class Worker final : public wire::Receiver {
     HandleTable handles;
     Scheduler scheduler;
     Inbox inbox;
+    Tracer tracer;
     Helpers helpers;
     Staging staging;        // for bulk data
     Staging small_staging;  // for data that comes with a command
@@ -106,6 +114,12 @@ class Worker final : public wire::Receiver {
     }
 
     wire::Channel& channel() { return *channel_; }
+    // Data of a transfer that the client began, over whatever suits it. It stays where it is until `done` was called,
+    // which may be by any thread.
+    void send_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
+                   std::function<void()> done);
+    // For the descriptors that came with it; its bytes are the channel's.
+    transport::Connection& connection() { return *connection_; }
     // Before the client is told that something is complete: what the GPU wrote to mapped host memory and what kernels
     // printed by then.
     void send_what_precedes();
@@ -131,6 +145,13 @@ class Worker final : public wire::Receiver {
     void on_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) override;
     void on_closed(const Error& cause) override;
+    std::span<std::byte> piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
+    void on_piece(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
+    void on_piece_lost(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
+    void on_lanes_ended(const Error& cause) override;
+
+    // Before anything that the client must not act on until the data sent so far has landed.
+    void announce_pieces();
 
     void loop();
     bool take_frame(const std::shared_ptr<Frame>& frame);
@@ -143,10 +164,14 @@ class Worker final : public wire::Receiver {
     Options options_;
     std::uint64_t commands_ = 0;
     std::size_t since_poll_ = 0;  // commands, of however many frames
+    std::uint64_t announced_pieces_ = 0;
     std::mutex end_mutex_;
     std::optional<Error> end_;  // guarded by end_mutex_
     std::atomic<bool> ending_{false};
-    std::unique_ptr<wire::Channel> channel_;  // the last: its threads use all of the above until it is gone
+    transport::Connection* connection_ = nullptr;  // the channel's, which never attaches another
+    // The last: their threads use all of the above until they are gone.
+    std::unique_ptr<wire::Channel> channel_;
+    wire::Lanes lanes_;
 };
 
 }  // namespace gpupool::worker

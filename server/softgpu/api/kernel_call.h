@@ -31,7 +31,7 @@ struct KernelCall {
 };
 
 CUresult make_kernel_call(const KernelRequest& request, KernelCall& call);
-// Runs to the end on the calling thread.
-CUresult run_kernel(const KernelCall& call, Context& context);
+// Runs to the end on the calling thread, with the texture objects of when it was launched.
+CUresult run_kernel(const KernelCall& call, Context& context, std::uint32_t texture_generation);
 
 }  // namespace gpupool::softgpu

@@ -7,6 +7,7 @@
 #include "server/softgpu/api/kernel_call.h"
 #include "server/softgpu/api/settings.h"
 #include "server/softgpu/exec/grid.h"
+#include "server/softgpu/exec/texture.h"
 #include "server/softgpu/graph/capture.h"
 
 namespace gpupool::softgpu {
@@ -176,7 +177,7 @@ CUresult make_kernel_call(const KernelRequest& request, KernelCall& call) {
     return CUDA_SUCCESS;
 }
 
-CUresult run_kernel(const KernelCall& call, Context& context) {
+CUresult run_kernel(const KernelCall& call, Context& context, std::uint32_t texture_generation) {
     const CompiledFunction& code = *call.function->code;
     LaunchState launched;
     launched.entry = &code;
@@ -199,6 +200,7 @@ CUresult run_kernel(const KernelCall& call, Context& context) {
     }
     launched.local_bytes_per_lane = static_cast<std::uint32_t>((stack + 15) / 16 * 16);
     launched.grid_id = state().next_id.fetch_add(1);
+    launched.texture_generation = texture_generation;
     launched.sm_count = HelperPool::instance().size() + 1;
     std::vector<std::uint64_t> workspace;
     if (call.cooperative) {
@@ -232,7 +234,8 @@ CUresult launch(const KernelRequest& request, CUstream handle) {
     if (captured(
             stream, [&] { return kernel_payload(std::move(*call)); }, result))
         return result;
-    submit_ordered(stream, [call, &context] { return run_kernel(*call, context); });
+    const std::uint32_t textures = TextureTable::instance().generation();
+    submit_ordered(stream, [call, &context, textures] { return run_kernel(*call, context, textures); });
     return CUDA_SUCCESS;
 }
 

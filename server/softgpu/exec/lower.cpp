@@ -180,6 +180,7 @@ void Lowering::run() {
     for (auto& access : target_.textures) {
         for (auto& slot : access.results) fix(slot);
         for (auto& slot : access.coordinates) fix(slot);
+        for (auto& slot : access.offsets) fix(slot);
         for (auto& slot : access.along_x) fix(slot);
         for (auto& slot : access.along_y) fix(slot);
         fix(access.layer), fix(access.level);

@@ -116,6 +116,7 @@ class Lowering {
     std::uint32_t texture_address(const ptx::Operand& from, TextureAccess& access, bool layered);
     void texture_results(const ptx::Operand& to, TextureAccess& access, Slot kind);
     void gradient(const ptx::Operand& from, const TextureAccess& access, std::uint32_t* slots);
+    void texel_offsets(const ptx::Operand& from, TextureAccess& access);
     void emit_texture(const char* name, std::uint32_t handle, const TextureAccess& access);
 
     // --- lower_matrix.cpp
@@ -133,6 +134,7 @@ class Lowering {
     void lower_bulk(const ptx::Instruction& from);
     void lower_mbarrier(const ptx::Instruction& from);
     void lower_st_async(const ptx::Instruction& from);
+    void lower_red_async(const ptx::Instruction& from);
     std::uint32_t address_slot(const ptx::Operand& from, MemorySpace space);
 
     // --- lower_packed.cpp

@@ -82,6 +82,7 @@ void Lowering::lower_mbarrier(const ptx::Instruction& from) {
 
 void Lowering::lower_cp(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
+    if (parts.size() > 3 && parts[1] == "reduce" && parts[2] == "async" && parts[3] == "bulk") return lower_bulk(from);
     if (parts.size() < 3 || parts[1] != "async") unsupported();
     if (parts[2] == "commit_group" || parts[2] == "wait_group" || parts[2] == "wait_all") return;
     if (parts[2] == "bulk") return lower_bulk(from);
@@ -119,8 +120,17 @@ void Lowering::lower_cp(const ptx::Instruction& from) {
 }
 
 // cp.async.bulk.dst.src.completion [dst], [src], size{, [mbarrier]}
+// cp.reduce.async.bulk.dst.src.completion{.L2::cache_hint}.operation.type, likewise
 void Lowering::lower_bulk(const ptx::Instruction& from) {
-    const auto parts = split_opcode(from.opcode);
+    auto parts = split_opcode(from.opcode);
+    std::string name = "async.bulk";
+    if (parts[1] == "reduce") {
+        parts.erase(parts.begin() + 1);
+        std::size_t k = 5;
+        while (k < parts.size() && (parts[k] == "bulk_group" || parts[k].find("::") != std::string_view::npos)) ++k;
+        name = "bulk";
+        for (; k < parts.size(); ++k) name += "." + std::string(parts[k]);
+    }
     if (parts.size() > 3 && (parts[3] == "commit_group" || parts[3] == "wait_group" || parts[3] == "prefetch")) {
         if (parts.size() > 4 && parts[4] == "tensor") unsupported();
         return;
@@ -138,7 +148,7 @@ void Lowering::lower_bulk(const ptx::Instruction& from) {
     const std::uint32_t b = address_slot(operand(from, 1), space(from_space));
     const std::uint32_t c = source(operand(from, 2), Slot::bits32);
     const std::uint32_t e = counts ? address_slot(operand(from, 3), MemorySpace::shared) : no_slot;
-    Inst& i = emit("async.bulk");
+    Inst& i = emit(op(name));
     i.a = a, i.b = b, i.c = c, i.e = e;
     i.extra =
         (to_space == "shared" ? async_form::to_shared : 0) | (from_space == "shared" ? async_form::from_shared : 0);
@@ -165,6 +175,29 @@ void Lowering::lower_st_async(const ptx::Instruction& from) {
     Inst& i = emit("async.store");
     i.a = a, i.e = e, i.b = first, i.lists = list_at_b;
     i.extra = bytes | static_cast<std::uint32_t>(slots.size()) << 8;
+}
+
+// red.async{.sem}{.scope}{.ss}.mbarrier::complete_tx::bytes.operation.type [a], b, [mbarrier]
+void Lowering::lower_red_async(const ptx::Instruction& from) {
+    const auto parts = split_opcode(from.opcode);
+    const auto type = ptx::type_from_name(parts.back());
+    const std::uint32_t bytes = ptx::width_bytes(type);
+    if (!has(parts, "mbarrier::complete_tx::bytes") || (bytes != 4 && bytes != 8)) unsupported();
+    const Op& found = op("atom." + std::string(parts[parts.size() - 2]) + "." + std::string(parts.back()));
+    if (found.sources[1] != Slot::none) unsupported();
+    MemoryForm form;
+    form.space = MemorySpace::shared;
+    const auto emit_at = [&](std::size_t k, const Op& what, std::uint32_t b) -> Inst& {
+        std::uint32_t base = no_slot;
+        std::uint64_t offset = 0;
+        std::uint8_t mode = 0;
+        address(operand(from, k), form, base, offset, mode);
+        Inst& i = emit(what);
+        i.a = base, i.imm = offset, i.mode = mode, i.b = b;
+        return i;
+    };
+    emit_at(0, found, source(operand(from, 1), found.sources[0])).d = no_slot;
+    emit_at(2, op("mbarrier.bytes"), constant(Slot::bits32, bytes)).extra = async_form::completes;
 }
 
 }  // namespace gpupool::softgpu

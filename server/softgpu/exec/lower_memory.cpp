@@ -216,6 +216,7 @@ void Lowering::lower_st(const ptx::Instruction& from) {
 }
 
 void Lowering::lower_atom(const ptx::Instruction& from) {
+    if (starts_with(from.opcode, "red.async")) return lower_red_async(from);
     MemoryForm form = memory_form(from.opcode, true);
     if (form.elements != 1) return lower_vector_atom(from, form);
     const Op& found = op(fmt::format("atom.{}.{}", form.operation, form.type_name));

@@ -70,7 +70,16 @@ void Lowering::gradient(const ptx::Operand& from, const TextureAccess& access, s
         slots[k] = source(vector ? from.items[k] : from, Slot::float32);
 }
 
-// tex{.level,.grad,.base}.geometry.v4.dtype.ctype d, [handle, coordinates]{, level or gradients}
+// A vector, or of one dimension its value; a lone value otherwise is what depths are compared with.
+void Lowering::texel_offsets(const ptx::Operand& from, TextureAccess& access) {
+    const bool vector = from.kind == ptx::OperandKind::vector;
+    if (access.cube || (!vector && access.dimensions != 1)) unsupported();
+    if (vector && from.items.size() < access.dimensions) fail("an offset lacks components");
+    for (std::uint32_t k = 0; k < access.dimensions; ++k)
+        access.offsets[k] = source(vector ? from.items[k] : from, Slot::bits32);
+}
+
+// tex{.level,.grad,.base}.geometry.v4.dtype.ctype d, [handle, coordinates]{, level or gradients}{, offsets}
 void Lowering::lower_tex(const ptx::Instruction& from) {
     auto parts = split_opcode(from.opcode);
     std::size_t next = 1;
@@ -95,7 +104,8 @@ void Lowering::lower_tex(const ptx::Instruction& from) {
         gradient(operand(from, used++), access, access.along_x);
         gradient(operand(from, used++), access, access.along_y);
     }
-    if (from.operands.size() != used) unsupported();  // offsets and depth comparison
+    if (from.operands.size() > used) texel_offsets(operand(from, used++), access);
+    if (from.operands.size() != used) unsupported();  // depth comparison
     emit_texture("texture.sample", handle, access);
     if (from.operands[0].second < 0) return;
     // `{...}|p`: whether the texels are resident, as those of arrays that are not sparse always are.
@@ -104,10 +114,10 @@ void Lowering::lower_tex(const ptx::Instruction& from) {
     i.a = yes, i.d = slot_of_register(from.operands[0].second);
 }
 
-// tld4.comp.2d.v4.dtype.f32
+// tld4.comp.2d.v4.dtype.f32 d, [handle, coordinates]{, offsets}
 void Lowering::lower_tld4(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
-    if (parts.size() != 6 || parts[3] != "v4" || parts[5] != "f32" || from.operands.size() != 2) unsupported();
+    if (parts.size() != 6 || parts[3] != "v4" || parts[5] != "f32" || from.operands.size() > 3) unsupported();
     const auto component = std::string_view("rgba").find(parts[1]);
     const Geometry* geometry = find_geometry(parts[2]);
     if (component == std::string_view::npos || parts[1].size() != 1) unsupported();
@@ -117,6 +127,7 @@ void Lowering::lower_tld4(const ptx::Instruction& from) {
     access.gathered = static_cast<std::uint8_t>(component);
     texture_results(operand(from, 0), access, Slot::bits32);
     const std::uint32_t handle = texture_address(operand(from, 1), access, geometry->layered);
+    if (from.operands.size() > 2) texel_offsets(operand(from, 2), access);
     emit_texture("texture.gather", handle, access);
 }
 
@@ -170,19 +181,23 @@ void Lowering::lower_surface(const ptx::Instruction& from) {
 
 void Lowering::lower_texture_query(const ptx::Instruction& from) {
     static constexpr std::string_view questions[] = {"width", "height", "depth", "array_size", "num_mipmap_levels"};
-    const auto parts = split_opcode(from.opcode);
+    auto parts = split_opcode(from.opcode);
+    const bool of_level = parts.size() == 4 && parts[0] == "txq" && parts[1] == "level";
+    if (of_level) parts.erase(parts.begin() + 1);
     if (parts.size() != 3 || parts[2] != "b32") unsupported();
     std::uint8_t which = 0;
     while (which < std::size(questions) && questions[which] != parts[1]) ++which;
+    if (of_level && which > 2) unsupported();
     const ptx::Operand& at = operand(from, 1);
     if (which == std::size(questions) || at.kind != ptx::OperandKind::address || at.items.size() != 1) unsupported();
     if (at.items[0].kind != ptx::OperandKind::reg) {
         lack("textures and surfaces are supported through objects only, not through references");
     }
     const std::uint32_t a = source(at.items[0], Slot::bits64);
+    const std::uint32_t b = of_level ? source(operand(from, 2), Slot::bits32) : no_slot;
     const std::uint32_t d = destination(operand(from, 0), Slot::bits32);
     Inst& i = emit("texture.query");
-    i.a = a, i.d = d, i.mode = which, i.imm = parts[0] == "suq" ? 1 : 0;
+    i.a = a, i.b = b, i.d = d, i.mode = which, i.imm = parts[0] == "suq" ? 1 : 0;
 }
 
 }  // namespace gpupool::softgpu

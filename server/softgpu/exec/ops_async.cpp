@@ -1,12 +1,9 @@
 // Asynchronous copies and the barriers in shared memory that count them. A copy is done when it is issued: PTX lets it
 // be complete at any time before it is waited for, so that groups of copies need no bookkeeping.
-//
-// A barrier's 64 bits, which PTX leaves to the implementation: bits 0-19 arrivals that are pending, 20-39 arrivals of
-// each phase, 40-62 bytes that are awaited (signed), 63 the phase's parity. A state is the barrier before an arrival.
 #include <algorithm>
 
 #include "server/softgpu/exec/async_form.h"
-#include "server/softgpu/exec/resolve.h"
+#include "server/softgpu/exec/mbarrier.h"
 
 namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
 namespace {
@@ -15,30 +12,6 @@ using u8 = std::uint8_t;
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
 using s64 = std::int64_t;
-
-constexpr u32 max_arrivals = (1U << 20) - 1;
-constexpr s64 max_bytes = (1 << 20) - 1;
-
-struct Mbarrier {
-    u32 pending, expected;
-    s64 bytes;
-    bool parity;
-
-    explicit Mbarrier(u64 bits)
-        : pending(static_cast<u32>(bits & max_arrivals)),
-          expected(static_cast<u32>(bits >> 20 & max_arrivals)),
-          bytes(static_cast<s64>(bits << 1) >> 41),
-          parity(bits >> 63 != 0) {}
-
-    u64 bits() const {
-        return u64{pending} | u64{expected} << 20 | (static_cast<u64>(bytes) & 0x7FFFFF) << 40 | u64{parity} << 63;
-    }
-    void complete_if_done() {
-        if (pending != 0 || bytes != 0) return;
-        pending = expected;
-        parity = !parity;
-    }
-};
 
 // One barrier operation on each lane's barrier, one lane after the other. `f(barrier, lane)` says what is wrong, or
 // null.
@@ -174,31 +147,10 @@ void run_copy(Warp& w, const Inst& i) {
     }
 }
 
-// cp.async.bulk: a and b are addresses, c the bytes, e an mbarrier that counts them; extra: spaces (async_form.h).
 void run_bulk(Warp& w, const Inst& i) {
-    for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
-        const u32 lane = static_cast<u32>(std::countr_zero(rest));
-        const u32 bytes = w.reg<u32>(i.c)[lane];
-        const auto to_space = (i.extra & async_form::to_shared) != 0 ? MemorySpace::shared : MemorySpace::global;
-        const auto from_space = (i.extra & async_form::from_shared) != 0 ? MemorySpace::shared : MemorySpace::global;
-        u64 to = 0, from = 0, barrier = 0;
-        if (!resolve_span(w, i, to_space, w.reg<u64>(i.a)[lane], bytes, to, Access::write) ||
-            !resolve_span(w, i, from_space, w.reg<u64>(i.b)[lane], bytes, from, Access::read)) {
-            return;
-        }
-        if (i.e != no_slot &&
-            !resolve_span(w, i, MemorySpace::shared, w.reg<u64>(i.e)[lane], 8, barrier, Access::write))
-            return;
-        if (((to | from | bytes) & 15) != 0 || (barrier & 7) != 0)
-            return w.raise(FaultKind::misaligned_address, i, to, "a bulk copy is in units of 16 bytes");
+    each_bulk(w, i, [](u64 to, u64 from, u32 bytes) {
         std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
-        if (i.e == no_slot) continue;
-        auto* at = reinterpret_cast<u64*>(barrier);
-        Mbarrier state(__atomic_load_n(at, __ATOMIC_ACQUIRE));
-        state.bytes -= bytes;
-        state.complete_if_done();
-        __atomic_store_n(at, state.bits(), __ATOMIC_RELEASE);
-    }
+    });
 }
 
 // st.async: b (extra low bits: bytes of an element, `elements` of them in aux) to a, counted at the mbarrier e.
@@ -218,11 +170,7 @@ void run_store_async(Warp& w, const Inst& i) {
             std::memcpy(reinterpret_cast<u8*>(to) + std::size_t{k} * element,
                         w.reg<u8>(slots[k]) + std::size_t{lane} * element, element);
         }
-        auto* at = reinterpret_cast<u64*>(barrier);
-        Mbarrier state(__atomic_load_n(at, __ATOMIC_ACQUIRE));
-        state.bytes -= element * count;
-        state.complete_if_done();
-        __atomic_store_n(at, state.bits(), __ATOMIC_RELEASE);
+        complete_bytes(barrier, element * count);
     }
 }
 

@@ -1,10 +1,10 @@
 // atom and red, on shared and global memory alike. The lowering looks up "atom.<op>.<type>"; `red` is the same without
-// a destination.
+// a destination, and "bulk.<op>.<type>" is what cp.reduce.async.bulk does to each element.
 #include <algorithm>
 
 #include "server/softgpu/exec/float_ops.h"
 #include "server/softgpu/exec/half.h"
-#include "server/softgpu/exec/resolve.h"
+#include "server/softgpu/exec/mbarrier.h"
 
 namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
 namespace {
@@ -18,7 +18,17 @@ using s64 = std::int64_t;
 template <class T>
 using Bits = std::conditional_t<sizeof(T) == 2, u16, std::conditional_t<sizeof(T) == 4, u32, u64>>;
 
-// old = *p; *p = F(old, b).
+// *p = F(*p, b); gives what was there.
+template <class T, class F>
+Bits<T> exchange(std::uint64_t address, T b) {
+    auto* p = reinterpret_cast<Bits<T>*>(address);
+    Bits<T> old = __atomic_load_n(p, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(p, &old, std::bit_cast<Bits<T>>(F{}(std::bit_cast<T>(old), b)), true,
+                                        __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
+    }
+    return old;
+}
+
 template <class T, class F>
 void run_atomic(Warp& w, const Inst& i) {
     LanePointers pointers;
@@ -27,15 +37,7 @@ void run_atomic(Warp& w, const Inst& i) {
     const T* b = w.reg<T>(i.b);
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
-        auto* p = reinterpret_cast<Bits<T>*>(pointers[lane]);
-        Bits<T> old = __atomic_load_n(p, __ATOMIC_RELAXED);
-        for (;;) {
-            const T next = F{}(std::bit_cast<T>(old), b[lane]);
-            if (__atomic_compare_exchange_n(p, &old, std::bit_cast<Bits<T>>(next), true, __ATOMIC_SEQ_CST,
-                                            __ATOMIC_RELAXED)) {
-                break;
-            }
-        }
+        const Bits<T> old = exchange<T, F>(pointers[lane], b[lane]);
         if (d != nullptr) d[lane] = std::bit_cast<T>(old);
     }
 }
@@ -103,8 +105,29 @@ void run_wide(Warp& w, const Inst& i) {
 }
 
 template <class T, class F>
+void run_bulk(Warp& w, const Inst& i) {
+    each_bulk(w, i, [](u64 to, u64 from, u32 bytes) {
+        for (u64 k = 0; k < bytes; k += sizeof(T)) {
+            T value;
+            std::memcpy(&value, reinterpret_cast<const void*>(from + k), sizeof value);
+            exchange<T, F>(to + k, value);
+        }
+    });
+}
+
+template <class T, class F>
+void bulk(OpTable& t, std::initializer_list<std::string_view> names, F) {
+    t.add(names, {run_bulk<T, F>, Slot::none, {}, Slot::none, Flow::checked});
+}
+template <class T, class F>
 void atomic(OpTable& t, std::initializer_list<std::string_view> names, F) {
     t.add(names, {run_atomic<T, F>, slot_of<T>(), {slot_of<T>()}, Slot::none, Flow::checked});
+}
+// Both alike.
+template <class T, class F>
+void reduction(OpTable& t, std::string_view atom_name, std::string_view bulk_name, F f) {
+    atomic<T>(t, {atom_name}, f);
+    bulk<T>(t, {bulk_name}, f);
 }
 
 template <class H, H Encode(double, Round)>
@@ -139,9 +162,16 @@ void register_atomic(OpTable& t) {
     t.add({"atom.cas.b128"}, {run_wide<true>, Slot::bits64, {Slot::bits64, Slot::bits64}, Slot::none, Flow::checked});
     t.add({"atom.exch.b128"}, {run_wide<false>, Slot::bits64, {Slot::bits64}, Slot::none, Flow::checked});
     atomic<float>(t, {"atom.add.f32", "atom.add.ftz.f32"}, [](float a, float b) { return canonical(a + b); });
-    atomic<double>(t, {"atom.add.f64"}, [](double a, double b) { return a + b; });
-    atomic<u16>(t, {"atom.add.noftz.f16"}, [](u16 a, u16 b) { return add_half<Half, to_half>(a, b); });
-    atomic<u16>(t, {"atom.add.noftz.bf16"}, [](u16 a, u16 b) { return add_half<Bfloat, to_bfloat>(a, b); });
+    bulk<float>(t, {"bulk.add.f32"}, [](float a, float b) { return canonical(a + b); });
+    bulk<u32>(t, {"bulk.add.u32", "bulk.add.s32"}, [](u32 a, u32 b) { return a + b; });
+    bulk<u64>(t, {"bulk.add.u64", "bulk.add.s64"}, [](u64 a, u64 b) { return a + b; });
+    bulk<u16>(t, {"bulk.min.f16"}, [](u16 a, u16 b) { return chosen_half<Half, false>(a, b); });
+    bulk<u16>(t, {"bulk.max.f16"}, [](u16 a, u16 b) { return chosen_half<Half, true>(a, b); });
+    bulk<u16>(t, {"bulk.min.bf16"}, [](u16 a, u16 b) { return chosen_half<Bfloat, false>(a, b); });
+    bulk<u16>(t, {"bulk.max.bf16"}, [](u16 a, u16 b) { return chosen_half<Bfloat, true>(a, b); });
+    reduction<double>(t, "atom.add.f64", "bulk.add.f64", [](double a, double b) { return a + b; });
+    reduction<u16>(t, "atom.add.noftz.f16", "bulk.add.noftz.f16", [](u16 a, u16 b) { return add_half<Half, to_half>(a, b); });
+    reduction<u16>(t, "atom.add.noftz.bf16", "bulk.add.noftz.bf16", [](u16 a, u16 b) { return add_half<Bfloat, to_bfloat>(a, b); });
     atomic<u32>(t, {"atom.add.noftz.f16x2"}, [](u32 a, u32 b) { return add_pair<Half, to_half>(a, b); });
     atomic<u32>(t, {"atom.add.noftz.bf16x2"}, [](u32 a, u32 b) { return add_pair<Bfloat, to_bfloat>(a, b); });
 #define HALF_ORDER(name, T, Max, n)                                                                        \
@@ -159,22 +189,22 @@ void register_atomic(OpTable& t) {
 #undef HALF_ORDER
     atomic<u32>(t, {"atom.exch.b32", "atom.exch.u32", "atom.exch.s32", "atom.exch.f32"}, [](u32, u32 b) { return b; });
     atomic<u64>(t, {"atom.exch.b64", "atom.exch.u64", "atom.exch.s64", "atom.exch.f64"}, [](u64, u64 b) { return b; });
-    atomic<u32>(t, {"atom.and.b32"}, [](u32 a, u32 b) { return a & b; });
-    atomic<u32>(t, {"atom.or.b32"}, [](u32 a, u32 b) { return a | b; });
-    atomic<u32>(t, {"atom.xor.b32"}, [](u32 a, u32 b) { return a ^ b; });
-    atomic<u64>(t, {"atom.and.b64"}, [](u64 a, u64 b) { return a & b; });
-    atomic<u64>(t, {"atom.or.b64"}, [](u64 a, u64 b) { return a | b; });
-    atomic<u64>(t, {"atom.xor.b64"}, [](u64 a, u64 b) { return a ^ b; });
-    atomic<u32>(t, {"atom.inc.u32"}, [](u32 a, u32 b) { return a >= b ? 0U : a + 1; });
-    atomic<u32>(t, {"atom.dec.u32"}, [](u32 a, u32 b) { return a == 0 || a > b ? b : a - 1; });
-    atomic<u32>(t, {"atom.min.u32"}, [](u32 a, u32 b) { return std::min(a, b); });
-    atomic<u32>(t, {"atom.max.u32"}, [](u32 a, u32 b) { return std::max(a, b); });
-    atomic<s32>(t, {"atom.min.s32"}, [](s32 a, s32 b) { return std::min(a, b); });
-    atomic<s32>(t, {"atom.max.s32"}, [](s32 a, s32 b) { return std::max(a, b); });
-    atomic<u64>(t, {"atom.min.u64"}, [](u64 a, u64 b) { return std::min(a, b); });
-    atomic<u64>(t, {"atom.max.u64"}, [](u64 a, u64 b) { return std::max(a, b); });
-    atomic<s64>(t, {"atom.min.s64"}, [](s64 a, s64 b) { return std::min(a, b); });
-    atomic<s64>(t, {"atom.max.s64"}, [](s64 a, s64 b) { return std::max(a, b); });
+    reduction<u32>(t, "atom.and.b32", "bulk.and.b32", [](u32 a, u32 b) { return a & b; });
+    reduction<u32>(t, "atom.or.b32", "bulk.or.b32", [](u32 a, u32 b) { return a | b; });
+    reduction<u32>(t, "atom.xor.b32", "bulk.xor.b32", [](u32 a, u32 b) { return a ^ b; });
+    reduction<u64>(t, "atom.and.b64", "bulk.and.b64", [](u64 a, u64 b) { return a & b; });
+    reduction<u64>(t, "atom.or.b64", "bulk.or.b64", [](u64 a, u64 b) { return a | b; });
+    reduction<u64>(t, "atom.xor.b64", "bulk.xor.b64", [](u64 a, u64 b) { return a ^ b; });
+    reduction<u32>(t, "atom.inc.u32", "bulk.inc.u32", [](u32 a, u32 b) { return a >= b ? 0U : a + 1; });
+    reduction<u32>(t, "atom.dec.u32", "bulk.dec.u32", [](u32 a, u32 b) { return a == 0 || a > b ? b : a - 1; });
+    reduction<u32>(t, "atom.min.u32", "bulk.min.u32", [](u32 a, u32 b) { return std::min(a, b); });
+    reduction<u32>(t, "atom.max.u32", "bulk.max.u32", [](u32 a, u32 b) { return std::max(a, b); });
+    reduction<s32>(t, "atom.min.s32", "bulk.min.s32", [](s32 a, s32 b) { return std::min(a, b); });
+    reduction<s32>(t, "atom.max.s32", "bulk.max.s32", [](s32 a, s32 b) { return std::max(a, b); });
+    reduction<u64>(t, "atom.min.u64", "bulk.min.u64", [](u64 a, u64 b) { return std::min(a, b); });
+    reduction<u64>(t, "atom.max.u64", "bulk.max.u64", [](u64 a, u64 b) { return std::max(a, b); });
+    reduction<s64>(t, "atom.min.s64", "bulk.min.s64", [](s64 a, s64 b) { return std::min(a, b); });
+    reduction<s64>(t, "atom.max.s64", "bulk.max.s64", [](s64 a, s64 b) { return std::max(a, b); });
 }
 
 }  // namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA

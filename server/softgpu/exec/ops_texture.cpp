@@ -227,8 +227,9 @@ class Sampler {
     Bits4 gather(const Texture& t) const {
         const TexelGrid& grid = t.levels[0];
         const Fetch fetch{t, grid, 2, layer_of(t)};
-        const auto x = neighbours(scaled(t, w_.reg<float>(access_.coordinates[0])[lane_], grid.width, t.modes[0]));
-        const auto y = neighbours(scaled(t, w_.reg<float>(access_.coordinates[1])[lane_], grid.height, t.modes[1]));
+        const float at[2] = {w_.reg<float>(access_.coordinates[0])[lane_], w_.reg<float>(access_.coordinates[1])[lane_]};
+        const auto x = neighbours(scaled(t, at[0], grid.width, t.modes[0]) + offset(0));
+        const auto y = neighbours(scaled(t, at[1], grid.height, t.modes[1]) + offset(1));
         constexpr s64 steps[4][2] = {{0, 1}, {1, 1}, {1, 0}, {0, 0}};
         Bits4 result{};
         for (u32 k = 0; k < 4; ++k) {
@@ -240,6 +241,12 @@ class Sampler {
     }
 
   private:
+    // Of a few texels: an instruction's four bits hold no more.
+    float offset(u32 k) const {
+        if (access_.offsets[k] == no_slot) return 0;
+        return static_cast<float>(std::clamp(w_.reg<s32>(access_.offsets[k])[lane_], -8, 7));
+    }
+
     s64 layer_of(const Texture& t) const {
         if (access_.layer == no_slot || t.layers == 0) return 0;
         return std::min<s64>(w_.reg<u32>(access_.layer)[lane_], t.layers - 1);
@@ -247,7 +254,7 @@ class Sampler {
 
     Bits4 fetch_integer(const Texture& t, s64 layer) const {
         s64 at[3] = {0, 0, 0};
-        for (u32 k = 0; k < access_.dimensions; ++k) at[k] = w_.reg<s32>(access_.coordinates[k])[lane_];
+        for (u32 k = 0; k < access_.dimensions; ++k) at[k] = w_.reg<s32>(access_.coordinates[k])[lane_] + static_cast<s64>(offset(k));
         u32 level = 0;
         if (access_.level != no_slot) {
             const s32 asked = w_.reg<s32>(access_.level)[lane_];
@@ -288,7 +295,7 @@ class Sampler {
         const Fetch fetch{t, grid, dimensions, slice};
         const u32 extents[3] = {grid.width, grid.height, grid.depth};
         float x[3] = {0, 0, 0};
-        for (u32 k = 0; k < dimensions; ++k) x[k] = scaled(t, from[k], extents[k], t.modes[k]);
+        for (u32 k = 0; k < dimensions; ++k) x[k] = scaled(t, from[k], extents[k], t.modes[k]) + offset(k);
         if (t.linear && reads_real(t)) return to_bits(filter(fetch, x));
         s64 at[3] = {0, 0, 0};
         for (u32 k = 0; k < dimensions; ++k) at[k] = static_cast<s64>(std::floor(x[k]));
@@ -306,7 +313,7 @@ const TextureAccess& access_of(const Warp& w, const Inst& i) {
 
 // What an access needs of an object: a texture of a surface, or the reverse, is a mistake that must not pass silently.
 const Texture* object_of(Warp& w, const Inst& i, u64 handle, bool surface) {
-    const Texture* t = w.textures.find(handle);
+    const Texture* t = w.textures.find(handle, w.launch->texture_generation);
     if (t == nullptr || t->surface != surface) {
         w.raise(FaultKind::illegal_address, i, handle,
                 surface ? "no surface object has this handle" : "no texture object has this handle");
@@ -408,7 +415,8 @@ void run_query(Warp& w, const Inst& i) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
         const Texture* t = object_of(w, i, handles[lane], i.imm != 0);
         if (t == nullptr) return;
-        const TexelGrid& grid = t->levels[0];
+        const u32 level = i.b == no_slot ? 0 : std::min<u32>(w.reg<u32>(i.b)[lane], static_cast<u32>(t->levels.size()) - 1);
+        const TexelGrid& grid = t->levels[level];
         const u32 answers[] = {grid.width, grid.height, t->layers != 0 ? 1 : grid.depth, t->layers,
                                static_cast<u32>(t->levels.size())};
         d[lane] = answers[i.mode % 5];

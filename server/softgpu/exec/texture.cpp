@@ -15,23 +15,28 @@ std::uint64_t TextureTable::add(Texture texture) {
     auto shared = std::make_shared<const Texture>(std::move(texture));
     const std::unique_lock lock(mutex_);
     const std::uint64_t handle = next_++;
-    textures_.emplace(handle, std::move(shared));
+    textures_.emplace(handle, Entry{std::move(shared)});
     return handle;
 }
 
-bool TextureTable::remove(std::uint64_t handle) {
+void TextureTable::remove(std::uint64_t handle) {
     const std::unique_lock lock(mutex_);
-    generation_.fetch_add(1, std::memory_order_release);
-    return textures_.erase(handle) != 0;
+    const auto found = textures_.find(handle);
+    if (found == textures_.end()) return;
+    found->second.removed_at = generation_.fetch_add(1, std::memory_order_release) + 1;
+    removed_.push_back(handle);
+    if (removed_.size() <= removed_kept) return;
+    textures_.erase(removed_.front());
+    removed_.pop_front();
 }
 
-std::shared_ptr<const Texture> TextureTable::find(std::uint64_t handle) const {
+std::shared_ptr<const Texture> TextureTable::find(std::uint64_t handle, std::uint32_t generation) const {
     const std::shared_lock lock(mutex_);
     const auto found = textures_.find(handle);
-    return found == textures_.end() ? nullptr : found->second;
+    return found == textures_.end() || found->second.removed_at <= generation ? nullptr : found->second.texture;
 }
 
-const Texture* TextureCache::find(std::uint64_t handle) {
+const Texture* TextureCache::find(std::uint64_t handle, std::uint32_t generation) {
     Entry& entry = entries[handle % size];
     const std::uint32_t table = TextureTable::instance().generation();
     const std::uint32_t space = AddressSpace::instance().generation();
@@ -39,7 +44,7 @@ const Texture* TextureCache::find(std::uint64_t handle) {
         entry.space_generation == space) {
         return entry.texture.get();
     }
-    entry = {handle, table, space, TextureTable::instance().find(handle)};
+    entry = {handle, table, space, TextureTable::instance().find(handle, generation)};
     if (entry.texture == nullptr) return nullptr;
     for (const TexelGrid& grid : entry.texture->levels) {
         if (AddressSpace::instance().covers(grid.address, grid.size_bytes)) continue;

@@ -1,13 +1,15 @@
 // What a texture or surface object is to a kernel: texels in memory, and how coordinates find them.
 //
 // Ownership: one process-wide table of objects by their 64-bit handles; whoever found one shares it, so that an object
-// that is destroyed too early is an old picture, never freed memory. The texels belong to the application: their range
+// that is destroyed too early is an old picture, never freed memory. A kernel that was launched before that still
+// finds it, as on a GPU, whose descriptors stay, if it is among the last ones that were removed. The texels belong to the application: their range
 // is looked up in the AddressSpace before they are touched. Threads: any. Errors: a handle that stands for nothing
 // gives null.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <shared_mutex>
 #include <unordered_map>
@@ -48,19 +50,28 @@ class TextureTable {
   public:
     static TextureTable& instance();
 
+    static constexpr std::size_t removed_kept = 4096;
+
     std::uint64_t add(Texture texture);
-    bool remove(std::uint64_t handle);
-    std::shared_ptr<const Texture> find(std::uint64_t handle) const;
+    void remove(std::uint64_t handle);
+    // What was there at `generation`.
+    std::shared_ptr<const Texture> find(std::uint64_t handle, std::uint32_t generation) const;
     std::uint32_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
 
   private:
+    struct Entry {
+        std::shared_ptr<const Texture> texture;
+        std::uint32_t removed_at = ~0U;  // the generation that no longer has it
+    };
+
     mutable std::shared_mutex mutex_;
-    std::unordered_map<std::uint64_t, std::shared_ptr<const Texture>> textures_;
+    std::unordered_map<std::uint64_t, Entry> textures_;
+    std::deque<std::uint64_t> removed_;  // oldest first
     std::uint64_t next_ = 1;
     std::atomic<std::uint32_t> generation_{1};
 };
 
-// A warp's memory of the objects that it used last; good while neither table nor address space have changed.
+// A warp's memory, for one launch, of the objects that it used last; good while neither table nor address space have changed.
 struct TextureCache {
     struct Entry {
         std::uint64_t handle = 0;
@@ -71,8 +82,8 @@ struct TextureCache {
     static constexpr std::size_t size = 4;
     Entry entries[size];
 
-    // Null when there is no such object, or its memory is gone.
-    const Texture* find(std::uint64_t handle);
+    // Null when there was no such object at the table's generation, or its memory is gone.
+    const Texture* find(std::uint64_t handle, std::uint32_t generation);
 };
 
 // What one instruction asks of an object; slots of the frame.
@@ -84,6 +95,7 @@ struct TextureAccess {
     std::uint32_t coordinates[3] = {~0U, ~0U, ~0U};
     std::uint32_t layer = ~0U;
     std::uint32_t level = ~0U;
+    std::uint32_t offsets[3] = {~0U, ~0U, ~0U};  // in texels
     std::uint32_t along_x[3] = {~0U, ~0U, ~0U}, along_y[3] = {~0U, ~0U, ~0U};  // tex.grad
     std::uint8_t dimensions = 1;
     std::uint8_t elements = 4;

@@ -78,6 +78,7 @@ struct LaunchState {
     std::uint64_t grid_id = 0;
     std::uint64_t grid_workspace = 0;  // of a cooperative launch
     std::uint32_t sm_count = 1;
+    std::uint32_t texture_generation = 0;  // of the table of objects, when the kernel was launched
     std::uint64_t device = ~std::uint64_t{0};     // its bit
     std::uint64_t reachable = ~std::uint64_t{0};  // and those of the devices that it reaches as a peer
     std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();

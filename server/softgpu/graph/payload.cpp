@@ -4,6 +4,7 @@
 
 #include "server/softgpu/api/copy.h"
 #include "server/softgpu/api/memory_operations.h"
+#include "server/softgpu/exec/texture.h"
 #include "server/softgpu/graph/capture.h"
 
 namespace gpupool::softgpu {
@@ -260,7 +261,9 @@ struct Runner {
     Context& context;
     const std::shared_ptr<Moment>& moment;
 
-    CUresult operator()(const KernelPayload& kernel) const { return run_kernel(kernel.call, context); }
+    CUresult operator()(const KernelPayload& kernel) const {
+        return run_kernel(kernel.call, context, TextureTable::instance().generation());
+    }
     CUresult operator()(const CopyPayload& payload) const {
         Copy copy;
         if (const CUresult error = place_copy(payload.copy, copy); error != CUDA_SUCCESS) return error;

@@ -46,6 +46,7 @@ void forget_context(Worker& worker, CUcontext client) {
         return true;
     });
     worker.handles.unbind(codec::to_wire(client));
+    worker.tracer.forget(context);
     worker.scheduler.enter(nullptr);
     worker.objects.contexts.erase(it);
 }

@@ -17,7 +17,7 @@
                 each(cuStreamSynchronize) each(cuStreamQuery) each(cuCtxSynchronize) each(cuEventCreate)         \
                     each(cuEventDestroy) each(cuEventRecord) each(cuEventSynchronize) each(cuLaunchHostFunc)     \
                         each(cuModuleLoadData) each(cuModuleGetFunction) each(cuLaunchKernel) each(cuMemGetInfo) \
-                            each(cuDeviceGetCount) each(cuMemHostAlloc) each(cuMemFreeHost)
+                            each(cuDeviceGetCount) each(cuMemHostAlloc) each(cuMemFreeHost) each(cuEventQuery)
 
 namespace gpupool::session_program {
 
@@ -53,6 +53,8 @@ CUfunction kernel(const char* name);
 // The modes, by subject.
 int run_flood(const std::string& mode);
 int run_waiting(const std::string& mode);
+int run_lanes(const std::string& mode, int rounds);
+int run_pinned(const std::string& mode);
 int run_ending(const std::string& mode, char** argv);
 
 }  // namespace gpupool::session_program

@@ -15,7 +15,6 @@
 
 #include "protocol/calls/table.h"
 #include "protocol/codec/layout.h"
-#include "protocol/codec/layout.h"
 #include "protocol/schema/session.capnp.h"
 #include "protocol/transport/endpoint.h"
 #include "protocol/transport/tcp/connector.h"
@@ -25,15 +24,23 @@ namespace {
 
 constexpr std::size_t kFullFrame = 1u << 20;
 
-}  // namespace
-
-HostileClient::HostileClient(const Daemon& daemon, const std::string& name) {
+std::unique_ptr<transport::Connection> connect_by_tcp(const Daemon& daemon) {
     const auto endpoint = transport::Endpoint::parse(daemon.address());
     auto connection = transport::tcp::connect(*endpoint, transport::Clock::now() + std::chrono::seconds(10));
     if (!connection) {
         throw std::runtime_error(connection.error().message);
     }
-    connection_ = std::move(*connection);
+    return std::move(*connection);
+}
+
+}  // namespace
+
+HostileClient::HostileClient(const Daemon& daemon, const std::string& name)
+    : HostileClient(daemon, name, connect_by_tcp(daemon)) {}
+
+HostileClient::HostileClient(const Daemon& daemon, const std::string& name,
+                             std::unique_ptr<transport::Connection> connection)
+    : connection_(std::move(connection)) {
     static int serial = 0;
     const std::string own_name = fmt::format("{}-{}", name, ++serial);
     greet(own_name);
@@ -72,9 +79,21 @@ void HostileClient::greet(const std::string& name) {
     if (!sent || !welcome || welcome->type != wire::FrameType::welcome) {
         throw std::runtime_error("no welcome");
     }
+    auto copy = kj::heapArray<capnp::word>(welcome->payload.size() / sizeof(capnp::word));
+    std::memcpy(copy.begin(), welcome->payload.data(), welcome->payload.size());
+    capnp::FlatArrayMessageReader reader(copy);
+    const auto given = reader.getRoot<schema::Welcome>();
+    session_id_ = given.getSessionId().cStr();
+    const auto token = std::as_bytes(std::span(given.getSessionToken().begin(), given.getSessionToken().size()));
+    session_token_.assign(token.begin(), token.end());
 }
 
 bool HostileClient::send_bytes(std::span<const std::byte> bytes, milliseconds patience) {
+    if (connection_->can_give()) {  // no socket that bytes go through
+        const transport::ConstBuffer buffers[] = {bytes};
+        connection_->set_send_patience(patience);
+        return connection_->send(buffers).ok();
+    }
     const auto deadline = std::chrono::steady_clock::now() + patience;
     while (!bytes.empty()) {
         const ssize_t count =

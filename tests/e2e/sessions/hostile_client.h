@@ -27,6 +27,8 @@ class HostileClient {
     static constexpr std::uint64_t kWindowBase = 0x7e8000000000, kWindowBytes = 1ull << 36;
 
     explicit HostileClient(const Daemon& daemon, const std::string& name = "hostile");
+    // Over a connection that is there already.
+    HostileClient(const Daemon& daemon, const std::string& name, std::unique_ptr<transport::Connection> connection);
     ~HostileClient();
     HostileClient(const HostileClient&) = delete;
 
@@ -81,6 +83,9 @@ class HostileClient {
     void read_for(milliseconds patience);
     bool wait_for_pull(std::uint64_t transfer, codec::PullNotice& pull);
     [[nodiscard]] cli::SessionStatus session() const { return session_; }
+    // Out of its Welcome.
+    [[nodiscard]] const std::string& session_id() const { return session_id_; }
+    [[nodiscard]] const std::vector<std::byte>& session_token() const { return session_token_; }
     [[nodiscard]] std::uint64_t bulk_bytes() const { return bulk_bytes_; }
     [[nodiscard]] std::size_t deferred_errors() const { return deferred_errors_.size(); }
     [[nodiscard]] std::vector<codec::DeferredErrorNotice> errors() const { return deferred_errors_; }
@@ -115,6 +120,8 @@ class HostileClient {
     std::uint64_t sent_ = 0, received_ = 0, commands_ = 0, next_serial_ = 1, next_address_ = kWindowBase;
     std::uint64_t bulk_bytes_ = 0;
     bool over_ = false, acknowledging_ = true;
+    std::string session_id_;
+    std::vector<std::byte> session_token_;
     std::vector<std::byte> pending_;
     std::map<std::uint64_t, Answer> answers_;
     std::vector<codec::PullNotice> pulls_;

@@ -46,6 +46,30 @@ TEST_F(PtxBreadthTest, MbarriersCountArrivalsAndBytes) {
     EXPECT_EQ(expected, out);
 }
 
+// Reductions that an mbarrier counts, and those of whole stretches of memory.
+TEST_F(PtxBreadthTest, AsynchronousReductions) {
+    const auto out = run<unsigned>(
+        ".shared .align 16 .b8 mine[16], sum[16]; .shared .align 8 .b8 barrier[8];\n"
+        "mov.u32 %r1, sum; mov.u32 %r2, barrier; setp.ne.u32 %p1, %thread, 0;\n"
+        "@%p1 bra READY;\nmbarrier.init.shared.b64 [%r2], 1;\nst.shared.v4.u32 [%r1], {100, 200, 7, 3};\n"
+        "mbarrier.arrive.expect_tx.shared.b64 %rd1, [%r2], 256;\nREADY:\nbar.sync 0;\n"
+        "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r1], %thread, [%r2];\n"
+        "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.max.s32 [%r1+8], %thread, [%r2];\n"
+        "WAIT:\nmbarrier.try_wait.parity.shared.b64 %p4, [%r2], 0;\n@!%p4 bra WAIT;\n@%p1 bra DONE;\n"
+        "mov.u32 %r5, mine; st.shared.v4.u32 [%r5], {1, 2, 3, 4};\n"
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%out], [%r1], 16;\n"
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.min.s32 [%out+16], [%r5], 16;\n"
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.f16 [%out+32], [%r5], 16;\n"
+        "mbarrier.arrive.expect_tx.shared.b64 %rd1, [%r2], 16;\n"
+        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.xor.b32 [%r5], [%r1], 16, [%r2];\n"
+        "AGAIN:\nmbarrier.try_wait.parity.shared.b64 %p4, [%r2], 1;\n@!%p4 bra AGAIN;\n"
+        "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;\n"
+        "ld.shared.v2.u32 {%r6, %r7}, [%r5]; st.global.v2.u32 [%out+48], {%r6, %r7};\nDONE:",
+        32, 14, std::vector<unsigned>{1});
+    // 100 + 0 + ... + 31; the greatest of 7 and the threads; added to, and the less of, zeros.
+    EXPECT_EQ((std::vector<unsigned>{596, 200, 31, 3, 0, 0, 0, 0, 1, 2, 3, 4, 596 ^ 1, 200 ^ 2}), out);
+}
+
 TEST_F(PtxBreadthTest, BlocksOfAClusterReadEachOthersSharedMemory) {
     const CUfunction function = compile(
         ".shared .align 4 .b8 place[4];\nmov.u32 %r1, place; mov.u32 %r2, %ctaid.x; add.u32 %r3, %r2, 50;\n"

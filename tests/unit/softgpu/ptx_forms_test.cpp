@@ -62,6 +62,35 @@ TEST_F(PtxFormsTest, AFunctionsParametersHaveLocalAddresses) {
     for (unsigned t = 0; t < 64; ++t) ASSERT_EQ((t + 3) * 1000 + (t + 6) * 1000 + t + 9, out[t]) << t;
 }
 
+// One type and several names of it, wherever variables are declared.
+TEST_F(PtxFormsTest, DeclarationsOfSeveralVariables) {
+    const auto out = run_module<unsigned>(
+        header() + ".global .align 8 .v2 .u32 pair = {1, 2}, pairs[2] = {3, 4, 5, 6};\n"
+        ".func (.param .b32 r) difference(.param .b32 a, .param .b32 b) { .reg .b32 %r<3>;\n"
+        "ld.param.b32 %r0, [a]; ld.param.b32 %r1, [b]; sub.u32 %r2, %r0, %r1; st.param.b32 [r], %r2; ret; }\n"
+        ".visible .entry k(.param .u64 o) { .shared .b32 near, far[2]; .local .b32 low, high; .reg .b64 %out; .reg .b32 %r<9>;\n"
+        ".param .b32 x, y, z; ld.param.u64 %out, [o];\n"
+        "st.shared.u32 [near], 10; st.shared.u32 [far], 20; st.shared.u32 [far+4], 30; st.local.u32 [low], 40; st.local.u32 [high], 50;\n"
+        "ld.shared.u32 %r0, [near]; ld.shared.u32 %r1, [far+4]; ld.local.u32 %r2, [low]; ld.local.u32 %r3, [high];\n"
+        "ld.global.u32 %r4, [pair+4]; ld.global.u32 %r5, [pairs+12];\n"
+        "st.param.b32 [x], %r3; st.param.b32 [y], %r1; call (z), difference, (x, y); ld.param.b32 %r6, [z];\n"
+        "st.global.v4.u32 [%out], {%r0, %r1, %r2, %r3}; st.global.v2.u32 [%out+16], {%r4, %r5}; st.global.u32 [%out+24], %r6;\n"
+        "ret; }\n",
+        1, 7);
+    EXPECT_EQ((std::vector<unsigned>{10, 30, 40, 50, 2, 6, 20}), out);
+}
+
+// PTX that CUDA 4 made for GPUs before compute capability 2.0, and that its programs still hand to drivers.
+TEST_F(PtxFormsTest, MultiplicationsAndAdditionsFromBeforeFermi) {
+    const auto out = run_module<float>(
+        ".version 1.4\n.target sm_10, map_f64_to_f32\n.entry k(.param .u64 o) { .reg .f32 %f<5>; .reg .u64 %out;\n"
+        "ld.param.u64 %out, [o]; mov.f32 %f1, 0f3f800001; mov.f32 %f2, 0fbf800002;\n"
+        "mad.f32 %f3, %f1, %f1, %f2; st.global.f32 [%out], %f3; mad.sat.f32 %f3, %f1, %f1, %f1;\n"
+        "st.global.f32 [%out+4], %f3; exit; }\n",
+        1, 2);
+    EXPECT_EQ((std::vector<float>{0x1p-46F, 1}), out);
+}
+
 // As packed structures with pointers are initialised.
 TEST_F(PtxFormsTest, BytesOfAddressesInInitialValues) {
     const auto out = run_module<unsigned long long>(

@@ -1,6 +1,7 @@
 // Texture and surface objects: what kernels read and write through them.
 #include <algorithm>
 #include <cstring>
+#include <future>
 
 #include "tests/unit/softgpu/ptx_kernel.h"
 
@@ -193,6 +194,45 @@ TEST_F(TextureTest, SurfacesAreWrittenAndReadByByteOffsets) {
               start(compile("ld.global.u64 %rd1, [%in]; mov.u32 %r1, 16; mov.u32 %r2, 0;\n"
                             "suld.b.2d.b32.trap {%r4}, [%rd1, {%r1, %r2}];"),
                     {1}, {1}, upload(std::vector<int>(1)), upload(std::vector<CUsurfObject>{surface})));
+}
+
+// In texels, whatever the coordinates are in; places beyond the edge are found as the address mode says.
+TEST_F(TextureTest, OffsetsAreInTexels) {
+    const CUarray array = make_array({4, 3, 0, CU_AD_FORMAT_FLOAT, 1, 0}, counting(12));
+    const CUtexObject plain =
+        make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, 0));
+    EXPECT_EQ((std::vector<float>{6, 7}),
+              sample(plain, "tex.2d.v4.f32.f32 {%f10, %f11, %f12, %f13}, [%rd1, {%f1, %f2}], {2, 1};", {0.5F, 0.5F, 0, 3, 0, 0}));
+    EXPECT_EQ((std::vector<float>{8, 5}),
+              sample(plain, "tex.2d.v4.f32.s32 {%f10, %f11, %f12, %f13}, [%rd1, {%r1, %r2}], {-1, 1};", {1, 1, 0, 2, 0, 0}));
+    // Of the texels around (1, 1) that below and to the left comes first.
+    EXPECT_EQ((std::vector<float>{5}),
+              sample(plain, "tld4.r.2d.v4.f32.f32 {%f10, %f11, %f12, %f13}, [%rd1, {%f1, %f2}], {1, 0};", {1, 1, 0}));
+    const CUtexObject normalized =
+        make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_WRAP, CU_TR_FILTER_MODE_POINT, CU_TRSF_NORMALIZED_COORDINATES));
+    EXPECT_EQ((std::vector<float>{1, 9}),
+              sample(normalized, "tex.level.2d.v4.f32.f32 {%f10, %f11, %f12, %f13}, [%rd1, {%f1, %f2}], 0f00000000, {-3, 0};",
+                     {0.1F, 0.1F, 0, 0.1F, 0.9F, 0}));
+}
+
+// As a GPU lets it pass: the launch was there first.
+TEST_F(TextureTest, AnObjectIsThereForTheKernelsThatWereLaunchedBefore) {
+    const CUarray array = make_array({4, 1, 0, CU_AD_FORMAT_FLOAT, 1, 0}, counting(4));
+    const CUtexObject texture =
+        make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, 0));
+    const CUfunction function = compile("ld.global.u64 %rd1, [%in]; mov.f32 %f1, 0f40200000; mov.f32 %f2, 0f00000000;\n" +
+                                        std::string(fetch_2d) + "\nst.global.f32 [%out], %f10;");
+    CUdeviceptr out = upload(std::vector<float>(1)), in = upload(std::vector<CUtexObject>{texture});
+    std::promise<void> go;
+    auto waiting = go.get_future();
+    OK(CALL(cuLaunchHostFunc)(
+        nullptr, [](void* future) { static_cast<std::future<void>*>(future)->wait(); }, &waiting));
+    void* params[] = {&out, &in};
+    OK(CALL(cuLaunchKernel)(function, 1, 1, 1, 1, 1, 1, 0, nullptr, params, nullptr));
+    OK(CALL(cuTexObjectDestroy)(texture));
+    go.set_value();
+    OK(CALL(cuCtxSynchronize)());
+    EXPECT_EQ((std::vector<float>{2}), download<float>(out, 1));
 }
 
 TEST_F(TextureTest, AnObjectThatIsGoneIsAnIllegalAddress) {

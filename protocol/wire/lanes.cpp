@@ -1,0 +1,320 @@
+#include "protocol/wire/lanes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "protocol/wire/frame.h"
+#include "protocol/wire/landed.h"
+#include "protocol/wire/quiet_thread.h"
+
+namespace gpupool::wire {
+namespace {
+
+using transport::Connection;
+using Head = std::array<std::byte, kHeaderBytes + sizeof(BulkHeader)>;
+
+struct Piece {
+    std::uint64_t number = 0;
+    BulkHeader bulk;
+    std::span<const std::byte> data;
+    std::function<void()> done;
+};
+
+Head head_of(const Piece& piece) {
+    Head head;
+    const auto prefix = std::span(head).subspan<kHeaderBytes>();
+    std::memcpy(prefix.data(), &piece.bulk, sizeof(piece.bulk));
+    FrameHeader header;
+    header.payload_bytes = static_cast<std::uint32_t>(sizeof(piece.bulk) + piece.data.size());
+    header.sequence = piece.number;
+    header.type = FrameType::bulk;
+    header.payload_crc = crc32c(piece.data, crc32c(prefix));
+    encode(header, std::span(head).first<kHeaderBytes>());
+    return head;
+}
+
+Error violation(std::string message) {
+    return {ErrorCode::invalid_input, std::move(message)};
+}
+
+Result<FrameHeader> read_header(std::span<const std::byte, kHeaderBytes> bytes) {
+    auto header = decode(bytes);
+    if (!header) return header.error();
+    if (header->type != FrameType::bulk || header->acknowledged != 0) {
+        return violation(fmt::format("a data connection carries pieces of bulk data alone, and a frame of type {} came",
+                                     static_cast<unsigned>(header->type)));
+    }
+    if (header->payload_bytes <= sizeof(BulkHeader) ||
+        header->payload_bytes > sizeof(BulkHeader) + Lanes::kMostPieceBytes) {
+        return violation(fmt::format("a piece's frame of {} bytes came", header->payload_bytes));
+    }
+    return *header;
+}
+
+// The CRC is taken part by part, while what has just arrived is still in the processor's cache.
+Result<std::uint32_t> read_data(Connection& from, std::span<std::byte> out, std::uint32_t crc) {
+    while (!out.empty()) {
+        const auto received = from.receive(out);
+        if (!received) return received.error();
+        crc = crc32c(out.first(*received), crc);
+        out = out.subspan(*received);
+    }
+    return crc;
+}
+
+}  // namespace
+
+// `mutex` guards every member that is neither const nor atomic; it is not held across a call of a connection, of the
+// receiver or of a `done`. A lane's connection is there as long as this is.
+struct Lanes::State {
+    using Lock = std::unique_lock<std::mutex>;
+
+    struct Lane {
+        std::size_t index = 0;
+        std::unique_ptr<Connection> connection;
+        std::thread sender, receiver;
+    };
+
+    State(LaneReceiver& to, const Limits& given)
+        : receiver(to), most_lanes(std::min(given.lanes, kMostLanes)), most_queued_bytes(given.queued_bytes) {}
+
+    void run_sender(Lane& lane);
+    void run_receiver(Lane& lane);
+    Status receive_piece(const Lane& lane);
+    Status note_landed(std::uint64_t number);
+    [[nodiscard]] Status admits(std::size_t index) const;  // with the lock held
+    bool finish(Error cause);
+    void fail(const Lane& lane, const Error& cause);
+
+    LaneReceiver& receiver;
+    const std::size_t most_lanes;
+    const std::size_t most_queued_bytes;
+    std::atomic<TrafficObserver*> observer{nullptr};
+
+    mutable std::mutex mutex;
+    std::vector<std::unique_ptr<Lane>> lanes;
+    std::optional<Error> error;  // they have ended
+    std::deque<Piece> queue;
+    std::size_t queued_bytes = 0;  // with those being sent
+    Landed landed;
+    std::size_t waiting_for_landed = 0;
+    std::condition_variable work;     // the queue got a piece
+    std::condition_variable room;     // queued_bytes shrank
+    std::condition_variable arrived;  // landed grew
+    std::atomic<std::size_t> count{0};
+    std::atomic<std::uint64_t> last_number{0};  // written with the mutex held
+};
+
+Status Lanes::State::admits(std::size_t index) const {
+    if (error) return *error;
+    if (index >= most_lanes) {
+        return Error{ErrorCode::limit_exceeded,
+                     fmt::format("data connection {} is one too many: {} are taken", index, most_lanes)};
+    }
+    if (std::any_of(lanes.begin(), lanes.end(), [&](const auto& lane) { return lane->index == index; })) {
+        return Error{ErrorCode::invalid_input, fmt::format("there is a data connection {} already", index)};
+    }
+    return {};
+}
+
+// False when they had ended before.
+bool Lanes::State::finish(Error cause) {
+    std::deque<Piece> unsent;
+    {
+        const Lock lock(mutex);
+        if (error) return false;
+        error = std::move(cause);
+        count.store(0, std::memory_order_relaxed);
+        unsent.swap(queue);
+        for (const auto& lane : lanes) lane->connection->shutdown();
+        work.notify_all();
+        room.notify_all();
+        arrived.notify_all();
+    }
+    for (const Piece& piece : unsent) piece.done();
+    return true;
+}
+
+void Lanes::State::fail(const Lane& lane, const Error& cause) {
+    const Error whole = cause.within(fmt::format("data connection {}", lane.index));
+    if (finish(whole)) receiver.on_lanes_ended(whole);
+}
+
+void Lanes::State::run_sender(Lane& lane) {
+    Lock lock(mutex);
+    for (;;) {
+        work.wait(lock, [&] { return error || !queue.empty(); });
+        if (error) return;
+        const Piece piece = std::move(queue.front());
+        queue.pop_front();
+        lock.unlock();
+        const Head head = head_of(piece);
+        const transport::ConstBuffer buffers[] = {head, piece.data};
+        TrafficObserver* const watched = observer.load(std::memory_order_acquire);
+        const auto begin = watched == nullptr ? TrafficObserver::Moment() : std::chrono::steady_clock::now();
+        const Status sent = lane.connection->send(buffers);
+        if (watched != nullptr && sent) {
+            watched->sent(lane.index + 1, 1, head.size() + piece.data.size(), begin, std::chrono::steady_clock::now());
+        }
+        piece.done();
+        if (!sent) {
+            fail(lane, sent.error());
+            return;
+        }
+        lock.lock();
+        queued_bytes -= piece.data.size();
+        room.notify_all();
+    }
+}
+
+void Lanes::State::run_receiver(Lane& lane) {
+    Status status;
+    while (status) status = receive_piece(lane);
+    fail(lane, status.error());
+}
+
+Status Lanes::State::receive_piece(const Lane& lane) {
+    Connection& from = *lane.connection;
+    Head head;
+    GPUPOOL_TRY(transport::receive_exactly(from, std::span(head).first<kHeaderBytes>()));
+    const auto header = read_header(std::span(head).first<kHeaderBytes>());
+    if (!header) return header.error();
+    TrafficObserver* const watched = observer.load(std::memory_order_acquire);
+    const auto begin = watched == nullptr ? TrafficObserver::Moment() : std::chrono::steady_clock::now();
+    GPUPOOL_TRY(transport::receive_exactly(from, std::span(head).subspan<kHeaderBytes>()));
+    const auto prefix = std::span<const std::byte>(head).subspan<kHeaderBytes>();
+    BulkHeader bulk;
+    std::memcpy(&bulk, prefix.data(), sizeof(bulk));
+    const std::size_t bytes = header->payload_bytes - sizeof(bulk);
+    const auto place = receiver.piece_destination(bulk.transfer, bulk.offset, bytes);
+    if (place.size() < bytes) {
+        return violation(fmt::format("a piece of data that nobody announced: transfer {}, offset {}, {} bytes",
+                                     bulk.transfer, bulk.offset, bytes));
+    }
+    const auto crc = read_data(from, place.first(bytes), crc32c(prefix));
+    if (!crc || *crc != header->payload_crc) {
+        receiver.on_piece_lost(bulk.transfer, bulk.offset, bytes);
+        return crc ? violation("a piece arrived damaged: its CRC does not match") : crc.error();
+    }
+    if (watched != nullptr) {
+        watched->received(lane.index + 1, FrameType::bulk, kHeaderBytes + header->payload_bytes, begin,
+                          std::chrono::steady_clock::now());
+    }
+    receiver.on_piece(bulk.transfer, bulk.offset, bytes);
+    return note_landed(header->sequence);
+}
+
+Status Lanes::State::note_landed(std::uint64_t number) {
+    const Lock lock(mutex);
+    if (!landed.add(number)) return violation(fmt::format("piece {} came twice, or far out of order", number));
+    if (waiting_for_landed != 0) arrived.notify_all();
+    return {};
+}
+
+Lanes::Lanes(LaneReceiver& receiver, const Limits& limits) : state_(std::make_unique<State>(receiver, limits)) {}
+
+Lanes::~Lanes() {
+    close();
+}
+
+Status Lanes::admits(std::size_t index) const {
+    const State::Lock lock(state_->mutex);
+    return state_->admits(index);
+}
+
+Status Lanes::add(std::size_t index, std::unique_ptr<Connection> connection) {
+    State& state = *state_;
+    const State::Lock lock(state.mutex);
+    GPUPOOL_TRY(state.admits(index));
+    auto lane = std::make_unique<State::Lane>();
+    lane->index = index;
+    lane->connection = std::move(connection);
+    State::Lane& added = *state.lanes.emplace_back(std::move(lane));
+    try {
+        added.receiver = quiet_thread("gpupool-receive", [&state, &added] { state.run_receiver(added); });
+    } catch (const std::system_error& cause) {
+        state.lanes.pop_back();
+        return Error{ErrorCode::limit_exceeded, fmt::format("no thread for a data connection: {}", cause.what())};
+    }
+    try {
+        added.sender = quiet_thread("gpupool-send", [&state, &added] { state.run_sender(added); });
+        state.count.fetch_add(1, std::memory_order_relaxed);
+    } catch (const std::system_error&) {
+        // It only listens, then. The other side may be sending on it already, so it cannot be given up.
+    }
+    return {};
+}
+
+void Lanes::observe(TrafficObserver* observer) noexcept {
+    state_->observer.store(observer, std::memory_order_release);
+}
+
+std::size_t Lanes::count() const noexcept {
+    return state_->count.load(std::memory_order_relaxed);
+}
+
+Status Lanes::send(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
+                   std::function<void()> done) {
+    State& state = *state_;
+    State::Lock lock(state.mutex);
+    const std::size_t most = std::max(state.most_queued_bytes, data.size());
+    state.room.wait(lock, [&] { return state.error || state.queued_bytes <= most - data.size(); });
+    if (state.error) {
+        const Error cause = *state.error;
+        lock.unlock();
+        done();
+        return cause;
+    }
+    state.queued_bytes += data.size();
+    const std::uint64_t number = state.last_number.load(std::memory_order_relaxed) + 1;
+    state.last_number.store(number, std::memory_order_relaxed);
+    state.queue.push_back({number, {transfer, offset}, data, std::move(done)});
+    lock.unlock();
+    state.work.notify_one();
+    return {};
+}
+
+std::uint64_t Lanes::sent_up_to() const noexcept {
+    return state_->last_number.load(std::memory_order_relaxed);
+}
+
+bool Lanes::wait_landed(std::uint64_t number) {
+    State& state = *state_;
+    State::Lock lock(state.mutex);
+    ++state.waiting_for_landed;
+    state.arrived.wait(lock, [&] { return state.error || state.landed.up_to() >= number; });
+    --state.waiting_for_landed;
+    return state.landed.up_to() >= number;
+}
+
+void Lanes::end(const Error& cause) {
+    (void)state_->finish(cause);
+}
+
+void Lanes::close() {
+    end({ErrorCode::closed, "the data connections were closed"});
+    // No lane is added any more, and none goes before this does.
+    for (const auto& lane : state_->lanes) {
+        if (lane->sender.joinable()) lane->sender.join();
+        if (lane->receiver.joinable()) lane->receiver.join();
+    }
+}
+
+Status Lanes::error() const {
+    const State::Lock lock(state_->mutex);
+    if (state_->error) return *state_->error;
+    return {};
+}
+
+}  // namespace gpupool::wire

@@ -1,0 +1,290 @@
+// What Lanes promise: all data arrives, over every transport; order can be waited for; whatever breaks, everybody hears of
+// it and nobody waits for ever.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "protocol/transport/faulty/connection.h"
+#include "protocol/transport/inproc/connection.h"
+#include "tests/conformance/lanes_fixture.h"
+
+namespace gpupool::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using transport::faulty::Faults;
+using wire::Lanes;
+
+constexpr std::size_t kPieceBytes = 24'000;
+
+Ends inproc_pair() {
+    return transport::inproc::make_pair(64u << 10);
+}
+
+// What the client's end sends meets the faults.
+Ends faulty_pair(const Faults& faults) {
+    auto [here, there] = inproc_pair();
+    return {transport::faulty::wrap(std::move(here), faults), std::move(there)};
+}
+
+class EveryLane : public ::testing::TestWithParam<Transport> {};
+
+TEST_P(EveryLane, CarriesDataBothWaysAtOnce) {
+    constexpr std::size_t kTransfers = 3, kBytes = 700'001, kPieces = (kBytes + kPieceBytes - 1) / kPieceBytes;
+    LanePair pair(3, [] { return GetParam().connected_pair(); }, {.lanes = 3, .queued_bytes = 4 * kPieceBytes});
+    std::atomic<std::size_t> done{0};
+    std::vector<std::thread> threads;
+    for (std::uint64_t transfer = 1; transfer <= kTransfers; ++transfer) {
+        pair.client_side.expect_transfer(transfer, kBytes);
+        pair.server_side.expect_transfer(transfer, kBytes);
+        for (Lanes* lanes : {&pair.client, &pair.server}) {
+            threads.emplace_back([&done, lanes, transfer] {
+                const auto data = pattern(kBytes, transfer);
+                std::atomic<std::size_t> own{0};
+                EXPECT_TRUE(send_all(*lanes, transfer, data, kPieceBytes, [&] { ++own, ++done; }).ok());
+                EXPECT_TRUE(eventually([&] { return own == kPieces; }));  // only then may `data` go
+            });
+        }
+    }
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(done, 2 * kTransfers * kPieces);
+    ASSERT_TRUE(pair.client.wait_landed(pair.server.sent_up_to()));
+    ASSERT_TRUE(pair.server.wait_landed(pair.client.sent_up_to()));
+    EXPECT_EQ(pair.client.sent_up_to(), kTransfers * kPieces);
+    for (std::uint64_t transfer = 1; transfer <= kTransfers; ++transfer) {
+        EXPECT_EQ(pair.client_side.data(transfer), pattern(kBytes, transfer));
+        EXPECT_EQ(pair.server_side.data(transfer), pattern(kBytes, transfer));
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EveryLane, ::testing::ValuesIn(all_transports()),
+                         [](const auto& info) { return info.param.name; });
+
+// One lane is slow: what was sent on it early lands last, and waiting for it is waiting for it.
+TEST(LanesTest, WaitingForAPieceWaitsForThoseBeforeIt) {
+    constexpr std::size_t kCount = 40;
+    Faults slow;
+    slow.delay = 400ms;
+    LanePair pair(0, inproc_pair);
+    const auto add = [&](std::size_t index, Ends ends) {
+        EXPECT_TRUE(pair.client.add(index, std::move(ends.first)).ok());
+        EXPECT_TRUE(pair.server.add(index, std::move(ends.second)).ok());
+    };
+    const auto data = pattern(kCount * kPieceBytes, 1);
+    pair.server_side.expect_transfer(1, data.size());
+    add(0, faulty_pair(slow));
+    ASSERT_TRUE(send_all(pair.client, 1, std::span(data).first(kPieceBytes), kPieceBytes).ok());
+    std::this_thread::sleep_for(20ms);  // the slow lane has taken it
+    add(1, inproc_pair());
+    std::atomic<std::size_t> done{0};
+    for (std::size_t i = 1; i < kCount; ++i) {
+        ASSERT_TRUE(pair.client.send(1, i * kPieceBytes, std::span(data).subspan(i * kPieceBytes, kPieceBytes),
+                                     [&] { ++done; }).ok());
+    }
+    ASSERT_TRUE(pair.server_side.wait_pieces(kCount / 4));
+    const auto before = pair.server_side.pieces();
+    EXPECT_LT(before, kCount);
+    ASSERT_TRUE(pair.server.wait_landed(1));
+    ASSERT_TRUE(pair.server.wait_landed(pair.client.sent_up_to()));
+    EXPECT_EQ(pair.server_side.data(1), data);
+}
+
+TEST(LanesTest, NothingWasSentMeansNothingToWaitFor) {
+    LanePair pair(1, inproc_pair);
+    EXPECT_EQ(pair.server.sent_up_to(), 0u);
+    EXPECT_TRUE(pair.client.wait_landed(0));
+}
+
+TEST(LanesTest, AFullQueueMakesItsProducerWait) {
+    LanePair pair(0, inproc_pair, {.lanes = 1, .queued_bytes = 2 * kPieceBytes});
+    auto [here, there] = inproc_pair();  // nobody reads the other end
+    ASSERT_TRUE(pair.client.add(0, std::move(here)).ok());
+    const auto data = pattern(20 * kPieceBytes, 1);
+    std::atomic<std::size_t> done{0};
+    std::atomic<bool> back{false};
+    std::thread producer([&] {
+        EXPECT_FALSE(send_all(pair.client, 1, data, kPieceBytes, [&] { ++done; }).ok());
+        back = true;
+    });
+    std::this_thread::sleep_for(100ms);
+    EXPECT_FALSE(back);
+    EXPECT_LE(pair.client.sent_up_to(), 2 + (64u << 10) / kPieceBytes + 1);
+    pair.client.end({ErrorCode::closed, "over"});
+    producer.join();
+    pair.client.close();
+    EXPECT_EQ(done, pair.client.sent_up_to() + 1);  // and that of the piece that was refused
+}
+
+TEST(LanesTest, ALaneThatBreaksEndsThemAll) {
+    Faults cut;
+    cut.cut_after_sent = 300'000;
+    std::atomic<std::size_t> made{0};
+    LanePair pair(
+        3, [&] { return made++ == 1 ? faulty_pair(cut) : inproc_pair(); }, {.lanes = 3, .queued_bytes = 1u << 20});
+    const auto data = pattern(8u << 20, 1);
+    pair.server_side.expect_transfer(1, data.size());
+    std::atomic<std::size_t> done{0};
+    std::size_t sent = 0;
+    Status status;
+    while (status) {
+        const std::size_t offset = sent++ % 300 * kPieceBytes;
+        status = pair.client.send(1, offset, std::span(data).subspan(offset, kPieceBytes), [&] { ++done; });
+    }
+    EXPECT_TRUE(pair.client_side.wait_ended());
+    EXPECT_TRUE(pair.server_side.wait_ended());
+    // Whoever was the first to notice names the one that broke.
+    const auto causes = pair.client_side.cause()->message + pair.server_side.cause()->message;
+    EXPECT_NE(causes.find("data connection 1"), std::string::npos) << causes;
+    EXPECT_EQ(status.error().message, pair.client_side.cause()->message);
+    EXPECT_FALSE(pair.server.wait_landed(pair.client.sent_up_to() + 1));
+    pair.client.close();
+    pair.server.close();
+    EXPECT_EQ(done, sent);
+    EXPECT_EQ(pair.server_side.in_progress(), 0u);
+    EXPECT_EQ(pair.client_side.times_ended(), 1u);
+    EXPECT_EQ(pair.server_side.times_ended(), 1u);
+    EXPECT_EQ(pair.client.count(), 0u);
+    EXPECT_FALSE(pair.client.take(Lanes::kMostPieceBytes));
+}
+
+TEST(LanesTest, ADamagedPieceEndsThemAndIsNotTakenForData) {
+    Faults damage;
+    damage.corrupt_sent_at = 30'000;  // in the second piece's data
+    LanePair pair(1, [&] { return faulty_pair(damage); });
+    const auto data = pattern(4 * kPieceBytes, 1);
+    pair.server_side.expect_transfer(1, data.size());
+    (void)send_all(pair.client, 1, data, kPieceBytes);
+    ASSERT_TRUE(pair.server_side.wait_ended());
+    EXPECT_NE(pair.server_side.cause()->message.find("CRC"), std::string::npos) << pair.server_side.cause()->message;
+    EXPECT_EQ(pair.server_side.pieces(), 1u);
+    EXPECT_EQ(pair.server_side.lost(), 1u);
+    EXPECT_TRUE(pair.client_side.wait_ended());
+}
+
+TEST(LanesTest, ClosingFreesWhoWaits) {
+    LanePair pair(2, inproc_pair);
+    std::thread waits([&] { EXPECT_FALSE(pair.server.wait_landed(5)); });
+    std::this_thread::sleep_for(30ms);
+    pair.server.close();
+    waits.join();
+    EXPECT_TRUE(pair.client_side.wait_ended());
+    EXPECT_EQ(pair.server_side.times_ended(), 0u);
+    EXPECT_FALSE(pair.server.add(5, inproc_pair().first).ok());
+}
+
+TEST(LanesTest, AnIndexIsTakenOnceAndWithinTheLimit) {
+    LanePair pair(2, inproc_pair, {.lanes = 3});
+    EXPECT_FALSE(pair.server.add(1, inproc_pair().first).ok());
+    EXPECT_FALSE(pair.server.add(3, inproc_pair().first).ok());
+    EXPECT_FALSE(pair.server.admits(3).ok());
+    EXPECT_TRUE(pair.server.admits(2).ok());
+    EXPECT_EQ(pair.server.count(), 2u);
+    const auto data = pattern(kPieceBytes, 1);
+    pair.server_side.expect_transfer(1, data.size());
+    ASSERT_TRUE(send_all(pair.client, 1, data, kPieceBytes).ok());
+    EXPECT_TRUE(pair.server.wait_landed(1));
+}
+
+// A peer that does as it likes on a lane. Each case ends the lanes and says why.
+class HostileLane : public ::testing::Test {
+  protected:
+    void SetUp() override {
+        auto [ours, theirs] = inproc_pair();
+        peer_ = std::move(theirs);
+        ASSERT_TRUE(lanes_.add(0, std::move(ours)).ok());
+        recorder_.expect_transfer(1, 1000);
+    }
+    void send(wire::FrameHeader header, std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
+        std::vector<std::byte> payload(sizeof(wire::BulkHeader) + bytes);
+        const wire::BulkHeader bulk{transfer, offset};
+        std::memcpy(payload.data(), &bulk, sizeof(bulk));
+        if (header.payload_bytes == 0) header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+        header.payload_crc = wire::crc32c(payload);
+        std::array<std::byte, wire::kHeaderBytes> head;
+        wire::encode(header, head);
+        const transport::ConstBuffer buffers[] = {head, payload};
+        (void)peer_->send(buffers);
+    }
+    void expect_end(const std::string& why) {
+        ASSERT_TRUE(recorder_.wait_ended());
+        EXPECT_NE(recorder_.cause()->message.find(why), std::string::npos) << recorder_.cause()->message;
+        lanes_.close();
+        EXPECT_EQ(recorder_.in_progress(), 0u);
+    }
+    static wire::FrameHeader bulk(std::uint64_t number) {
+        return {.sequence = number, .type = wire::FrameType::bulk};
+    }
+
+    LaneRecorder recorder_;
+    Lanes lanes_{recorder_, {}};
+    std::unique_ptr<transport::Connection> peer_;
+};
+
+TEST_F(HostileLane, ATransferThatNobodyAnnounced) {
+    send(bulk(1), 2, 0, 100);
+    expect_end("nobody announced");
+}
+
+TEST_F(HostileLane, DataBeyondTheEnd) {
+    send(bulk(1), 1, 950, 100);
+    expect_end("nobody announced");
+}
+
+TEST_F(HostileLane, TheSameNumberTwice) {
+    send(bulk(1), 1, 0, 100);
+    send(bulk(1), 1, 100, 100);
+    expect_end("twice");
+}
+
+TEST_F(HostileLane, NoNumber) {
+    send(bulk(0), 1, 0, 100);
+    expect_end("twice");
+}
+
+TEST_F(HostileLane, AnotherFrameThanBulk) {
+    send({.sequence = 1, .type = wire::FrameType::replies}, 1, 0, 100);
+    expect_end("bulk data alone");
+}
+
+TEST_F(HostileLane, AnAcknowledgement) {
+    send({.sequence = 1, .acknowledged = 1, .type = wire::FrameType::bulk}, 1, 0, 100);
+    expect_end("bulk data alone");
+}
+
+TEST_F(HostileLane, APieceThatIsTooLarge) {
+    recorder_.expect_transfer(1, 4u << 20);
+    auto header = bulk(1);
+    header.payload_bytes = static_cast<std::uint32_t>(Lanes::kMostPieceBytes + sizeof(wire::BulkHeader) + 1);
+    send(header, 1, 0, 100);
+    expect_end("a piece's frame");
+}
+
+TEST_F(HostileLane, APieceWithoutData) {
+    send(bulk(1), 1, 0, 0);
+    expect_end("a piece's frame");
+}
+
+TEST_F(HostileLane, APieceThatStopsHalfWay) {
+    auto header = bulk(1);
+    header.payload_bytes = 500;
+    send(header, 1, 0, 100);
+    peer_->shutdown();
+    expect_end("data connection 0");
+    EXPECT_EQ(recorder_.lost(), 1u);
+}
+
+TEST_F(HostileLane, HolesWithoutEnd) {
+    std::thread reads_nothing([this] {
+        for (std::uint64_t number = 2; number < 200'000 && recorder_.times_ended() == 0; number += 2) {
+            send(bulk(number), 1, 0, 8);
+        }
+    });
+    EXPECT_TRUE(recorder_.wait_ended());
+    reads_nothing.join();
+    expect_end("out of order");
+}
+
+}  // namespace
+}  // namespace gpupool::testing

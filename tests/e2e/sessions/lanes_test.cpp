@@ -1,0 +1,359 @@
+// Data connections: whatever their number and however bad their line, every byte is there when something says so; strangers
+// get none, and one that breaks ends its own session alone.
+
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+#include <signal.h>
+
+#include <cstring>
+#include <thread>
+
+#include "protocol/codec/layout.h"
+#include "protocol/schema/session.capnp.h"
+#include "protocol/transport/endpoint.h"
+#include "protocol/transport/tcp/connector.h"
+#include "protocol/wire/handshake_io.h"
+#include "protocol/wire/lanes.h"
+#include "tests/e2e/sessions/hostile_client.h"
+#include "tests/e2e/sessions/proxy.h"
+
+namespace gpupool::test {
+namespace {
+
+constexpr std::size_t kMiB = 1u << 20;
+constexpr long long kSessionLost = 46;  // CUDA_ERROR_DEVICE_UNAVAILABLE
+
+std::vector<std::string> lanes_program(const std::string& mode, int rounds = 2) {
+    auto words = session_program(mode);
+    words.push_back(std::to_string(rounds));
+    return words;
+}
+
+std::vector<std::string> with_lanes(int count, const std::string& server = "") {
+    std::vector<std::string> environment = {"GPUPOOL_LANES=" + std::to_string(count), "GPUPOOL_LOG=-"};
+    if (!server.empty()) {
+        environment.push_back("GPUPOOL_SERVER=" + server);
+    }
+    return environment;
+}
+
+bool has_lanes(const Program& program, int count) {
+    return program.errors().find(std::to_string(count) + " data connections are open") != std::string::npos;
+}
+
+class LaneCopies : public SessionTest, public ::testing::WithParamInterface<int> {};
+
+TEST_P(LaneCopies, AreRightAsSoonAsTheyAreComplete) {
+    const int count = GetParam();
+    Program program(*daemon_, lanes_program("lanes"), with_lanes(count));
+    EXPECT_TRUE(program.succeeds(milliseconds(150000)));
+    EXPECT_EQ(program.number("transfers"), 4 * 2 * 7);
+    EXPECT_EQ(has_lanes(program, count), count > 1) << program.errors();
+}
+
+// The session's own connection is fast, the data connections are slow: what says that data is there arrives before it.
+TEST_P(LaneCopies, AreRightWhereTheDataIsSlowerThanTheWordOfIt) {
+    transport::faulty::Faults slow;
+    slow.throttle_bytes_per_second = 60 * kMiB;
+    slow.split_bytes = 90'000;
+    BadLine line(daemon_->address(), slow, slow);
+    Program program(*daemon_, lanes_program("lanes", 1), with_lanes(GetParam(), line.address()));
+    EXPECT_TRUE(program.succeeds(milliseconds(150000)));
+    EXPECT_EQ(has_lanes(program, GetParam()), GetParam() > 1) << program.errors();
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, LaneCopies, ::testing::Values(1, 2, 8));
+
+class LaneFaults : public SessionTest {
+  protected:
+    void expect_loss(const transport::faulty::Faults& up, const transport::faulty::Faults& down) {
+        BadLine line(daemon_->address(), up, down);
+        Program program(*daemon_, lanes_program("lanes_stream"), with_lanes(4, line.address()));
+        EXPECT_EQ(program.number("error"), kSessionLost) << program.errors();
+        EXPECT_TRUE(program.succeeds());
+        EXPECT_TRUE(has_lanes(program, 4)) << program.errors();
+        EXPECT_TRUE(eventually([&] { return others().empty() && daemon_->children() == 1; }, milliseconds(2000)));
+    }
+};
+
+// Each connection breaks at that byte of its own, so it is a data connection that does.
+TEST_F(LaneFaults, ACutGivesErrorsAndLeavesNothing) {
+    for (const std::uint64_t bytes : {5'000'000u, 20'000'001u}) {
+        transport::faulty::Faults cut;
+        cut.cut_after_sent = bytes;
+        expect_loss(cut, {});
+        expect_loss({}, cut);
+    }
+}
+
+TEST_F(LaneFaults, ADamagedByteGivesErrorsAndLeavesNothing) {
+    transport::faulty::Faults damage;
+    damage.corrupt_sent_at = 20'000'001;
+    expect_loss(damage, {});
+    expect_loss({}, damage);
+}
+
+TEST_F(LaneFaults, AWorkerThatDiesInTheMiddleGivesAnErrorAtOnce) {
+    Program victim(*daemon_, lanes_program("lanes_stream"), with_lanes(8));
+    ASSERT_TRUE(victim.says("waiting"));
+    const auto session = session_of(*daemon_, victim.process());
+    const auto killed_at = now_ms();
+    ASSERT_EQ(::kill(static_cast<pid_t>(session.worker_process_id), SIGKILL), 0);
+    EXPECT_EQ(victim.number("error", milliseconds(10000)), kSessionLost);
+    EXPECT_LE(victim.number("at") - killed_at, 1000);
+    EXPECT_TRUE(victim.succeeds());
+    EXPECT_TRUE(has_lanes(victim, 8)) << victim.errors();
+    EXPECT_TRUE(is_gone(*daemon_, session));
+}
+
+TEST_F(LaneFaults, AProgramKilledInTheMiddleLeavesNothing) {
+    Program victim(*daemon_, lanes_program("lanes_stream"), with_lanes(8));
+    ASSERT_TRUE(victim.says("waiting"));
+    const auto session = session_of(*daemon_, victim.process());
+    victim.signal(SIGKILL);
+    EXPECT_TRUE(is_gone(*daemon_, session));
+}
+
+// The next daemon knows the sessions that it took over well enough to let their data connections in.
+TEST_F(LaneFaults, ASessionThatWasTakenOverGetsThem) {
+    Program program(*daemon_, lanes_program("lanes_wait"), with_lanes(3));
+    ASSERT_TRUE(program.says("ready"));
+    daemon_->sessions(2);
+    daemon_->kill_hard();
+    daemon_->start();
+    daemon_->sessions(2);
+    program.end_input();
+    EXPECT_TRUE(program.succeeds());
+    EXPECT_TRUE(has_lanes(program, 3)) << program.errors();
+}
+
+class LaneLimit : public SessionTest {
+  protected:
+    void SetUp() override {
+        settings_ = "[limits]\nlanes = 2\n";
+        SessionTest::SetUp();
+    }
+};
+
+TEST_F(LaneLimit, IsTheServers) {
+    Program program(*daemon_, lanes_program("lanes"), with_lanes(8));
+    EXPECT_TRUE(program.succeeds());
+    EXPECT_TRUE(has_lanes(program, 2)) << program.errors();
+}
+
+// Clients by hand.
+class HostileLanes : public SessionTest {
+  protected:
+    void SetUp() override {
+        settings_ = "[limits]\nlanes = 3\n";
+        SessionTest::SetUp();
+        client_ = std::make_unique<HostileClient>(*daemon_);
+        client_->make_context();
+    }
+    void TearDown() override {
+        client_.reset();
+        SessionTest::TearDown();
+    }
+
+    // A connection that asks to be lane `index` of that session, and the server's answer.
+    struct Asked {
+        std::unique_ptr<transport::Connection> connection;
+        wire::FrameType answer = wire::FrameType::hello;
+        std::string message;
+    };
+    Asked ask(const std::string& session, std::vector<std::byte> token, std::uint32_t index) {
+        capnp::MallocMessageBuilder message;
+        auto hello = message.initRoot<schema::Hello>();
+        hello.setProtocolVersion(schema::PROTOCOL_VERSION);
+        hello.setTableFingerprint(codec::table_fingerprint());
+        auto lane = hello.initPurpose().initLane();
+        lane.setSessionId(session.c_str());
+        lane.setSessionToken({reinterpret_cast<const kj::byte*>(token.data()), token.size()});
+        lane.setIndex(index);
+        const auto words = capnp::messageToFlatArray(message);
+        const auto bytes = words.asBytes();
+        Asked asked;
+        asked.connection = std::move(*transport::tcp::connect(*transport::Endpoint::parse(daemon_->address()),
+                                                              transport::Clock::now() + std::chrono::seconds(5)));
+        EXPECT_TRUE(wire::write_frame(*asked.connection, wire::FrameType::hello,
+                                      std::as_bytes(std::span(bytes.begin(), bytes.size()))));
+        const auto frame = wire::read_frame(*asked.connection, wire::kMaxPayloadBytes, milliseconds(10000));
+        EXPECT_TRUE(frame) << (frame ? "" : frame.error().message);
+        asked.answer = frame ? frame->type : wire::FrameType::hello;
+        if (asked.answer == wire::FrameType::refused) {
+            auto copy = kj::heapArray<capnp::word>(frame->payload.size() / sizeof(capnp::word));
+            std::memcpy(copy.begin(), frame->payload.data(), frame->payload.size());
+            asked.message = capnp::FlatArrayMessageReader(copy).getRoot<schema::Refused>().getMessage().cStr();
+        }
+        return asked;
+    }
+    Asked own_lane(std::uint32_t index) { return ask(client_->session_id(), client_->session_token(), index); }
+
+    static bool send_piece(transport::Connection& to, std::uint64_t number, std::uint64_t transfer,
+                           std::uint64_t offset, std::size_t bytes) {
+        std::vector<std::byte> payload(sizeof(wire::BulkHeader) + bytes, std::byte{0x5a});
+        const wire::BulkHeader bulk{transfer, offset};
+        std::memcpy(payload.data(), &bulk, sizeof bulk);
+        wire::FrameHeader header;
+        header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+        header.sequence = number;
+        header.type = wire::FrameType::bulk;
+        header.payload_crc = wire::crc32c(payload);
+        std::array<std::byte, wire::kHeaderBytes> head;
+        wire::encode(header, head);
+        const transport::ConstBuffer buffers[] = {head, payload};
+        return to.send(buffers).ok();
+    }
+    codec::PullNotice begin_upload(std::uint64_t transfer, std::size_t bytes) {
+        if (slab_ == 0) {
+            slab_ = client_->make_slab(16 * kMiB);
+            stream_ = client_->make_stream();
+        }
+        number_ = client_->add<calls::gpCopyToDevice>(
+            slab_, bytes, transfer, static_cast<const unsigned char*>(nullptr), std::size_t{0}, stream_);
+        client_->flush();
+        codec::PullNotice pull{};
+        EXPECT_TRUE(client_->wait_for_pull(transfer, pull));
+        return pull;
+    }
+    void expect_end() {
+        EXPECT_TRUE(client_->ended());
+        EXPECT_TRUE(is_gone(*daemon_, client_->session()));
+        EXPECT_EQ(daemon_->log().find("signal"), std::string::npos);
+    }
+
+    std::unique_ptr<HostileClient> client_;
+    CUdeviceptr slab_ = 0;
+    CUstream stream_ = nullptr;
+    std::uint64_t number_ = 0;
+};
+
+TEST_F(HostileLanes, AWrongTokenIsRefusedAndHarmsNobody) {
+    const auto right = client_->session_token();
+    ASSERT_EQ(right.size(), 32u);
+    auto wrong = right;
+    wrong.back() ^= std::byte{1};
+    auto shorter = right, longer = right;
+    shorter.pop_back();
+    longer.insert(longer.end(), right.begin(), right.end());
+    std::string message;
+    for (const auto& token : {wrong, shorter, longer, std::vector<std::byte>{}}) {
+        const auto asked = ask(client_->session_id(), token, 0);
+        EXPECT_EQ(asked.answer, wire::FrameType::refused);
+        EXPECT_TRUE(message.empty() || message == asked.message);
+        message = asked.message;
+    }
+    // A session that is not there looks the same.
+    EXPECT_EQ(ask("0123456789abcdef", right, 0).message, message);
+    const auto own = own_lane(0);
+    EXPECT_EQ(own.answer, wire::FrameType::ack) << "the index was not used up";
+    EXPECT_TRUE(client_->alive());
+}
+
+TEST_F(HostileLanes, AnothersSessionIsNotToBeHad) {
+    HostileClient victim(*daemon_, "victim");
+    EXPECT_EQ(ask(victim.session_id(), client_->session_token(), 0).answer, wire::FrameType::refused);
+    EXPECT_TRUE(victim.alive());
+    EXPECT_TRUE(client_->alive());
+}
+
+TEST_F(HostileLanes, OneTooManyIsRefusedAndHarmsNobody) {
+    std::vector<Asked> lanes;
+    for (std::uint32_t index = 0; index < 3; ++index) {
+        lanes.push_back(own_lane(index));
+        EXPECT_EQ(lanes.back().answer, wire::FrameType::ack);
+    }
+    for (const std::uint32_t index : {0u, 2u, 3u, 63u, 64u, 0xffffffffu}) {
+        const auto asked = own_lane(index);
+        EXPECT_EQ(asked.answer, wire::FrameType::refused);
+        EXPECT_NE(asked.message.find(std::to_string(index)), std::string::npos) << asked.message;
+    }
+    EXPECT_TRUE(client_->alive());
+}
+
+TEST_F(HostileLanes, APieceThatWasAskedForIsTaken) {
+    const auto lane = own_lane(1);
+    const auto pull = begin_upload(1, kMiB);
+    ASSERT_TRUE(send_piece(*lane.connection, 1, 1, pull.offset, pull.bytes));
+    EXPECT_EQ(client_->result_of(number_), CUDA_SUCCESS);
+}
+
+TEST_F(HostileLanes, DataThatNobodyAskedForEndsTheSession) {
+    const auto lane = own_lane(0);
+    send_piece(*lane.connection, 1, 1234, 0, 200'000);
+    expect_end();
+}
+
+TEST_F(HostileLanes, TheSamePieceTwiceEndsTheSession) {
+    const auto first = own_lane(0), second = own_lane(1);
+    const auto pull = begin_upload(1, 4 * kMiB);
+    send_piece(*first.connection, 1, 1, pull.offset, pull.bytes);
+    send_piece(*second.connection, 2, 1, pull.offset, pull.bytes);
+    expect_end();
+}
+
+TEST_F(HostileLanes, HalfAPieceEndsTheSession) {
+    const auto lane = own_lane(0);
+    const auto pull = begin_upload(1, kMiB);
+    send_piece(*lane.connection, 1, 1, pull.offset, pull.bytes / 2);
+    expect_end();
+}
+
+// On the session's own connection, while a lane is in the middle of the same piece.
+TEST_F(HostileLanes, APieceOverTwoWaysAtOnceEndsTheSession) {
+    const auto lane = own_lane(0);
+    const auto pull = begin_upload(1, kMiB);
+    std::vector<std::byte> head(wire::kHeaderBytes + sizeof(wire::BulkHeader));
+    wire::FrameHeader header;
+    header.payload_bytes = static_cast<std::uint32_t>(sizeof(wire::BulkHeader) + pull.bytes);
+    header.sequence = 1;
+    header.type = wire::FrameType::bulk;
+    wire::encode(header, std::span(head).first<wire::kHeaderBytes>());
+    const wire::BulkHeader bulk{1, pull.offset};
+    std::memcpy(head.data() + wire::kHeaderBytes, &bulk, sizeof bulk);
+    const transport::ConstBuffer buffers[] = {head};
+    ASSERT_TRUE(lane.connection->send(buffers));
+    std::this_thread::sleep_for(milliseconds(300));
+    EXPECT_TRUE(client_->alive());
+    client_->send_bulk(1, pull.offset, 100);
+    expect_end();
+}
+
+TEST_F(HostileLanes, AFrameOfAnotherKindEndsTheSession) {
+    const auto lane = own_lane(0);
+    ASSERT_TRUE(wire::write_frame(*lane.connection, wire::FrameType::goodbye, {}));
+    expect_end();
+}
+
+TEST_F(HostileLanes, ALaneThatIsHungUpEndsTheSession) {
+    auto lane = own_lane(0);
+    ASSERT_EQ(lane.answer, wire::FrameType::ack);
+    EXPECT_TRUE(client_->alive());
+    lane.connection.reset();
+    expect_end();
+}
+
+// Downloads go to a lane that nobody reads: the worker keeps what its limits allow, and ends when it is told to.
+TEST_F(HostileLanes, DataThatIsNeverReadDoesNotMakeTheWorkerGrow) {
+    const auto lane = own_lane(0);
+    const CUstream stream = client_->make_stream();
+    const CUdeviceptr slab = client_->make_slab(128 * kMiB);
+    client_->flags = 0;
+    for (std::uint64_t transfer = 1; transfer <= 16; ++transfer) {
+        client_->add<calls::gpCopyFromDevice>(slab, 128 * kMiB, transfer, stream);
+    }
+    ASSERT_TRUE(client_->flush());
+    std::this_thread::sleep_for(milliseconds(1500));
+    const auto first = client_->worker_resident_bytes();
+    std::this_thread::sleep_for(milliseconds(1500));
+    EXPECT_LT(client_->worker_resident_bytes(), first + 32 * kMiB);
+    EXPECT_LT(client_->worker_resident_bytes(), 1024 * kMiB);
+    EXPECT_TRUE(client_->alive()) << "what is not data goes on";
+    bystander_survives_ = false;
+    daemon_->signal(SIGTERM);
+    EXPECT_EQ(daemon_->wait_for_end(milliseconds(5000)), 0);
+    EXPECT_FALSE(process_exists(static_cast<pid_t>(client_->worker_process_id())));
+}
+
+}  // namespace
+}  // namespace gpupool::test

@@ -1,0 +1,218 @@
+// Copies large enough for data connections.
+//
+//   lanes ROUNDS   four threads copy both ways at once, each in a stream of its own; as soon as something says that a copy
+//                  is complete, all of its bytes are looked at. Says "transfers N"; a wrong byte ends it with status 4
+//   lanes_stream   when its data connections are open, copies both ways without end; says "waiting" when data flows, and
+//                  "error CODE" and "at MILLISECONDS" when that is over
+//   lanes_wait     copies, says "ready", and copies again when its stdin has ended
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "tests/e2e/sessions/driver.h"
+
+namespace gpupool::session_program {
+namespace {
+
+constexpr std::size_t kMiB = 1u << 20;
+// Around the sizes where another way is taken, and one of many pieces.
+constexpr std::size_t kSizes[] = {65'537, 128 * 1024 - 8, 128 * 1024, kMiB - 1, kMiB, kMiB + 100'000, 9 * kMiB + 24};
+constexpr std::size_t kLargest = 9 * kMiB + 24;
+
+std::atomic<int> transfers{0};
+
+std::uint64_t word_at(std::size_t index, std::uint64_t seed) {
+    return (index + 1) * 0x9e3779b97f4a7c15u ^ seed;
+}
+
+void fill(unsigned char* memory, std::size_t bytes, std::uint64_t seed) {
+    for (std::size_t offset = 0; offset < bytes; offset += 8) {
+        const std::uint64_t word = word_at(offset / 8, seed);
+        std::memcpy(memory + offset, &word, std::min<std::size_t>(8, bytes - offset));
+    }
+}
+
+void check(const unsigned char* memory, std::size_t bytes, std::uint64_t seed, const char* how) {
+    for (std::size_t offset = 0; offset < bytes; offset += 8) {
+        const std::uint64_t word = word_at(offset / 8, seed);
+        if (std::memcmp(memory + offset, &word, std::min<std::size_t>(8, bytes - offset)) != 0) {
+            say(std::string("wrong:") + how, static_cast<long long>(offset));
+            std::_Exit(4);
+        }
+    }
+}
+
+// Each way in which a program can learn that what it put into a stream is complete.
+void wait_for(CUstream stream, CUevent event, int how) {
+    CUresult result = CUDA_ERROR_NOT_READY;
+    switch (how) {
+        case 0: must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize"); return;
+        case 1: must(driver.cuEventSynchronize(event), "cuEventSynchronize"); return;
+        case 2:
+            while (result == CUDA_ERROR_NOT_READY) {
+                result = driver.cuStreamQuery(stream);
+            }
+            must(result, "cuStreamQuery");
+            return;
+        case 3:
+            while (result == CUDA_ERROR_NOT_READY) {
+                result = driver.cuEventQuery(event);
+            }
+            must(result, "cuEventQuery");
+            return;
+        default: must(driver.cuCtxSynchronize(), "cuCtxSynchronize"); return;
+    }
+}
+constexpr int kWays = 5;
+constexpr const char* kWayNames[] = {"cuStreamSynchronize", "cuEventSynchronize", "cuStreamQuery", "cuEventQuery",
+                                     "cuCtxSynchronize"};
+
+void copy_both_ways(CUcontext context, int thread, int rounds) {
+    use(context);
+    CUstream stream = nullptr;
+    CUevent event = nullptr;
+    CUdeviceptr memory = 0;
+    void* pinned = nullptr;
+    must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    must(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+    must(driver.cuMemAlloc(&memory, kLargest), "cuMemAlloc");
+    must(driver.cuMemHostAlloc(&pinned, 2 * kLargest, 0), "cuMemHostAlloc");
+    auto* const out = static_cast<unsigned char*>(pinned);
+    auto* const back = out + kLargest;
+    std::vector<unsigned char> pageable(kLargest);
+    for (int round = 0; round < rounds; ++round) {
+        for (const std::size_t bytes : kSizes) {
+            const std::uint64_t seed = static_cast<std::uint64_t>(round * 100 + thread) * 0x100000001b3u + bytes;
+            const int way = (transfers + thread) % kWays;
+            fill(out, bytes, seed);
+            std::memset(back, 0xee, bytes);
+            must(driver.cuMemcpyHtoDAsync(memory, out, bytes, stream), "cuMemcpyHtoDAsync");
+            must(driver.cuMemcpyDtoHAsync(back, memory, bytes, stream), "cuMemcpyDtoHAsync");
+            must(driver.cuEventRecord(event, stream), "cuEventRecord");
+            wait_for(stream, event, way);
+            check(back, bytes, seed, kWayNames[way]);
+            std::memset(pageable.data(), 0xee, bytes);
+            must(driver.cuMemcpyDtoHAsync(pageable.data(), memory, bytes, stream), "cuMemcpyDtoHAsync");
+            check(pageable.data(), bytes, seed, "pageable");
+            fill(pageable.data(), bytes, ~seed);
+            must(driver.cuMemcpyHtoDAsync(memory, pageable.data(), bytes, stream), "cuMemcpyHtoDAsync");
+            fill(pageable.data(), bytes, 0);  // it is ours again
+            // What is downloaded is uploaded again before it has arrived.
+            std::memset(back, 0xee, bytes);
+            must(driver.cuMemcpyDtoHAsync(back, memory, bytes, stream), "cuMemcpyDtoHAsync");
+            must(driver.cuMemcpyHtoDAsync(memory, back, bytes, stream), "cuMemcpyHtoDAsync");
+            must(driver.cuMemcpyDtoHAsync(out, memory, bytes, stream), "cuMemcpyDtoHAsync");
+            must(driver.cuEventRecord(event, stream), "cuEventRecord");
+            wait_for(stream, event, (way + 2) % kWays);
+            check(back, bytes, ~seed, "back");
+            check(out, bytes, ~seed, "again");
+            ++transfers;
+        }
+    }
+    must(driver.cuMemFreeHost(pinned), "cuMemFreeHost");
+    must(driver.cuMemFree(memory), "cuMemFree");
+    must(driver.cuEventDestroy(event), "cuEventDestroy");
+    must(driver.cuStreamDestroy(stream), "cuStreamDestroy");
+}
+
+int run_copies(int rounds) {
+    const CUcontext context = begin();
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 4; ++thread) {
+        threads.emplace_back([=] { copy_both_ways(context, thread, rounds); });
+    }
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
+    say("transfers", transfers);
+    return 0;
+}
+
+CUresult copy_until_error(CUcontext context, bool up, std::atomic<int>& copies) {
+    use(context);
+    constexpr std::size_t kBytes = 32 * kMiB;
+    CUstream stream = nullptr;
+    CUdeviceptr memory = 0;
+    must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    must(driver.cuMemAlloc(&memory, kBytes), "cuMemAlloc");
+    std::vector<char> host(kBytes);
+    CUresult result = CUDA_SUCCESS;
+    while (result == CUDA_SUCCESS) {
+        result = up ? driver.cuMemcpyHtoDAsync(memory, host.data(), kBytes, stream)
+                    : driver.cuMemcpyDtoHAsync(host.data(), memory, kBytes, stream);
+        if (++copies == 8) {
+            say("waiting");
+        }
+    }
+    return result;
+}
+
+std::size_t open_sockets() {
+    std::size_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+        std::error_code gone;
+        count += std::filesystem::read_symlink(entry, gone).string().starts_with("socket:") ? 1 : 0;
+    }
+    return count;
+}
+
+int run_stream() {
+    const CUcontext context = begin();
+    {
+        const char* const lanes = std::getenv("GPUPOOL_LANES");
+        const std::size_t all = open_sockets() + static_cast<std::size_t>(lanes == nullptr ? 0 : std::atoi(lanes));
+        CUdeviceptr memory = 0;
+        const std::vector<char> host(kMiB);
+        must(driver.cuMemAlloc(&memory, host.size()), "cuMemAlloc");
+        must(driver.cuMemcpyHtoD(memory, host.data(), host.size()), "cuMemcpyHtoD");
+        while (open_sockets() < all) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the last one's handshake
+    }
+    static std::atomic<int> copies{0};
+    std::thread down([=] { copy_until_error(context, false, copies); });
+    const CUresult result = copy_until_error(context, true, copies);
+    const auto at = now_ms();
+    down.join();  // it must hear of it as well
+    say("error", result);
+    say("at", at);
+    return 0;
+}
+
+int run_wait() {
+    const CUcontext context = begin();
+    CUdeviceptr memory = 0;
+    must(driver.cuMemAlloc(&memory, kMiB), "cuMemAlloc");
+    say("ready");
+    char byte = 0;
+    while (::read(0, &byte, 1) > 0) {
+    }
+    for (int i = 0; i < 4; ++i) {
+        copy_both_ways(context, i, 1);
+    }
+    say("transfers", transfers);
+    return 0;
+}
+
+}  // namespace
+
+int run_lanes(const std::string& mode, int rounds) {
+    if (mode == "lanes") {
+        return run_copies(rounds);
+    }
+    if (mode == "lanes_stream") {
+        return run_stream();
+    }
+    return mode == "lanes_wait" ? run_wait() : -1;
+}
+
+}  // namespace gpupool::session_program
