@@ -174,7 +174,7 @@ TEST_F(KeptCode, ASlowLineCarriesThemCompressed) {
         return read_summary(summary);
     };
     transport::faulty::Faults slow;
-    slow.throttle_bytes_per_second = 20u << 20;
+    slow.throttle_bytes_per_second = 4u << 20;
     BadLine line(daemon_->address(), slow, {});
     const Traffic over_slow = traffic_over(line.address());
     EXPECT_GT(over_slow.sent_bytes, 40 << 20);
