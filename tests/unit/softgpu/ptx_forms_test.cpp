@@ -80,6 +80,24 @@ TEST_F(PtxFormsTest, DeclarationsOfSeveralVariables) {
     EXPECT_EQ((std::vector<unsigned>{10, 30, 40, 50, 2, 6, 20}), out);
 }
 
+// A subtraction leaves the carry set where it borrowed nothing, which additions see.
+TEST_F(PtxFormsTest, CarriesOfSubtractionsAndAdditionsAreOne) {
+    const auto out = run_module<unsigned>(
+        header() +
+            ".visible .entry k(.param .u64 o) { .reg .b32 %r<6>; .reg .b64 %d<4>; ld.param.u64 %d1, [o]; mov.u32 %r1, %tid.x;\n"
+            "mul.wide.u32 %d2, %r1, 16; add.u64 %d1, %d1, %d2;\n"
+            "sub.cc.u32 %r2, %r1, 2; addc.u32 %r2, 0, 0; sub.cc.u32 %r3, %r1, 2; subc.u32 %r3, 0, 0;\n"
+            "add.cc.u32 %r4, %r1, -2; subc.u32 %r4, 0, 0; sub.cc.u32 %r5, %r1, 2; madc.hi.u32 %r5, 0, 0, 0;\n"
+            "st.global.v4.u32 [%d1], {%r2, %r3, %r4, %r5}; ret; }\n",
+        4, 16);
+    for (unsigned t = 0; t < 4; ++t) {
+        const unsigned carry = t >= 2 ? 1 : 0;
+        EXPECT_EQ((std::vector<unsigned>{carry, carry - 1, carry - 1, carry}),
+                  std::vector<unsigned>(out.begin() + 4 * t, out.begin() + 4 * t + 4))
+            << t;
+    }
+}
+
 // PTX that CUDA 4 made for GPUs before compute capability 2.0, and that its programs still hand to drivers.
 TEST_F(PtxFormsTest, MultiplicationsAndAdditionsFromBeforeFermi) {
     const auto out = run_module<float>(
