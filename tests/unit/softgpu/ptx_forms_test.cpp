@@ -80,6 +80,32 @@ TEST_F(PtxFormsTest, DeclarationsOfSeveralVariables) {
     EXPECT_EQ((std::vector<unsigned>{10, 30, 40, 50, 2, 6, 20}), out);
 }
 
+// libcudart asks for them before it has a context.
+TEST_F(PtxFormsTest, ManagedVariablesAreThereWithoutAContext) {
+    const std::string text =
+        header() + ".visible .global .attribute(.managed) .align 4 .u32 word = 5; .visible .global .u32 other;\n"
+                   ".visible .entry k() { .reg .b32 %r<2>; ld.global.u32 %r0, [word]; add.u32 %r0, %r0, 1; st.global.u32 [word], %r0; ret; }\n";
+    CUcontext context = nullptr;
+    OK(CALL(cuCtxPopCurrent_v2)(&context));
+    CUlibrary library = nullptr;
+    CUdeviceptr word = 0;
+    std::size_t bytes = 0;
+    OK(CALL(cuLibraryLoadData)(&library, text.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+    OK(CALL(cuLibraryGetManaged)(&word, &bytes, library, "word"));
+    EXPECT_EQ(4U, bytes);
+    EXPECT_EQ(CUDA_ERROR_NOT_FOUND, CALL(cuLibraryGetManaged)(&word, &bytes, library, "other"));
+    auto* const value = reinterpret_cast<volatile unsigned*>(word);
+    EXPECT_EQ(5U, *value);
+    *value = 7;
+    OK(CALL(cuCtxPushCurrent_v2)(context));
+    CUkernel kernel = nullptr;
+    OK(CALL(cuLibraryGetKernel)(&kernel, library, "k"));
+    OK(CALL(cuLaunchKernel)(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr));
+    OK(CALL(cuCtxSynchronize)());
+    EXPECT_EQ(8U, *value);
+    OK(CALL(cuLibraryUnload)(library));
+}
+
 // A subtraction leaves the carry set where it borrowed nothing, which additions see.
 TEST_F(PtxFormsTest, CarriesOfSubtractionsAndAdditionsAreOne) {
     const auto out = run_module<unsigned>(
