@@ -11,7 +11,6 @@
 #include "common/environment.h"
 #include "common/files.h"
 #include "common/units.h"
-#include "protocol/transport/endpoint.h"
 
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
@@ -22,6 +21,7 @@ namespace {
 
 constexpr std::size_t max_config_bytes = 64 * 1024;
 constexpr std::size_t max_token_bytes = 4096;
+constexpr std::uint64_t max_trace_events = 1'000'000'000;
 constexpr std::size_t max_lanes = 64;
 constexpr std::size_t max_default_lanes = 8;
 constexpr std::chrono::milliseconds min_connect_timeout{1};
@@ -45,12 +45,25 @@ std::string_view trim_end(std::string_view text) {
 }
 
 Status set_server(Draft& draft, std::string_view value) {
+    if (value.starts_with("unix:")) {
+        const auto endpoint = transport::Endpoint::parse(value);
+        if (!endpoint) return endpoint.error();
+        draft.config.server = endpoint->to_string();
+        return {};
+    }
     const auto colon = value.rfind(':');
     if (colon == 0 || colon + 1 == value.size()) {
-        return invalid(fmt::format("'{}' is not HOST:PORT", value));
+        return invalid(fmt::format("'{}' is neither HOST:PORT nor unix:/PATH", value));
     }
     draft.config.server =
         colon == std::string_view::npos ? fmt::format("{}:{}", value, transport::kDefaultPort) : std::string(value);
+    return {};
+}
+
+Status set_transport(Draft& draft, std::string_view value) {
+    auto choice = transport::parse_choice(value);
+    if (!choice) return choice.error();
+    draft.config.transport = *choice;
     return {};
 }
 
@@ -140,6 +153,16 @@ Status set_trace(Draft& draft, std::string_view value) {
     return {};
 }
 
+Status set_trace_events(Draft& draft, std::string_view value) {
+    std::uint64_t events = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), events);
+    if (error != std::errc() || end != value.data() + value.size() || events == 0 || events > max_trace_events) {
+        return invalid(fmt::format("'{}' is not a number from 1 to {}", value, max_trace_events));
+    }
+    draft.config.trace_events = events;
+    return {};
+}
+
 Status set_summary(Draft& draft, std::string_view value) {
     draft.config.summary_file = output_name(value);
     return {};
@@ -153,6 +176,7 @@ struct Setting {
 
 constexpr std::array settings = {
     Setting{"server", "GPUPOOL_SERVER", set_server},
+    Setting{"transport", "GPUPOOL_TRANSPORT", set_transport},
     Setting{"token", "GPUPOOL_TOKEN", set_token},
     Setting{"token_file", "GPUPOOL_TOKEN_FILE", set_token_file},
     Setting{"memory", "GPUPOOL_MEMORY", set_memory},
@@ -163,6 +187,7 @@ constexpr std::array settings = {
     Setting{"lanes", "GPUPOOL_LANES", set_lanes},
     Setting{"sync", "GPUPOOL_SYNC", set_sync},
     Setting{"trace", "GPUPOOL_TRACE", set_trace},
+    Setting{"trace_events", "GPUPOOL_TRACE_EVENTS", set_trace_events},
     Setting{"summary", "GPUPOOL_SUMMARY", set_summary},
 };
 

@@ -16,6 +16,7 @@
 
 #include "common/log.h"
 #include "common/result.h"
+#include "protocol/transport/open.h"
 
 namespace gpupool::client {
 
@@ -26,7 +27,8 @@ constexpr const char* standard_error_name = "-";
 std::size_t default_lanes();
 
 struct Config {
-    std::string server;                         // "HOST:PORT"; empty: none was named
+    std::string server;                         // "HOST:PORT" or "unix:/PATH"; empty: none was named
+    transport::Choice transport = transport::Choice::automatic;
     std::string token;                          // what the server authenticates this user by; empty: none
     std::optional<std::uint64_t> memory_bytes;  // device memory to ask for; nullopt: what the server gives by default
     std::string log_file;                       // empty: no log
@@ -35,7 +37,8 @@ struct Config {
     std::chrono::milliseconds wait_when_full{0};  // for a place on a server that has none; 0: it is an error at once
     std::size_t lanes = default_lanes();           // connections that carry bulk data; 1: the session's own alone
     bool synchronous = false;  // every call waits for the server, so that errors appear where they are made
-    std::string trace_file;    // one line per call; empty: off
+    std::string trace_file;    // a timeline; on standard error a line per call; empty: off
+    std::uint64_t trace_events = 1'000'000;  // at most, of this process
     std::string summary_file;  // calls, bytes, waits and round trips at the end; empty: off
     std::string source;        // the file that was read; empty: none
 };

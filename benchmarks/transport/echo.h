@@ -12,7 +12,7 @@ namespace gpupool::benchmarks {
 
 using Ends = std::pair<std::unique_ptr<transport::Connection>, std::unique_ptr<transport::Connection>>;
 
-enum class Kind { tcp, inproc };
+enum class Kind { tcp, shm, inproc };
 
 // A connected pair on this machine; ends the program when that fails.
 Ends connected_pair(Kind kind);

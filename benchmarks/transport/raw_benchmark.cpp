@@ -102,8 +102,10 @@ void raw_bulk_striped(benchmark::State& state, Kind kind) {
 }
 
 BENCHMARK_CAPTURE(raw_ping_pong, tcp, Kind::tcp)->UseRealTime();
+BENCHMARK_CAPTURE(raw_ping_pong, shm, Kind::shm)->UseRealTime();
 BENCHMARK_CAPTURE(raw_ping_pong, inproc, Kind::inproc)->UseRealTime();
 BENCHMARK_CAPTURE(raw_bulk, tcp, Kind::tcp)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20)->UseRealTime();
+BENCHMARK_CAPTURE(raw_bulk, shm, Kind::shm)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20)->UseRealTime();
 BENCHMARK_CAPTURE(raw_bulk, inproc, Kind::inproc)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20)->UseRealTime();
 BENCHMARK_CAPTURE(raw_bulk_striped, tcp, Kind::tcp)
     ->ArgsProduct({{1, 2, 4, 8, 16}, {256 << 20}})

@@ -117,7 +117,10 @@ CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstrea
     if (bytes == 0) {
         return CUDA_SUCCESS;
     }
-    const bool to = on_device(*s, dst), from = on_device(*s, src);
+    const bool capturing = captures(*s, stream);
+    // In a graph host memory stays what the program calls it.
+    const bool to = on_device(*s, dst) && !(capturing && s->host_mirrors.is_shared(dst));
+    const bool from = on_device(*s, src) && !(capturing && s->host_mirrors.is_shared(src));
     const bool asynchronous = waiting == Waiting::as_asynchronous;
     void* const host_dst = reinterpret_cast<void*>(dst);
     const void* const host_src = reinterpret_cast<const void*>(src);
@@ -127,7 +130,7 @@ CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstrea
             s->memory.may_be_host(dst) || s->memory.may_be_host(src);  // mirrored: the program may look
         return result == CUDA_SUCCESS && of_host && !asynchronous ? synchronize_stream(stream) : result;
     }
-    if (captures(*s, stream)) {
+    if (capturing) {
         return capture_copy(plain_copy(dst, to, src, from, bytes), true, stream);
     }
     if (to) {
@@ -194,6 +197,18 @@ CUresult shaped_from_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t byte
     return result;
 }
 
+// Host memory that the GPU has is its own to read and write, in the order of its stream.
+void use_shared_memory(const Session& s, CUDA_MEMCPY3D& c) {
+    if (c.srcMemoryType == CU_MEMORYTYPE_HOST && s.host_mirrors.is_shared(reinterpret_cast<std::uint64_t>(c.srcHost))) {
+        c.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+        c.srcDevice = reinterpret_cast<CUdeviceptr>(c.srcHost);
+    }
+    if (c.dstMemoryType == CU_MEMORYTYPE_HOST && s.host_mirrors.is_shared(reinterpret_cast<std::uint64_t>(c.dstHost))) {
+        c.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+        c.dstDevice = reinterpret_cast<CUdeviceptr>(c.dstHost);
+    }
+}
+
 CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waiting) {
     Session* s = nullptr;
     if (const CUresult result = prepare(s); result != CUDA_SUCCESS) {
@@ -210,6 +225,7 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
     if (captures(*s, stream)) {
         return capture_copy(c, false, stream);
     }
+    use_shared_memory(*s, c);
     const bool from_host = c.srcMemoryType == CU_MEMORYTYPE_HOST, to_host = c.dstMemoryType == CU_MEMORYTYPE_HOST;
     if ((from_host && c.srcPitch != 0 && c.srcPitch < c.WidthInBytes + c.srcXInBytes && c.Height > 1) ||
         (to_host && c.dstPitch != 0 && c.dstPitch < c.WidthInBytes + c.dstXInBytes && c.Height > 1)) {
@@ -241,7 +257,10 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
     if (to_host) {
         return shaped_from_device(*s, c, bytes, stream, !asynchronous || !pinned(*s, c.dstHost));
     }
-    return remote<calls::gpCopyShapedOnDevice>(&c, stream);
+    const CUresult result = remote<calls::gpCopyShapedOnDevice>(&c, stream);
+    const bool of_host = (c.srcMemoryType == CU_MEMORYTYPE_DEVICE && s->memory.may_be_host(c.srcDevice)) ||
+                         (c.dstMemoryType == CU_MEMORYTYPE_DEVICE && s->memory.may_be_host(c.dstDevice));
+    return result == CUDA_SUCCESS && of_host && !asynchronous ? synchronize_stream(stream) : result;
 }
 
 CUDA_MEMCPY3D as_3d(const CUDA_MEMCPY2D& c) {
@@ -274,7 +293,8 @@ CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, Waiting waiting) {
     return copy == nullptr ? CUDA_ERROR_INVALID_VALUE : copy_shaped(*copy, stream, waiting);
 }
 
-CUresult to_array(CUarray array, std::size_t offset, const void* source, std::size_t bytes, CUstream stream) {
+CUresult to_array(CUarray array, std::size_t offset, const void* source, std::size_t bytes, CUstream stream,
+                  Waiting waiting) {
     CUDA_MEMCPY3D copy{};
     copy.srcMemoryType = CU_MEMORYTYPE_HOST;
     copy.srcHost = source;
@@ -283,7 +303,7 @@ CUresult to_array(CUarray array, std::size_t offset, const void* source, std::si
     copy.dstXInBytes = offset;
     copy.WidthInBytes = bytes;
     copy.Height = copy.Depth = 1;
-    return copy_shaped(copy, stream, Waiting::as_asynchronous);
+    return copy_shaped(copy, stream, waiting);
 }
 
 CUresult from_array(void* destination, CUarray array, std::size_t offset, std::size_t bytes, CUstream stream,
@@ -346,11 +366,11 @@ CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
     return copy_3d(pCopy, hStream, Waiting::as_asynchronous);
 }
 CUresult cuMemcpyHtoA_v2(CUarray dstArray, std::size_t dstOffset, const void* srcHost, std::size_t ByteCount) {
-    return to_array(dstArray, dstOffset, srcHost, ByteCount, nullptr);
+    return to_array(dstArray, dstOffset, srcHost, ByteCount, nullptr, Waiting::as_synchronous);
 }
 CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, std::size_t dstOffset, const void* srcHost, std::size_t ByteCount,
                               CUstream hStream) {
-    return to_array(dstArray, dstOffset, srcHost, ByteCount, hStream);
+    return to_array(dstArray, dstOffset, srcHost, ByteCount, hStream, Waiting::as_asynchronous);
 }
 CUresult cuMemcpyAtoH_v2(void* dstHost, CUarray srcArray, std::size_t srcOffset, std::size_t ByteCount) {
     return from_array(dstHost, srcArray, srcOffset, ByteCount, nullptr, Waiting::as_synchronous);

@@ -101,9 +101,9 @@ constexpr std::size_t kPartBytes = 128u << 10;
 
 // More than a part has yet to leave this machine: there is time to make the next one smaller. On a line that keeps up,
 // as within a host, compression would only cost.
-bool is_line_behind(const Session& s) {
+bool is_line_behind(Session& s) {
     int unsent_bytes = 0;
-    return ::ioctl(s.connection_descriptor(), SIOCOUTQNSD, &unsent_bytes) == 0 &&
+    return ::ioctl(s.connection().native_handle(), SIOCOUTQNSD, &unsent_bytes) == 0 &&
            unsent_bytes > static_cast<int>(kPartBytes);
 }
 

@@ -71,12 +71,15 @@ CUresult allocate_host(void** pp, std::size_t bytes, unsigned flags) {
         *pp = nullptr;
         return CUDA_SUCCESS;
     }
-    void* const place = mmap(pinned_place(whole_pages(bytes)), whole_pages(bytes), PROT_READ | PROT_WRITE,
-                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    Session& s = this_session();
+    const std::uint64_t pages = whole_pages(bytes);
+    void* place = allocate_shared(s, context->handle, pages, pinned_place(pages));
+    if (place == nullptr) {
+        place = mmap(pinned_place(pages), pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    }
     if (place == MAP_FAILED) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    Session& s = this_session();
     const auto address = reinterpret_cast<std::uint64_t>(place);
     // Where memory could be mapped there was none: what was registered there is gone.
     for (const MemoryRange& gone : s.memory.remove_registered(address, bytes)) {

@@ -10,8 +10,7 @@
 
 #include "protocol/schema/control.capnp.h"
 #include "protocol/schema/session.capnp.h"
-#include "protocol/transport/endpoint.h"
-#include "protocol/transport/tcp/connector.h"
+#include "protocol/transport/open.h"
 #include "protocol/wire/handshake_io.h"
 
 namespace gpupool::cli {
@@ -58,6 +57,7 @@ ServerStatus read_status(const schema::ServerStatus::Reader& in) {
     status.uptime_seconds = in.getUptimeSeconds();
     status.stock_wanted = in.getStock().getWanted();
     status.stock_ready = in.getStock().getReady();
+    status.stock_contexts = in.getStock().getWithContext();
     for (const auto device : in.getDevices()) {
         status.devices.push_back({device.getIndex(), device.getName().cStr(), device.getUuid().cStr(),
                                   device.getMemoryUsed(), device.getMemoryTotal()});
@@ -101,7 +101,8 @@ Result<ServerStatus> ask_status(const std::string& server, const std::string& to
         return endpoint.error();
     }
     const std::string address = endpoint->to_string();
-    auto connection = transport::tcp::connect(*endpoint, deadline);
+    const auto choice = endpoint->is_path() ? transport::Choice::shm : transport::Choice::tcp;
+    auto connection = transport::connect(*endpoint, choice, deadline);
     if (!connection) {
         return Error{ErrorCode::unavailable,
                      fmt::format("no server reachable at {}: is gpupoold running there, listening at that address, and "

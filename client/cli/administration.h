@@ -44,6 +44,7 @@ struct ServerStatus {
     std::uint64_t uptime_seconds = 0;
     std::uint32_t stock_wanted = 0;  // workers that wait for a session
     std::uint32_t stock_ready = 0;
+    bool stock_contexts = false;  // each holds a context's device memory
     std::vector<DeviceStatus> devices;
     std::vector<SessionStatus> sessions;
 };

@@ -1,12 +1,12 @@
 // A sub-command of `gpupool`: each lies in a file of its own and adds itself to the command line.
 //
 // Exit codes, for all of them:
-//   0    it worked (`run`: the program's own code, or its signal)
+//   0    it worked (`run`, `trace`: the program's own code, or its signal)
 //   1    no server, or it refused: the message says why
 //   2    a wrong command line
-//   125  `run`: gpupool itself failed before the program started
-//   126  `run`: the program cannot be executed
-//   127  `run`: there is no such program
+//   125  `run`, `trace`: gpupool itself failed before the program started
+//   126  `run`, `trace`: the program cannot be executed
+//   127  `run`, `trace`: there is no such program
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -29,6 +29,7 @@ using Command = std::function<int()>;
 
 // `program` is what stood behind `--`.
 void add_run(CLI::App& app, Command& chosen, const std::vector<std::string>& program);
+void add_trace(CLI::App& app, Command& chosen, const std::vector<std::string>& program);
 void add_status(CLI::App& app, Command& chosen);
 void add_coverage(CLI::App& app, Command& chosen);
 

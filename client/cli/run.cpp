@@ -1,6 +1,7 @@
-// gpupool run: a program with gpupool's client in the place of the CUDA driver.
+// gpupool run: a program with gpupool's client in the place of the CUDA driver. gpupool trace: the same, with a timeline
+// and a summary of what it does.
 //
-// Without --local the program takes this process over, so its exit code and its signals are its own. With --local this
+// Without --local (and a trace, which is completed afterwards) the program takes this process over, so its exit code and its signals are its own. With --local this
 // process stays to stop the private server afterwards, passes signals on, and ends the way the program did.
 #include <fmt/format.h>
 #include <limits.h>
@@ -13,11 +14,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include "client/cli/command.h"
 #include "client/cli/local_server.h"
 #include "client/cli/process.h"
 #include "client/cli/settings.h"
+#include "client/cli/trace_file.h"
 #include "common/units.h"
 #include "protocol/transport/endpoint.h"
 
@@ -32,6 +35,10 @@ struct Options {
     std::string server_config;
     std::string client_library;  // a folder
     bool local = false;
+    bool trace = false;
+    std::string trace_output = "gpupool-trace.json";
+    std::string summary = "-";
+    std::uint64_t trace_events = 0;  // 0: as the client's settings say
     std::vector<std::string> program;
 };
 
@@ -60,6 +67,13 @@ void set_environment(const std::string& folder, const Options& options) {
     ::setenv("GPUPOOL_SERVER", options.server.c_str(), 1);
     if (!options.memory.empty()) {
         ::setenv("GPUPOOL_MEMORY", options.memory.c_str(), 1);
+    }
+    if (options.trace) {
+        ::setenv("GPUPOOL_TRACE", options.trace_output.c_str(), 1);
+        ::setenv("GPUPOOL_SUMMARY", options.summary.c_str(), 1);
+    }
+    if (options.trace_events != 0) {
+        ::setenv("GPUPOOL_TRACE_EVENTS", std::to_string(options.trace_events).c_str(), 1);
     }
 }
 
@@ -115,23 +129,19 @@ int end_like(int status) {
     return 128 + WTERMSIG(status);
 }
 
-int run_local(Options& options, const std::string& folder) {
+// Signals that are passed on. They are blocked from here on; `before` is the mask that the program gets.
+sigset_t keep_signals(sigset_t& before) {
     sigset_t signals;
-    sigset_t before;
     ::sigemptyset(&signals);
     for (const int signal : {SIGCHLD, SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2}) {
         ::sigaddset(&signals, signal);
     }
     ::sigprocmask(SIG_BLOCK, &signals, &before);
-    auto server = LocalServer::start(options.driver, options.server_config);
-    if (!server) {
-        complain(server.error().message);
-        return kExitGpupoolFailed;
-    }
-    options.server = server->address();
-    set_environment(folder, options);
-    ::setenv("GPUPOOL_TOKEN", server->token().c_str(), 1);
+    return signals;
+}
 
+// Runs the program as a child of this process; `status` is its end. An exit code where it could not be started.
+std::optional<int> run_child(const Options& options, const sigset_t& signals, const sigset_t& before, int& status) {
     SpawnRequest request;
     request.program = options.program[0];
     request.arguments = options.program;
@@ -141,14 +151,48 @@ int run_local(Options& options, const std::string& folder) {
     if (const int failure = spawn(request, process); failure != 0) {
         return cannot_start(options.program[0], failure);
     }
-    const int status = wait_for(process, signals);
+    status = wait_for(process, signals);
+    return std::nullopt;
+}
+
+int run_local(Options& options, const std::string& folder) {
+    sigset_t before;
+    const sigset_t signals = keep_signals(before);
+    auto server = LocalServer::start(options.driver, options.server_config);
+    if (!server) {
+        complain(server.error().message);
+        return kExitGpupoolFailed;
+    }
+    options.server = server->address();
+    set_environment(folder, options);
+    ::setenv("GPUPOOL_TOKEN", server->token().c_str(), 1);
+
+    int status = 0;
+    if (const auto failed = run_child(options, signals, before, status)) {
+        return *failed;
+    }
     server->stop();
+    if (options.trace) {
+        complete_trace(options.trace_output);
+    }
+    return end_like(status);
+}
+
+int run_traced(const Options& options) {
+    sigset_t before;
+    const sigset_t signals = keep_signals(before);
+    int status = 0;
+    if (const auto failed = run_child(options, signals, before, status)) {
+        return *failed;
+    }
+    complete_trace(options.trace_output);
     return end_like(status);
 }
 
 int run_program(Options& options) {
     if (options.program.empty()) {
-        complain("no program to run: gpupool run [OPTIONS] -- PROGRAM ARGUMENTS");
+        complain(fmt::format("no program to run: gpupool {} [OPTIONS] -- PROGRAM ARGUMENTS",
+                             options.trace ? "trace" : "run"));
         return kExitUsage;
     }
     if (!options.memory.empty()) {
@@ -168,6 +212,12 @@ int run_program(Options& options) {
         complain(folder.error().message);
         return kExitGpupoolFailed;
     }
+    if (options.trace) {
+        if (const Status begun = begin_trace(options.trace_output); !begun) {
+            complain(begun.error().within("--output").message);
+            return kExitGpupoolFailed;
+        }
+    }
     if (options.local) {
         return run_local(options, *folder);
     }
@@ -178,17 +228,15 @@ int run_program(Options& options) {
     }
     options.server = settings->server;
     set_environment(*folder, options);
-    return become_program(options);
+    return options.trace ? run_traced(options) : become_program(options);
 }
 
-}  // namespace
-
-void add_run(CLI::App& app, Command& chosen, const std::vector<std::string>& program) {
-    auto options = std::make_shared<Options>();
-    auto* command = app.add_subcommand("run", "Run a program on a server's GPU: gpupool run [OPTIONS] -- PROGRAM ARGS");
+// What `run` and `trace` have in common.
+void add(CLI::App* command, const std::shared_ptr<Options>& options, Command& chosen,
+         const std::vector<std::string>& program) {
     auto* server = command->add_option(
         "--server", options->server,
-        fmt::format("HOST:PORT; default: GPUPOOL_SERVER, the configuration file, {}", transport::kDefaultAddress));
+        fmt::format("HOST:PORT or unix:/PATH; default: GPUPOOL_SERVER, the configuration file, {}", transport::kDefaultAddress));
     auto* local = command->add_flag("--local", options->local, "Start a private server for this one program");
     command->add_option("--driver", options->driver, "With --local: auto (default), software, or a driver library")
         ->needs(local);
@@ -202,13 +250,32 @@ void add_run(CLI::App& app, Command& chosen, const std::vector<std::string>& pro
         options->program = command->remaining();
         options->program.insert(options->program.end(), program.begin(), program.end());
         if (!options->program.empty() && program.empty() && options->program[0].starts_with("-")) {
-            throw CLI::ExtrasError("run", {options->program[0]});
+            throw CLI::ExtrasError(command->get_name(), {options->program[0]});
         }
         if (!command->remaining().empty() && !program.empty()) {
-            throw CLI::ExtrasError("run", command->remaining());
+            throw CLI::ExtrasError(command->get_name(), command->remaining());
         }
         chosen = [options] { return run_program(*options); };
     });
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Command& chosen, const std::vector<std::string>& program) {
+    add(app.add_subcommand("run", "Run a program on a server's GPU: gpupool run [OPTIONS] -- PROGRAM ARGS"),
+        std::make_shared<Options>(), chosen, program);
+}
+
+void add_trace(CLI::App& app, Command& chosen, const std::vector<std::string>& program) {
+    auto options = std::make_shared<Options>();
+    options->trace = true;
+    auto* command = app.add_subcommand(
+        "trace", "Run a program and write a timeline of what it does: gpupool trace [OPTIONS] -- PROGRAM ARGS");
+    command->add_option("--output", options->trace_output, "The file, for ui.perfetto.dev")->capture_default_str();
+    command->add_option("--summary", options->summary, "Where the summary of calls goes; -: standard error")
+        ->capture_default_str();
+    command->add_option("--events", options->trace_events, "How many events a process may write (default: 1000000)");
+    add(command, options, chosen, program);
 }
 
 }  // namespace gpupool::cli

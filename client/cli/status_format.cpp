@@ -66,7 +66,8 @@ std::string status_table(const ServerStatus& status) {
                                 status.driver_version % 1000 / 10),
                     100));
     if (status.stock_wanted != 0) {
-        out += line(fmt::format("Stock   {} of {} workers ready", status.stock_ready, status.stock_wanted));
+        out += line(fmt::format("Stock   {} of {} workers ready{}", status.stock_ready, status.stock_wanted,
+                                status.stock_contexts ? ", each with a context on a device" : ""));
     }
     out += line("");
     constexpr auto kDevice = "{:<6}  {:<24}  {:<24}  {}";
@@ -101,7 +102,8 @@ std::string status_json(const ServerStatus& status) {
                       {"uptime_seconds", status.uptime_seconds},
                       {"driver", status.driver},
                       {"driver_version", status.driver_version}};
-    json["stock"] = {{"wanted", status.stock_wanted}, {"ready", status.stock_ready}};
+    json["stock"] = {
+        {"wanted", status.stock_wanted}, {"ready", status.stock_ready}, {"contexts", status.stock_contexts}};
     json["devices"] = nlohmann::ordered_json::array();
     for (const auto& device : status.devices) {
         json["devices"].push_back({{"index", device.index},

@@ -30,7 +30,7 @@ HostMirrors::Mirror* HostMirrors::find_of_device(std::uint64_t address) const {
 }
 
 std::uint64_t HostMirrors::device_address(std::uint64_t address) const {
-    if (!any()) {
+    if (count_.load(std::memory_order_acquire) == 0) {
         return 0;
     }
     const std::lock_guard lock(mutex_);
@@ -51,19 +51,44 @@ bool HostMirrors::add(std::uint64_t base, std::uint64_t bytes, std::uint64_t dev
     mirror.twin = std::move(twin);
     mirror.owner = owner;
     mirror.gone = false;
+    mirror.shared = false;
     device_bases_[device_base] = &mirror;
-    count_.store(mirrors_.size(), std::memory_order_release);
+    count();
     return true;
+}
+
+void HostMirrors::add_shared(std::uint64_t base, std::uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    Mirror& mirror = mirrors_[base];
+    mirror.block = {base, reinterpret_cast<std::byte*>(base), nullptr, bytes};
+    mirror.shared = true;
+    count();
+}
+
+bool HostMirrors::is_shared(std::uint64_t address) const {
+    if (count_.load(std::memory_order_acquire) == 0) {
+        return false;
+    }
+    const std::lock_guard lock(mutex_);
+    const Mirror* const mirror = find(address);
+    return mirror != nullptr && mirror->shared;
+}
+
+void HostMirrors::count() {
+    count_.store(mirrors_.size(), std::memory_order_release);
+    compared_.store(device_bases_.size(), std::memory_order_release);
 }
 
 void HostMirrors::remove(std::uint64_t base) {
     const std::lock_guard publishing(publishing_);
     const std::lock_guard lock(mutex_);
     if (const auto it = mirrors_.find(base); it != mirrors_.end()) {
-        device_bases_.erase(it->second.block.address);
+        if (!it->second.shared) {
+            device_bases_.erase(it->second.block.address);
+        }
         mirrors_.erase(it);
     }
-    count_.store(mirrors_.size(), std::memory_order_release);
+    count();
 }
 
 void HostMirrors::leave_alone(Mirror& mirror) {
@@ -108,7 +133,9 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
     {
         const std::lock_guard lock(mutex_);
         for (const auto& [base, mirror] : mirrors_) {
-            bases.push_back(base);
+            if (!mirror.shared) {
+                bases.push_back(base);
+            }
         }
     }
     for (const std::uint64_t base : bases) {
@@ -116,7 +143,7 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
             {
                 const std::lock_guard lock(mutex_);
                 const auto it = mirrors_.find(base);
-                if (it == mirrors_.end() || it->second.gone || offset >= it->second.block.bytes) {
+                if (it == mirrors_.end() || it->second.gone || it->second.shared || offset >= it->second.block.bytes) {
                     break;
                 }
                 Mirror* const mirror = &it->second;

@@ -16,6 +16,9 @@
 // The application may unmap memory that it registered, or take its access away, and go on: from then on the mirror is
 // what the GPU has, and this side leaves the addresses alone, whatever comes to lie there.
 //
+// Over a shared memory connection the worker has the very memory that gpupool allocated for the program, at the same address:
+// such a block has no twin and is never compared.
+//
 // Ownership: blocks are the application's memory, their twins are kept here. Threads: any; apply() is the receiving
 //   thread's and never waits for a sender. Errors: the driver's.
 #pragma once
@@ -35,7 +38,8 @@ namespace gpupool::client {
 
 class HostMirrors {
   public:
-    [[nodiscard]] bool any() const { return count_.load(std::memory_order_acquire) != 0; }
+    // Something has to be compared.
+    [[nodiscard]] bool any() const { return compared_.load(std::memory_order_acquire) != 0; }
     // Where the GPU has the memory that the program has at `address`: there, or elsewhere; 0: nowhere.
     [[nodiscard]] std::uint64_t device_address(std::uint64_t address) const;
 
@@ -44,6 +48,9 @@ class HostMirrors {
 
     // The worker has a mirror, full of zeros, at `device_base`. False: no memory for the twin.
     bool add(std::uint64_t base, std::uint64_t bytes, std::uint64_t device_base, Owner owner);
+    // The worker has the memory itself, at the same address.
+    void add_shared(std::uint64_t base, std::uint64_t bytes);
+    [[nodiscard]] bool is_shared(std::uint64_t address) const;
     void remove(std::uint64_t base);
 
     // Hands over what the program has changed. Of two threads the second waits until the first has sent: whoever comes
@@ -61,7 +68,9 @@ class HostMirrors {
         codec::Twin twin;
         Owner owner = Owner::gpupool;
         bool gone = false;  // the application's memory is not there any more
+        bool shared = false;
     };
+    void count();  // with mutex_ held
     // With mutex_ held; by the program's address, and by the GPU's, which records name.
     const Mirror* find(std::uint64_t address) const;
     Mirror* find_of_device(std::uint64_t address) const;
@@ -74,7 +83,8 @@ class HostMirrors {
     std::map<std::uint64_t, Mirror> mirrors_;        // by the program's address
     std::map<std::uint64_t, Mirror*> device_bases_;  // by the GPU's
     std::vector<std::byte> copy_;                    // of the application's memory, while it is compared
-    std::atomic<std::size_t> count_{0};
+    std::atomic<std::size_t> count_{0};              // of mirrors_
+    std::atomic<std::size_t> compared_{0};           // of those with a twin: device_bases_
     bool watching_ = false;
 };
 

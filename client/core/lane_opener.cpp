@@ -9,8 +9,7 @@
 
 #include "common/log.h"
 #include "protocol/schema/session.capnp.h"
-#include "protocol/transport/endpoint.h"
-#include "protocol/transport/tcp/connector.h"
+#include "protocol/transport/open.h"
 #include "protocol/wire/handshake_io.h"
 #include "protocol/wire/quiet_thread.h"
 
@@ -21,13 +20,17 @@ LaneOpener::LaneOpener(Config config, LaneTicket ticket, std::size_t count, wire
       ticket_(std::move(ticket)),
       count_(std::min(count, wire::Lanes::kMostLanes)),
       lanes_(lanes) {
-    std::fill(descriptors_.begin(), descriptors_.end(), -1);
+    for (auto& lane : descriptors_) {
+        std::fill(lane.begin(), lane.end(), -1);
+    }
 }
 
 void LaneOpener::close_descriptors() noexcept {
-    for (const std::atomic<int>& descriptor : descriptors_) {
-        if (const int number = descriptor.load(std::memory_order_relaxed); number >= 0) {
-            ::close(number);
+    for (const auto& lane : descriptors_) {
+        for (const std::atomic<int>& descriptor : lane) {
+            if (const int number = descriptor.load(std::memory_order_relaxed); number >= 0) {
+                ::close(number);
+            }
         }
     }
 }
@@ -64,7 +67,7 @@ Status LaneOpener::open(std::size_t index) {
         return endpoint.error();
     }
     const auto deadline = transport::Clock::now() + config_.connect_timeout;
-    auto connection = transport::tcp::connect(*endpoint, deadline);
+    auto connection = transport::connect(*endpoint, config_.transport, deadline);
     if (!connection) {
         return connection.error();
     }
@@ -79,9 +82,11 @@ Status LaneOpener::open(std::size_t index) {
         return sent ? frame.error() : sent.error();
     }
     GPUPOOL_TRY(read_lane_answer(*frame));
-    const int descriptor = (*connection)->native_handle();
+    const std::vector<int> descriptors = (*connection)->descriptors();
     GPUPOOL_TRY(lanes_.add(index, std::move(*connection)));
-    descriptors_[index].store(descriptor, std::memory_order_relaxed);  // it stays open from now on
+    for (std::size_t i = 0; i < std::min(descriptors.size(), kMostDescriptors); ++i) {
+        descriptors_[index][i].store(descriptors[i], std::memory_order_relaxed);  // they stay open from now on
+    }
     return {};
 }
 

@@ -43,7 +43,8 @@ class LaneOpener {
     const std::size_t count_;
     wire::Lanes& lanes_;
     std::atomic<bool> asked_{false};
-    std::array<std::atomic<int>, wire::Lanes::kMostLanes> descriptors_;
+    static constexpr std::size_t kMostDescriptors = 4;  // that a connection consists of
+    std::array<std::array<std::atomic<int>, kMostDescriptors>, wire::Lanes::kMostLanes> descriptors_;
 };
 
 }  // namespace gpupool::client

@@ -1,10 +1,13 @@
 #include "client/core/mapped_memory.h"
 
+#include <sys/mman.h>
+
 #include <atomic>
 #include <mutex>
 
 #include "client/core/remote.h"
 #include "common/log.h"
+#include "protocol/transport/shm/memory.h"
 
 namespace gpupool::client {
 
@@ -46,7 +49,44 @@ CUresult make_mirror(Session& session, const MemoryRange& range, std::uint64_t d
 
 }  // namespace
 
+void* allocate_shared(Session& session, CUcontext context, std::uint64_t bytes, void* hint) {
+    if (!session.connection().can_give()) {
+        return nullptr;
+    }
+    const auto file = transport::shm::SharedMemory::make_file("gpupool-pinned", bytes);
+    if (!file) {
+        log::warn("pinned memory is not shared with the server: {}", file.error().message);
+        return nullptr;
+    }
+    void* const place = mmap(hint, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file->get(), 0);
+    if (place == MAP_FAILED) {
+        return nullptr;
+    }
+    // A forked child has no part in it, as with the driver's own: it would write where its parent's GPU reads.
+    madvise(place, bytes, MADV_DONTFORK);
+    const auto address = reinterpret_cast<std::uint64_t>(place);
+    // Where memory could be mapped there was none: what was registered there is gone.
+    for (const MemoryRange& gone : session.memory.remove_registered(address, bytes)) {
+        end_mirror(session, gone.base);
+    }
+    static auto& giving = *new std::mutex;  // descriptors are taken in the order of the commands that name them
+    const std::lock_guard lock(giving);
+    const Status given = session.connection().give(file->get(), address);
+    const CUresult result =
+        given ? remote<calls::gpHostShare>(context, CUdeviceptr{address}, bytes) : CUDA_ERROR_NOT_SUPPORTED;
+    if (result != CUDA_SUCCESS) {
+        log::info("pinned memory of {} bytes is not shared with the server: {}", bytes, static_cast<int>(result));
+        munmap(place, bytes);
+        return nullptr;
+    }
+    session.host_mirrors.add_shared(address, bytes);
+    return place;
+}
+
 CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhere) {
+    if (session.host_mirrors.is_shared(address)) {
+        return CUDA_SUCCESS;
+    }
     static auto& making = *new std::mutex;  // one at a time: the second finds it made
     const std::lock_guard lock(making);
     const auto range = session.memory.find(address);

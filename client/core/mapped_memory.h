@@ -11,6 +11,9 @@ namespace gpupool::client {
 
 class Session;
 
+// Pinned memory of `bytes`, whole pages, in a file that the worker maps as well, where the connection can carry one: then the
+// GPU uses this very memory. Null: it cannot be had that way. `hint`: where it should lie.
+void* allocate_shared(Session& session, CUcontext context, std::uint64_t bytes, void* hint);
 // The GPU is about to be given `address`: where it is pinned host memory without a mirror, it gets one. `anywhere`: the
 // program will ask where.
 CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhere = false);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <tuple>
 
 #include "client/core/mapped_memory.h"
@@ -140,10 +139,11 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
 
   private:
     static CUresult receive(Session& session, ThreadState& thread, ContextState* context, codec::Arguments addresses) {
-        const auto start = std::chrono::steady_clock::now();
-        ReplySlot::Reply& reply = thread.reply.wait();
+        ReplySlot::Reply& reply = [&]() -> ReplySlot::Reply& {
+            const trace::Wait waiting(trace::Wait::For::reply);
+            return thread.reply.wait();
+        }();
         session.print_new_output();
-        trace::add_round_trip(std::chrono::steady_clock::now() - start);
         trace::add_bytes_received(reply.body.size());
         if (reply.lost) {
             return kSessionLost;

@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdio>
 
-#include "client/core/trace.h"
+#include "client/core/remote.h"
 #include "common/log.h"
 #include "protocol/calls/table.h"
 #include "protocol/transport/endpoint.h"
@@ -37,6 +37,7 @@ void after_fork_in_child() {
     Session* const old = state().connected.load();
     new (storage) State;
     reset_threads_after_fork();
+    trace::after_fork_in_child();
     state().forked = was_initialised;
     if (old != nullptr) {
         old->close_descriptors();  // the parent's; the object itself is left alone
@@ -81,11 +82,11 @@ Session* connect_locked(State& s) {
             session.error().code == ErrorCode::unavailable || session.error().code == ErrorCode::timed_out;
         return fail("no GPU: " + session.error().message + (unreachable ? " (" + advice(*config) + ")" : ""));
     }
-    if (const Status traced = trace::start(config->trace_file, config->summary_file); !traced) {
+    Session* const opened = session->release();  // lives as long as the process
+    if (const Status traced = trace::start(*config, *opened); !traced) {
         std::fprintf(stderr, "gpupool: no trace: %s\n", traced.error().message.c_str());
         log::warn("{}", traced.error().message);
     }
-    Session* const opened = session->release();  // lives as long as the process
     opened->synchronous = config->synchronous;
     if (const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING"); blocking != nullptr && blocking[0] == '1') {
         opened->synchronous = true;
@@ -131,6 +132,11 @@ CUresult initialize(unsigned flags) noexcept {
         return CUDA_ERROR_NO_DEVICE;
     }
     s.initialised.store(session, std::memory_order_release);
+    if (trace::on()) [[unlikely]] {
+        trace::follow_server({.start = [] { return remote<calls::gpTraceStart>(); },
+                              .clock = [](std::uint64_t* now_ns) { return remote<calls::gpTraceClock>(now_ns); },
+                              .flush = [] { return remote<calls::gpTraceFlush>(); }});
+    }
     return session->lost() ? kSessionLost : CUDA_SUCCESS;
 }
 

@@ -18,8 +18,7 @@
 #include "protocol/calls/internal.h"
 #include "protocol/calls/table.h"
 #include "protocol/schema/session.capnp.h"
-#include "protocol/transport/endpoint.h"
-#include "protocol/transport/tcp/connector.h"
+#include "protocol/transport/open.h"
 #include "protocol/wire/handshake_io.h"
 
 namespace gpupool::client {
@@ -60,17 +59,35 @@ Result<std::unique_ptr<Session>> Session::open_once(const Config& config, bool& 
         return endpoint.error();
     }
     const auto deadline = transport::Clock::now() + config.connect_timeout;
-    auto connection = transport::tcp::connect(*endpoint, deadline);
+    auto connection = transport::connect(*endpoint, config.transport, deadline);
     if (!connection) {
         return connection.error();
     }
+    const bool by_itself = config.transport == transport::Choice::automatic && !endpoint->is_path();
+    bool hung_up = false;
+    auto session = open_over(std::move(*connection), config, deadline, full, hung_up);
+    if (session || !hung_up || !by_itself) {
+        return session;
+    }
+    // A server that does not know our shared memory (another version, out of descriptors) says why over TCP.
+    connection = transport::connect(*endpoint, transport::Choice::tcp, deadline);
+    if (!connection) {
+        return connection.error();
+    }
+    return open_over(std::move(*connection), config, deadline, full, hung_up);
+}
+
+Result<std::unique_ptr<Session>> Session::open_over(std::unique_ptr<transport::Connection> connection,
+                                                    const Config& config, transport::Clock::time_point deadline,
+                                                    bool& full, bool& hung_up) {
     std::unique_ptr<Session> session(new Session);
     session->server_ = config.server;
     const auto candidates = AddressWindow::reserve_candidates();
-    (*connection)->set_receive_deadline(deadline);
-    Answer answer = session->shake_hands(**connection, config, deadline, candidates);
+    connection->set_receive_deadline(deadline);
+    Answer answer = session->shake_hands(*connection, config, deadline, candidates);
     full = answer.full;
     if (!answer.welcome) {
+        hung_up = answer.welcome.error().code == ErrorCode::closed;
         AddressWindow::abandon(candidates);
         return answer.welcome.error();
     }
@@ -79,7 +96,7 @@ Result<std::unique_ptr<Session>> Session::open_once(const Config& config, bool& 
     session->devices = std::move(answer.welcome->devices);
     session->window.keep(candidates, answer.welcome->window_base, answer.welcome->window_bytes);
     try {
-        session->begin(std::move(*connection));
+        session->begin(std::move(connection));
     } catch (const std::exception& exception) {
         // Those of its threads that did begin use it as long as the process lives.
         (void)session.release();
@@ -126,14 +143,18 @@ void Session::prepare_lanes(const Config& config, Welcome& welcome) {
 }
 
 void Session::close_descriptors() noexcept {
-    ::close(descriptor_);
+    for (const int descriptor : descriptors_) {
+        ::close(descriptor);
+    }
     if (lane_opener_) {
         lane_opener_->close_descriptors();
     }
 }
 
 void Session::begin(std::unique_ptr<transport::Connection> connection) {
-    descriptor_ = connection->native_handle();
+    connection_ = connection.get();
+    descriptors_ = connection_->descriptors();
+    peer_ = connection->peer();
     contexts.make_primaries(static_cast<int>(devices.devices.size()));
     channel_ = std::make_unique<wire::Channel>(std::move(connection), *this);
     transfers.start(*channel_, lanes_.get(), [this](std::size_t bytes) {
@@ -142,7 +163,7 @@ void Session::begin(std::unique_ptr<transport::Connection> connection) {
         }
     });
     channel_->start();
-    log::info("session {} on {}, {} device(s), driver {}", id_, server_, devices.devices.size(),
+    log::info("session {} on {} ({}), {} device(s), driver {}", id_, server_, peer_, devices.devices.size(),
               devices.driver_version);
 }
 
@@ -179,6 +200,10 @@ std::span<std::byte> Session::bulk_destination(std::uint64_t transfer, std::uint
 
 void Session::on_bulk(std::uint64_t transfer, std::uint64_t, std::size_t bytes) {
     transfers.landed(transfer, bytes);
+}
+
+void Session::on_bulk_lost(std::uint64_t, std::uint64_t, std::size_t) {
+    transfers.lost();
 }
 
 void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) {
@@ -220,7 +245,6 @@ void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payloa
 
 void Session::violation(const char* what) {
     lose({ErrorCode::invalid_input, fmt::format("the server sent {}", what)});
-    ::shutdown(descriptor_, SHUT_RDWR);
 }
 
 bool Session::take_output(codec::Reader& in, std::FILE* to) {
@@ -296,6 +320,8 @@ bool Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
                     return true;
                 },
                 std::type_identity<codec::EventCompleteNotice>());
+        case Type::trace_records: return trace::take_records(body);
+        case Type::trace_name: return trace::take_name(body);
         case Type::pieces_sent:
             return with([&](auto& sent) { return take_pieces_sent(sent); }, std::type_identity<codec::PiecesSentNotice>());
         case Type::host_memory:
@@ -402,7 +428,6 @@ void Session::on_piece_lost(std::uint64_t transfer, std::uint64_t, std::size_t b
 
 void Session::on_lanes_ended(const Error& cause) {
     lose(cause);
-    ::shutdown(descriptor_, SHUT_RDWR);
 }
 
 void Session::lose(const Error& cause) {
@@ -414,6 +439,7 @@ void Session::lose(const Error& cause) {
     if (lanes_) {
         lanes_->end(cause);
     }
+    connection_->shutdown();  // nobody reads into the program's memory any more
     transfers.end();
     host_functions.end();
     lose_all_replies();

@@ -31,6 +31,7 @@
 #include "client/core/memory_map.h"
 #include "client/core/stream_pool.h"
 #include "client/core/thread.h"
+#include "client/core/trace.h"
 #include "client/core/transfers.h"
 #include "protocol/codec/cursor.h"
 #include "protocol/codec/handles.h"
@@ -88,6 +89,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
                                                   (thread.per_thread_default ? codec::kPerThreadDefaultStream : 0));
         header.thread = thread.index;
         header.context = thread.current() == nullptr ? 0 : codec::to_wire(thread.current()->handle);
+        const std::uint64_t begin_ns = trace::moment_ns();
         const Status sent = channel_->append(wire::FrameType::commands, header.bytes, [&](std::byte* place) {
             header.number = ++commands_;  // under the channel's lock: numbers follow the order on the wire
             last_command_.store(header.number, std::memory_order_relaxed);
@@ -102,6 +104,9 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
             broken_.store(true, std::memory_order_relaxed);  // whatever comes after this call fails as well
             return kSessionLost;
         }
+        if (begin_ns != 0) [[unlikely]] {
+            trace::note_command(header.number, begin_ns);
+        }
         thread.last_command = header.number;
         return CUDA_SUCCESS;
     }
@@ -115,6 +120,14 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     // Is it known that the context has nothing left to do?
     [[nodiscard]] bool all_complete(const ContextState& context) const {
         return last_work_.load(std::memory_order_relaxed) <= context.complete_until.load(std::memory_order_relaxed);
+    }
+
+    // What passes on the wire is told to `observer`, which stays.
+    void observe(wire::TrafficObserver* observer) {
+        channel_->observe(observer);
+        if (lanes_ != nullptr) {
+            lanes_->observe(observer);
+        }
     }
 
     // Waits while the worker wants no more work for a stream (its credit and its hold queue are used up).
@@ -135,14 +148,21 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     [[nodiscard]] bool lost() const {
         return lost_.load(std::memory_order_relaxed) || broken_.load(std::memory_order_relaxed);
     }
+    // For the descriptors that it carries; its bytes are the channel's.
+    transport::Connection& connection() { return *connection_; }
     // In a forked child: the connections are the parent's.
     void close_descriptors() noexcept;
     [[nodiscard]] const std::string& id() const { return id_; }
+    [[nodiscard]] const std::string& server() const { return server_; }
 
   private:
     Session() = default;
     // `full`: the server has no place now.
     static Result<std::unique_ptr<Session>> open_once(const Config& config, bool& full);
+    // The same over one transport. `hung_up`: the server ended the connection without a word.
+    static Result<std::unique_ptr<Session>> open_over(std::unique_ptr<transport::Connection> connection,
+                                                      const Config& config, transport::Clock::time_point deadline,
+                                                      bool& full, bool& hung_up);
     Answer shake_hands(transport::Connection& connection, const Config& config, transport::Clock::time_point deadline,
                        const AddressRanges& candidates);
     void prepare_lanes(const Config& config, Welcome& welcome);
@@ -150,12 +170,14 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
 
     std::span<std::byte> bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
+    void on_bulk_lost(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) override;
     void on_closed(const Error& cause) override;
     std::span<std::byte> piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_piece(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_piece_lost(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_lanes_ended(const Error& cause) override;
+    // Ends all connections. Whoever waits goes on when none of them touches the application's memory any more.
     void lose(const Error& cause);
     // False: no server says that.
     bool take_notice(const codec::ReplyHeader& header, std::span<std::byte> body);
@@ -176,8 +198,9 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     std::atomic<std::uint64_t> next_serial_{1};
     std::atomic<bool> lost_{false};
     std::atomic<bool> broken_{false};  // a send has failed; the receiving thread may not have noticed yet
-    int descriptor_ = -1;
-    std::string id_, server_;
+    transport::Connection* connection_ = nullptr;  // the channel's, which lives as long
+    std::vector<int> descriptors_;
+    std::string id_, server_, peer_;
 
     std::mutex output_mutex_;
     std::vector<std::pair<std::FILE*, std::string>> output_;

@@ -1,61 +1,102 @@
-// Where time goes: a line per call, and a summary of calls, bytes, waits and round trips. Off, it costs one load and a
-// branch.
+// Where time goes: a timeline of calls, wire, worker and GPU (timeline.h, server_trace.h), a line per call, and a summary
+// of calls, bytes, waits and round trips. Off, each place costs one load and a branch.
 //
-// Threads: any. The summary is written when the process ends orderly.
+// Threads: any. The summary is written, and the timeline completed, when the process ends orderly; what a crash leaves of
+// the timeline lacks the last kFlushEvery. A forked child has neither until it makes a session of its own.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <span>
 #include <string>
 
+#include "client/config.h"
+#include "client/core/server_trace.h"
 #include "common/result.h"
 #include "protocol/calls/cuda_api.h"
 
+namespace gpupool::client {
+class Session;
+}
+
 namespace gpupool::client::trace {
 
+inline constexpr std::chrono::milliseconds kFlushEvery{50};
+
 inline std::atomic<bool> enabled{false};
+[[nodiscard]] inline bool on() noexcept {
+    return enabled.load(std::memory_order_acquire);
+}
 
-// Files of the configuration; empty: off. "-" is stderr.
-Status start(const std::string& trace_file, const std::string& summary_file);
+std::uint64_t now_ns() noexcept;
 
-// What the call that the thread is in did on the wire.
+// What the configuration asks for; `session` has just been opened.
+Status start(const Config& config, Session& session);
+// Once the session can be used: the server's part begins.
+void follow_server(const ServerTrace::Calls& calls) noexcept;
+void after_fork_in_child() noexcept;
+
+// What the worker says unasked; false when it was not to.
+bool take_records(std::span<std::byte> body);
+bool take_name(std::span<std::byte> body);
+
+namespace detail {
 void add_bytes_sent(std::uint64_t bytes) noexcept;
 void add_bytes_received(std::uint64_t bytes) noexcept;
-void add_round_trip(std::chrono::nanoseconds waited) noexcept;
-void add_wait(std::chrono::nanoseconds waited) noexcept;  // for something else than a reply
+void add_wait(std::uint64_t begin_ns, bool for_reply) noexcept;
+}  // namespace detail
+
+// What the call that the thread is in did on the wire.
+inline void add_bytes_sent(std::uint64_t bytes) noexcept {
+    if (on()) [[unlikely]] {
+        detail::add_bytes_sent(bytes);
+    }
+}
+inline void add_bytes_received(std::uint64_t bytes) noexcept {
+    if (on()) [[unlikely]] {
+        detail::add_bytes_received(bytes);
+    }
+}
+// Now; 0 while nobody asks.
+inline std::uint64_t moment_ns() noexcept {
+    return on() ? now_ns() : 0;
+}
+// The call that the thread is in has sent this command, beginning at `begin_ns`.
+void note_command(std::uint64_t number, std::uint64_t begin_ns) noexcept;
 
 // Adds what it takes until its end to the waits of the call that the thread is in.
 class Wait {
   public:
-    Wait() noexcept : counts_(enabled.load(std::memory_order_relaxed)) {
-        if (counts_) {
-            start_ = std::chrono::steady_clock::now();
+    enum class For { something, reply };
+    explicit Wait(For what = For::something) noexcept : what_(what) {
+        if (on()) [[unlikely]] {
+            begin_ns_ = now_ns();
         }
     }
     ~Wait() {
-        if (counts_) {
-            add_wait(std::chrono::steady_clock::now() - start_);
+        if (begin_ns_ != 0) [[unlikely]] {
+            detail::add_wait(begin_ns_, what_ == For::reply);
         }
     }
     Wait(const Wait&) = delete;
     Wait& operator=(const Wait&) = delete;
 
   private:
-    const bool counts_;
-    std::chrono::steady_clock::time_point start_{};
+    const For what_;
+    std::uint64_t begin_ns_ = 0;
 };
 
 // Around one entry point.
 class Call {
   public:
     explicit Call(std::uint16_t opcode) noexcept : opcode_(opcode) {
-        if (enabled.load(std::memory_order_relaxed)) {
+        if (on()) [[unlikely]] {
             begin();
         }
     }
     void end(CUresult result) noexcept {
-        if (active_) {
+        if (active_) [[unlikely]] {
             finish(result);
         }
     }
@@ -65,7 +106,7 @@ class Call {
     void finish(CUresult result) noexcept;
     const std::uint16_t opcode_;
     bool active_ = false;
-    std::chrono::steady_clock::time_point start_{};
+    std::uint64_t begin_ns_ = 0;
 };
 
 }  // namespace gpupool::client::trace

@@ -6,6 +6,12 @@
 #include "protocol/codec/record.h"
 
 namespace gpupool::client {
+namespace {
+
+// Threads that have to notice that their connection has ended do so at once; should one not, nobody waits for ever.
+constexpr std::chrono::seconds kEndPatience{1};
+
+}  // namespace
 
 void Transfers::start(wire::Channel& channel, wire::Lanes* lanes, std::function<void(std::size_t)> begins) {
     channel_ = &channel;
@@ -15,7 +21,10 @@ void Transfers::start(wire::Channel& channel, wire::Lanes* lanes, std::function<
 }
 
 void Transfers::end() {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    ending_ = true;
+    changed_.notify_all();
+    changed_.wait_for(lock, kEndPatience, [&] { return in_use_ == 0 && receiving_ == 0; });
     ended_ = true;
     changed_.notify_all();
 }
@@ -81,7 +90,17 @@ std::span<std::byte> Transfers::place_of(Download* download, std::uint64_t offse
 std::span<std::byte> Transfers::place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     const auto it = downloads_.find(transfer);
-    return place_of(it == downloads_.end() ? nullptr : it->second.get(), offset, bytes);
+    const auto place = place_of(it == downloads_.end() ? nullptr : it->second.get(), offset, bytes);
+    receiving_ = place.empty() ? 0 : transfer;
+    return place;
+}
+
+void Transfers::lost() {
+    {
+        const std::lock_guard lock(mutex_);
+        receiving_ = 0;
+    }
+    changed_.notify_all();
 }
 
 std::span<std::byte> Transfers::begin_part(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
@@ -90,8 +109,14 @@ std::span<std::byte> Transfers::begin_part(std::uint64_t transfer, std::uint64_t
     const auto place = place_of(it == downloads_.end() ? nullptr : it->second.get(), offset, bytes);
     if (!place.empty()) {
         ++it->second->writers;
+        ++in_use_;
     }
     return place;
+}
+
+bool Transfers::being_written(std::uint64_t transfer) const {
+    const auto it = downloads_.find(transfer);
+    return it != downloads_.end() && (it->second->writers != 0 || receiving_ == transfer);
 }
 
 bool Transfers::note_landed(std::uint64_t transfer, Download& download, std::size_t bytes) {
@@ -110,8 +135,12 @@ bool Transfers::note_landed(std::uint64_t transfer, Download& download, std::siz
 void Transfers::landed(std::uint64_t transfer, std::size_t bytes) {
     {
         const std::lock_guard lock(mutex_);
+        receiving_ = 0;
         const auto it = downloads_.find(transfer);
-        if (it == downloads_.end() || !note_landed(transfer, *it->second, bytes)) {
+        if (it == downloads_.end()) {
+            return;
+        }
+        if (const bool over = it->second->over; !note_landed(transfer, *it->second, bytes) && !over && !ending_) {
             return;
         }
     }
@@ -123,7 +152,8 @@ void Transfers::end_part(std::uint64_t transfer, std::size_t bytes, bool whole) 
         const std::lock_guard lock(mutex_);
         Download& download = *downloads_.find(transfer)->second;  // kept for its writer
         --download.writers;
-        if (!note_landed(transfer, download, whole ? bytes : 0) && !download.over) {
+        --in_use_;
+        if (const bool over = download.over; !note_landed(transfer, download, whole ? bytes : 0) && !over && !ending_) {
             return;
         }
     }
@@ -151,10 +181,7 @@ bool Transfers::cancel(std::uint64_t transfer) {
         }
         if (const auto it = downloads_.find(transfer); it != downloads_.end()) {
             it->second->over = true;
-            changed_.wait(lock, [&] {
-                const auto left = downloads_.find(transfer);
-                return left == downloads_.end() || left->second->writers == 0;
-            });
+            changed_.wait(lock, [&] { return !being_written(transfer); });
         }
         end_download(transfer);
         if (const auto it = uploads_.find(transfer); it != uploads_.end()) {
@@ -285,7 +312,8 @@ void Transfers::sent(std::uint64_t transfer, std::uint64_t bytes) {
         }
         it->second->sent_bytes += bytes;
         --it->second->in_flight;
-        if (!end_upload(transfer)) {
+        --in_use_;
+        if (!end_upload(transfer) && !ending_) {
             return;
         }
     }
@@ -303,11 +331,11 @@ void Transfers::answer_pulls() {
             });
         };
         auto next = find();
-        while (next == pulls_.end() && !ended_) {
+        while (next == pulls_.end() && !ending_) {
             changed_.wait(lock);
             next = find();
         }
-        if (ended_) {
+        if (ending_) {
             return;
         }
         const Pull pull = *next;
@@ -319,6 +347,7 @@ void Transfers::answer_pulls() {
         const std::span<const std::byte> part = it->second->source.subspan(pull.offset, pull.bytes);
         const bool over_lanes = lanes_ != nullptr && lanes_->take(part.size()) && !it->second->named;
         ++it->second->in_flight;
+        ++in_use_;
         lock.unlock();
         auto done = [this, pull] { sent(pull.transfer, pull.bytes); };
         // Where it fails the session ends, and says why itself.

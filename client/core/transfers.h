@@ -2,21 +2,22 @@
 //
 // Downloads (device to host) are announced before their command is sent, so the receiving thread finds where the data
 // goes and puts it there without a copy; one that has to be scattered lands in a buffer first. Over lanes the parts come
-// in any order and several at a time; memory that a lane is writing to is not let go.
+// in any order and several at a time.
 //
 // Uploads (host to device) are read when the worker pulls them, which it does when their turn in the stream has come:
 // that bounds memory on both sides, and it means that a pinned source is read as late as natively. A pull waits until
 // downloads into the same memory, and host functions, that come before it have ended. Pulls are answered by a thread of
 // their own: the receiving thread never waits for the sending side.
 //
-// A server may ask for the same part twice, or for a transfer that is over: no memory is let go while the channel may
-// still read it, and what waits here is bounded.
+// A server may ask for the same part twice, or for a transfer that is over: no memory is let go while a connection may
+// still read or write it, and what waits here is bounded.
 //
 // Ownership: uploads hold what they read from by reference, or a copy where the application may change it.
-// Threads: any thread begins transfers; place(), landed() and the worker's named transfers the receiving thread's;
-//   begin_part() and end_part() the lanes'. cancel() waits for lanes that are in the middle of a part.
+// Threads: any thread begins transfers; place(), landed(), lost() and the worker's named transfers the receiving thread's;
+//   begin_part() and end_part() the lanes'. cancel() waits for those of them that are in the middle of a part.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -43,7 +44,8 @@ class Transfers {
     // Begins the thread that answers pulls. `channel` and `lanes`, which may be null, outlive it. `begins` hears the size
     // of each transfer; it must not wait.
     void start(wire::Channel& channel, wire::Lanes* lanes = nullptr, std::function<void(std::size_t)> begins = {});
-    // Nothing more will come: who waits goes on.
+    // Nothing more will come, and the connections have ended: who waits goes on, as soon as none of them is in the middle
+    // of the application's memory.
     void end();
 
     // ---- downloads
@@ -60,6 +62,7 @@ class Transfers {
                               std::function<void(std::span<const std::byte>)> scatter);
     std::span<std::byte> place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes);
     void landed(std::uint64_t transfer, std::size_t bytes);
+    void lost();
     // The same over a lane, which says when it begins to write and when it has ended, with the data or without.
     std::span<std::byte> begin_part(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes);
     void end_part(std::uint64_t transfer, std::size_t bytes, bool whole);
@@ -117,6 +120,7 @@ class Transfers {
     std::span<std::byte> place_of(Download* download, std::uint64_t offset, std::size_t bytes) const;
     // With the lock held; whether it was the end of the transfer.
     bool note_landed(std::uint64_t transfer, Download& download, std::size_t bytes);
+    [[nodiscard]] bool being_written(std::uint64_t transfer) const;
     void answer_pulls();
     [[nodiscard]] bool may_read(const Upload& upload) const;
     void sent(std::uint64_t transfer, std::uint64_t bytes);
@@ -133,6 +137,9 @@ class Transfers {
     std::uint64_t named_bytes_ = 0;
     std::deque<Pull> pulls_;
     std::set<std::uint64_t> cancelled_;  // the newest, of which the worker may have asked for parts meanwhile
+    std::uint64_t receiving_ = 0;  // the transfer of which the receiving thread reads a part; 0: none
+    std::size_t in_use_ = 0;       // parts that lanes write, and that any connection may read
+    bool ending_ = false;          // no more is sent
     bool ended_ = false;
     wire::Channel* channel_ = nullptr;
     wire::Lanes* lanes_ = nullptr;

@@ -129,8 +129,20 @@ CUresult gpEventWatch(CUevent event, std::uint64_t record);
 // Memory of the worker at the same address, full of zeros and registered with the driver in `context`.
 CUresult gpHostMirror(CUcontext context, CUdeviceptr address, std::uint64_t bytes);
 CUresult gpHostUnmirror(CUdeviceptr address);
+// The client's own memory in the place of a mirror: the descriptor that it gave with `address` as its number. Ended as a
+// mirror is.
+CUresult gpHostShare(CUcontext context, CUdeviceptr address, std::uint64_t bytes);
 // What the program has written: a record of protocol/codec/memory_changes.h.
 CUresult gpHostWrite(const unsigned char* data, std::size_t data_bytes);
+
+// ---- the trace (protocol/codec/trace_records.h)
+
+// From here on the worker says what it does (NoticeType::trace_records), until the session ends.
+CUresult gpTraceStart();
+// The worker's clock, as its records have it.
+CUresult gpTraceClock(std::uint64_t* now_ns);
+// Answered when what was recorded so far has been sent. GPU work that does not end soon is left out.
+CUresult gpTraceFlush();
 
 // ---- graphs
 

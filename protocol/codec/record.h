@@ -61,7 +61,9 @@ enum class NoticeType : std::uint16_t {
     graph_download = 9,       // GraphCopy: the transfer's bulk data goes to this host memory
     event_complete = 12,      // EventComplete: a record that gpEventWatch asked about has ended
     pieces_sent = 13,         // PiecesSent: what follows is not acted on before they have landed
-    host_memory = 11          // what the GPU wrote to mapped host memory: a record of memory_changes.h
+    host_memory = 11,         // what the GPU wrote to mapped host memory: a record of memory_changes.h
+    trace_records = 20,       // TraceHeader, then TraceRecords (trace_records.h)
+    trace_name = 21           // TraceName, then the text
 };
 
 struct PullNotice {

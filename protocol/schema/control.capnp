@@ -31,6 +31,7 @@ struct ServerStatus {
   stock :group {                     # workers that wait for a session
     wanted @7 :UInt32;
     ready @8 :UInt32;
+    withContext @9 :Bool;            # each holds device memory
   }
 }
 

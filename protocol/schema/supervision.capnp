@@ -4,11 +4,11 @@
 # A worker is started with the descriptor of its supervision socket. One for the stock first receives Preparation, loads
 # its driver, and sends Report with the state `stock`; until it gets a session it lives no longer than the daemon.
 #
-# A worker receives Assignment (with the client's connection
-# as an SCM_RIGHTS descriptor), sends Report whenever something changed and at least once a second, and ends when told to
+# A worker receives Assignment (with what the client's connection
+# consists of as SCM_RIGHTS descriptors), sends Report whenever something changed and at least once a second, and ends when told to
 # Stop. When the daemon goes away the worker lives on, tries to reach the daemon's supervision path for its grace, and
-# introduces itself again with Report; after the grace it ends itself. Further connections of a session (Lane) come with a
-# descriptor each.
+# introduces itself again with Report; after the grace it ends itself. Further connections of a session (Lane) come with
+# theirs.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpupool::schema");
@@ -29,6 +29,7 @@ struct Preparation {
   environment @2 :List(Session.EnvironmentEntry);
   daemonProcessId @3 :UInt32;
   logLevel @4 :Text;
+  context @5 :Bool;                  # make device 0's primary context as well
 }
 
 struct Lane {

@@ -13,11 +13,14 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/result.h"
+#include "common/unique_fd.h"
 
 namespace gpupool::transport {
 
@@ -53,8 +56,28 @@ class Connection {
     // Who is at the other end, for logs and status: "tcp 10.0.0.7:51234".
     [[nodiscard]] virtual std::string peer() const = 0;
 
-    // The descriptor that another process may take over (a worker from its daemon), or -1 where there is none.
+    // How long a send() may wait in all while the peer takes nothing, before it fails with `timed_out`; zero is for
+    // ever, as at the start. The connection is of no further use after that. Called by the thread that sends.
+    virtual void set_send_patience(std::chrono::milliseconds /*patience*/) noexcept {}
+
+    // The descriptor that says when the peer is gone, or -1 where there is none.
     [[nodiscard]] virtual int native_handle() const noexcept { return -1; }
+
+    // All that the connection consists of, for another process to take over (a worker from its daemon: adopt() in
+    // open.h) or for a forked child to close. native_handle() is the first.
+    [[nodiscard]] virtual std::vector<int> descriptors() const {
+        return native_handle() < 0 ? std::vector<int>{} : std::vector<int>{native_handle()};
+    }
+
+    // Gives the other process a descriptor (this one stays the caller's), with a number that says which it is; takes the
+    // one that it gave with that number, and forgets those that it gave before. Neither waits. A descriptor is there before any byte that is
+    // sent after it. `unsupported` where the two processes share no kernel. Each is one thread's at a time.
+    virtual Status give(int /*descriptor*/, std::uint64_t /*number*/) { return no_descriptors(); }
+    virtual Result<UniqueFd> take_given(std::uint64_t /*number*/) { return no_descriptors(); }
+    [[nodiscard]] virtual bool can_give() const noexcept { return false; }
+
+  private:
+    static Error no_descriptors() { return {ErrorCode::unsupported, "this transport carries no descriptors"}; }
 };
 
 class Listener {
@@ -67,6 +90,9 @@ class Listener {
     // The address that clients connect to, with the real port: "127.0.0.1:9470".
     [[nodiscard]] virtual std::string address() const = 0;
 };
+
+// How long poll() may wait to be back by `deadline`: milliseconds rounded up, -1 for ever, 0 when it has passed.
+int poll_timeout_ms(Clock::time_point deadline) noexcept;
 
 // Receives exactly `buffer.size()` bytes.
 Status receive_exactly(Connection& connection, MutableBuffer buffer);

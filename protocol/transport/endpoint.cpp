@@ -1,6 +1,7 @@
 #include "protocol/transport/endpoint.h"
 
 #include <fmt/format.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <charconv>
@@ -9,12 +10,14 @@ namespace gpupool::transport {
 namespace {
 
 constexpr std::size_t kMaxTextBytes = 512;
+constexpr std::size_t kMaxPathBytes = sizeof(sockaddr_un::sun_path) - 1;
 constexpr std::size_t kMaxHostBytes = 253;  // of a DNS name
 
 Error malformed(std::string_view text, std::string_view reason) {
     return {
         ErrorCode::invalid_input,
-        fmt::format("\"{}\" is not a server address: {} (expected HOST:PORT, for example 127.0.0.1:9470 or [::1]:9470)",
+        fmt::format("\"{}\" is not a server address: {} (expected HOST:PORT, for example 127.0.0.1:9470 or [::1]:9470, "
+                    "or unix:/PATH)",
                     text.substr(0, 80), reason)};
 }
 
@@ -42,6 +45,14 @@ bool is_ipv6(std::string_view host) {
 Result<Endpoint> Endpoint::parse(std::string_view text, std::optional<std::uint16_t> default_port) {
     if (text.size() > kMaxTextBytes) return malformed(text, "it is too long");
     std::string_view rest = text;
+    constexpr std::string_view kPath = "unix:";
+    if (rest.starts_with(kPath)) {
+        rest.remove_prefix(kPath.size());
+        if (!rest.starts_with('/')) return malformed(text, "after unix: an absolute path must follow");
+        if (rest.find('\0') != rest.npos) return malformed(text, "the path holds a zero");
+        if (rest.size() > kMaxPathBytes) return malformed(text, "the path is too long for a socket");
+        return Endpoint{{}, 0, std::string(rest)};
+    }
     if (const auto scheme = rest.find("://"); scheme != rest.npos) {
         if (rest.substr(0, scheme) != "tcp") {
             return malformed(text, fmt::format("the transport \"{}\" is not known, only tcp", rest.substr(0, scheme)));
@@ -81,6 +92,7 @@ Result<Endpoint> Endpoint::parse(std::string_view text, std::optional<std::uint1
 }
 
 std::string Endpoint::to_string() const {
+    if (is_path()) return "unix:" + path;
     const bool brackets = host.find(':') != std::string::npos;
     return brackets ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
 }

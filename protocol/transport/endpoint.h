@@ -1,4 +1,4 @@
-// Where a server listens, as users write it: "tcp://HOST:PORT", "HOST:PORT", "[IPV6]:PORT".
+// Where a server listens, as users write it: "tcp://HOST:PORT", "HOST:PORT", "[IPV6]:PORT", "unix:/PATH".
 //
 // Ownership: values. Threads: none. Errors: `invalid_input`, naming the text and what is expected.
 #pragma once
@@ -19,11 +19,14 @@ inline constexpr const char* kDefaultAddress = "127.0.0.1:9470";
 struct Endpoint {
     std::string host;  // a name, an IPv4 address, or an IPv6 address without brackets
     std::uint16_t port = 0;
+    std::string path{};  // of a Unix socket; then there is neither host nor port
 
     // Without `default_port` the text must name a port. Port 0 is allowed: a listener takes a free one.
     static Result<Endpoint> parse(std::string_view text, std::optional<std::uint16_t> default_port = std::nullopt);
 
-    // "HOST:PORT", an IPv6 address in brackets.
+    [[nodiscard]] bool is_path() const { return !path.empty(); }
+
+    // "HOST:PORT", an IPv6 address in brackets; "unix:/PATH".
     [[nodiscard]] std::string to_string() const;
 };
 

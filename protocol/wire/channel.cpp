@@ -144,6 +144,10 @@ Status Channel::attach(std::unique_ptr<transport::Connection> connection, std::u
     return {};
 }
 
+void Channel::observe(TrafficObserver* observer) noexcept {
+    state_->observer.store(observer, std::memory_order_release);
+}
+
 std::uint64_t Channel::last_received() const noexcept {
     const State::Lock lock(state_->mutex);
     return state_->received;

@@ -34,6 +34,7 @@
 #include "common/result.h"
 #include "protocol/transport/connection.h"
 #include "protocol/wire/frame.h"
+#include "protocol/wire/traffic_observer.h"
 
 namespace gpupool::wire {
 
@@ -49,6 +50,9 @@ class Receiver {
 
     // The data of an earlier bulk_destination has landed and its CRC held.
     virtual void on_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) = 0;
+
+    // The connection broke before that, or the data was damaged: nothing is written there any more.
+    virtual void on_bulk_lost(std::uint64_t /*transfer*/, std::uint64_t /*offset*/, std::size_t /*bytes*/) {}
 
     // Any other frame. The payload is the receiver's from here on. May wait (bounded queue): then the peer is slowed
     // down. While it waits no acknowledgements are read, so it must not wait for a thread that may itself wait in an
@@ -123,6 +127,9 @@ class Channel {
     // that still seems to work is given up for the new one. A claim about `peer_received` that cannot be true is
     // refused and leaves the channel as it was.
     Status attach(std::unique_ptr<transport::Connection> connection, std::uint64_t peer_received);
+
+    // Tells `observer` of what passes from here on, as line 0.
+    void observe(TrafficObserver* observer) noexcept;
 
     [[nodiscard]] std::uint64_t last_received() const noexcept;
     [[nodiscard]] Counters counters() const noexcept;

@@ -26,6 +26,26 @@ Stop lost(const Error& cause) {
     return {cause, true};
 }
 
+// Tells of a frame from its header until its payload was taken.
+class Observed {
+  public:
+    Observed(TrafficObserver* observer, const FrameHeader& header) : observer_(observer), header_(header) {
+        if (observer_ != nullptr) begin_ = std::chrono::steady_clock::now();
+    }
+    ~Observed() {
+        if (observer_ == nullptr) return;
+        observer_->received(0, header_.type, kHeaderBytes + header_.payload_bytes, begin_,
+                            std::chrono::steady_clock::now());
+    }
+    Observed(const Observed&) = delete;
+    Observed& operator=(const Observed&) = delete;
+
+  private:
+    TrafficObserver* const observer_;
+    const FrameHeader& header_;
+    TrafficObserver::Moment begin_{};
+};
+
 std::optional<Stop> check_kind(const FrameHeader& header) {
     switch (header.type) {
         case FrameType::ack:
@@ -91,6 +111,7 @@ std::optional<Stop> Channel::State::read_one(FrameReader& reader, std::uint64_t&
     const auto header = decode(bytes);
     if (!header) return Stop{header.error(), header.error().code == ErrorCode::invalid_input};
     if (auto stop = check_kind(*header)) return stop;
+    const Observed observed(observer.load(std::memory_order_acquire), *header);
     frames_received.fetch_add(1, std::memory_order_relaxed);
     bytes_received.fetch_add(kHeaderBytes + header->payload_bytes, std::memory_order_relaxed);
     if (header->acknowledged > applied) {
@@ -126,8 +147,11 @@ std::optional<Stop> Channel::State::take_bulk(FrameReader& reader, const FrameHe
                                      bulk.offset, bytes));
     }
     const auto data = destination.first(bytes);
-    if (auto status = reader.read(data); !status) return lost(status.error());
-    if (crc32c(data, crc32c(prefix)) != header.payload_crc) return damaged(header.sequence);
+    const auto status = reader.read(data);
+    if (!status || crc32c(data, crc32c(prefix)) != header.payload_crc) {
+        receiver.on_bulk_lost(bulk.transfer, bulk.offset, bytes);
+        return status ? damaged(header.sequence) : lost(status.error());
+    }
     // The sender may be waiting to use that memory again, so the acknowledgement leaves as soon as the burst is over.
     mark_received(header, reader.buffered_bytes() < kHeaderBytes);
     receiver.on_bulk(bulk.transfer, bulk.offset, bytes);

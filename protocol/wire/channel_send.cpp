@@ -186,6 +186,7 @@ bool Channel::State::can_send() const {
 // Takes the sending role and collects what has accumulated (at least an acknowledgement). Leaves unlocked.
 void Channel::State::begin_batch(Lock& lock) {
     sending = true;
+    if (observer.load(std::memory_order_relaxed) != nullptr) batch_begin = std::chrono::steady_clock::now();
     outbox.collect(batch.frames, Batch::kMaxFrames, Batch::kMaxBytes);
     batch_acknowledges = received;
     lock.unlock();
@@ -195,6 +196,11 @@ void Channel::State::begin_batch(Lock& lock) {
 // Locks again and gives the role back.
 void Channel::State::end_batch(Lock& lock, const Status& status) {
     Graveyard graveyard;
+    if (TrafficObserver* const watched = observer.load(std::memory_order_acquire);
+        watched != nullptr && status && batch_begin != TrafficObserver::Moment()) {
+        watched->sent(0, std::max<std::size_t>(batch.frames.size(), 1), batch.total_bytes, batch_begin,
+                      std::chrono::steady_clock::now());
+    }
     lock.lock();
     sending = batch_left = false;
     outbox.batch_done(status.ok(), !limits.resume, graveyard);

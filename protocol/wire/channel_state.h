@@ -91,6 +91,8 @@ struct Channel::State {
     const std::size_t acknowledge_every_bytes;
     const std::size_t bulk_frame_bytes;  // data of one bulk frame
 
+    std::atomic<TrafficObserver*> observer{nullptr};
+
     std::mutex attaching;     // one attach() at a time; taken before `mutex`
     std::mutex closing_call;  // one close() at a time; taken before `mutex`
     std::mutex mutex;
@@ -108,6 +110,7 @@ struct Channel::State {
     Outbox outbox;
     bool sending = false;
     Batch batch;                    // whoever set `sending`
+    TrafficObserver::Moment batch_begin{};  // with an observer
     bool batch_left = false;        // begun by a thread that may not wait; `sending` is the pump's now
     std::uint64_t batch_acknowledges = 0;
     // The pump looks for it without the lock. Whoever appends writes it only while the pump looks, and once: a word that

@@ -91,7 +91,7 @@ struct Lanes::State {
 
     void run_sender(Lane& lane);
     void run_receiver(Lane& lane);
-    Status receive_piece(Connection& from);
+    Status receive_piece(const Lane& lane);
     Status note_landed(std::uint64_t number);
     [[nodiscard]] Status admits(std::size_t index) const;  // with the lock held
     bool finish(Error cause);
@@ -100,6 +100,7 @@ struct Lanes::State {
     LaneReceiver& receiver;
     const std::size_t most_lanes;
     const std::size_t most_queued_bytes;
+    std::atomic<TrafficObserver*> observer{nullptr};
 
     mutable std::mutex mutex;
     std::vector<std::unique_ptr<Lane>> lanes;
@@ -160,7 +161,12 @@ void Lanes::State::run_sender(Lane& lane) {
         lock.unlock();
         const Head head = head_of(piece);
         const transport::ConstBuffer buffers[] = {head, piece.data};
+        TrafficObserver* const watched = observer.load(std::memory_order_acquire);
+        const auto begin = watched == nullptr ? TrafficObserver::Moment() : std::chrono::steady_clock::now();
         const Status sent = lane.connection->send(buffers);
+        if (watched != nullptr && sent) {
+            watched->sent(lane.index + 1, 1, head.size() + piece.data.size(), begin, std::chrono::steady_clock::now());
+        }
         piece.done();
         if (!sent) {
             fail(lane, sent.error());
@@ -174,15 +180,18 @@ void Lanes::State::run_sender(Lane& lane) {
 
 void Lanes::State::run_receiver(Lane& lane) {
     Status status;
-    while (status) status = receive_piece(*lane.connection);
+    while (status) status = receive_piece(lane);
     fail(lane, status.error());
 }
 
-Status Lanes::State::receive_piece(Connection& from) {
+Status Lanes::State::receive_piece(const Lane& lane) {
+    Connection& from = *lane.connection;
     Head head;
     GPUPOOL_TRY(transport::receive_exactly(from, std::span(head).first<kHeaderBytes>()));
     const auto header = read_header(std::span(head).first<kHeaderBytes>());
     if (!header) return header.error();
+    TrafficObserver* const watched = observer.load(std::memory_order_acquire);
+    const auto begin = watched == nullptr ? TrafficObserver::Moment() : std::chrono::steady_clock::now();
     GPUPOOL_TRY(transport::receive_exactly(from, std::span(head).subspan<kHeaderBytes>()));
     const auto prefix = std::span<const std::byte>(head).subspan<kHeaderBytes>();
     BulkHeader bulk;
@@ -197,6 +206,10 @@ Status Lanes::State::receive_piece(Connection& from) {
     if (!crc || *crc != header->payload_crc) {
         receiver.on_piece_lost(bulk.transfer, bulk.offset, bytes);
         return crc ? violation("a piece arrived damaged: its CRC does not match") : crc.error();
+    }
+    if (watched != nullptr) {
+        watched->received(lane.index + 1, FrameType::bulk, kHeaderBytes + header->payload_bytes, begin,
+                          std::chrono::steady_clock::now());
     }
     receiver.on_piece(bulk.transfer, bulk.offset, bytes);
     return note_landed(header->sequence);
@@ -241,6 +254,10 @@ Status Lanes::add(std::size_t index, std::unique_ptr<Connection> connection) {
         // It only listens, then. The other side may be sending on it already, so it cannot be given up.
     }
     return {};
+}
+
+void Lanes::observe(TrafficObserver* observer) noexcept {
+    state_->observer.store(observer, std::memory_order_release);
 }
 
 std::size_t Lanes::count() const noexcept {

@@ -27,6 +27,7 @@
 
 #include "common/result.h"
 #include "protocol/transport/connection.h"
+#include "protocol/wire/traffic_observer.h"
 
 namespace gpupool::wire {
 
@@ -70,6 +71,9 @@ class Lanes {
     // others: an index that is taken or beyond the limit. admits() says beforehand.
     [[nodiscard]] Status admits(std::size_t index) const;
     Status add(std::size_t index, std::unique_ptr<transport::Connection> connection);
+
+    // Tells `observer` of what passes from here on.
+    void observe(TrafficObserver* observer) noexcept;
 
     // How many there are.
     [[nodiscard]] std::size_t count() const noexcept;

@@ -97,7 +97,8 @@ std::variant<Guest, Refusal> check(const schema::Hello::Reader& hello, const Adm
                         "{})",
                         hello.getTableFingerprint(), rules.table_fingerprint, GPUPOOL_VERSION, guest.client.version));
     }
-    guest.tenant = rules.tokens.empty() ? std::string("anonymous") : tenant_of(view(hello.getToken()));
+    guest.tenant =
+        rules.tokens.empty() || rules.one_tenant ? std::string("anonymous") : tenant_of(view(hello.getToken()));
     guest.memory_bytes = hello.getPurpose().getSession().getQuota().getMemoryBytes();
     return guest;
 }

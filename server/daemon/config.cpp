@@ -46,6 +46,40 @@ Setter text(std::string& target) {
     };
 }
 
+Setter yes_or_no(bool& target) {
+    return [&target](const toml::node& node) -> Status {
+        const auto value = node.value_exact<bool>();
+        if (!value) {
+            return expected("true or false");
+        }
+        target = *value;
+        return {};
+    };
+}
+
+// One address or a list of them.
+Setter addresses(std::vector<std::string>& target) {
+    return [&target](const toml::node& node) -> Status {
+        std::vector<std::string> given;
+        if (const auto* list = node.as_array()) {
+            for (const auto& entry : *list) {
+                const auto value = entry.value_exact<std::string>();
+                if (!value) {
+                    return expected("a string or a list of strings");
+                }
+                given.push_back(*value);
+            }
+        } else if (const auto value = node.value_exact<std::string>()) {
+            given.push_back(*value);
+        }
+        if (given.empty() || given.size() > kMaxAddresses) {
+            return expected(fmt::format("an address or a list of 1 to {} addresses", kMaxAddresses));
+        }
+        target = std::move(given);
+        return {};
+    };
+}
+
 Setter number(std::size_t& target, std::int64_t least, std::int64_t most) {
     return [=, &target](const toml::node& node) -> Status {
         const auto value = node.value_exact<std::int64_t>();
@@ -152,13 +186,15 @@ Status apply(const std::string& path, const toml::table& table, const std::strin
 
 Keys keys_of(Config& config) {
     return Keys{
-        {"listen", text(config.listen)},
+        {"listen", addresses(config.listen)},
+        {"local", yes_or_no(config.local)},
         {"driver", text(config.driver)},
         {"log_level", text(config.log_level)},
         {"log_file", text(config.log_file)},
         {"runtime_directory", text(config.runtime_directory)},
         {"worker", text(config.worker)},
         {"stock.workers", optional_number(config.stock_workers, 0, kMaxStock)},
+        {"stock.contexts", yes_or_no(config.stock_contexts)},
         {"images.directory", text(config.image_directory)},
         {"images.limit", bytes(config.image_limit_bytes)},
         {"auth.tokens", token_list(config.tokens)},

@@ -19,7 +19,8 @@ namespace gpupool::daemon {
 using std::chrono::milliseconds;
 
 struct Config {
-    std::string listen = transport::kDefaultAddress;
+    std::vector<std::string> listen{transport::kDefaultAddress};  // the first names this daemon among others
+    bool local = true;  // beside a loopback address, or all addresses, also at a local name for shared memory
     std::string driver = "auto";  // auto, software, or the path of a driver library
     std::string log_level = "info";
     std::string log_file;           // empty: stderr
@@ -30,6 +31,9 @@ struct Config {
     std::uint64_t image_limit_bytes = std::uint64_t{8} << 30;
 
     std::optional<std::size_t> stock_workers;  // nothing said: 1 for a GPU, 0 for the software GPU
+    bool stock_contexts = false;               // each of them makes a context, which holds device memory
+
+    bool one_tenant = false;  // all sessions are one user's, whatever their tokens
 
     std::vector<std::string> tokens;  // none: everybody may connect
     std::string token_file;           // more of them, one a line
@@ -48,6 +52,9 @@ struct Config {
     milliseconds worker_ending_timeout{900};
     milliseconds probe_timeout{60000};
 };
+
+// Addresses that one daemon listens at.
+inline constexpr std::size_t kMaxAddresses = 16;
 
 // Reads a TOML file over `config`. Unknown keys and values of the wrong kind are refused.
 Status read_config_file(const std::string& path, Config& config);

@@ -3,8 +3,6 @@
 #include <capnp/serialize.h>
 #include <fmt/format.h>
 #include <kj/exception.h>
-#include <sys/socket.h>
-#include <sys/time.h>
 
 #include <algorithm>
 #include <cstring>
@@ -28,20 +26,14 @@ constexpr std::chrono::milliseconds kAdministration{10000};  // between an admin
 constexpr std::size_t kMaxControlBytes = 64u << 10;
 constexpr std::size_t kMaxAdministrators = 64;  // connections at a time
 
-void limit_sending(Connection& connection, timeval limit) {
-    if (connection.native_handle() >= 0) {
-        ::setsockopt(connection.native_handle(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-    }
-}
-
 // A peer that does not read must not hold a thread for ever.
 void bound_sending(Connection& connection) {
-    limit_sending(connection, {5, 0});
+    connection.set_send_patience(std::chrono::seconds(5));
 }
 
 // For a worker, whose client may take its time: a program under a debugger reads nothing.
 void unbound_sending(Connection& connection) {
-    limit_sending(connection, {0, 0});
+    connection.set_send_patience({});
 }
 
 // Closing a socket that holds unread bytes resets the connection and takes the last word with it: so whatever still
@@ -87,16 +79,18 @@ void send_refused(Connection& connection, const Refusal& refusal) {
                             std::as_bytes(std::span(bytes.begin(), bytes.size())));
 }
 
-FrontDoor::FrontDoor(std::unique_ptr<transport::Listener> listener, const Config& config, AdmissionRules rules,
-                     House& house)
-    : listener_(std::move(listener)), config_(config), rules_(std::move(rules)), house_(house) {}
+FrontDoor::FrontDoor(std::vector<std::unique_ptr<transport::Listener>> listeners, const Config& config,
+                     AdmissionRules rules, House& house)
+    : listeners_(std::move(listeners)), config_(config), rules_(std::move(rules)), house_(house) {}
 
 FrontDoor::~FrontDoor() {
     close();
 }
 
 void FrontDoor::open() {
-    acceptor_ = std::thread([this] { accept_loop(); });
+    for (const auto& listener : listeners_) {
+        acceptors_.emplace_back([this, &listener] { accept_loop(*listener); });
+    }
 }
 
 void FrontDoor::close() {
@@ -105,10 +99,13 @@ void FrontDoor::close() {
         const std::lock_guard lock(mutex_);
         closing_ = true;
     }
-    listener_->shutdown();
-    if (acceptor_.joinable()) {
-        acceptor_.join();
+    for (const auto& listener : listeners_) {
+        listener->shutdown();
     }
+    for (auto& acceptor : acceptors_) {
+        acceptor.join();
+    }
+    acceptors_.clear();
     {
         const std::lock_guard lock(mutex_);
         for (auto& visitor : visitors_) {
@@ -128,9 +125,9 @@ bool FrontDoor::closing() {
     return closing_;
 }
 
-void FrontDoor::accept_loop() {
+void FrontDoor::accept_loop(transport::Listener& listener) {
     while (true) {
-        auto connection = listener_->accept();
+        auto connection = listener.accept();
         if (connection) {
             welcome(std::move(connection).value());
             continue;

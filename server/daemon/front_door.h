@@ -1,6 +1,6 @@
 // Takes connections in: reads the Hello under a deadline, checks it, and shows the way.
 //
-// One thread accepts; each connection gets a thread of its own until it is known who it is (at most
+// One thread for each listener accepts; each connection gets a thread of its own until it is known who it is (at most
 // `Config::max_handshakes` at a time; the next one is refused). A stranger thus costs a thread for at most the
 // handshake's time-out, a frame's header and a bounded payload. Who may have a session is handed to the `House`, who
 // asks for status is answered here, everybody else gets Refused with a message.
@@ -41,7 +41,8 @@ class House {
 
 class FrontDoor {
   public:
-    FrontDoor(std::unique_ptr<transport::Listener> listener, const Config& config, AdmissionRules rules, House& house);
+    FrontDoor(std::vector<std::unique_ptr<transport::Listener>> listeners, const Config& config, AdmissionRules rules,
+              House& house);
     ~FrontDoor();
     FrontDoor(const FrontDoor&) = delete;
     FrontDoor& operator=(const FrontDoor&) = delete;
@@ -60,7 +61,7 @@ class FrontDoor {
         bool administers = false;  // rather than waiting to be admitted
     };
 
-    void accept_loop();
+    void accept_loop(transport::Listener& listener);
     void welcome(std::unique_ptr<transport::Connection> connection);
     void forget_done_visitors();
     [[nodiscard]] std::size_t count_visitors(bool administers) const;  // with mutex_ held
@@ -68,11 +69,11 @@ class FrontDoor {
     void serve_administration(transport::Connection& connection);
     bool closing();
 
-    const std::unique_ptr<transport::Listener> listener_;
+    const std::vector<std::unique_ptr<transport::Listener>> listeners_;
     const Config& config_;
     const AdmissionRules rules_;
     House& house_;
-    std::thread acceptor_;
+    std::vector<std::thread> acceptors_;  // one for each listener
 
     std::mutex mutex_;
     std::list<Visitor> visitors_;  // guarded by mutex_, their `connection` pointers too

@@ -3,6 +3,7 @@
 // Exit codes: 0 after an orderly end, 1 when it cannot serve (the message says why), 2 for a wrong command line.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
 #include <sys/personality.h>
 #include <sys/signalfd.h>
@@ -11,11 +12,13 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
+#include <span>
 
+#include "common/hash.h"
 #include "common/log.h"
 #include "common/units.h"
 #include "protocol/transport/endpoint.h"
-#include "protocol/transport/tcp/listener.h"
+#include "protocol/transport/open.h"
 #include "server/daemon/config.h"
 #include "server/daemon/front_door.h"
 #include "server/daemon/supervisor.h"
@@ -27,7 +30,7 @@ namespace {
 
 struct Options {
     std::string config_file;
-    std::string listen;
+    std::vector<std::string> listen;
     std::string driver;
     std::string log_level;
     std::string token_file;
@@ -46,7 +49,11 @@ void declare(CLI::App& app, Options& options) {
     app.set_version_flag("--version", GPUPOOL_VERSION);
     app.add_option("--config", options.config_file, "Configuration file (TOML), see docs/configuration.md");
     app.add_option("--listen", options.listen,
-                   fmt::format("HOST:PORT to listen at, default {}; port 0: a free one", transport::kDefaultAddress));
+                   fmt::format("HOST:PORT or unix:/PATH to listen at, default {}; port 0: a free one. May be given several "
+                               "times",
+                               transport::kDefaultAddress))
+        ->expected(1, kMaxAddresses)
+        ->take_all();
     app.add_option("--driver", options.driver, "auto (default), software, or the path of a driver library");
     app.add_option("--log-level", options.log_level, "trace, debug, info (default), warn, error or off");
     app.add_option("--token-file", options.token_file, "File of the tokens that clients must show, one a line");
@@ -75,7 +82,9 @@ Result<Config> make_config(const Options& options) {
             setting = option;
         }
     };
-    override_with(config.listen, options.listen);
+    if (!options.listen.empty()) {
+        config.listen = options.listen;
+    }
     override_with(config.driver, options.driver);
     override_with(config.log_level, options.log_level);
     override_with(config.token_file, options.token_file);
@@ -96,7 +105,10 @@ Result<Config> make_config(const Options& options) {
         config.runtime_directory = supervision::default_runtime_root();
     }
     if (options.lifeline_descriptor >= 0) {
+        // Started for one program: nobody will come to take the stock, and the token is made up for this one time.
         config.daemon_grace = milliseconds(0);
+        config.stock_workers = config.stock_workers.value_or(0);
+        config.one_tenant = true;
     }
     return config;
 }
@@ -154,7 +166,7 @@ void use_legacy_layout_for_workers() {
 }
 
 bool is_loopback(const std::string& address) {
-    return address.starts_with("127.") || address.starts_with("[::1]") || address.starts_with("localhost:");
+    return address.starts_with("unix:") || address.starts_with("127.") || address.starts_with("[::1]") || address.starts_with("localhost:");
 }
 
 Result<DriverFacts> know_driver(const Config& config, const std::string& worker, int cancel_descriptor) {
@@ -199,30 +211,60 @@ void say_ready(int descriptor, const std::string& address) {
 // What has been claimed before a daemon serves, in this order.
 struct Place {
     std::string worker;
-    std::unique_ptr<transport::Listener> listener;
+    std::vector<std::unique_ptr<transport::Listener>> listeners;  // those that were asked for come first
+    std::vector<std::string> addresses;                           // of those
     supervision::RuntimeDirectory directory;
 };
 
+// What the next daemon at the same address calls itself, too.
+std::string runtime_name(const transport::Endpoint& address) {
+    return address.is_path() ? fmt::format("unix-{:016x}", fingerprint(std::as_bytes(std::span(address.path))).low) : fmt::to_string(address.port);
+}
+
+// A local name that cannot be had costs clients on this host some speed and nothing else.
+void listen_locally(Place& place, const transport::Endpoint& address) {
+    auto beside = transport::listen_beside(address);
+    if (!beside) {
+        log::warn("clients on this host get TCP instead of shared memory: {}", beside.error().message);
+    } else if (*beside) {
+        place.listeners.push_back(std::move(*beside));
+    }
+}
+
 Result<Place> claim_place(const Config& config, std::string worker) {
-    const auto endpoint = transport::Endpoint::parse(config.listen, transport::kDefaultPort);
-    if (!endpoint) {
-        return endpoint.error().within("listen");
+    Place place;
+    place.worker = std::move(worker);
+    std::vector<transport::Endpoint> bound;
+    for (const std::string& address : config.listen) {
+        const auto endpoint = transport::Endpoint::parse(address, transport::kDefaultPort);
+        if (!endpoint) {
+            return endpoint.error().within("listen");
+        }
+        auto listener = transport::listen(*endpoint);
+        if (!listener) {
+            Error error = listener.error();
+            error.message += "; is another gpupoold running there? --listen takes another address";
+            return error;
+        }
+        place.addresses.push_back((*listener)->address());
+        place.listeners.push_back(std::move(*listener));
+        auto real = transport::Endpoint::parse(place.addresses.back());
+        if (!real) {
+            return real.error();
+        }
+        bound.push_back(std::move(*real));
     }
-    auto listener = transport::tcp::listen(*endpoint);
-    if (!listener) {
-        Error error = listener.error();
-        error.message += "; is another gpupoold running there? --listen takes another address";
-        return error;
-    }
-    const auto bound = transport::Endpoint::parse((*listener)->address());
-    if (!bound) {
-        return bound.error();
-    }
-    auto directory = supervision::RuntimeDirectory::claim(config.runtime_directory, bound->port);
+    auto directory = supervision::RuntimeDirectory::claim(config.runtime_directory, runtime_name(bound.front()));
     if (!directory) {
         return directory.error();
     }
-    return Place{std::move(worker), std::move(listener).value(), std::move(directory).value()};
+    place.directory = std::move(*directory);
+    if (config.local) {
+        for (const auto& address : bound) {
+            listen_locally(place, address);
+        }
+    }
+    return place;
 }
 
 Result<Departure> serve_at(Place& place, const Config& config, const Options& options, UniqueFd lifeline, int signals) {
@@ -241,13 +283,15 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
     if (!inbox) {
         return inbox.error();
     }
-    const std::string address = place.listener->address();
-    if (config.tokens.empty() && !is_loopback(address)) {
-        log::warn("anybody who reaches {} may use the GPUs: list tokens in the configuration", address);
+    for (const auto& address : place.addresses) {
+        if (config.tokens.empty() && !is_loopback(address)) {
+            log::warn("anybody who reaches {} may use the GPUs: list tokens in the configuration", address);
+        }
     }
-    AdmissionRules rules{config.tokens, driver->table_fingerprint};
+    const std::string addresses = fmt::format("{}", fmt::join(place.addresses, ", "));
+    AdmissionRules rules{config.tokens, driver->table_fingerprint, config.one_tenant};
     SupervisorParts parts{place.worker,
-                          address,
+                          addresses,
                           std::move(driver).value(),
                           std::move(inbox).value(),
                           std::move(supervision_listener).value(),
@@ -255,10 +299,10 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
                           signals,
                           std::move(lifeline)};
     Supervisor supervisor(config, std::move(parts));
-    FrontDoor door(std::move(place.listener), config, std::move(rules), supervisor);
+    FrontDoor door(std::move(place.listeners), config, std::move(rules), supervisor);
     door.open();
-    log::info("listening at {}", address);
-    say_ready(options.ready_descriptor, address);
+    log::info("listening at {}", addresses);
+    say_ready(options.ready_descriptor, place.addresses.front());
     return supervisor.run(door);
 }
 

@@ -100,19 +100,19 @@ void Session::send_stop(const std::string& reason) {
     }
 }
 
-std::optional<Refusal> Session::hand_lane(const LaneClaim& claim, int descriptor) {
+std::optional<Refusal> Session::hand_lane(const LaneClaim& claim, const std::vector<int>& connection) {
     const auto taken = [&] { return (lanes_taken >> claim.index & 1) != 0; };
     if (claim.index >= std::min(report.max_lanes, kMostLanes) || taken()) {
         return Refusal{schema::Refused::Reason::CAPACITY,
                        fmt::format("the session may have {} data connections, each once: number {} is not to be had",
                                    report.max_lanes, claim.index)};
     }
-    if (stopping || !link.open() || descriptor < 0) {
+    if (stopping || !link.open() || connection.empty()) {
         return Refusal{schema::Refused::Reason::SHUTTING_DOWN, "the session cannot take a data connection now"};
     }
     capnp::MallocMessageBuilder message;
     message.initRoot<schema::ToWorker>().initLane().setIndex(claim.index);
-    if (const auto sent = link.send(message, descriptor); !sent) {
+    if (const auto sent = link.send(message, connection); !sent) {
         return Refusal{schema::Refused::Reason::INTERNAL, "the session's worker does not take the data connection"};
     }
     lanes_taken |= std::uint64_t{1} << claim.index;

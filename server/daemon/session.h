@@ -76,7 +76,7 @@ struct Session {
     void send_stop(const std::string& reason);
 
     // Hands one more connection of the client on to the worker, or says why not. The caller's copy is the caller's.
-    std::optional<Refusal> hand_lane(const LaneClaim& claim, int descriptor);
+    std::optional<Refusal> hand_lane(const LaneClaim& claim, const std::vector<int>& connection);
 };
 
 // A pidfd of `process`, empty when the kernel has none to give.

@@ -108,6 +108,7 @@ std::vector<std::byte> make_status_message(const ServerFacts& server,
     }
     status.getStock().setWanted(static_cast<std::uint32_t>(server.stock_wanted));
     status.getStock().setReady(ready);
+    status.getStock().setWithContext(server.stock_contexts);
     taken.resize(std::min(taken.size(), kMaxListedSessions));
     auto list = status.initSessions(static_cast<unsigned>(taken.size()));
     for (unsigned i = 0; i < taken.size(); ++i) {

@@ -41,7 +41,10 @@ void StockPlan::note_session(const DriverEnvironment& environment) {
     if (recent_.size() > size_) {
         recent_.pop_back();
     }
-    start_after_ = std::max(start_after_, Clock::now() + kAfterSession);
+    // Not pushed away by the next one, or a busy server would never have a stock.
+    if (start_after_ < Clock::now()) {
+        start_after_ = Clock::now() + kAfterSession;
+    }
 }
 
 void StockPlan::note_failure(const DriverEnvironment& environment, bool was_ready) {

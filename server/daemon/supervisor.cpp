@@ -13,7 +13,7 @@
 
 namespace gpupool::daemon {
 
-Supervisor::Supervisor(const Config& config, SupervisorParts parts) 
+Supervisor::Supervisor(const Config& config, SupervisorParts parts)
     : config_(config),
       parts_(std::move(parts)),
       plan_(config.stock_workers.value_or(parts_.driver.kind == "software" ? 0 : 1)) {}
@@ -198,7 +198,7 @@ void Supervisor::admit_lane(Arrival& arrival) {
         send_off(arrival, {schema::Refused::Reason::CREDENTIALS, "there is no session of that name and token"});
         return;
     }
-    if (const auto refusal = found->second->hand_lane(claim, arrival.connection->native_handle())) {
+    if (const auto refusal = found->second->hand_lane(claim, arrival.connection->descriptors())) {
         log::warn("session {}: {}: {}", claim.session_id, arrival.connection->peer(), refusal->message);
         send_off(arrival, *refusal);
     }
@@ -297,11 +297,12 @@ Status Supervisor::assign(Session& session, const Arrival& arrival) {
     images.setDirectory(config_.image_directory.c_str());
     images.setTenant(arrival.guest.tenant.c_str());
     images.setLimitBytes(config_.image_limit_bytes);
-    return session.link.send(message, arrival.connection->native_handle());
+    return session.link.send(message, arrival.connection->descriptors());
 }
 
 std::vector<std::byte> Supervisor::status_message() const {
-    return make_status_message({parts_.address, parts_.driver, Clock::now() - started_, plan_.size()}, sessions_);
+    return make_status_message(
+        {parts_.address, parts_.driver, Clock::now() - started_, plan_.size(), config_.stock_contexts}, sessions_);
 }
 
 }  // namespace gpupool::daemon

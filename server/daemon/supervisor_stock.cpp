@@ -75,6 +75,7 @@ Status Supervisor::start_stock_worker(const DriverEnvironment& environment) {
     preparation.setDriverPath(parts_.driver.path.c_str());
     preparation.setDaemonProcessId(static_cast<std::uint32_t>(::getpid()));
     preparation.setLogLevel(config_.log_level.c_str());
+    preparation.setContext(config_.stock_contexts);
     auto entries = preparation.initEnvironment(static_cast<unsigned>(environment.size()));
     unsigned next = 0;
     for (const auto& [name, value] : environment) {

@@ -4,6 +4,9 @@
 // the symbol (an older driver, the software GPU), and `call()` then answers CUDA_ERROR_NOT_SUPPORTED.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
+
 #include "protocol/calls/call.h"
 
 namespace gpupool::driver {
@@ -16,9 +19,22 @@ struct Api {
 #undef GP_PER_THREAD
 };
 
+// Where a thread's driver calls add the time that they take; null while nobody asks.
+inline constinit thread_local std::uint64_t* taken_ns = nullptr;
+
 template <class... Parameters, class... Given>
 CUresult call(CUresult (*function)(Parameters...), Given... arguments) {
-    return function == nullptr ? CUDA_ERROR_NOT_SUPPORTED : function(arguments...);
+    if (function == nullptr) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (taken_ns == nullptr) [[likely]] {
+        return function(arguments...);
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const CUresult result = function(arguments...);
+    *taken_ns += static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count());
+    return result;
 }
 
 // Which member of Api is a call's.

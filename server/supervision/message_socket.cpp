@@ -14,7 +14,11 @@ namespace gpupool::supervision {
 namespace {
 
 constexpr std::size_t kLengthBytes = sizeof(std::uint32_t);
-constexpr std::size_t kMaxDescriptors = 4;  // waiting in one socket; a peer of ours never has more than one under way
+// How many descriptors come with a message stands in the top byte of its length: one without any may arrive in the same
+// read as one with some.
+constexpr unsigned kDescriptorsShift = 24;
+static_assert(kMaxMessageBytes < std::size_t{1} << kDescriptorsShift);
+constexpr std::size_t kMaxGroups = 4;  // waiting in one socket; a peer of ours never has more than one under way
 
 Status wait_writable(int socket, std::chrono::steady_clock::time_point deadline) {
     while (true) {
@@ -34,15 +38,15 @@ Status wait_writable(int socket, std::chrono::steady_clock::time_point deadline)
     }
 }
 
-// Puts `descriptor` into the message's control part. `control` must live as long as the message.
-void attach_descriptor(msghdr& header, char* control, std::size_t control_bytes, int descriptor) {
+// Puts `descriptors` into the message's control part. `control` must live as long as the message.
+void attach_descriptors(msghdr& header, char* control, std::span<const int> descriptors) {
     header.msg_control = control;
-    header.msg_controllen = control_bytes;
+    header.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
     cmsghdr* entry = CMSG_FIRSTHDR(&header);
     entry->cmsg_level = SOL_SOCKET;
     entry->cmsg_type = SCM_RIGHTS;
-    entry->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(entry), &descriptor, sizeof(int));
+    entry->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(entry), descriptors.data(), descriptors.size_bytes());
 }
 
 }  // namespace
@@ -67,27 +71,31 @@ void MessageSocket::close() {
     descriptors_.clear();
 }
 
-Status MessageSocket::send(capnp::MessageBuilder& message, int descriptor) {
+Status MessageSocket::send(capnp::MessageBuilder& message, std::span<const int> descriptors) {
     const auto words = capnp::messageToFlatArray(message);
     const auto body = words.asBytes();
     if (body.size() > kMaxMessageBytes) {
         return Error{ErrorCode::limit_exceeded, fmt::format("a supervision message of {} bytes: at most {} are allowed",
                                                             body.size(), kMaxMessageBytes)};
     }
+    if (descriptors.size() > kMaxDescriptors) {
+        return Error{ErrorCode::internal, "too many descriptors for one supervision message"};
+    }
     std::vector<char> bytes(kLengthBytes + body.size());
-    const auto length = static_cast<std::uint32_t>(body.size());
+    const auto length =
+        static_cast<std::uint32_t>(body.size() | descriptors.size() << kDescriptorsShift);
     std::memcpy(bytes.data(), &length, kLengthBytes);
     std::memcpy(bytes.data() + kLengthBytes, body.begin(), body.size());
 
     const auto deadline = std::chrono::steady_clock::now() + kSendPatience;
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptors)] = {};
     for (std::size_t sent = 0; sent < bytes.size();) {
         iovec part{bytes.data() + sent, bytes.size() - sent};
         msghdr header{};
         header.msg_iov = &part;
         header.msg_iovlen = 1;
-        if (sent == 0 && descriptor >= 0) {
-            attach_descriptor(header, control, sizeof(control), descriptor);
+        if (sent == 0 && !descriptors.empty()) {
+            attach_descriptors(header, control, descriptors);
         }
         const auto count = ::sendmsg(socket_.get(), &header, MSG_NOSIGNAL);
         if (count >= 0) {
@@ -125,18 +133,22 @@ Result<bool> MessageSocket::read_some() {
         }
         count = 0;
     }
+    std::vector<UniqueFd> group;
     for (cmsghdr* entry = CMSG_FIRSTHDR(&header); entry != nullptr; entry = CMSG_NXTHDR(&header, entry)) {
         if (entry->cmsg_level != SOL_SOCKET || entry->cmsg_type != SCM_RIGHTS) {
             continue;
         }
-        const std::size_t descriptors = (entry->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (std::size_t i = 0; i < descriptors; ++i) {
+        const std::size_t came = (entry->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (std::size_t i = 0; i < came; ++i) {
             int received = -1;
             std::memcpy(&received, CMSG_DATA(entry) + i * sizeof(int), sizeof(int));
-            descriptors_.emplace_back(received);
+            group.emplace_back(received);
         }
     }
-    if (descriptors_.size() > kMaxDescriptors) {
+    if (!group.empty()) {
+        descriptors_.push_back(std::move(group));
+    }
+    if (descriptors_.size() > kMaxGroups) {
         return Error{ErrorCode::limit_exceeded, "too many descriptors on a supervision socket"};
     }
     if (count == 0) {
@@ -152,6 +164,10 @@ Status MessageSocket::take_whole_messages(std::vector<Message>& out) {
     while (pending_.size() - offset >= kLengthBytes) {
         std::uint32_t length = 0;
         std::memcpy(&length, pending_.data() + offset, kLengthBytes);
+        const std::size_t descriptors = length >> kDescriptorsShift;
+        if (descriptors <= kMaxDescriptors) {  // otherwise it is no message of ours, whose length says so
+            length &= (std::uint32_t{1} << kDescriptorsShift) - 1;
+        }
         if (length > kMaxMessageBytes) {
             return Error{
                 ErrorCode::limit_exceeded,
@@ -167,8 +183,11 @@ Status MessageSocket::take_whole_messages(std::vector<Message>& out) {
         Message message;
         message.words = kj::heapArray<capnp::word>(length / sizeof(capnp::word));
         std::memcpy(message.words.begin(), pending_.data() + offset + kLengthBytes, length);
-        if (!descriptors_.empty()) {
-            message.descriptor = std::move(descriptors_.front());
+        if (descriptors != 0) {
+            if (descriptors_.empty() || descriptors_.front().size() != descriptors) {
+                return Error{ErrorCode::invalid_input, "a supervision message came without its descriptors"};
+            }
+            message.descriptors = std::move(descriptors_.front());
             descriptors_.erase(descriptors_.begin());
         }
         out.push_back(std::move(message));

@@ -1,10 +1,10 @@
-// One end of a supervision socket: whole messages, each behind its length, with at most one descriptor each.
+// One end of a supervision socket: whole messages, each behind its length, with a few descriptors each.
 //
-// The socket is a Unix stream. A message is a UInt32 (bytes, little endian) and that many bytes of a Cap'n Proto
-// message (protocol/schema/supervision.capnp); a descriptor travels with the message's first byte. Both ends poll:
+// The socket is a Unix stream. A message is a UInt32 (bytes, little endian; the number of descriptors in the top byte)
+// and that many bytes of a Cap'n Proto message (protocol/schema/supervision.capnp); descriptors travel together, with the message's first byte. Both ends poll:
 // reading never waits, writing waits for at most `kSendPatience`, since the other end always reads.
 //
-// Ownership: the socket owns its descriptor; a received message owns its bytes and its descriptor.
+// Ownership: the socket owns its descriptor; a received message owns its bytes and its descriptors.
 // Threads: one at a time.
 // Errors: `closed` when the other end is gone, `invalid_input` and `limit_exceeded` for what is no message of ours,
 //   `timed_out` when the other end does not take a message, `system`. After an error the socket is of no further use.
@@ -16,6 +16,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "common/result.h"
@@ -24,11 +25,12 @@
 namespace gpupool::supervision {
 
 inline constexpr std::size_t kMaxMessageBytes = 1u << 20;
+inline constexpr std::size_t kMaxDescriptors = 4;  // of one message
 inline constexpr std::chrono::milliseconds kSendPatience{2000};
 
 struct Message {
     kj::Array<capnp::word> words;
-    UniqueFd descriptor;  // empty: none came with it
+    std::vector<UniqueFd> descriptors;
 
     [[nodiscard]] std::size_t bytes() const { return words.size() * sizeof(capnp::word); }
 };
@@ -42,8 +44,8 @@ class MessageSocket {
     MessageSocket() = default;
     explicit MessageSocket(UniqueFd socket);
 
-    // Sends one message; `descriptor` (not closed here) goes with it when it is not -1.
-    Status send(capnp::MessageBuilder& message, int descriptor = -1);
+    // Sends one message; `descriptors` (not closed here, at most kMaxDescriptors) go with it.
+    Status send(capnp::MessageBuilder& message, std::span<const int> descriptors = {});
 
     // Everything that has arrived in whole, without waiting; empty when there is no whole message yet. Messages that
     // came before the end of the stream are given out first, `closed` on the next call.
@@ -60,8 +62,9 @@ class MessageSocket {
 
     UniqueFd socket_;
     std::vector<std::byte> pending_;
-    std::vector<UniqueFd>
-        descriptors_;  // came with bytes that are still in pending_; the first message takes the first
+    // Came with bytes that are still in pending_; the first message that has any takes the first group. The kernel never
+    // joins what came with different messages.
+    std::vector<std::vector<UniqueFd>> descriptors_;
     bool ended_ = false;
 };
 

@@ -100,9 +100,9 @@ std::string default_runtime_root() {
     return fmt::format("/tmp/gpupool-{}", ::geteuid());
 }
 
-Result<RuntimeDirectory> RuntimeDirectory::claim(const std::string& root, std::uint16_t port) {
+Result<RuntimeDirectory> RuntimeDirectory::claim(const std::string& root, const std::string& name) {
     RuntimeDirectory directory;
-    directory.path_ = fmt::format("{}/{}", root, port);
+    directory.path_ = fmt::format("{}/{}", root, name);
     for (const std::string& path : {root, directory.path_}) {
         if (const Status made = make_private_directory(path); !made) {
             return made.error().within("runtime_directory");

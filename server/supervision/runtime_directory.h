@@ -1,7 +1,9 @@
-// Where a daemon keeps what the next daemon on the same port needs: its lock and the socket at which workers find it.
+// Where a daemon keeps what the next daemon at the same address needs: its lock and the socket at which workers find it.
 //
-//   ROOT/PORT/lock               held (flock) by the daemon that serves the port
-//   ROOT/PORT/supervision.sock   workers that lost their daemon come here
+//   ROOT/NAME/lock               held (flock) by the daemon that serves the address
+//   ROOT/NAME/supervision.sock   workers that lost their daemon come here
+//
+// NAME is the port, or stands for the path of a Unix socket.
 //
 // ROOT is a setting; by default $XDG_RUNTIME_DIR/gpupool, else /run/gpupool for root, else /tmp/gpupool-UID. Both
 // levels are ours alone (mode 0700): whoever can reach the socket can claim to be a worker.
@@ -9,7 +11,6 @@
 // Ownership: the lock is held as long as the object lives. Threads: one. Errors: say which path and why.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "common/result.h"
@@ -24,8 +25,8 @@ Status make_private_directory(const std::string& path);
 
 class RuntimeDirectory {
   public:
-    // Makes and locks ROOT/PORT; waits briefly for a daemon that is just ending. `refused` when another one serves it.
-    static Result<RuntimeDirectory> claim(const std::string& root, std::uint16_t port);
+    // Makes and locks ROOT/NAME; waits briefly for a daemon that is just ending. `refused` when another one serves it.
+    static Result<RuntimeDirectory> claim(const std::string& root, const std::string& name);
 
     [[nodiscard]] const std::string& path() const { return path_; }
     [[nodiscard]] std::string supervision_path() const { return path_ + "/supervision.sock"; }

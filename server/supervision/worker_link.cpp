@@ -146,8 +146,8 @@ Status WorkerLink::take_assignment(Message received) {
         return Error{ErrorCode::invalid_input,
                      fmt::format("the daemon's Assignment cannot be read: {}", exception.getDescription().cStr())};
     }
-    connection_ = std::move(assignment_message_.descriptor);
-    if (connection_.get() < 0) {
+    connection_ = std::exchange(assignment_message_.descriptors, {});
+    if (connection_.empty()) {
         return Error{ErrorCode::invalid_input, "the daemon's Assignment came without the client's connection"};
     }
     return {};
@@ -294,8 +294,8 @@ void WorkerLink::handle_messages(std::vector<Message>& messages) {
             if (content.isStop()) {
                 stop(content.getStop().cStr());
             } else if (content.isLane()) {
-                if (handlers_.lane && message.descriptor.get() >= 0) {
-                    handlers_.lane(content.getLane().getIndex(), std::move(message.descriptor));
+                if (handlers_.lane && !message.descriptors.empty()) {
+                    handlers_.lane(content.getLane().getIndex(), std::move(message.descriptors));
                 }
             } else {
                 log::warn("the daemon sent orders for a second session: ignored");

@@ -25,6 +25,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/result.h"
@@ -50,7 +51,7 @@ struct WorkerHandlers {
     std::function<void()> client_gone;
 
     // One more connection of the client has come, for bulk data alone.
-    std::function<void(std::size_t index, UniqueFd connection)> lane;
+    std::function<void(std::size_t index, std::vector<UniqueFd> connection)> lane;
 };
 
 class WorkerLink {
@@ -68,8 +69,9 @@ class WorkerLink {
     // Valid as long as the link lives. Its fields were checked to be readable.
     [[nodiscard]] schema::Assignment::Reader assignment() const { return assignment_; }
 
-    // The client's connection, once; every call after it gives an empty one.
-    [[nodiscard]] UniqueFd take_connection() { return std::move(connection_); }
+    // What the client's connection consists of (Connection::descriptors(), for transport::adopt()), once; every call
+    // after it gives nothing.
+    [[nodiscard]] std::vector<UniqueFd> take_connection() { return std::exchange(connection_, {}); }
 
     void start(WorkerHandlers handlers);
 
@@ -113,7 +115,7 @@ class WorkerLink {
     Message assignment_message_;
     std::unique_ptr<capnp::FlatArrayMessageReader> assignment_reader_;
     schema::Assignment::Reader assignment_;
-    UniqueFd connection_;
+    std::vector<UniqueFd> connection_;
     WorkerHandlers handlers_;
     UniqueFd wake_;  // eventfd
     std::int64_t started_unix_ms_ = 0;

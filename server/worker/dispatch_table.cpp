@@ -8,7 +8,7 @@ namespace gpupool::worker {
 namespace {
 
 constexpr std::size_t kSymbols = 1024;
-constexpr std::size_t kInternal = 64;
+constexpr std::size_t kInternal = 128;
 
 struct Tables {
     std::array<Serve, kSymbols> symbols{};

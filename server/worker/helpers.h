@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "server/worker/inbox.h"
+#include "server/worker/tracer.h"
 
 namespace gpupool::worker {
 
@@ -21,7 +22,7 @@ class Helpers {
   public:
     static constexpr std::size_t kMaxThreads = 16;
 
-    explicit Helpers(Inbox& inbox) : inbox_(inbox) {}
+    explicit Helpers(Inbox& inbox, Tracer* tracer = nullptr) : inbox_(inbox), tracer_(tracer) {}
     ~Helpers();
 
     // `work` on a helper thread, then `done` on the dispatcher.
@@ -36,6 +37,7 @@ class Helpers {
         std::function<void()> work, done;
     };
     Inbox& inbox_;
+    Tracer* const tracer_;
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Job> jobs_;

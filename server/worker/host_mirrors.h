@@ -1,6 +1,9 @@
 // The worker's side of mapped host memory (client/core/host_mirrors.h): memory of this process at the client's
 // addresses, registered with the driver, so that kernels reach it as if it were the client's.
 //
+// Where the client could give the memory itself (a memfd, over a shared memory connection), that is mapped instead, there is
+// no twin, and nothing is compared: what the GPU writes, the program has.
+//
 // Ownership: a mirror owns its pages and its twin. Threads: the dispatcher's alone; registering and unregistering,
 // which
 //   can wait for the GPU, are the handlers' affair. Errors: the driver's.
@@ -22,16 +25,21 @@ class HostMirrors {
   public:
     static constexpr std::uint64_t kMaxBytes = 4ull << 30;  // of a session
     static constexpr std::size_t kMaxMirrors = 65536;
+    static constexpr std::uint64_t kMaxSharedBytes = 256ull << 30;
+    static constexpr std::size_t kMaxShared = 16384;  // a process has 65530 mappings
 
     struct Pages {
         void* start = nullptr;
         std::size_t bytes = 0;
     };
 
-    [[nodiscard]] bool empty() const { return mirrors_.empty(); }
+    // Nothing has to be compared.
+    [[nodiscard]] bool empty() const { return mirrors_.size() == shared_; }
 
     // Takes the pages around the range, where this process has nothing else.
     CUresult reserve(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, Pages& pages);
+    // The same with the client's memory, which `file` is; it was checked to be whole pages of `bytes`.
+    CUresult share(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, int file, Pages& pages);
     // The driver knows them.
     void registered(std::uint64_t address);
     // The pages of a registered mirror, which from now on takes part in nothing; null pages: there is none.
@@ -54,9 +62,14 @@ class HostMirrors {
         codec::SharedBlock block;
         codec::Twin twin;
         bool ready = false;
+        bool shared = false;  // without a twin
     };
+    void add(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, const Pages& pages, codec::Twin twin,
+             bool shared);
     std::map<std::uint64_t, Mirror> mirrors_;  // by the range's address
-    std::uint64_t bytes_ = 0;
+    std::uint64_t bytes_ = 0;  // of those with a twin
+    std::uint64_t shared_bytes_ = 0;
+    std::size_t shared_ = 0;
     std::chrono::steady_clock::time_point next_look_{};
 };
 

@@ -21,7 +21,7 @@
 #include "common/visible_devices.h"
 #include "protocol/codec/layout.h"
 #include "protocol/schema/session.capnp.h"
-#include "protocol/transport/tcp/connection.h"
+#include "protocol/transport/open.h"
 #include "protocol/wire/handshake_io.h"
 #include "server/supervision/worker_link.h"
 #include "server/worker/prepared.h"
@@ -118,6 +118,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     options.errors = &ready.errors;
     options.image_store = image_store.get();
     options.max_lanes = assignment.getMaxLanes();
+    options.prepared_context = ready.context;
     options.memory_changed = [&link](std::vector<std::uint64_t> used) { link.set_memory_used(std::move(used)); };
     // Even where the dispatcher waits in a driver call that never returns.
     options.ending = [&link] { link.end_within(kEndPatience); };
@@ -126,8 +127,8 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     supervision::WorkerHandlers handlers;
     handlers.stop = [&worker](const std::string& reason) { worker.stop(reason); };
     handlers.client_gone = [&worker] { worker.stop("the client went away"); };
-    handlers.lane = [&worker](std::size_t index, UniqueFd descriptor) {
-        auto lane = transport::tcp::adopt(descriptor.release());
+    handlers.lane = [&worker](std::size_t index, std::vector<UniqueFd> connection_parts) {
+        auto lane = transport::adopt(std::move(connection_parts));
         if (!lane) {
             log::warn("data connection {} cannot be taken over: {}", index, lane.error().message);
             return;
@@ -175,7 +176,11 @@ Result<std::unique_ptr<Prepared>> prepare_for_stock(supervision::WorkerLink& lin
         log::error("a worker for the stock cannot be prepared: {}", prepared.error().message);
         return prepared.error();
     }
+    if (preparation.getContext()) {
+        prepare_context(**prepared);
+    }
     GPUPOOL_TRY(link.await_assignment());
+    // A daemon that dies right now takes its last session along, as one does whose message was not sent yet.
     prctl(PR_SET_PDEATHSIG, 0);
     return prepared;
 }
@@ -195,8 +200,7 @@ int serve_supervised(int descriptor) {
     } else {
         set_log_level((*link)->assignment().getLogLevel());
     }
-    UniqueFd client = (*link)->take_connection();
-    auto connection = transport::tcp::adopt(client.release());
+    auto connection = transport::adopt((*link)->take_connection());
     if (!connection) {
         log::error("the client's connection cannot be taken over: {}", connection.error().message);
         return 1;

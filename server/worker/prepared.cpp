@@ -74,4 +74,13 @@ Result<std::unique_ptr<Prepared>> prepare(const std::string& driver_path,
     return prepared;
 }
 
+void prepare_context(Prepared& prepared) {
+    const CUresult result =
+        driver::call(prepared.library.api.cuDevicePrimaryCtxRetain, &prepared.context, static_cast<CUdevice>(0));
+    if (result != CUDA_SUCCESS) {
+        prepared.context = nullptr;
+        log::warn("a worker for the stock gets no context: error {}", static_cast<int>(result));
+    }
+}
+
 }  // namespace gpupool::worker

@@ -27,10 +27,15 @@ struct Prepared {
     driver::Library library;
     // A Welcome that describes the driver and its devices, and nothing else yet.
     capnp::MallocMessageBuilder welcome;
+    // Device 0's primary context, where it was asked for and could be had.
+    CUcontext context = nullptr;
 };
 
 // Standard output and error become the driver's, the environment is set, the driver loaded.
 Result<std::unique_ptr<Prepared>> prepare(const std::string& driver_path,
                                           capnp::List<schema::EnvironmentEntry>::Reader environment);
+
+// Takes as much device memory as a context does.
+void prepare_context(Prepared& prepared);
 
 }  // namespace gpupool::worker

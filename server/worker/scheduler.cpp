@@ -54,12 +54,12 @@ CUresult Scheduler::enter(const ContextState* context) {
     return result;
 }
 
-bool Scheduler::full(const StreamState& stream, std::uint32_t cost) {
+bool Scheduler::full(const StreamState& stream, std::uint32_t cost) const {
     if (cost > 1) {
         const std::size_t taken = stream.outstanding + stream.completions.size();
         return taken != 0 && taken + cost > kGraphCredit;
     }
-    return stream.outstanding >= kCredit || stream.completions.size() >= kMaxMarks;
+    return stream.outstanding >= credit_ || stream.completions.size() >= kMaxMarks;
 }
 
 bool Scheduler::ready(const StreamState& stream, std::uint32_t cost) const {

@@ -104,6 +104,11 @@ class Scheduler {
     // Is anything outstanding whose end something waits for, and not only the credit of a stream?
     [[nodiscard]] bool awaited() const;
 
+    // How often something was held so far.
+    [[nodiscard]] std::uint64_t holds() const { return next_id_ - 1; }
+    // Fewer operations than kCredit, where each takes more places in the driver's queue.
+    void limit_credit(std::uint32_t credit) { credit_ = credit; }
+
     [[nodiscard]] bool is_open(std::uint64_t operation) const { return open_.contains(operation); }
 
     // Whoever waits for the event's present record goes on doing so; the event gets another driver object, or ends.
@@ -135,7 +140,7 @@ class Scheduler {
     };
 
     void when_all_complete(ContextState& context, bool blocking_only, Action action);
-    static bool full(const StreamState& stream, std::uint32_t cost);
+    [[nodiscard]] bool full(const StreamState& stream, std::uint32_t cost) const;
     bool ready(const StreamState& stream, std::uint32_t cost) const;
     bool advance_head(StreamState& stream);
     void list(StreamState& stream);
@@ -150,6 +155,7 @@ class Scheduler {
     std::function<void(const StreamState&, bool)> tell_client_;
     const ContextState* current_ = nullptr;
     bool entered_ = false;
+    std::uint32_t credit_ = kCredit;
     std::uint64_t next_id_ = 1;
     std::unordered_set<std::uint64_t> open_;  // held operations
     std::vector<StreamState*> busy_;          // with something held or to be polled

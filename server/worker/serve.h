@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "protocol/codec/reply.h"
 #include "server/worker/worker.h"
@@ -96,6 +97,13 @@ class HeldCommand final : public HeldForCommand {
 };
 
 namespace detail {
+
+// What a derived call has the GPU do; `command`: nothing that is traced as its work.
+constexpr codec::TraceKind traced_kind(std::string_view name) {
+    return name.starts_with("cuMemset")   ? codec::TraceKind::memset
+           : name.starts_with("cuMemcpy") ? codec::TraceKind::copy
+                                          : codec::TraceKind::command;
+}
 
 template <class Call, int... Index>
 constexpr int find_stream_parameter(std::integer_sequence<int, Index...>) {
@@ -279,12 +287,24 @@ Outcome call_driver(Worker& worker, Command& command, codec::Slots<Call>& slots,
     if (const CUresult result = worker.scheduler.enter(worker.context_of(command)); result != CUDA_SUCCESS) {
         return result;
     }
-    const CUresult result = slots.apply(
-        [&](auto... arguments) { return driver::call(driver::Member<Call>::get(worker.api), arguments...); });
+    const auto call = [&] {
+        return slots.apply(
+            [&](auto... arguments) { return driver::call(driver::Member<Call>::get(worker.api), arguments...); });
+    };
     if constexpr (in_stream_order<Call>) {
+        CUresult result = CUDA_SUCCESS;
+        if constexpr (constexpr auto kind = detail::traced_kind(Call::kName); kind != codec::TraceKind::command) {
+            Tracer::Work work(worker.tracer, *stream, kind);
+            result = call();
+            work.end(result);
+        } else {
+            result = call();
+        }
         worker.scheduler.issued(*stream);
+        return result;
+    } else {
+        return call();
     }
-    return result;
 }
 
 template <class Call, class Handler>

@@ -16,7 +16,11 @@
 namespace gpupool::worker {
 namespace {
 
+// A chunk is one piece on a lane. All of them in one stream, each a copy and an event of ours, stay with the stream's
+// credit and marks (scheduler.h) below the 1,020 entries that a driver takes without blocking.
 constexpr std::size_t kChunkBytes = 1u << 20, kStagingBytes = 96u << 20, kSmallStagingBytes = 32u << 20;
+static_assert(kChunkBytes <= wire::Lanes::kMostPieceBytes);
+static_assert(Scheduler::kCredit + Scheduler::kMaxMarks + 2 * kStagingBytes / kChunkBytes < 1020);
 constexpr std::size_t kPollEvery = 128;  // commands, so that a long batch does not keep completions waiting
 // Of commands that wait, far above what a client sends before it hears that it should wait. Ending the session is all
 // that is left: the data that would let the work begin lies behind more commands.
@@ -52,7 +56,11 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
                     notify(codec::NoticeType::hold,
                            codec::StreamHoldNotice{codec::to_wire(stream.client), held ? 1u : 0u, 0});
                 }),
-      helpers(inbox),
+      tracer(library.api, [this](const ContextState* context) { scheduler.enter(context); },
+             [this](codec::NoticeType type, const void* notice, std::size_t bytes) {
+                 notify_bytes(type, notice, bytes);
+             }),
+      helpers(inbox, &tracer),
       staging(library.api, kChunkBytes, kStagingBytes, [this] { inbox.poke(); }),
       small_staging(library.api, codec::kMaxInlineBytes, kSmallStagingBytes, [this] { inbox.poke(); }),
       options_(std::move(options)),
@@ -69,6 +77,7 @@ Worker::~Worker() {
 }
 
 Error Worker::run(std::unique_ptr<transport::Connection> connection) {
+    connection_ = connection.get();
     channel_ = std::make_unique<wire::Channel>(std::move(connection), *this, channel_limits());
     channel_->start();
     loop();
@@ -110,6 +119,9 @@ void Worker::loop() {
             scheduler.settle();  // what was complete when the GPU wrote this
             send_host_change(record);
         }) || moved;
+        if (tracer.on()) [[unlikely]] {
+            moved = tracer.poll() || moved;
+        }
         channel_->nudge();
         if (moved) {
             idle_since.reset();
@@ -124,7 +136,7 @@ void Worker::loop() {
 // frame comes.
 void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_since) {
     if (!scheduler.waiting()) {
-        if (host_mirrors.empty()) {
+        if (host_mirrors.empty() && !tracer.waiting()) {
             inbox.wait();
         } else {
             inbox.wait(kLongPause);  // a kernel may write for a program that only looks
@@ -182,7 +194,12 @@ void Worker::dispatch(Command& command) {
         answer(command, CUDA_ERROR_NOT_SUPPORTED);
         return;
     }
+    Tracer::Issue issue(tracer, command.header, command.its_turn);
+    const std::uint64_t holds = scheduler.holds();
     serve(*this, command);
+    if (scheduler.holds() != holds) {
+        issue.held();
+    }
 }
 
 StreamState* Worker::stream_of(const Command& command, CUstream handle, CUresult& result) {

@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "protocol/wire/channel.h"
@@ -40,6 +41,7 @@
 #include "server/worker/pinned_memory.h"
 #include "server/worker/scheduler.h"
 #include "server/worker/staging.h"
+#include "server/worker/tracer.h"
 
 namespace gpupool::worker {
 
@@ -53,6 +55,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
         std::function<void()> ending;    // the session is over: the process has to end, whatever still runs; any thread
         DeviceOutput* output = nullptr;  // what kernels print; both outlive the worker
         DeviceOutput* errors = nullptr;  // what the driver says on standard error
+        CUcontext prepared_context = nullptr;  // device 0's primary one, retained once; null: none
         ImageStore* image_store = nullptr;  // of earlier sessions; null: none. It outlives the worker
     };
 
@@ -78,6 +81,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     HandleTable handles;
     Scheduler scheduler;
     Inbox inbox;
+    Tracer tracer;
     Helpers helpers;
     Staging staging;        // for bulk data
     Staging small_staging;  // for data that comes with a command
@@ -114,6 +118,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     // which may be by any thread.
     void send_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
                    std::function<void()> done);
+    // For the descriptors that came with it; its bytes are the channel's.
+    transport::Connection& connection() { return *connection_; }
     // Before the client is told that something is complete: what the GPU wrote to mapped host memory and what kernels
     // printed by then.
     void send_what_precedes();
@@ -121,6 +127,12 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void memory_changed();
     [[nodiscard]] int device_count() const { return static_cast<int>(memory.account.used_bytes.size()); }
     [[nodiscard]] bool in_window(std::uint64_t address, std::uint64_t bytes) const;
+
+    // The primary context that was made before the session began, with the reference to it; null where there is none
+    // for the device, or no more.
+    CUcontext take_prepared_context(CUdevice device) {
+        return device == 0 ? std::exchange(options_.prepared_context, nullptr) : nullptr;
+    }
 
     // The client broke the protocol: ends the session.
     void violation(const Command& command, const std::string& what);
@@ -156,6 +168,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     std::mutex end_mutex_;
     std::optional<Error> end_;  // guarded by end_mutex_
     std::atomic<bool> ending_{false};
+    transport::Connection* connection_ = nullptr;  // the channel's, which never attaches another
     // The last: their threads use all of the above until they are gone.
     std::unique_ptr<wire::Channel> channel_;
     wire::Lanes lanes_;

@@ -1,7 +1,10 @@
 #include "tests/conformance/transports.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <random>
 
@@ -9,6 +12,8 @@
 #include "protocol/transport/faulty/listener.h"
 #include "protocol/transport/inproc/connector.h"
 #include "protocol/transport/inproc/listener.h"
+#include "protocol/transport/shm/connector.h"
+#include "protocol/transport/shm/listener.h"
 #include "protocol/transport/tcp/connector.h"
 #include "protocol/transport/tcp/listener.h"
 
@@ -33,6 +38,15 @@ Meeting meet_inproc() {
     auto listener = std::make_unique<transport::inproc::InprocListener>(64u << 10);
     auto* raw = listener.get();
     return {std::move(listener), [raw] { return transport::inproc::connect(*raw); }};
+}
+
+// A listener at a name of its own, which every test process has.
+Meeting meet_shm() {
+    static std::atomic<int> serial{0};
+    const std::string name = fmt::format("gpupool-test-{}-{}", ::getpid(), ++serial);
+    auto listener = transport::shm::listen_at_name(name);
+    EXPECT_TRUE(listener.ok()) << (listener ? "" : listener.error().message);
+    return {std::move(*listener), [name] { return transport::shm::connect_to_name(name); }};
 }
 
 Transport faulty(const Transport& plain, const std::string& suffix, const Faults& faults) {
@@ -63,7 +77,7 @@ Ends Transport::connected_pair() const {
 }
 
 std::vector<Transport> plain_transports() {
-    return {{"tcp", meet_tcp, true}, {"inproc", meet_inproc}};
+    return {{"tcp", meet_tcp, true}, {"inproc", meet_inproc}, {"shm", meet_shm, true}};
 }
 
 std::vector<Transport> all_transports() {

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
-#include <limits>
 #include <mutex>
 #include <thread>
 
@@ -101,12 +100,6 @@ Result<Address> local_address(int descriptor) {
 
 Result<Address> peer_address(int descriptor) {
     return name_of(descriptor, &::getpeername, "getpeername");
-}
-
-int poll_timeout_ms(Clock::time_point deadline) noexcept {
-    if (deadline == kNoDeadline) return -1;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    return static_cast<int>(std::clamp<std::int64_t>(left, 0, std::numeric_limits<int>::max()));
 }
 
 }  // namespace gpupool::transport::tcp

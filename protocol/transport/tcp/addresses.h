@@ -36,7 +36,4 @@ Result<std::vector<Address>> resolve(const Endpoint& endpoint, Clock::time_point
 Result<Address> local_address(int descriptor);
 Result<Address> peer_address(int descriptor);
 
-// How long poll() may wait to be back by `deadline`: milliseconds rounded up, -1 for ever, 0 when it has passed.
-int poll_timeout_ms(Clock::time_point deadline) noexcept;
-
 }  // namespace gpupool::transport::tcp

@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -102,6 +103,9 @@ Result<std::size_t> TcpConnection::send_once(std::span<const ConstBuffer> buffer
         const ssize_t sent = ::sendmsg(descriptor_, &message, MSG_NOSIGNAL | flags);
         if (sent >= 0) return static_cast<std::size_t>(sent);
         if ((flags & MSG_DONTWAIT) != 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::size_t{0};
+        if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            return Error{ErrorCode::timed_out, fmt::format("{} took nothing in time", peer_)};
+        }
         if (errno != EINTR) return failure("send", errno);
     }
 }
@@ -123,6 +127,12 @@ Status TcpConnection::send(std::span<const ConstBuffer> buffers) {
         }
     }
     return {};
+}
+
+void TcpConnection::set_send_patience(std::chrono::milliseconds patience) noexcept {
+    const timeval limit{patience.count() / 1000, patience.count() % 1000 * 1000};
+    // Belongs to the socket, and so to whoever takes it over until they say otherwise.
+    (void)::setsockopt(descriptor_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 }
 
 Status TcpConnection::wait_readable() {

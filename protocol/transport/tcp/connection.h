@@ -30,6 +30,7 @@ class TcpConnection final : public Connection {
     Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override;
     Result<std::size_t> receive(MutableBuffer buffer) override;
     void set_receive_deadline(Clock::time_point deadline) noexcept override { deadline_ = deadline; }
+    void set_send_patience(std::chrono::milliseconds patience) noexcept override;
     void shutdown() noexcept override;
     [[nodiscard]] std::string peer() const override { return peer_; }
     [[nodiscard]] int native_handle() const noexcept override { return descriptor_; }

@@ -46,6 +46,7 @@ void forget_context(Worker& worker, CUcontext client) {
         return true;
     });
     worker.handles.unbind(codec::to_wire(client));
+    worker.tracer.forget(context);
     worker.scheduler.enter(nullptr);
     worker.objects.contexts.erase(it);
 }
@@ -98,9 +99,12 @@ Outcome cuDevicePrimaryCtxRetain(Worker& worker, Command& command,
         return CUDA_ERROR_INVALID_VALUE;  // the client counts references: it retains with us once
     }
     const driver::Api& api = worker.api;
-    make_context(worker, command, client, device, true, [&api, device](CUcontext* context) {
-        return driver::call(api.cuDevicePrimaryCtxRetain, context, device);
-    });
+    make_context(worker, command, client, device, true,
+                 [&api, device, prepared = worker.take_prepared_context(device)](CUcontext* context) {
+                     *context = prepared;
+                     return prepared != nullptr ? CUDA_SUCCESS
+                                                : driver::call(api.cuDevicePrimaryCtxRetain, context, device);
+                 });
     return Outcome::answered();
 }
 

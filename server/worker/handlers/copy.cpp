@@ -5,6 +5,7 @@
 // copy that is not finished yet holds what comes after it; other streams go on.
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "common/log.h"
@@ -14,7 +15,10 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-constexpr std::size_t kPiecesInFlight = 8;  // staging chunks of one copy
+// Staging chunks that one copy has on the network's side (to the device), or in all (to the host). At 20 GB/s a chunk comes
+// every 50 us, and takes eight times as long on its lane of eight, behind the asking and the waking: so some 16 have to be
+// under way, and many more would only keep other copies from the staging memory.
+constexpr std::size_t kPiecesInFlight = 32;
 
 // The device side of a copy: a plain range, or a shape whose host side is packed rows.
 struct DeviceSide {
@@ -120,7 +124,11 @@ class CopyIn final : public Copy {
         const Piece piece = asked_.front();
         asked_.pop_front();
         --in_flight_;
-        note(side_.to_device(worker_.api, piece, landed.place, stream_.driver));
+        const Tracer::Issue issuing(worker_.tracer, command_.header, true);
+        Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy_in, piece.bytes);
+        const CUresult result = side_.to_device(worker_.api, piece, landed.place, stream_.driver);
+        work.end(result);
+        note(result);
         worker_.scheduler.mark(stream_,
                                [&staging = worker_.staging, chunk = landed.place](CUresult) { staging.put(chunk); });
     }
@@ -137,20 +145,28 @@ class CopyOut final : public Copy {
     bool advance() override {
         worker_.scheduler.enter(stream_.context);
         while (!pieces_.done() && result_ == CUDA_SUCCESS) {
+            if (flight_->chunks.load(std::memory_order_relaxed) >= kPiecesInFlight) {
+                return false;
+            }
             std::byte* chunk = worker_.staging.take();
             if (chunk == nullptr) {
                 return false;
             }
             const Piece piece = pieces_.next();
-            note(side_.from_device(worker_.api, piece, chunk, stream_.driver));
+            const Tracer::Issue issuing(worker_.tracer, command_.header, true);
+            Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy_out, piece.bytes);
+            const CUresult result = side_.from_device(worker_.api, piece, chunk, stream_.driver);
+            work.end(result);
+            note(result);
             if (result_ != CUDA_SUCCESS) {
                 worker_.staging.put(chunk);  // what it holds is not the client's
-                give_up(worker_, transfer_, *given_up_);
+                give_up(worker_, transfer_, *flight_);
                 break;
             }
+            flight_->chunks.fetch_add(1, std::memory_order_relaxed);
             worker_.scheduler.mark(stream_,
-                                   [&worker = worker_, transfer = transfer_, piece, chunk, given_up = given_up_](
-                                       CUresult result) { send(worker, transfer, piece, chunk, result, *given_up); },
+                                   [&worker = worker_, transfer = transfer_, piece, chunk, flight = flight_](
+                                       CUresult result) { send(worker, transfer, piece, chunk, result, flight); },
                                    0, Effect::sends_data);
         }
         worker_.scheduler.issued(stream_);
@@ -168,27 +184,36 @@ class CopyOut final : public Copy {
     }
 
   private:
+    // What outlives the operation, which has ended when all is issued.
+    struct Flight {
+        std::atomic<std::size_t> chunks{0};  // that are not back yet
+        bool given_up = false;               // the dispatcher's
+    };
+
     // Once the client was told, nothing of the transfer may come any more, not even what is complete already.
-    static void give_up(Worker& worker, std::uint64_t transfer, bool& given_up) {
-        if (!given_up) {
-            given_up = true;
+    static void give_up(Worker& worker, std::uint64_t transfer, Flight& flight) {
+        if (!flight.given_up) {
+            flight.given_up = true;
             transfer_failed(worker, transfer);
         }
     }
     static void send(Worker& worker, std::uint64_t transfer, const Piece& piece, std::byte* chunk, CUresult result,
-                     bool& given_up) {
+                     const std::shared_ptr<Flight>& flight) {
+        auto put_back = [&staging = worker.staging, chunk, flight] {
+            flight->chunks.fetch_sub(1, std::memory_order_relaxed);
+            staging.put(chunk);  // which makes the dispatcher look again
+        };
         if (result != CUDA_SUCCESS) {
-            give_up(worker, transfer, given_up);
+            give_up(worker, transfer, *flight);
         }
-        if (given_up) {
-            worker.staging.put(chunk);
+        if (flight->given_up) {
+            put_back();
             return;
         }
-        worker.send_bulk(transfer, piece.offset, {chunk, piece.bytes},
-                         [&staging = worker.staging, chunk] { staging.put(chunk); });
+        worker.send_bulk(transfer, piece.offset, {chunk, piece.bytes}, std::move(put_back));
     }
 
-    const std::shared_ptr<bool> given_up_ = std::make_shared<bool>(false);
+    const std::shared_ptr<Flight> flight_ = std::make_shared<Flight>();
 };
 
 template <class Operation>
@@ -244,7 +269,10 @@ class CopyInline final : public Operation {
                         shaped ? side_.shape.WidthInBytes : data_.size(),
                         shaped ? side_.shape.Height : 1,
                         shaped ? side_.shape.Depth : 1};
+        const Tracer::Issue issuing(worker_.tracer, command_.header, true);
+        Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy_in, data_.size());
         const CUresult result = side_.to_device(worker_.api, all, chunk, stream_.driver);
+        work.end(result);
         worker_.scheduler.issued(stream_);
         worker_.scheduler.mark(stream_, [&staging = worker_.small_staging, chunk](CUresult) { staging.put(chunk); });
         worker_.answer(command_, result);
@@ -379,8 +407,10 @@ Outcome gpCopyShapedOnDevice(Worker& worker, Command& command, codec::Slots<call
         return CUDA_ERROR_INVALID_VALUE;  // the client's host memory is not here
     }
     worker.scheduler.enter(stream->context);
+    Tracer::Work work(worker.tracer, *stream, codec::TraceKind::copy, bytes);
     result =
         driver::call(worker.api.cuMemcpy3DAsync_v2, static_cast<const CUDA_MEMCPY3D*>(&side.shape), stream->driver);
+    work.end(result);
     worker.scheduler.issued(*stream);
     return result;
 }

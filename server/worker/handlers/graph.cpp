@@ -117,7 +117,9 @@ CUresult launch(Worker& worker, const Command& command, StreamState& stream, con
     }
     CUresult result = worker.scheduler.enter(worker.context_of(command));
     if (result == CUDA_SUCCESS) {
+        Tracer::Work work(worker.tracer, stream, codec::TraceKind::graph);
         result = driver::call(worker.api.cuGraphLaunch, graph->driver(), stream.driver);
+        work.end(result);
         worker.scheduler.issued(stream, graph->cost());
     }
     if (result == CUDA_SUCCESS && !graph->turns()->list.empty()) {
@@ -136,6 +138,7 @@ class HeldLaunch final : public HeldForCommand {
         cost = graph_->cost();
     }
     bool advance() override {
+        const Tracer::Issue issue(worker_.tracer, command_.header, true);
         worker_.answer(command_, launch(worker_, command_, stream_, graph_));
         return true;
     }

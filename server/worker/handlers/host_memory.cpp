@@ -1,26 +1,20 @@
 // Mapped host memory: mirrors are registered with the driver on a helper thread, because that can wait for the GPU.
 
+#include <unistd.h>
+
+#include "protocol/transport/shm/memory.h"
 #include "server/worker/serve.h"
 
 namespace gpupool::worker::handlers {
+namespace {
 
-Outcome gpHostMirror(Worker& worker, Command& command, codec::Slots<calls::gpHostMirror>& slots) {
-    using Call = calls::gpHostMirror;
-    const CUcontext client = slots.at<Call::context>().value;
-    const std::uint64_t address = slots.at<Call::address>().value;
-    const std::uint64_t bytes = slots.at<Call::bytes>().value;
-    const ContextState* const context = worker.objects.context(client);
-    if (context == nullptr || context->ending) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    HostMirrors::Pages pages;
-    if (const CUresult result = worker.host_mirrors.reserve(address, bytes, client, pages); result != CUDA_SUCCESS) {
-        return result;
-    }
+// Registers the pages of the mirror at `address` and answers.
+Outcome register_pages(Worker& worker, Command& command, const ContextState& context, std::uint64_t address,
+                       HostMirrors::Pages pages) {
     const driver::Api& api = worker.api;
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
     worker.helpers.run(
-        [&api, driver = context->driver, pages, result] {
+        [&api, driver = context.driver, pages, result] {
             driver::call(api.cuCtxSetCurrent, driver);
             *result = driver::call(api.cuMemHostRegister_v2, pages.start, pages.bytes,
                                    static_cast<unsigned>(CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
@@ -43,6 +37,52 @@ Outcome gpHostMirror(Worker& worker, Command& command, codec::Slots<calls::gpHos
             worker.answer(command, *result);
         });
     return Outcome::answered();
+}
+
+}  // namespace
+
+Outcome gpHostMirror(Worker& worker, Command& command, codec::Slots<calls::gpHostMirror>& slots) {
+    using Call = calls::gpHostMirror;
+    const CUcontext client = slots.at<Call::context>().value;
+    const std::uint64_t address = slots.at<Call::address>().value;
+    const ContextState* const context = worker.objects.context(client);
+    if (context == nullptr || context->ending) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    HostMirrors::Pages pages;
+    if (const CUresult result =
+            worker.host_mirrors.reserve(address, slots.at<Call::bytes>().value, client, pages);
+        result != CUDA_SUCCESS) {
+        return result;
+    }
+    return register_pages(worker, command, *context, address, pages);
+}
+
+Outcome gpHostShare(Worker& worker, Command& command, codec::Slots<calls::gpHostShare>& slots) {
+    using Call = calls::gpHostShare;
+    const CUcontext client = slots.at<Call::context>().value;
+    const std::uint64_t address = slots.at<Call::address>().value;
+    const std::uint64_t bytes = slots.at<Call::bytes>().value;
+    const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+    const auto file = worker.connection().take_given(address);
+    const Status checked = !file ? Status(file.error()) : transport::shm::check_memory(file->get(), bytes);
+    if (!checked) {
+        worker.violation(command, checked.error().message);
+        return Outcome::answered();
+    }
+    if (address % page != 0 || bytes % page != 0 || bytes == 0 || address > ~std::uint64_t{0} - bytes) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const ContextState* const context = worker.objects.context(client);
+    if (context == nullptr || context->ending) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    HostMirrors::Pages pages;
+    if (const CUresult result = worker.host_mirrors.share(address, bytes, client, file->get(), pages);
+        result != CUDA_SUCCESS) {
+        return result;
+    }
+    return register_pages(worker, command, *context, address, pages);
 }
 
 Outcome gpHostUnmirror(Worker& worker, Command& command, codec::Slots<calls::gpHostUnmirror>& slots) {

@@ -78,7 +78,8 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     if (slots.at<Call::launch>().value == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    CUfunction function = launch.function;
+    const CUfunction client_function = launch.function;
+    CUfunction function = client_function;
     if (result = driver_function(worker, function); result != CUDA_SUCCESS) {
         return result;
     }
@@ -98,6 +99,8 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
         cooperative.value.cooperative = 1;
         attributes.push_back(cooperative);
     }
+    Tracer::Work work(worker.tracer, *stream, codec::TraceKind::kernel);
+    work.name(client_function, function);
     if (launch.extended != 0 || launch.cooperative != 0) {
         const CUlaunchConfig config = config_of(launch, attributes, stream->driver);
         result = driver::call(worker.api.cuLaunchKernelEx, &config, function, static_cast<void**>(nullptr), given);
@@ -106,6 +109,7 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
                               launch.block_x, launch.block_y, launch.block_z, launch.shared_bytes, stream->driver,
                               static_cast<void**>(nullptr), given);
     }
+    work.end(result);
     worker.scheduler.issued(*stream);
     if (result != CUDA_SUCCESS) {
         note_failure(worker, launch, function, argument_bytes, attributes.size(), result);

@@ -58,6 +58,7 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
         worker.inbox.post([&worker, client, context_handle = context->client] {
             if (ContextState* state = worker.objects.context(context_handle)) {
                 if (const auto it = state->streams.find(client); it != state->streams.end()) {
+                    worker.tracer.forget(*it->second);
                     worker.scheduler.forget(*it->second, CUDA_SUCCESS);
                     state->streams.erase(it);
                 }

@@ -154,10 +154,13 @@ Daemon::~Daemon() {
 
 void Daemon::start() {
     const std::string own =
-        fmt::format("listen = \"{}\"\nruntime_directory = \"{}/run\"\nlog_level = \"debug\"\nlog_file = \"{}/log\"\n",
-                    address_, folder_.path(), folder_.path());
-    // A test may bring a worker and a driver of its own.
+        fmt::format("runtime_directory = \"{}/run\"\nlog_level = \"debug\"\nlog_file = \"{}/log\"\n", folder_.path(),
+                    folder_.path());
+    // A test may bring addresses, a worker and a driver of its own.
     std::string defaults;
+    if (settings_.find("listen =") == std::string::npos) {
+        defaults += fmt::format("listen = \"{}\"\n", address_);
+    }
     if (settings_.find("worker =") == std::string::npos) {
         defaults += fmt::format("worker = \"{}\"\n", STAND_IN_WORKER);
     }

@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "protocol/schema/control.capnp.h"
-#include "protocol/transport/tcp/connection.h"
+#include "protocol/transport/open.h"
 #include "protocol/wire/handshake_io.h"
 #include "server/supervision/worker_link.h"
 
@@ -71,8 +71,7 @@ int serve(int supervision_descriptor) {
     if (behaviour == "die-early") {
         return 3;
     }
-    UniqueFd descriptor = link.take_connection();
-    auto connection = transport::tcp::adopt(descriptor.release());
+    auto connection = transport::adopt(link.take_connection());
     if (!connection) {
         return 1;
     }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What programs and their users meet besides a program that runs: each scenario is a test of its own."""
 
+import json
 import os
 import socket
 import sys
@@ -126,6 +127,12 @@ def not_fooled(scenario):
             scenario.check(outcome.status == 1 and "gpupool's own client" in said, "by name: it is refused as such", said)
 
 
+def events_of(text):
+    """A timeline's events; its array may be open, as a crash leaves it."""
+    text = text.strip()
+    return json.loads(text if text.endswith("]") else text.removesuffix(",") + "]")
+
+
 def trace(scenario):
     """GPUPOOL_TRACE and GPUPOOL_SUMMARY write their files and leave the program's output alone."""
     setting = scenario.setting
@@ -140,14 +147,92 @@ def trace(scenario):
     ran_well(scenario, traced)
     scenario.check(traced.output == quiet.output, "its output is what it is without them", traced.output)
     texts = {name: file.read_text() if file.exists() else "" for name, file in files.items()}
-    launches = [line for line in texts["trace"].splitlines() if " cuLaunchKernel" in line and " -> 0" in line]
-    scenario.check(len(launches) == 1, "the trace has a line for the one launch", texts["trace"][-2000:])
+    check_timeline(scenario, texts["trace"])
     counted = [line.split() for line in texts["summary"].splitlines() if line.startswith("cuLaunchKernel")]
     scenario.check(len(counted) == 1 and counted[0][1:3] == ["1", "0"], "the summary counts it: one call, none failed",
                    texts["summary"])
+    environment["GPUPOOL_TRACE"] = "-"
+    lines = scenario.run([setting.build / "cuda/vector_add"], environment).errors.splitlines()
+    launches = [line for line in lines if " cuLaunchKernel" in line and " -> 0" in line]
+    scenario.check(len(launches) == 1, "on standard error there is a line for the one launch", lines[-20:])
 
 
-SCENARIOS = {"run": run_command, "local": local, "no_server": no_server, "not_fooled": not_fooled, "trace": trace}
+def check_timeline(scenario, text):
+    """One launch of vector_add: call, command, kernel, one after the other and linked."""
+    events = events_of(text)
+    slices = [event for event in events if event["ph"] == "X"]
+    named = lambda category, name: [event for event in slices if event["cat"] == category and name in event["name"]]
+    calls, commands = named("call", "cuLaunchKernel"), named("dispatcher", "gpLaunch")
+    issued = [event for event in commands if event["args"]["held"] != "now"]
+    kernels = [event for event in slices if event["cat"] == "gpu" and event["args"]["call"] == "gpLaunch"]
+    scenario.check((len(calls), len(issued), len(kernels)) == (1, 1, 1), "one launch: a call, a command, a kernel",
+                   [calls, commands, kernels])
+    if calls and issued and kernels:
+        scenario.check(calls[0]["ts"] <= issued[0]["ts"] <= kernels[0]["ts"] + 50, "in that order on the client's clock",
+                       [calls, issued, kernels])
+        scenario.check("vector_add" in kernels[0]["name"] or "add" in kernels[0]["name"], "the kernel has its name", kernels)
+        number = issued[0]["args"]["command"]
+        links = {event["ph"] for event in events if event["ph"] in "stf" and int(event["id"], 16) & (1 << 40) - 1 == number}
+        scenario.check(links == {"s", "t", "f"}, "a flow links them", links)
+    copies = [event for event in slices if event["cat"] == "gpu" and "copy" in event["name"]]
+    scenario.check({event["name"] for event in copies} >= {"copy to device", "copy from device"},
+                   "copies both ways are on the GPU's tracks", copies)
+    wire = [event["args"]["bytes"] for event in slices if event["cat"] == "wire"]
+    scenario.check(len(wire) > 4 and min(wire) > 0, "the wire's frames have their bytes", wire)
+    waits = named("wait", "reply")
+    scenario.check(len(waits) > 0, "waits for replies are shown", len(slices))
+
+
+def trace_command(scenario):
+    """gpupool trace: a closed timeline and a summary, whatever the program's end."""
+    setting = scenario.setting
+    environment = setting.client(scenario.name)
+    del environment["LD_LIBRARY_PATH"], environment["GPUPOOL_SERVER"]
+    output, summary = scenario.folder / "timeline.json", scenario.folder / "summary"
+    summary.unlink(missing_ok=True)
+    command = [setting.build / "bin/gpupool", "trace", "--output", output, "--summary", summary, "--server",
+               setting.address(), "--"]
+    outcome = scenario.run([*command, setting.build / "cuda/vector_add"], environment)
+    scenario.check(outcome.status == 0 and "0 failed" in outcome.output, "the program ran and its checks held",
+                   outcome.output + outcome.errors)
+    scenario.check(output.read_text().endswith("}\n]\n"), "the file is closed JSON", output.read_text()[-200:])
+    check_timeline(scenario, output.read_text())
+    scenario.check("cuLaunchKernel" in summary.read_text(), "there is a summary", summary.read_text())
+    # A program that ends without its exit handlers, some time after its last call.
+    abrupt = ["sh", "-c", f"{setting.build / 'cuda/long_running'} 20 & child=$!; sleep 2; kill -9 $child; wait $child"]
+    outcome = scenario.run([*command, *abrupt], environment)
+    scenario.check(outcome.status == 137, "its end is the command's", outcome.end() + outcome.errors)
+    calls = [event for event in events_of(output.read_text()) if event["ph"] == "X" and event["cat"] == "call"]
+    scenario.check(len(calls) > 0, "what a killed program wrote can be read", len(calls))
+    # Beyond the limit events are left out, and that is said.
+    outcome = scenario.run([*command[:2], "--events", "20", *command[2:], setting.build / "cuda/vector_add"], environment)
+    events = events_of(output.read_text())
+    scenario.check(outcome.status == 0 and sum(event["ph"] == "X" for event in events) <= 20, "the limit holds", len(events))
+    scenario.check(any("incomplete" in event["name"] for event in events), "what is missing is said", events[-1])
+    # A child that is forked while its parent is traced leaves the file whole.
+    outcome = scenario.run([*command, setting.build / "cuda/fork_after_cuda"], environment)
+    scenario.check(outcome.status == 0, "a program that forks runs", outcome.output + outcome.errors)
+    scenario.check(len(events_of(output.read_text())) > 0, "and its timeline can be read")
+
+
+def transport(scenario):
+    """A program whose server is a loopback address gets shared memory without asking, and TCP where it asks for that."""
+    setting = scenario.setting
+    for asked, expected in ((None, "(shm pid "), ("auto", "(shm pid "), ("tcp", "(tcp 127.0.0.1:")):
+        environment = setting.client(scenario.name)
+        del environment["GPUPOOL_TRANSPORT"]
+        log = scenario.folder / f"log-{asked}"
+        log.unlink(missing_ok=True)
+        environment["GPUPOOL_LOG"] = str(log)
+        if asked:
+            environment["GPUPOOL_TRANSPORT"] = asked
+        ran_well(scenario, scenario.run([setting.build / "cuda/vector_add"], environment))
+        said = log.read_text() if log.exists() else "no log"
+        scenario.check(expected in said, f"{asked or 'nothing'} asked for: its log says {expected}", said)
+
+
+SCENARIOS = {"run": run_command, "local": local, "no_server": no_server, "not_fooled": not_fooled, "trace": trace,
+             "trace_command": trace_command, "transport": transport}
 
 
 def main():

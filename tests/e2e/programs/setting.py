@@ -37,6 +37,7 @@ class Setting:
         self.sanitizer_runtime = arguments.sanitizer_runtime
         self.libraries = [str(self.build / "lib/gpupool"), *arguments.libraries]
         self.reports = self.state / "reports"
+        self.transport = arguments.transport
         self.software_driver = Path(arguments.software_driver)  # a folder where libcuda.so.1 is the software GPU
 
     def address(self):
@@ -73,6 +74,7 @@ class Setting:
         environment = self.plain(name, leaks=False)
         environment["LD_LIBRARY_PATH"] = ":".join(self.libraries)
         environment["GPUPOOL_SERVER"] = server or self.address()
+        environment["GPUPOOL_TRANSPORT"] = self.transport
         if self.sanitizer_runtime:
             environment["LD_PRELOAD"] = self.sanitizer_runtime
         return environment
@@ -129,6 +131,8 @@ def parse(description, add=None):
     parser.add_argument("--state", required=True, help="a folder for the server's address, logs and reports")
     parser.add_argument("--sanitizer-runtime", default="", help="the sanitizer's library, where the build has one")
     parser.add_argument("--libraries", action="append", default=[], help="a folder of shared libraries of CUDA's")
+    parser.add_argument("--transport", default="tcp", choices=["auto", "tcp", "shm"],
+                        help="how programs reach the server")
     parser.add_argument("--software-driver", default="", help="a folder where libcuda.so.1 is the software GPU")
     if add:
         add(parser)

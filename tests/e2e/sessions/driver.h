@@ -54,6 +54,7 @@ CUfunction kernel(const char* name);
 int run_flood(const std::string& mode);
 int run_waiting(const std::string& mode);
 int run_lanes(const std::string& mode, int rounds);
+int run_pinned(const std::string& mode);
 int run_ending(const std::string& mode, char** argv);
 
 }  // namespace gpupool::session_program

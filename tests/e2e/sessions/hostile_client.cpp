@@ -24,15 +24,23 @@ namespace {
 
 constexpr std::size_t kFullFrame = 1u << 20;
 
-}  // namespace
-
-HostileClient::HostileClient(const Daemon& daemon, const std::string& name) {
+std::unique_ptr<transport::Connection> connect_by_tcp(const Daemon& daemon) {
     const auto endpoint = transport::Endpoint::parse(daemon.address());
     auto connection = transport::tcp::connect(*endpoint, transport::Clock::now() + std::chrono::seconds(10));
     if (!connection) {
         throw std::runtime_error(connection.error().message);
     }
-    connection_ = std::move(*connection);
+    return std::move(*connection);
+}
+
+}  // namespace
+
+HostileClient::HostileClient(const Daemon& daemon, const std::string& name)
+    : HostileClient(daemon, name, connect_by_tcp(daemon)) {}
+
+HostileClient::HostileClient(const Daemon& daemon, const std::string& name,
+                             std::unique_ptr<transport::Connection> connection)
+    : connection_(std::move(connection)) {
     static int serial = 0;
     const std::string own_name = fmt::format("{}-{}", name, ++serial);
     greet(own_name);
@@ -81,6 +89,11 @@ void HostileClient::greet(const std::string& name) {
 }
 
 bool HostileClient::send_bytes(std::span<const std::byte> bytes, milliseconds patience) {
+    if (connection_->can_give()) {  // no socket that bytes go through
+        const transport::ConstBuffer buffers[] = {bytes};
+        connection_->set_send_patience(patience);
+        return connection_->send(buffers).ok();
+    }
     const auto deadline = std::chrono::steady_clock::now() + patience;
     while (!bytes.empty()) {
         const ssize_t count =

@@ -27,6 +27,8 @@ class HostileClient {
     static constexpr std::uint64_t kWindowBase = 0x7e8000000000, kWindowBytes = 1ull << 36;
 
     explicit HostileClient(const Daemon& daemon, const std::string& name = "hostile");
+    // Over a connection that is there already.
+    HostileClient(const Daemon& daemon, const std::string& name, std::unique_ptr<transport::Connection> connection);
     ~HostileClient();
     HostileClient(const HostileClient&) = delete;
 

@@ -195,5 +195,6 @@ int main(int argc, char** argv) {
     int verdict = run_waiting(mode);
     verdict = verdict >= 0 ? verdict : run_flood(mode);
     verdict = verdict >= 0 ? verdict : run_lanes(mode, argc > 2 ? std::atoi(argv[2]) : 1);
+    verdict = verdict >= 0 ? verdict : run_pinned(mode);
     return verdict >= 0 ? verdict : run_ending(mode, argv);
 }

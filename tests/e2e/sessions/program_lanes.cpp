@@ -2,15 +2,18 @@
 //
 //   lanes ROUNDS   four threads copy both ways at once, each in a stream of its own; as soon as something says that a copy
 //                  is complete, all of its bytes are looked at. Says "transfers N"; a wrong byte ends it with status 4
-//   lanes_stream   copies both ways without end, says "waiting" when data flows, and "error CODE" and "at MILLISECONDS"
-//                  when that is over
+//   lanes_stream   when its data connections are open, copies both ways without end; says "waiting" when data flows, and
+//                  "error CODE" and "at MILLISECONDS" when that is over
 //   lanes_wait     copies, says "ready", and copies again when its stdin has ended
 
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -152,8 +155,29 @@ CUresult copy_until_error(CUcontext context, bool up, std::atomic<int>& copies) 
     return result;
 }
 
+std::size_t open_sockets() {
+    std::size_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+        std::error_code gone;
+        count += std::filesystem::read_symlink(entry, gone).string().starts_with("socket:") ? 1 : 0;
+    }
+    return count;
+}
+
 int run_stream() {
     const CUcontext context = begin();
+    {
+        const char* const lanes = std::getenv("GPUPOOL_LANES");
+        const std::size_t all = open_sockets() + static_cast<std::size_t>(lanes == nullptr ? 0 : std::atoi(lanes));
+        CUdeviceptr memory = 0;
+        const std::vector<char> host(kMiB);
+        must(driver.cuMemAlloc(&memory, host.size()), "cuMemAlloc");
+        must(driver.cuMemcpyHtoD(memory, host.data(), host.size()), "cuMemcpyHtoD");
+        while (open_sockets() < all) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the last one's handshake
+    }
     static std::atomic<int> copies{0};
     std::thread down([=] { copy_until_error(context, false, copies); });
     const CUresult result = copy_until_error(context, true, copies);

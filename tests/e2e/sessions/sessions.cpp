@@ -27,6 +27,7 @@ std::vector<std::string> client_environment(const Daemon& daemon) {
     std::vector<std::string> environment = {
         std::string("LD_LIBRARY_PATH=") + GPUPOOL_CLIENT_FOLDER,
         "GPUPOOL_SERVER=" + daemon.address(),
+        "GPUPOOL_TRANSPORT=" + std::string(daemon.address().starts_with("unix:") ? "shm" : "tcp"),
         "GPUPOOL_CONNECT_TIMEOUT=30s",
         std::string("SESSION_KERNELS=") + SESSION_KERNELS,
     };

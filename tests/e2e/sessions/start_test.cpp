@@ -307,6 +307,16 @@ TEST_F(Stock, ATakenOneOutlivesItsDaemon) {
     EXPECT_TRUE(program.succeeds());
 }
 
+TEST_F(Stock, MayHoldContexts) {
+    start("[stock]\nworkers = 1\ncontexts = true\n");
+    ASSERT_TRUE(is_ready());
+    EXPECT_TRUE(daemon_->status()->stock_contexts);
+    // It makes and ends contexts, the primary one too, and checks what is left of them.
+    Program program(*daemon_, {std::string(GPU_PROGRAMS) + "/contexts"});
+    EXPECT_TRUE(program.succeeds());
+    EXPECT_NE(daemon_->log().find("of the stock\n"), std::string::npos);
+}
+
 TEST_F(Stock, ADriverThatFailsIsNotTriedWithoutEnd) {
     start("[stock]\nworkers = 1\n", {"GPUPOOL_SOFTGPU_DEVICES=2"});
     ASSERT_TRUE(is_ready());

@@ -59,9 +59,20 @@ TEST_F(ConfigTest, DefaultsNeedNothing) {
     EXPECT_EQ(config->log_file, "");
     EXPECT_EQ(config->connect_timeout.count(), 5000);
     EXPECT_EQ(config->wait_when_full.count(), 0);
+    EXPECT_EQ(config->transport, transport::Choice::automatic);
     EXPECT_FALSE(config->synchronous);
     EXPECT_FALSE(config->memory_bytes);
     EXPECT_EQ(config->source, "");
+}
+
+TEST_F(ConfigTest, TheTransportAndThePathOfASocket) {
+    write(home_file(), "server = \"unix:/run/gpupool.sock\"\ntransport = \"shm\"\n");
+    auto config = load();
+    ASSERT_TRUE(config) << config.error().message;
+    EXPECT_EQ(config->server, "unix:/run/gpupool.sock");
+    EXPECT_EQ(config->transport, transport::Choice::shm);
+    variables_["GPUPOOL_TRANSPORT"] = "tcp";
+    EXPECT_EQ(load()->transport, transport::Choice::tcp);
 }
 
 TEST_F(ConfigTest, EverySettingFromAFile) {
@@ -75,6 +86,7 @@ connect_timeout = 2.5
 wait_when_full = "10m"
 sync = true
 trace = "/tmp/trace"
+trace_events = 5000
 summary = true
 )");
     auto config = load();
@@ -88,6 +100,7 @@ summary = true
     EXPECT_EQ(config->wait_when_full, std::chrono::minutes(10));
     EXPECT_TRUE(config->synchronous);
     EXPECT_EQ(config->trace_file, "/tmp/trace");
+    EXPECT_EQ(config->trace_events, 5000u);
     EXPECT_EQ(config->summary_file, standard_error_name);
     EXPECT_EQ(config->source, home_file());
 }
@@ -169,6 +182,7 @@ TEST_F(ConfigTest, OnlyFilesAreRead) {
 
 TEST_F(ConfigTest, WrongVariablesAreNamed) {
     const std::pair<const char*, const char*> wrong[] = {
+        {"GPUPOOL_SERVER", "unix:relative"}, {"GPUPOOL_TRANSPORT", "udp"},
         {"GPUPOOL_SERVER", ":9470"},       {"GPUPOOL_SERVER", "host:"},      {"GPUPOOL_MEMORY", "8 elephants"},
         {"GPUPOOL_MEMORY", "0"},           {"GPUPOOL_CONNECT_TIMEOUT", "0"}, {"GPUPOOL_CONNECT_TIMEOUT", "1000h"},
         {"GPUPOOL_LOG_LEVEL", "shouting"}, {"GPUPOOL_SYNC", "maybe"},         {"GPUPOOL_WAIT_WHEN_FULL", "25h"}};

@@ -29,6 +29,15 @@ TEST(Endpoint, TakesWhatUsersWrite) {
     }
 }
 
+TEST(Endpoint, TakesThePathOfASocket) {
+    const auto endpoint = Endpoint::parse("unix:/run/gpupool/gpupool.sock", 9470);
+    ASSERT_TRUE(endpoint.ok()) << endpoint.error().message;
+    EXPECT_TRUE(endpoint->is_path());
+    EXPECT_EQ(endpoint->path, "/run/gpupool/gpupool.sock");
+    EXPECT_EQ(endpoint->to_string(), "unix:/run/gpupool/gpupool.sock");
+    EXPECT_FALSE(Endpoint::parse("localhost:80")->is_path());
+}
+
 TEST(Endpoint, DefaultPort) {
     EXPECT_FALSE(Endpoint::parse("gpu7").ok());
     const auto name = Endpoint::parse("gpu7", 9470);
@@ -57,6 +66,10 @@ TEST(Endpoint, RefusalsSayWhy) {
         {"[localhost]:80", "not an IPv6"},
         {"[::1%]:80", "not an IPv6"},
         {"udp://localhost:80", "\"udp\""},
+        {"unix:", "absolute path"},
+        {"unix:gpupool.sock", "absolute path"},
+        {"unix:/" + std::string(107, 'a'), "too long for a socket"},
+        {std::string("unix:/a\0b", 9), "a zero"},
         {"local host:80", "odd character"},
         {std::string("a\0b:80", 6), "odd character"},
         {std::string(300, 'a') + ":80", "too long"},

@@ -1,0 +1,123 @@
+#include "benchmarks/network/link.h"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+
+#include "common/spin.h"
+
+namespace gpupool::network {
+namespace {
+
+constexpr std::size_t kLeastPart = 4u << 10, kMostPart = 256u << 10;
+constexpr std::size_t kMostAtOnce = 64;  // parts
+constexpr double kPart_s = 20e-6;  // of the link's time
+// The kernel wakes a sleeper about so late; the rest of the time is looked away.
+constexpr std::chrono::microseconds kSleepsShort{60};
+
+void sleep_until(Clock::time_point when) {
+    const bool may_spin = spinning_pays();
+    const auto sleep_to = may_spin ? when - kSleepsShort : when;
+    if (Clock::now() < sleep_to) {
+        const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(sleep_to.time_since_epoch()).count();
+        const timespec at{since / 1'000'000'000, since % 1'000'000'000};
+        while (::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr) == EINTR) {
+        }
+    }
+    while (may_spin && Clock::now() < when) {
+        spin_pause();
+    }
+}
+
+}  // namespace
+
+Clock::time_point Link::admit(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto begin = std::max(Clock::now(), free_at_);
+    free_at_ = bytes_per_s_ == 0 ? begin
+                                 : begin + std::chrono::nanoseconds(
+                                               static_cast<std::int64_t>(static_cast<double>(bytes) / bytes_per_s_ * 1e9));
+    return free_at_ + delay_;
+}
+
+std::size_t Link::part_bytes() const {
+    return bytes_per_s_ == 0 ? kMostPart
+                             : std::clamp(static_cast<std::size_t>(bytes_per_s_ * kPart_s), kLeastPart, kMostPart);
+}
+
+std::size_t Link::in_flight_bytes() const {
+    constexpr double kUnlimited = 12.5e9;  // for the memory only
+    const double rate = bytes_per_s_ == 0 ? kUnlimited : bytes_per_s_;
+    return static_cast<std::size_t>(rate * std::chrono::duration<double>(delay_).count());
+}
+
+Lane::Lane(Link& link, transport::Connection& to)
+    : link_(link), to_(to), limit_bytes_(link.in_flight_bytes() + kBufferBytes), thread_([this] { run(); }) {}
+
+Lane::~Lane() {
+    {
+        const std::lock_guard lock(mutex_);
+        finished_ = true;
+    }
+    came_.notify_one();
+    thread_.join();
+}
+
+Status Lane::push(transport::ConstBuffer data) {
+    std::unique_lock lock(mutex_);
+    went_.wait(lock, [&] { return error_ || held_bytes_ < limit_bytes_; });
+    if (error_) {
+        return *error_;
+    }
+    // Under the lock of the lane, so that its parts' times are in its order.
+    parts_.push_back({link_.admit(data.size()), {data.begin(), data.end()}});
+    held_bytes_ += data.size();
+    lock.unlock();
+    came_.notify_one();
+    return {};
+}
+
+void Lane::run() {
+    ::prctl(PR_SET_TIMERSLACK, 1000ul);
+    std::vector<Part> due;
+    std::vector<transport::ConstBuffer> buffers;
+    std::unique_lock lock(mutex_);
+    while (true) {
+        came_.wait(lock, [&] { return finished_ || !parts_.empty(); });
+        if (parts_.empty()) {
+            return;
+        }
+        const Clock::time_point first = parts_.front().due;
+        lock.unlock();
+        sleep_until(first);
+        lock.lock();
+        // Whoever sleeps is woken a little late: what else is due by now goes with it.
+        const Clock::time_point now = Clock::now();
+        std::size_t bytes = 0;
+        while (!parts_.empty() && (due.empty() || parts_.front().due <= now) && due.size() < kMostAtOnce) {
+            bytes += parts_.front().bytes.size();
+            due.push_back(std::move(parts_.front()));
+            parts_.pop_front();
+        }
+        lock.unlock();
+        for (const Part& part : due) {
+            buffers.emplace_back(part.bytes);
+        }
+        const Status sent = to_.send(buffers);
+        buffers.clear();
+        due.clear();
+        lock.lock();
+        held_bytes_ -= bytes;
+        if (!sent) {
+            error_ = sent.error();
+            parts_.clear();
+            went_.notify_one();
+            return;
+        }
+        went_.notify_one();
+    }
+}
+
+}  // namespace gpupool::network

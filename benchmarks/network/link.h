@@ -1,0 +1,78 @@
+// One direction of an emulated network: what enters comes out later, at no more than its rate.
+//
+// A link is shared by all connections: their data follows each other on it, as on one cable. A Lane is one connection's
+// way through it: data of a lane keeps its order, and a lane whose receiver is slow holds up nobody else's.
+//
+// A part's time on the link begins when it enters and the link is free; it comes out when its last byte has been sent
+// and the delay has passed. Parts are small (part_bytes), so that a large transfer is a flow and no lump.
+//
+// Ownership: the link outlives its lanes; a lane's connection outlives the lane. Threads: Link::admit any; a lane's push
+//   one, and it has a thread of its own that delivers. Units: in the names. Limits: a lane holds what is on its way and
+//   kBufferBytes more; then push waits, and so its sender. Errors: the connection's, reported by push.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "protocol/transport/connection.h"
+
+namespace gpupool::network {
+
+using Clock = transport::Clock;
+
+class Link {
+  public:
+    // `bytes_per_s` 0: as fast as it goes.
+    Link(std::chrono::nanoseconds delay, double bytes_per_s) : delay_(delay), bytes_per_s_(bytes_per_s) {}
+
+    // When `bytes` that enter now come out.
+    Clock::time_point admit(std::size_t bytes);
+    [[nodiscard]] std::size_t part_bytes() const;
+    // What is on its way at most, when nothing is held up.
+    [[nodiscard]] std::size_t in_flight_bytes() const;
+
+  private:
+    const std::chrono::nanoseconds delay_;
+    const double bytes_per_s_;
+    std::mutex mutex_;
+    Clock::time_point free_at_{};
+};
+
+class Lane {
+  public:
+    static constexpr std::size_t kBufferBytes = 4u << 20;
+
+    Lane(Link& link, transport::Connection& to);
+    // Everything that was pushed has been delivered, or cannot be.
+    ~Lane();
+    Lane(const Lane&) = delete;
+    Lane& operator=(const Lane&) = delete;
+
+    Status push(transport::ConstBuffer data);
+
+  private:
+    struct Part {
+        Clock::time_point due;
+        std::vector<std::byte> bytes;
+    };
+    void run();
+
+    Link& link_;
+    transport::Connection& to_;
+    const std::size_t limit_bytes_;
+    std::mutex mutex_;  // guards what follows
+    std::condition_variable came_, went_;
+    std::deque<Part> parts_;
+    std::size_t held_bytes_ = 0;
+    bool finished_ = false;
+    std::optional<Error> error_;
+    std::thread thread_;  // the last: it uses all of the above
+};
+
+}  // namespace gpupool::network

@@ -1,0 +1,43 @@
+// Opens whatever transport an address means: TCP, shared memory, or shared memory where it can be had.
+//
+// A server that listens for TCP at a loopback address, or at all addresses, listens at an abstract Unix name as well
+// that follows from address and port (local_name). A client whose server is a loopback address looks there first: who
+// answers is on the same host and in the same network name space, so memory can be shared.
+//
+// Threads: any. Errors: those of the transport.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/result.h"
+#include "common/unique_fd.h"
+#include "protocol/transport/connection.h"
+#include "protocol/transport/endpoint.h"
+
+namespace gpupool::transport {
+
+enum class Choice {
+    automatic,  // shared memory with a server on this host, else TCP
+    tcp,
+    shm,
+};
+
+// "auto", "tcp" or "shm".
+Result<Choice> parse_choice(std::string_view text);
+
+// Connects to a server. With `automatic` what stands in the way of shared memory is not an error but a reason for TCP.
+Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, Choice choice, Clock::time_point deadline);
+
+Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint);
+
+// At the local name of a TCP listener's address; null where it has none, because other hosts alone may reach it.
+Result<std::unique_ptr<Listener>> listen_beside(const Endpoint& tcp_address);
+
+// Takes over a server's end of a connection, of which `descriptors` are another process's Connection::descriptors().
+Result<std::unique_ptr<Connection>> adopt(std::vector<UniqueFd> descriptors);
+
+}  // namespace gpupool::transport

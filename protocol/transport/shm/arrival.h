@@ -1,0 +1,54 @@
+// A connection that was accepted and whose client has yet to send the shared memory: takes it when first used, then is
+// as good as any.
+//
+// Ownership: owns the socket, then the connection. Threads, errors: as Connection says; `invalid_input` when what came
+//   is no such memory.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "common/unique_fd.h"
+#include "protocol/transport/connection.h"
+
+namespace gpupool::transport::shm {
+
+// What the client sends with the other sockets and the memory.
+inline constexpr std::array kGreeting = {std::byte{'g'}, std::byte{'p'}, std::byte{'s'}, std::byte{'h'},
+                                         std::byte{'m'}, std::byte{'0'}, std::byte{'0'}, std::byte{'1'}};
+
+class Arrival final : public Connection {
+  public:
+    Arrival(UniqueFd socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {}
+
+    // What has not come when the server wants to say something is not waited for.
+    Status send(std::span<const ConstBuffer> buffers) override;
+    Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override;
+    Result<std::size_t> receive(MutableBuffer buffer) override;
+    void set_receive_deadline(Clock::time_point deadline) noexcept override;
+    void set_send_patience(std::chrono::milliseconds patience) noexcept override;
+    void shutdown() noexcept override;
+    [[nodiscard]] std::string peer() const override { return peer_; }
+    [[nodiscard]] int native_handle() const noexcept override;
+    [[nodiscard]] std::vector<int> descriptors() const override;
+
+  private:
+    Result<Connection*> inner(Clock::time_point deadline);
+    Status take_memory();
+
+    mutable std::mutex mutex_;  // guards socket_ and the making of made_
+    UniqueFd socket_;   // until made_ has it
+    const std::string peer_;
+    bool shut_down_ = false;  // guarded by mutex_
+    std::unique_ptr<Connection> made_;
+    std::atomic<Connection*> ready_{nullptr};     // made_, once it is there
+    Clock::time_point deadline_ = kNoDeadline;    // the receiving thread's
+    std::chrono::milliseconds send_patience_{0};  // the sending thread's
+};
+
+}  // namespace gpupool::transport::shm

@@ -1,0 +1,193 @@
+#include "protocol/transport/shm/connection.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "protocol/transport/shm/local_socket.h"
+
+namespace gpupool::transport::shm {
+namespace {
+
+// How much is copied before the other side may begin with it.
+constexpr std::size_t kStepBytes = 64u << 10;
+// One receive() gives no more, so that the writer has room again meanwhile.
+constexpr std::size_t kReceiveBytes = 128u << 10;
+
+static_assert(2 * sizeof(RingControl) <= kControlBytes);
+
+RingMemory ring_of(const SharedMemory& memory, bool to_server) {
+    auto* const controls = reinterpret_cast<RingControl*>(memory.bytes().data());
+    return {controls + (to_server ? 0 : 1),
+            memory.bytes().subspan(kControlBytes + (to_server ? 0 : kRingBytes), kRingBytes)};
+}
+
+// Sleeps until `socket` was rung, its other end is gone, or the time is over (false).
+Result<bool> sleep_at(int socket, Clock::time_point deadline) {
+    for (;;) {
+        pollfd entry{socket, POLLIN, 0};
+        const int ready = ::poll(&entry, 1, poll_timeout_ms(deadline));
+        if (ready >= 0) return ready > 0;
+        if (errno != EINTR) return system_error("poll", errno);
+    }
+}
+
+}  // namespace
+
+ShmConnection::ShmConnection(Parts parts, Side side, std::string peer)
+    : parts_(std::move(parts)),
+      peer_(std::move(peer)),
+      out_(ring_of(parts_.memory, side == Side::client)),
+      in_(ring_of(parts_.memory, side == Side::server)) {}
+
+std::vector<int> ShmConnection::descriptors() const {
+    return {parts_.socket.get(), parts_.room.get(), parts_.passage.get(), parts_.memory.descriptor()};
+}
+
+Status ShmConnection::give(int descriptor, std::uint64_t number) {
+    return send_with_descriptors(parts_.passage.get(), std::as_bytes(std::span(&number, 1)),
+                                 std::span(&descriptor, 1));
+}
+
+Result<UniqueFd> ShmConnection::take_given(std::uint64_t number) {
+    for (;;) {
+        std::uint64_t given = 0;
+        auto descriptors = receive_with_descriptors(parts_.passage.get(), std::as_writable_bytes(std::span(&given, 1)));
+        if (!descriptors) return descriptors.error();
+        if (given != number) continue;
+        if (descriptors->size() == 1) return std::move(descriptors->front());
+        return Error{ErrorCode::invalid_input, fmt::format("{} did not give the descriptor that it said", peer_)};
+    }
+}
+
+Error ShmConnection::closed_here() const {
+    return {ErrorCode::closed, "the connection was closed"};
+}
+
+Error ShmConnection::closed_there() const {
+    return {ErrorCode::closed, fmt::format("{} closed the connection", peer_)};
+}
+
+Status ShmConnection::publish() {
+    if (out_.publish() && !ring(parts_.socket.get())) return closed_there();
+    return {};
+}
+
+// As much as there is room for; published in steps, but for the last one.
+Result<std::size_t> ShmConnection::send_part(ConstBuffer data) {
+    std::size_t total = 0;
+    while (total < data.size()) {
+        const auto step = data.subspan(total, std::min(kStepBytes, data.size() - total));
+        const auto taken = out_.write(step);
+        if (!taken) return taken;
+        total += *taken;
+        if (out_.unpublished_bytes() >= kStepBytes) GPUPOOL_TRY(publish());
+        if (*taken < step.size()) break;
+    }
+    return total;
+}
+
+Status ShmConnection::wait_for_room() {
+    if (send_spin_.until([&] { return out_.may_write(); })) return {};
+    const auto deadline = send_patience_.count() == 0 ? kNoDeadline : Clock::now() + send_patience_;
+    while (out_.prepare_to_sleep()) {
+        const auto woken = sleep_at(parts_.room.get(), deadline);
+        const bool there = woken && *woken && take_rings(parts_.room.get());
+        if (shut_down_.load(std::memory_order_acquire)) return closed_here();
+        if (!woken) return woken.error();
+        if (!*woken) return Error{ErrorCode::timed_out, fmt::format("{} took nothing in time", peer_)};
+        if (!there) return closed_there();
+    }
+    return {};
+}
+
+Status ShmConnection::send(std::span<const ConstBuffer> buffers) {
+    if (shut_down_.load(std::memory_order_acquire)) return closed_here();
+    for (auto buffer : buffers) {
+        while (!buffer.empty()) {
+            const auto sent = send_part(buffer);
+            if (!sent) return sent.error();
+            buffer = buffer.subspan(*sent);
+            if (buffer.empty()) break;
+            GPUPOOL_TRY(publish());
+            GPUPOOL_TRY(wait_for_room());
+        }
+    }
+    return publish();
+}
+
+Result<std::size_t> ShmConnection::send_some(std::span<const ConstBuffer> buffers) {
+    if (shut_down_.load(std::memory_order_acquire)) return closed_here();
+    std::size_t total = 0;
+    for (const auto& buffer : buffers) {
+        const auto sent = send_part(buffer);
+        if (!sent) return sent;
+        total += *sent;
+        if (*sent < buffer.size()) break;
+    }
+    GPUPOOL_TRY(publish());
+    return total;
+}
+
+Status ShmConnection::wait_for_bytes() {
+    if (receive_spin_.until([&] { return in_.may_read(); })) return {};
+    if (!in_.prepare_to_sleep()) return {};
+    const auto woken = sleep_at(parts_.socket.get(), deadline_);
+    in_.stay_awake();
+    if (!woken) return woken.error();
+    if (*woken) {
+        peer_gone_ = !take_rings(parts_.socket.get());
+    } else if (!in_.may_read()) {
+        return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
+    }
+    return {};
+}
+
+Result<std::size_t> ShmConnection::receive(MutableBuffer buffer) {
+    for (;;) {
+        // Before the look into the ring: what a peer had written when it went is still there to be read.
+        const bool gone = peer_gone_;
+        // What had arrived before our own shutdown is still readable, but its reader has been told to stop.
+        if (shut_down_.load(std::memory_order_acquire)) return closed_here();
+        const auto received = in_.read(buffer.first(std::min(buffer.size(), kReceiveBytes)));
+        if (!received) return received;
+        if (*received > 0) {
+            if (in_.release()) (void)ring(parts_.room.get());  // a writer that is gone needs no room
+            return received;
+        }
+        if (gone) return closed_there();
+        GPUPOOL_TRY(wait_for_bytes());
+    }
+}
+
+void ShmConnection::shutdown() noexcept {
+    shut_down_.store(true, std::memory_order_release);
+    (void)::shutdown(parts_.socket.get(), SHUT_RDWR);
+    (void)::shutdown(parts_.room.get(), SHUT_RDWR);
+    (void)::shutdown(parts_.passage.get(), SHUT_RDWR);
+}
+
+Result<std::string> name_of_peer(int socket) {
+    const auto peer = peer_of(socket);
+    if (!peer) return peer.error();
+    return fmt::format("shm pid {} uid {}", peer->pid, peer->uid);
+}
+
+Result<std::unique_ptr<Connection>> adopt(std::vector<UniqueFd> descriptors) {
+    if (descriptors.size() != 4) {
+        return Error{ErrorCode::invalid_input, "a shared memory connection consists of four descriptors"};
+    }
+    for (std::size_t i = 0; i < 3; ++i) GPUPOOL_TRY(check_socket(descriptors[i].get()));
+    auto name = name_of_peer(descriptors[0].get());
+    if (!name) return name.error();
+    auto memory = SharedMemory::map(std::move(descriptors[3]), kMemoryBytes);
+    if (!memory) return memory.error();
+    Parts parts{std::move(descriptors[0]), std::move(descriptors[1]), std::move(descriptors[2]), std::move(*memory)};
+    return std::unique_ptr<Connection>(
+        std::make_unique<ShmConnection>(std::move(parts), Side::server, std::move(*name)));
+}
+
+}  // namespace gpupool::transport::shm

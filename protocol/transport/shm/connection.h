@@ -1,0 +1,92 @@
+// A Connection between two processes of one host: two rings of bytes in shared memory, and three Unix sockets.
+//
+// The memory is a sealed memfd: a page of control blocks, then the ring from client to server, then the one back, of
+// kRingBytes each. Nothing goes over the sockets but the memory at the start and, later, a byte to wake who sleeps: on
+// the first socket a receiver that waits for bytes, on the second a sender that waits for room. Each has one reader on
+// each side, so no thread takes what was meant for another, and both say at once when the peer is gone. The third
+// carries descriptors (give, take_given), each with eight bytes.
+//
+// The client makes the memory and the other sockets, and sends all over the first, which it has connected. A client
+// that writes into the memory what it likes harms its own session alone (ring.h).
+//
+// Ownership: owns its descriptors and its mapping; destroying it shuts nothing down, see Connection.
+// Threads, errors: as Connection says; `invalid_input` when the peer's index cannot be true.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/spin.h"
+#include "common/unique_fd.h"
+#include "protocol/transport/connection.h"
+#include "protocol/transport/shm/memory.h"
+#include "protocol/transport/shm/ring.h"
+
+namespace gpupool::transport::shm {
+
+inline constexpr std::size_t kControlBytes = 4096;
+inline constexpr std::size_t kRingBytes = 2u << 20;
+inline constexpr std::size_t kMemoryBytes = kControlBytes + 2 * kRingBytes;
+
+enum class Side { client, server };
+
+// What a connection is made of.
+struct Parts {
+    UniqueFd socket;
+    UniqueFd room;
+    UniqueFd passage;  // for descriptors
+    SharedMemory memory;
+};
+
+class ShmConnection final : public Connection {
+  public:
+    ShmConnection(Parts parts, Side side, std::string peer);
+    ShmConnection(const ShmConnection&) = delete;
+    ShmConnection& operator=(const ShmConnection&) = delete;
+
+    Status send(std::span<const ConstBuffer> buffers) override;
+    Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override;
+    Result<std::size_t> receive(MutableBuffer buffer) override;
+    void set_receive_deadline(Clock::time_point deadline) noexcept override { deadline_ = deadline; }
+    void set_send_patience(std::chrono::milliseconds patience) noexcept override { send_patience_ = patience; }
+    void shutdown() noexcept override;
+    [[nodiscard]] std::string peer() const override { return peer_; }
+    [[nodiscard]] int native_handle() const noexcept override { return parts_.socket.get(); }
+    // The three sockets, the memory.
+    [[nodiscard]] std::vector<int> descriptors() const override;
+    Status give(int descriptor, std::uint64_t number) override;
+    Result<UniqueFd> take_given(std::uint64_t number) override;
+    [[nodiscard]] bool can_give() const noexcept override { return true; }
+
+  private:
+    Result<std::size_t> send_part(ConstBuffer data);
+    Status publish();
+    Status wait_for_room();
+    Status wait_for_bytes();
+    [[nodiscard]] Error closed_here() const;
+    [[nodiscard]] Error closed_there() const;
+
+    const Parts parts_;
+    const std::string peer_;
+    std::atomic<bool> shut_down_{false};
+
+    RingWriter out_;  // these are the sending thread's
+    Spin send_spin_;
+    std::chrono::milliseconds send_patience_{0};
+
+    RingReader in_;  // these are the receiving thread's
+    Spin receive_spin_;
+    bool peer_gone_ = false;
+    Clock::time_point deadline_ = kNoDeadline;
+};
+
+// Takes over the server's end, of which `descriptors` are another process's descriptors().
+Result<std::unique_ptr<Connection>> adopt(std::vector<UniqueFd> descriptors);
+
+// "shm pid 4711 uid 1000", as the kernel knows the other end of `socket`.
+Result<std::string> name_of_peer(int socket);
+
+}  // namespace gpupool::transport::shm
