@@ -135,9 +135,9 @@ void register_ordered(OpTable& t, std::string_view min, std::string_view max, st
     t.add({rem}, binary<T, T, T>([](T a, T b) { return remainder<T>(a, b); }));
 }
 
-// CC.CF lives in one bit per lane of the warp. Out = the carry goes out; In = it comes in. A subtraction's is the carry of
-// adding the complement: set where nothing was borrowed. Programs see that where additions follow subtractions, as in nvcc's
-// division of 128 bits.
+// CC.CF lives in one bit per lane of the warp. Out = the carry goes out; In = it comes in. A subtraction's is the carry
+// of adding the complement: set where nothing was borrowed. Programs see that where additions follow subtractions, as
+// in nvcc's division of 128 bits.
 template <class T, bool Out, bool In, bool Subtract>
 void run_carry(Warp& w, const Inst& i) {
     T* d = w.reg<T>(i.d);

@@ -65,17 +65,22 @@ TEST_F(PtxFormsTest, AFunctionsParametersHaveLocalAddresses) {
 // One type and several names of it, wherever variables are declared.
 TEST_F(PtxFormsTest, DeclarationsOfSeveralVariables) {
     const auto out = run_module<unsigned>(
-        header() + ".global .align 8 .v2 .u32 pair = {1, 2}, pairs[2] = {3, 4, 5, 6};\n"
-        ".func (.param .b32 r) difference(.param .b32 a, .param .b32 b) { .reg .b32 %r<3>;\n"
-        "ld.param.b32 %r0, [a]; ld.param.b32 %r1, [b]; sub.u32 %r2, %r0, %r1; st.param.b32 [r], %r2; ret; }\n"
-        ".visible .entry k(.param .u64 o) { .shared .b32 near, far[2]; .local .b32 low, high; .reg .b64 %out; .reg .b32 %r<9>;\n"
-        ".param .b32 x, y, z; ld.param.u64 %out, [o];\n"
-        "st.shared.u32 [near], 10; st.shared.u32 [far], 20; st.shared.u32 [far+4], 30; st.local.u32 [low], 40; st.local.u32 [high], 50;\n"
-        "ld.shared.u32 %r0, [near]; ld.shared.u32 %r1, [far+4]; ld.local.u32 %r2, [low]; ld.local.u32 %r3, [high];\n"
-        "ld.global.u32 %r4, [pair+4]; ld.global.u32 %r5, [pairs+12];\n"
-        "st.param.b32 [x], %r3; st.param.b32 [y], %r1; call (z), difference, (x, y); ld.param.b32 %r6, [z];\n"
-        "st.global.v4.u32 [%out], {%r0, %r1, %r2, %r3}; st.global.v2.u32 [%out+16], {%r4, %r5}; st.global.u32 [%out+24], %r6;\n"
-        "ret; }\n",
+        header() +
+            ".global .align 8 .v2 .u32 pair = {1, 2}, pairs[2] = {3, 4, 5, 6};\n"
+            ".func (.param .b32 r) difference(.param .b32 a, .param .b32 b) { .reg .b32 %r<3>;\n"
+            "ld.param.b32 %r0, [a]; ld.param.b32 %r1, [b]; sub.u32 %r2, %r0, %r1; st.param.b32 [r], %r2; ret; }\n"
+            ".visible .entry k(.param .u64 o) { .shared .b32 near, far[2]; .local .b32 low, high; .reg .b64 %out; .reg "
+            ".b32 %r<9>;\n"
+            ".param .b32 x, y, z; ld.param.u64 %out, [o];\n"
+            "st.shared.u32 [near], 10; st.shared.u32 [far], 20; st.shared.u32 [far+4], 30; st.local.u32 [low], 40; "
+            "st.local.u32 [high], 50;\n"
+            "ld.shared.u32 %r0, [near]; ld.shared.u32 %r1, [far+4]; ld.local.u32 %r2, [low]; ld.local.u32 %r3, "
+            "[high];\n"
+            "ld.global.u32 %r4, [pair+4]; ld.global.u32 %r5, [pairs+12];\n"
+            "st.param.b32 [x], %r3; st.param.b32 [y], %r1; call (z), difference, (x, y); ld.param.b32 %r6, [z];\n"
+            "st.global.v4.u32 [%out], {%r0, %r1, %r2, %r3}; st.global.v2.u32 [%out+16], {%r4, %r5}; st.global.u32 "
+            "[%out+24], %r6;\n"
+            "ret; }\n",
         1, 7);
     EXPECT_EQ((std::vector<unsigned>{10, 30, 40, 50, 2, 6, 20}), out);
 }
@@ -83,8 +88,10 @@ TEST_F(PtxFormsTest, DeclarationsOfSeveralVariables) {
 // libcudart asks for them before it has a context.
 TEST_F(PtxFormsTest, ManagedVariablesAreThereWithoutAContext) {
     const std::string text =
-        header() + ".visible .global .attribute(.managed) .align 4 .u32 word = 5; .visible .global .u32 other;\n"
-                   ".visible .entry k() { .reg .b32 %r<2>; ld.global.u32 %r0, [word]; add.u32 %r0, %r0, 1; st.global.u32 [word], %r0; ret; }\n";
+        header() +
+        ".visible .global .attribute(.managed) .align 4 .u32 word = 5; .visible .global .u32 other;\n"
+        ".visible .entry k() { .reg .b32 %r<2>; ld.global.u32 %r0, [word]; add.u32 %r0, %r0, 1; st.global.u32 [word], "
+        "%r0; ret; }\n";
     CUcontext context = nullptr;
     OK(CALL(cuCtxPopCurrent_v2)(&context));
     CUlibrary library = nullptr;
@@ -110,7 +117,8 @@ TEST_F(PtxFormsTest, ManagedVariablesAreThereWithoutAContext) {
 TEST_F(PtxFormsTest, CarriesOfSubtractionsAndAdditionsAreOne) {
     const auto out = run_module<unsigned>(
         header() +
-            ".visible .entry k(.param .u64 o) { .reg .b32 %r<6>; .reg .b64 %d<4>; ld.param.u64 %d1, [o]; mov.u32 %r1, %tid.x;\n"
+            ".visible .entry k(.param .u64 o) { .reg .b32 %r<6>; .reg .b64 %d<4>; ld.param.u64 %d1, [o]; mov.u32 %r1, "
+            "%tid.x;\n"
             "mul.wide.u32 %d2, %r1, 16; add.u64 %d1, %d1, %d2;\n"
             "sub.cc.u32 %r2, %r1, 2; addc.u32 %r2, 0, 0; sub.cc.u32 %r3, %r1, 2; subc.u32 %r3, 0, 0;\n"
             "add.cc.u32 %r4, %r1, -2; subc.u32 %r4, 0, 0; sub.cc.u32 %r5, %r1, 2; madc.hi.u32 %r5, 0, 0, 0;\n"
