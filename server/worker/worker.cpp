@@ -35,7 +35,8 @@ constexpr unsigned long kTimerSlack_ns = 1000;  // the kernel's 50 us by default
 wire::Lanes::Limits lane_limits(std::size_t lanes) {
     wire::Lanes::Limits limits;
     limits.lanes = lanes;
-    limits.queued_bytes = kStagingBytes;  // which is all that is ever sent over them: the dispatcher never waits
+    // The dispatcher never waits: all of the staging memory fits, and a chunk for each lane that has just given it back.
+    limits.queued_bytes = kStagingBytes + wire::Lanes::kMostLanes * kChunkBytes;
     return limits;
 }
 

@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <cstring>
+#include <list>
 #include <thread>
 
 #include "protocol/codec/layout.h"
@@ -63,6 +64,18 @@ TEST_P(LaneCopies, AreRightWhereTheDataIsSlowerThanTheWordOfIt) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, LaneCopies, ::testing::Values(1, 2, 8));
+
+// The programs whose point is order: several threads on one stream, one that waits for another's copy, bulk data both ways.
+TEST_P(LaneCopies, KeepTheOrderOfPrograms) {
+    std::list<Program> programs;
+    for (const char* name : {"order_one_stream", "release_by_other_thread", "both_directions"}) {
+        programs.emplace_back(*daemon_, std::vector<std::string>{std::string(GPU_PROGRAMS) + "/" + name},
+                              with_lanes(GetParam()));
+    }
+    for (Program& program : programs) {
+        EXPECT_TRUE(program.succeeds(milliseconds(150000)));
+    }
+}
 
 class LaneFaults : public SessionTest {
   protected:

@@ -129,6 +129,78 @@ TEST(Downloads, ACancelledOneTakesNothingMore) {
     transfers.landed(transfer, 4);  // harmless
 }
 
+TEST(Downloads, PartsOverLanesComeInAnyOrderAndAtOnce) {
+    Transfers transfers;
+    std::vector<std::byte> memory(100);
+    const std::uint64_t transfer = transfers.begin_download(memory.data(), memory.size());
+    EXPECT_EQ(transfers.begin_part(transfer, 60, 40).data(), memory.data() + 60);
+    EXPECT_EQ(transfers.begin_part(transfer, 0, 30).data(), memory.data());
+    EXPECT_TRUE(transfers.begin_part(transfer, 60, 41).empty());
+    EXPECT_TRUE(transfers.begin_part(transfer + 1, 0, 1).empty());
+    transfers.end_part(transfer, 30, true);
+    EXPECT_EQ(transfers.place(transfer, 30, 30).data(), memory.data() + 30) << "the rest may come another way";
+    transfers.landed(transfer, 30);
+    EXPECT_TRUE(transfers.writes_into(memory.data(), 1));
+    transfers.end_part(transfer, 40, true);
+    EXPECT_FALSE(transfers.writes_into(memory.data(), 100));
+}
+
+// A server that counts wrong: all of the bytes have come, but one lane still writes.
+TEST(Downloads, EndWhenNobodyWritesThem) {
+    Transfers transfers;
+    std::byte memory[8];
+    const std::uint64_t transfer = transfers.begin_download(memory, 8);
+    EXPECT_FALSE(transfers.begin_part(transfer, 0, 8).empty());
+    EXPECT_FALSE(transfers.begin_part(transfer, 0, 4).empty());
+    transfers.end_part(transfer, 8, true);
+    EXPECT_TRUE(transfers.writes_into(memory, 8));
+    transfers.end_part(transfer, 4, false);
+    EXPECT_FALSE(transfers.writes_into(memory, 8));
+}
+
+TEST(Downloads, ACancelledOneIsKeptWhileAConnectionWritesIt) {
+    for (const bool lane : {true, false}) {
+        Transfers transfers;
+        std::byte memory[8];
+        const std::uint64_t transfer = transfers.begin_download(memory, 8);
+        EXPECT_FALSE((lane ? transfers.begin_part(transfer, 0, 8) : transfers.place(transfer, 0, 8)).empty());
+        std::atomic<bool> back{false};
+        std::thread caller([&] {
+            transfers.cancel(transfer);
+            back = true;
+        });
+        std::this_thread::sleep_for(50ms);
+        EXPECT_FALSE(back);
+        EXPECT_TRUE(transfers.begin_part(transfer, 0, 8).empty()) << "no more of it is taken";
+        if (lane) {
+            transfers.end_part(transfer, 8, false);
+        } else {
+            transfers.lost();
+        }
+        caller.join();
+        EXPECT_FALSE(transfers.writes_into(memory, 8));
+    }
+}
+
+TEST(Downloads, TheEndLetsNobodyGoWhileAConnectionWrites) {
+    Transfers transfers;
+    std::byte memory[8];
+    const std::uint64_t download = transfers.begin_download(memory, 8);
+    const std::uint64_t upload = transfers.begin_upload(std::span<const std::byte>(memory));
+    EXPECT_FALSE(transfers.begin_part(download, 0, 8).empty());
+    std::atomic<bool> back{false};
+    std::thread waits([&] {
+        EXPECT_FALSE(transfers.wait_sent(upload));
+        back = true;
+    });
+    std::thread ends([&] { transfers.end(); });
+    std::this_thread::sleep_for(50ms);
+    EXPECT_FALSE(back);
+    transfers.end_part(download, 8, false);
+    ends.join();
+    waits.join();
+}
+
 TEST(Uploads, AreSentWhenTheWorkerAsks) {
     Client& client = Client::fresh();
     const auto data = pattern(100'000, 1);
@@ -201,6 +273,50 @@ TEST(Uploads, AskedForOutsideOfWhatThereIsSendNothing) {
     EXPECT_TRUE(client.transfers.pull(upload, 0, 32));  // answered after the others
     EXPECT_EQ(client.worker.wait_for(upload, 32), data);
     EXPECT_EQ(client.worker.landed(upload), 32u);
+}
+
+// Keeps pieces, as the worker's end of lanes.
+class LaneEnd final : public wire::LaneReceiver {
+  public:
+    explicit LaneEnd(std::size_t bytes) : data(bytes) {}
+    std::vector<std::byte> data;
+    std::atomic<std::size_t> pieces{0};
+
+  private:
+    std::span<std::byte> piece_destination(std::uint64_t, std::uint64_t offset, std::size_t bytes) override {
+        return std::span(data).subspan(offset, bytes);
+    }
+    void on_piece(std::uint64_t, std::uint64_t, std::size_t) override { ++pieces; }
+    void on_piece_lost(std::uint64_t, std::uint64_t, std::size_t) override {}
+    void on_lanes_ended(const Error&) override {}
+};
+
+TEST(Uploads, GoOverLanesWhereTheyAreLarge) {
+    constexpr std::size_t kPiece = wire::Lanes::kLeastPieceBytes, kBytes = 2 * kPiece + 100;
+    Nobody nobody;
+    LaneEnd unused(0), end(kBytes);
+    wire::Lanes lanes(unused, {}), worker_lanes(end, {});
+    auto [here, there] = transport::inproc::make_pair(1u << 20);
+    ASSERT_TRUE(lanes.add(0, std::move(here)).ok());
+    ASSERT_TRUE(worker_lanes.add(0, std::move(there)).ok());
+    Client& client = Client::fresh();
+    auto& transfers = *new Transfers;  // its thread lives as long as the process
+    std::atomic<std::size_t> told{0};
+    transfers.start(*client.channel, &lanes, [&](std::size_t bytes) { told = bytes; });
+    const auto data = pattern(kBytes, 9);
+    const std::uint64_t transfer = transfers.begin_upload(std::span(data));
+    EXPECT_EQ(told, kBytes);
+    transfers.pull(transfer, kPiece, kPiece);
+    transfers.pull(transfer, 0, kPiece);
+    transfers.pull(transfer, 2 * kPiece, 100);
+    EXPECT_TRUE(transfers.wait_sent(transfer));
+    ASSERT_TRUE(worker_lanes.wait_landed(2));
+    EXPECT_EQ(end.pieces, 2u);
+    EXPECT_TRUE(std::equal(data.begin(), data.end() - 100, end.data.begin()));
+    const auto rest = client.worker.wait_for(transfer, 100);
+    EXPECT_EQ(client.worker.landed(transfer), 100u) << "what is small goes the session's own way";
+    EXPECT_TRUE(std::equal(data.end() - 100, data.end(), rest.end() - 100));
+    transfers.end();
 }
 
 // A worker's end that takes nothing: what is sent stays with the channel.

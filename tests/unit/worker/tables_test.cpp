@@ -115,6 +115,27 @@ TEST(IncomingPieces, LandInTheirPlacesInOrder) {
     EXPECT_FALSE(incoming.take_landed(1));
 }
 
+TEST(IncomingPieces, ComeWholeOverALaneAndOnce) {
+    Incoming incoming;
+    std::byte memory[100];
+    incoming.expect(1, 0, 60, memory);
+    incoming.expect(1, 60, 40, memory + 60);
+    EXPECT_TRUE(incoming.claim(1, 0, 59).empty()) << "a part";
+    EXPECT_TRUE(incoming.claim(1, 0, 100).empty()) << "more than a piece";
+    EXPECT_TRUE(incoming.claim(2, 0, 60).empty()) << "another transfer";
+    EXPECT_EQ(incoming.claim(1, 60, 40).data(), memory + 60);
+    EXPECT_TRUE(incoming.claim(1, 60, 40).empty()) << "somebody else fills it";
+    EXPECT_TRUE(incoming.place(1, 60, 40).empty()) << "on any way";
+    EXPECT_EQ(incoming.place(1, 0, 10).data(), memory);
+    incoming.landed(1, 0, 10);
+    EXPECT_TRUE(incoming.claim(1, 0, 60).empty()) << "it comes another way already";
+    incoming.landed_whole(1, 60);
+    EXPECT_FALSE(incoming.take_landed(1)) << "pieces are taken in their order";
+    incoming.landed(1, 10, 50);
+    EXPECT_EQ(incoming.take_landed(1)->offset, 0u);
+    EXPECT_EQ(incoming.take_landed(1)->offset, 60u);
+}
+
 TEST(IncomingPieces, WhatNobodyAskedForHasNoPlace) {
     Incoming incoming;
     std::byte memory[100];
