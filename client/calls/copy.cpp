@@ -61,8 +61,11 @@ CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std:
 }
 
 // A synchronous copy to the device has ended for everybody when it returns. Work in stream order comes behind it in any
-// case; only for streams that do not wait for this one is it worth a round trip.
-CUresult wait_where_seen(CUstream stream) {
+// case; only for streams that do not wait for this one is it worth a round trip. `to_host`: host memory that the GPU has.
+CUresult wait_where_seen(CUstream stream, bool to_host) {
+    if (to_host) {
+        return synchronize_stream(stream);
+    }
     const ThreadState& thread = this_thread();
     const ContextState* const context = thread.current();
     const bool ordered =
@@ -118,9 +121,13 @@ CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstrea
         return CUDA_SUCCESS;
     }
     const bool capturing = captures(*s, stream);
-    // In a graph host memory stays what the program calls it.
-    const bool to = on_device(*s, dst) && !(capturing && s->host_mirrors.is_shared(dst));
-    const bool from = on_device(*s, src) && !(capturing && s->host_mirrors.is_shared(src));
+    bool to = on_device(*s, dst), from = on_device(*s, src);
+    const bool to_shared = to && s->host_mirrors.is_shared(dst), from_shared = from && s->host_mirrors.is_shared(src);
+    const bool within_host = (to_shared || !to) && (from_shared || !from);
+    if (capturing || within_host) {  // host memory stays what the program calls it
+        to = to && !to_shared;
+        from = from && !from_shared;
+    }
     const bool asynchronous = waiting == Waiting::as_asynchronous;
     void* const host_dst = reinterpret_cast<void*>(dst);
     const void* const host_src = reinterpret_cast<const void*>(src);
@@ -135,7 +142,8 @@ CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstrea
     }
     if (to) {
         const CUresult result = to_device(*s, dst, host_src, bytes, stream, asynchronous && pinned(*s, host_src));
-        return result == CUDA_SUCCESS && !asynchronous ? wait_where_seen(stream) : result;
+        return result == CUDA_SUCCESS && !asynchronous ? wait_where_seen(stream, s->host_mirrors.device_address(dst) != 0)
+                                                        : result;
     }
     if (from) {
         return from_device(*s, host_dst, src, bytes, stream, !asynchronous || !pinned(*s, host_dst));
@@ -199,6 +207,9 @@ CUresult shaped_from_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t byte
 
 // Host memory that the GPU has is its own to read and write, in the order of its stream.
 void use_shared_memory(const Session& s, CUDA_MEMCPY3D& c) {
+    if (c.srcMemoryType == CU_MEMORYTYPE_HOST && c.dstMemoryType == CU_MEMORYTYPE_HOST) {
+        return;  // the GPU has no part in it
+    }
     if (c.srcMemoryType == CU_MEMORYTYPE_HOST && s.host_mirrors.is_shared(reinterpret_cast<std::uint64_t>(c.srcHost))) {
         c.srcMemoryType = CU_MEMORYTYPE_DEVICE;
         c.srcDevice = reinterpret_cast<CUdeviceptr>(c.srcHost);
@@ -252,7 +263,8 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
             }
         }
         const CUresult result = shaped_to_device(*s, c, bytes, stream);
-        return result == CUDA_SUCCESS && !asynchronous ? wait_where_seen(stream) : result;
+        const bool to_host_of_gpu = c.dstMemoryType == CU_MEMORYTYPE_DEVICE && s->host_mirrors.device_address(c.dstDevice) != 0;
+        return result == CUDA_SUCCESS && !asynchronous ? wait_where_seen(stream, to_host_of_gpu) : result;
     }
     if (to_host) {
         return shaped_from_device(*s, c, bytes, stream, !asynchronous || !pinned(*s, c.dstHost));

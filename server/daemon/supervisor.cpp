@@ -191,7 +191,7 @@ void Supervisor::send_off(Arrival& arrival, const Refusal& refusal) {
 void Supervisor::admit_lane(Arrival& arrival) {
     const LaneClaim& claim = arrival.guest.lane;
     const auto found = sessions_.find(claim.session_id);
-    const bool known = found != sessions_.end();
+    const bool known = found != sessions_.end() && !found->second->in_stock;  // which has no token yet
     const bool matches = secret_matches(claim.session_token, known ? found->second->report.session_token : "none");
     if (!known || !matches) {
         log::warn("{}: refused, it shows no session's token for a data connection", arrival.connection->peer());

@@ -1,8 +1,8 @@
 // Options of the JIT compiler and linker, as the driver takes them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -38,9 +38,9 @@ struct JitOptions {
 
     // info NUL error NUL, cut to `log_bytes`.
     [[nodiscard]] std::string log(std::size_t log_bytes) const {
-        std::string text(info.data(), strnlen(info.data(), info.size()));
+        std::string text(info.begin(), std::find(info.begin(), info.end(), '\0'));
         text += '\0';
-        text.append(error.data(), strnlen(error.data(), error.size()));
+        text.append(error.begin(), std::find(error.begin(), error.end(), '\0'));
         text += '\0';
         if (text.size() > log_bytes) {
             text.resize(log_bytes);

@@ -17,9 +17,16 @@ constexpr std::string_view device_runtime_symbol = "cudaCGGetIntrinsicHandle";
 // each block adds 1, but the first adds what makes the sum turn the highest bit once all have come.
 //
 // %p: not of the first thread; of the first block: both ask whether an index is all zero.
-#define GPUPOOL_IS_FIRST(index, comparison)                                                                 \
-    "    mov.u32 %a, " index ".x;\n    mov.u32 %b, " index ".y;\n    or.b32 %a, %a, %b;\n"                  \
-    "    mov.u32 %b, " index ".z;\n    or.b32 %a, %a, %b;\n    setp." comparison ".u32 %p, %a, 0;\n"
+#define GPUPOOL_IS_FIRST(index, comparison) \
+    "    mov.u32 %a, " index                \
+    ".x;\n"                                 \
+    "    mov.u32 %b, " index                \
+    ".y;\n"                                 \
+    "    or.b32 %a, %a, %b;\n"              \
+    "    mov.u32 %b, " index                \
+    ".z;\n"                                 \
+    "    or.b32 %a, %a, %b;\n"              \
+    "    setp." comparison ".u32 %p, %a, 0;\n"
 constexpr std::string_view device_runtime_ptx = R"(.version 7.0
 .target sm_70
 .address_size 64

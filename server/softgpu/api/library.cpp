@@ -80,13 +80,9 @@ std::vector<const CompiledFunction*> entries_of(const CompiledModule& code) {
     const auto name = state().kernels.find(handle); \
     if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
 
-CUresult variable(const std::shared_ptr<Library>& library, bool managed, const char* name, CUdeviceptr* pointer,
-                  size_t* bytes) {
-    SOFTGPU_CONTEXT(context);
+CUresult variable(const CompiledModule& code, bool managed, const char* name, CUdeviceptr* pointer, size_t* bytes) {
     SOFTGPU_NOT_NULL(name);
-    std::shared_ptr<Module> module;
-    if (const CUresult error = library->module(context, module); error != CUDA_SUCCESS) return error;
-    const auto* found = module->code->find_variable(name);
+    const auto* found = code.find_variable(name);
     if (found == nullptr || found->managed != managed) return CUDA_ERROR_NOT_FOUND;
     if (pointer != nullptr) *pointer = found->address;
     if (bytes != nullptr) *bytes = found->size_bytes;
@@ -165,12 +161,16 @@ CUresult CUDAAPI cuLibraryGetModule(CUmodule* result, CUlibrary handle) {
 
 CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr* pointer, size_t* bytes, CUlibrary handle, const char* name) {
     SOFTGPU_LIBRARY(handle, library);
-    return variable(library, false, name, pointer, bytes);
+    SOFTGPU_CONTEXT(context);
+    std::shared_ptr<Module> module;
+    if (const CUresult error = library->module(context, module); error != CUDA_SUCCESS) return error;
+    return variable(*module->code, false, name, pointer, bytes);
 }
 
+// Managed variables are no context's, and asked for before there is one: those that the first context gets.
 CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* pointer, size_t* bytes, CUlibrary handle, const char* name) {
     SOFTGPU_LIBRARY(handle, library);
-    return variable(library, true, name, pointer, bytes);
+    return variable(*library->code, true, name, pointer, bytes);
 }
 
 CUresult CUDAAPI cuKernelGetFunction(CUfunction* result, CUkernel handle) {

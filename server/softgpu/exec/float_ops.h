@@ -34,8 +34,8 @@ struct Divide {
     }
 };
 
-// Of several NaNs a GPU's f64 keeps the second operand's, else fma's third, else the first's. Said here, since C++ leaves
-// it open which of them arithmetic gives.
+// Of several NaNs a GPU's f64 keeps the second operand's, else fma's third, else the first's. Said here, since C++
+// leaves it open which of them arithmetic gives.
 [[gnu::always_inline]] inline float keep_nan(float result, float) {
     return result;  // output() makes it the only one
 }
@@ -49,8 +49,8 @@ template <class F, class T>
     return keep_nan(result, b);
 }
 
-// With .ftz a GPU's result counts as subnormal where, rounded as if there were smaller exponents, it lies below the least
-// normal number, even if there being none made it that number. These round so: the operands are scaled.
+// With .ftz a GPU's result counts as subnormal where, rounded as if there were smaller exponents, it lies below the
+// least normal number, even if there being none made it that number. These round so: the operands are scaled.
 [[gnu::always_inline]] inline bool is_least_normal(float value) {
     return (std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU) == 0x00800000U;
 }

@@ -28,7 +28,8 @@ struct Mbarrier {
           parity(bits >> 63 != 0) {}
 
     std::uint64_t bits() const {
-        return std::uint64_t{pending} | std::uint64_t{expected} << 20 | (static_cast<std::uint64_t>(bytes) & 0x7FFFFF) << 40 | std::uint64_t{parity} << 63;
+        return std::uint64_t{pending} | std::uint64_t{expected} << 20 |
+               (static_cast<std::uint64_t>(bytes) & 0x7FFFFF) << 40 | std::uint64_t{parity} << 63;
     }
     void complete_if_done() {
         if (pending != 0 || bytes != 0) return;

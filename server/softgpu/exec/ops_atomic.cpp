@@ -170,8 +170,10 @@ void register_atomic(OpTable& t) {
     bulk<u16>(t, {"bulk.min.bf16"}, [](u16 a, u16 b) { return chosen_half<Bfloat, false>(a, b); });
     bulk<u16>(t, {"bulk.max.bf16"}, [](u16 a, u16 b) { return chosen_half<Bfloat, true>(a, b); });
     reduction<double>(t, "atom.add.f64", "bulk.add.f64", [](double a, double b) { return a + b; });
-    reduction<u16>(t, "atom.add.noftz.f16", "bulk.add.noftz.f16", [](u16 a, u16 b) { return add_half<Half, to_half>(a, b); });
-    reduction<u16>(t, "atom.add.noftz.bf16", "bulk.add.noftz.bf16", [](u16 a, u16 b) { return add_half<Bfloat, to_bfloat>(a, b); });
+    reduction<u16>(t, "atom.add.noftz.f16", "bulk.add.noftz.f16",
+                   [](u16 a, u16 b) { return add_half<Half, to_half>(a, b); });
+    reduction<u16>(t, "atom.add.noftz.bf16", "bulk.add.noftz.bf16",
+                   [](u16 a, u16 b) { return add_half<Bfloat, to_bfloat>(a, b); });
     atomic<u32>(t, {"atom.add.noftz.f16x2"}, [](u32 a, u32 b) { return add_pair<Half, to_half>(a, b); });
     atomic<u32>(t, {"atom.add.noftz.bf16x2"}, [](u32 a, u32 b) { return add_pair<Bfloat, to_bfloat>(a, b); });
 #define HALF_ORDER(name, T, Max, n)                                                                        \

@@ -71,8 +71,8 @@ void half3(OpTable& t, std::initializer_list<std::string_view> one, std::initial
 inline double flush_f16(double v) {
     return std::fabs(v) < 0x1p-14 ? std::copysign(0.0, v) : v;
 }
-// With .ftz a result counts as subnormal where, rounded as if there were smaller exponents, it lies below the least normal
-// number, even if there being none would make it that number.
+// With .ftz a result counts as subnormal where, rounded as if there were smaller exponents, it lies below the least
+// normal number, even if there being none would make it that number.
 inline double flush_f16_result(double v) {
     constexpr double scale = 0x1p8;
     return std::fabs(to_double(to_half(v * scale))) < 0x1p-14 * scale ? std::copysign(0.0, v) : v;

@@ -135,7 +135,9 @@ void register_ordered(OpTable& t, std::string_view min, std::string_view max, st
     t.add({rem}, binary<T, T, T>([](T a, T b) { return remainder<T>(a, b); }));
 }
 
-// CC.CF lives in one bit per lane of the warp. Out = the carry (or borrow) goes out; In = it comes in.
+// CC.CF lives in one bit per lane of the warp. Out = the carry goes out; In = it comes in. A subtraction's is the carry
+// of adding the complement: set where nothing was borrowed. Programs see that where additions follow subtractions, as
+// in nvcc's division of 128 bits.
 template <class T, bool Out, bool In, bool Subtract>
 void run_carry(Warp& w, const Inst& i) {
     T* d = w.reg<T>(i.d);
@@ -143,7 +145,8 @@ void run_carry(Warp& w, const Inst& i) {
     const T* b = w.reg<T>(i.b);
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
-        const T in = In ? static_cast<T>(w.carry >> lane & 1) : T{0};
+        const bool carry = (w.carry >> lane & 1) != 0;
+        const T in = In && carry != Subtract ? T{1} : T{0};
         T partial, result;
         bool first, second;
         if constexpr (Subtract) {
@@ -154,7 +157,7 @@ void run_carry(Warp& w, const Inst& i) {
             second = __builtin_add_overflow(partial, in, &result);
         }
         d[lane] = result;
-        if constexpr (Out) w.carry = (w.carry & ~(1U << lane)) | (first || second ? 1U << lane : 0);
+        if constexpr (Out) w.carry = (w.carry & ~(1U << lane)) | ((first || second) != Subtract ? 1U << lane : 0);
     }
 }
 

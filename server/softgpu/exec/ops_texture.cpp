@@ -227,7 +227,8 @@ class Sampler {
     Bits4 gather(const Texture& t) const {
         const TexelGrid& grid = t.levels[0];
         const Fetch fetch{t, grid, 2, layer_of(t)};
-        const float at[2] = {w_.reg<float>(access_.coordinates[0])[lane_], w_.reg<float>(access_.coordinates[1])[lane_]};
+        const float at[2] = {w_.reg<float>(access_.coordinates[0])[lane_],
+                             w_.reg<float>(access_.coordinates[1])[lane_]};
         const auto x = neighbours(scaled(t, at[0], grid.width, t.modes[0]) + offset(0));
         const auto y = neighbours(scaled(t, at[1], grid.height, t.modes[1]) + offset(1));
         constexpr s64 steps[4][2] = {{0, 1}, {1, 1}, {1, 0}, {0, 0}};
@@ -254,7 +255,8 @@ class Sampler {
 
     Bits4 fetch_integer(const Texture& t, s64 layer) const {
         s64 at[3] = {0, 0, 0};
-        for (u32 k = 0; k < access_.dimensions; ++k) at[k] = w_.reg<s32>(access_.coordinates[k])[lane_] + static_cast<s64>(offset(k));
+        for (u32 k = 0; k < access_.dimensions; ++k)
+            at[k] = w_.reg<s32>(access_.coordinates[k])[lane_] + static_cast<s64>(offset(k));
         u32 level = 0;
         if (access_.level != no_slot) {
             const s32 asked = w_.reg<s32>(access_.level)[lane_];
@@ -415,7 +417,8 @@ void run_query(Warp& w, const Inst& i) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
         const Texture* t = object_of(w, i, handles[lane], i.imm != 0);
         if (t == nullptr) return;
-        const u32 level = i.b == no_slot ? 0 : std::min<u32>(w.reg<u32>(i.b)[lane], static_cast<u32>(t->levels.size()) - 1);
+        const u32 level =
+            i.b == no_slot ? 0 : std::min<u32>(w.reg<u32>(i.b)[lane], static_cast<u32>(t->levels.size()) - 1);
         const TexelGrid& grid = t->levels[level];
         const u32 answers[] = {grid.width, grid.height, t->layers != 0 ? 1 : grid.depth, t->layers,
                                static_cast<u32>(t->levels.size())};

@@ -2,9 +2,9 @@
 //
 // Ownership: one process-wide table of objects by their 64-bit handles; whoever found one shares it, so that an object
 // that is destroyed too early is an old picture, never freed memory. A kernel that was launched before that still
-// finds it, as on a GPU, whose descriptors stay, if it is among the last ones that were removed. The texels belong to the application: their range
-// is looked up in the AddressSpace before they are touched. Threads: any. Errors: a handle that stands for nothing
-// gives null.
+// finds it, as on a GPU, whose descriptors stay, if it is among the last ones that were removed. The texels belong to
+// the application: their range is looked up in the AddressSpace before they are touched. Threads: any. Errors: a handle
+// that stands for nothing gives null.
 #pragma once
 
 #include <atomic>
@@ -71,7 +71,8 @@ class TextureTable {
     std::atomic<std::uint32_t> generation_{1};
 };
 
-// A warp's memory, for one launch, of the objects that it used last; good while neither table nor address space have changed.
+// A warp's memory, for one launch, of the objects that it used last; good while neither table nor address space have
+// changed.
 struct TextureCache {
     struct Entry {
         std::uint64_t handle = 0;
@@ -95,7 +96,7 @@ struct TextureAccess {
     std::uint32_t coordinates[3] = {~0U, ~0U, ~0U};
     std::uint32_t layer = ~0U;
     std::uint32_t level = ~0U;
-    std::uint32_t offsets[3] = {~0U, ~0U, ~0U};  // in texels
+    std::uint32_t offsets[3] = {~0U, ~0U, ~0U};                                // in texels
     std::uint32_t along_x[3] = {~0U, ~0U, ~0U}, along_y[3] = {~0U, ~0U, ~0U};  // tex.grad
     std::uint8_t dimensions = 1;
     std::uint8_t elements = 4;

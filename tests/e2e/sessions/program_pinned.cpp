@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "tests/e2e/sessions/driver.h"
 
@@ -51,6 +52,19 @@ int run_pinned(const std::string& mode) {
         must(driver.cuMemcpyDtoH(to, data, kBytes), "cuMemcpyDtoH");
         if (!all(to, round)) {
             return 21;
+        }
+        // Between pinned memory and the program's other memory, and within it.
+        std::vector<unsigned> pageable(kWords, round + 1);
+        const auto address = [](const void* at) { return reinterpret_cast<CUdeviceptr>(at); };
+        must(driver.cuMemcpy(address(to), address(pageable.data()), kBytes), "cuMemcpy");
+        if (!all(to, round + 1)) {
+            return 22;
+        }
+        must(driver.cuMemcpy(address(from), address(to), kBytes), "cuMemcpy");
+        std::fill(pageable.begin(), pageable.end(), 0u);
+        must(driver.cuMemcpy(address(pageable.data()), address(from), kBytes), "cuMemcpy");
+        if (!all(pageable.data(), round + 1)) {
+            return 23;
         }
     }
     say("pinned", static_cast<long long>(reinterpret_cast<std::uintptr_t>(in)));

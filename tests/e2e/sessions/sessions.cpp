@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 namespace gpupool::test {
 namespace {
@@ -211,6 +212,7 @@ void SessionTest::SetUp() {
 
 void SessionTest::TearDown() {
     if (bystander_survives_ && !::testing::Test::HasFatalFailure()) {
+        std::this_thread::sleep_for(milliseconds(100));  // in which it goes on, however short the test was
         bystander_->end_input();
         EXPECT_TRUE(bystander_->succeeds());
         EXPECT_GT(bystander_->number("rounds", milliseconds(0)), 1);

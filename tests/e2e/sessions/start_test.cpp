@@ -44,14 +44,17 @@ Traffic read_summary(const std::string& path) {
 }
 
 // Runs vector_add to its end.
-Traffic run(const Daemon& daemon, std::vector<std::string> environment = {}) {
+Traffic run(const Daemon& daemon, const std::string& token = "") {
     const TemporaryFolder folder;
     const std::string summary = folder.path() + "/summary";
-    environment.push_back("GPUPOOL_SUMMARY=" + summary);
-    Program program(daemon, vector_add(), environment);
+    Program program(daemon, vector_add(), {"GPUPOOL_SUMMARY=" + summary, "GPUPOOL_TOKEN=" + token});
     EXPECT_TRUE(program.succeeds());
     EXPECT_EQ(program.errors(), "");
-    daemon.sessions(0);  // what it brought is kept by then
+    // What it brought is kept when its worker has ended.
+    EXPECT_TRUE(eventually([&] {
+        const auto status = daemon.status(token);
+        return status && status->sessions.empty();
+    }));
     return read_summary(summary);
 }
 
@@ -120,10 +123,10 @@ TEST_F(KeptCode, ADamagedFileIsNoticedAndHealed) {
 
 TEST_F(KeptCode, BelongsToOneTenant) {
     start("[auth]\ntokens = [\"token-of-one\", \"token-of-two\"]\n");
-    EXPECT_EQ(run(*daemon_, {"GPUPOOL_TOKEN=token-of-one"}).sent, 1);
-    EXPECT_EQ(run(*daemon_, {"GPUPOOL_TOKEN=token-of-two"}).sent, 1);
-    EXPECT_EQ(run(*daemon_, {"GPUPOOL_TOKEN=token-of-one"}).sent, 0);
-    EXPECT_EQ(run(*daemon_, {"GPUPOOL_TOKEN=token-of-two"}).sent, 0);
+    EXPECT_EQ(run(*daemon_, "token-of-one").sent, 1);
+    EXPECT_EQ(run(*daemon_, "token-of-two").sent, 1);
+    EXPECT_EQ(run(*daemon_, "token-of-one").sent, 0);
+    EXPECT_EQ(run(*daemon_, "token-of-two").sent, 0);
     const auto kept = files();
     ASSERT_EQ(kept.size(), 2u);
     EXPECT_EQ(kept[0].filename(), kept[1].filename());
@@ -171,7 +174,7 @@ TEST_F(KeptCode, ASlowLineCarriesThemCompressed) {
         return read_summary(summary);
     };
     transport::faulty::Faults slow;
-    slow.throttle_bytes_per_second = 20u << 20;
+    slow.throttle_bytes_per_second = 4u << 20;
     BadLine line(daemon_->address(), slow, {});
     const Traffic over_slow = traffic_over(line.address());
     EXPECT_GT(over_slow.sent_bytes, 40 << 20);

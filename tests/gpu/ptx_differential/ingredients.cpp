@@ -35,11 +35,12 @@ bool is_left_out(const Instruction& instruction) {
 bool is_guardable(const std::string& text) {
     const std::string mnemonic = text.substr(0, text.find(' '));
     static const std::initializer_list<const char*> all = {
-        "add.u32",    "add.s32",    "sub.u32",    "sub.s32",    "and.b32",    "or.b32",     "xor.b32",    "not.b32",
-        "min.s32",    "max.s32",    "min.u32",    "max.u32",    "mul.lo.u32", "mul.lo.s32", "mad.lo.u32", "mad.lo.s32",
-        "add.rn.f32", "sub.rn.f32", "mul.rn.f32", "fma.rn.f32", "add.rz.f32", "mul.rp.f32", "fma.rm.f32", "add.rn.f64",
-        "mul.rn.f64", "fma.rn.f64", "fma.rz.f64", "add.rp.f64", "selp.b32",   "popc.b32",   "brev.b32",   "prmt.b32",
-        "lop3.b32",   "min.f32",    "max.f32",    "setp.lt.s32", "setp.eq.u32", "setp.gtu.f32", "setp.le.f64"};
+        "add.u32",     "add.s32",     "sub.u32",      "sub.s32",    "and.b32",    "or.b32",     "xor.b32",
+        "not.b32",     "min.s32",     "max.s32",      "min.u32",    "max.u32",    "mul.lo.u32", "mul.lo.s32",
+        "mad.lo.u32",  "mad.lo.s32",  "add.rn.f32",   "sub.rn.f32", "mul.rn.f32", "fma.rn.f32", "add.rz.f32",
+        "mul.rp.f32",  "fma.rm.f32",  "add.rn.f64",   "mul.rn.f64", "fma.rn.f64", "fma.rz.f64", "add.rp.f64",
+        "selp.b32",    "popc.b32",    "brev.b32",     "prmt.b32",   "lop3.b32",   "min.f32",    "max.f32",
+        "setp.lt.s32", "setp.eq.u32", "setp.gtu.f32", "setp.le.f64"};
     return std::any_of(all.begin(), all.end(), [&](const char* one) { return mnemonic == one; });
 }
 
@@ -55,7 +56,8 @@ struct List {
     }
 };
 
-// Integer division by positive numbers, half arithmetic that may not be contracted, and the bits of one type as another's.
+// Integer division by positive numbers, half arithmetic that may not be contracted, and the bits of one type as
+// another's.
 void more_arithmetic(List& list) {
     const struct {
         const char *type, *most;
@@ -64,8 +66,8 @@ void more_arithmetic(List& list) {
     for (const auto& [type, most, kind] : types) {
         const std::string b = std::string(".b") + type;
         for (const std::string op : {"div", "rem"})
-            list.add("{ .reg " + b + " %q; and" + b + " %q, {b}, " + most + "; or" + b + " %q, %q, 1; " + op + ".s" + type +
-                         " {d}, {a}, %q; }",
+            list.add("{ .reg " + b + " %q; and" + b + " %q, {b}, " + most + "; or" + b + " %q, %q, 1; " + op + ".s" +
+                         type + " {d}, {a}, %q; }",
                      kind, {kind, kind});
     }
     for (const std::string op : {"add", "sub", "mul"}) {
@@ -98,59 +100,69 @@ void more_arithmetic(List& list) {
 
 // A thread's own memory at places that it computes, in its own space and through generic addresses.
 void local_memory(List& list) {
-    const std::string open = "{ .reg .b32 %q, %s; mov.u32 %s, scratch; ", to = "and.b32 %q, {b}, 7; mad.lo.u32 %q, %q, 8, %s; ",
+    const std::string open = "{ .reg .b32 %q, %s; mov.u32 %s, scratch; ",
+                      to = "and.b32 %q, {b}, 7; mad.lo.u32 %q, %q, 8, %s; ",
                       from = "and.b32 %q, {c}, 7; mad.lo.u32 %q, %q, 8, %s; ";
     list.add(open + to + "st.local.b64 [%q], {a}; " + from + "ld.local.b64 {d}, [%q]; }", 'L', "LSS");
     list.add(open + to + "st.local.b32 [%q+4], {a}; " + from + "ld.local.b64 {d}, [%q]; }", 'L', "RSS");
     list.add(open + to + "st.local.v2.b32 [%q], {{a}, {c}}; " + from + "ld.local.s16 {d}, [%q+2]; }", 'R', "RSR");
-    list.add("{ .reg .b32 %q; .reg .b64 %g, %h; mov.u64 %g, scratch; cvta.local.u64 %g, %g; and.b32 %q, {b}, 63; "
-             "cvt.u64.u32 %h, %q; add.u64 %h, %g, %h; st.u8 [%h], {a}; and.b32 %q, {c}, 7; mul.wide.u32 %h, %q, 8; "
-             "add.u64 %g, %g, %h; ld.s32 {d}, [%g]; }",
-             'R', "RSS");
+    list.add(
+        "{ .reg .b32 %q; .reg .b64 %g, %h; mov.u64 %g, scratch; cvta.local.u64 %g, %g; and.b32 %q, {b}, 63; "
+        "cvt.u64.u32 %h, %q; add.u64 %h, %g, %h; st.u8 [%h], {a}; and.b32 %q, {c}, 7; mul.wide.u32 %h, %q, 8; "
+        "add.u64 %g, %g, %h; ld.s32 {d}, [%g]; }",
+        'R', "RSS");
 }
 
 void functions(List& list) {
     const std::string give = "st.param.b32 [pa], {a}; st.param.b32 [pb], {b}; ", take = "ld.param.b32 {d}, [pr]; }";
     for (const std::string function : {"twist", "climb"})
         list.add("{ .param .b32 pa, pb, pr; " + give + "call (pr), " + function + ", (pa, pb); " + take, 'R', "RR");
-    list.add("{ .reg .b64 %f, %g; .param .b32 pa, pb, pr; mov.u64 %f, twist; mov.u64 %g, climb; selp.b64 %f, %f, %g, {c}; " +
-                 give + "form: .callprototype (.param .b32 _) _ (.param .b32 _, .param .b32 _); call (pr), %f, (pa, pb), form; " +
-                 take,
-             'R', "RRp");
+    list.add(
+        "{ .reg .b64 %f, %g; .param .b32 pa, pb, pr; mov.u64 %f, twist; mov.u64 %g, climb; selp.b64 %f, %f, %g, {c}; " +
+            give +
+            "form: .callprototype (.param .b32 _) _ (.param .b32 _, .param .b32 _); call (pr), %f, (pa, pb), form; " +
+            take,
+        'R', "RRp");
 }
 
 // Of all 32 lanes of each warp.
 void warps(List& list) {
-    for (const std::string form : {"bfly.b32 {d}, {a}, 5, 31", "up.b32 {d}, {a}, 3, 0", "down.b32 {d}, {a}, 7, 31",
-                                   "up.b32 {d}, {a}, 1, 0x1800", "down.b32 {d}, {a}, 2, 0x181f", "bfly.b32 {d}, {a}, 2, 0x1c1f"}) {
+    for (const std::string form :
+         {"bfly.b32 {d}, {a}, 5, 31", "up.b32 {d}, {a}, 3, 0", "down.b32 {d}, {a}, 7, 31", "up.b32 {d}, {a}, 1, 0x1800",
+          "down.b32 {d}, {a}, 2, 0x181f", "bfly.b32 {d}, {a}, 2, 0x1c1f"}) {
         list.together("shfl.sync." + form + ", -1;", 'R', "R");
         list.together("shfl.sync." + form + ", -1;", 'F', "F");
     }
     list.together("{ .reg .b32 %q; and.b32 %q, {b}, 31; shfl.sync.idx.b32 {d}, {a}, %q, 31, -1; }", 'R', "RR");
     list.together("{ .reg .b32 %q; shfl.sync.up.b32 %q|{d}, {a}, 6, 0, -1; }", 'p', "R");
     list.together("{ .reg .b32 %q; shfl.sync.idx.b32 %q|{d}, {a}, 20, 0x100f, -1; }", 'p', "R");
-    for (const std::string mode : {"all", "any", "uni"}) list.together("vote.sync." + mode + ".pred {d}, {a}, -1;", 'p', "p");
+    for (const std::string mode : {"all", "any", "uni"})
+        list.together("vote.sync." + mode + ".pred {d}, {a}, -1;", 'p', "p");
     list.together("vote.sync.ballot.b32 {d}, {a}, -1;", 'R', "p");
     list.together("match.any.sync.b32 {d}, {a}, -1;", 'R', "R");
     list.together("match.any.sync.b64 {d}, {a}, -1;", 'R', "L");
     list.together("{ .reg .b32 %q; and.b32 %q, {a}, 3; match.any.sync.b32 {d}, %q, -1; }", 'R', "R");
     list.together("{ .reg .pred %q; match.all.sync.b32 {d}|%q, {a}, -1; }", 'R', "R");
-    for (const std::string type : {"add.u32", "add.s32", "min.u32", "min.s32", "max.u32", "max.s32", "and.b32", "or.b32", "xor.b32"})
+    for (const std::string type :
+         {"add.u32", "add.s32", "min.u32", "min.s32", "max.u32", "max.s32", "and.b32", "or.b32", "xor.b32"})
         list.together("redux.sync." + type + " {d}, {a}, -1;", 'R', "R");
 }
 
 // What the threads of a block leave each other.
 void blocks(List& list) {
     const std::string mask = std::to_string(threads_of_a_block - 1);
-    const std::string open = "{ .reg .b32 %q, %s, %t; mov.u32 %s, exchange; mov.u32 %t, %tid.x; mad.lo.u32 %q, %t, 8, %s; ";
+    const std::string open =
+        "{ .reg .b32 %q, %s, %t; mov.u32 %s, exchange; mov.u32 %t, %tid.x; mad.lo.u32 %q, %t, 8, %s; ";
     const std::string other = "add.u32 %t, %t, {b}; and.b32 %t, %t, " + mask + "; mad.lo.u32 %q, %t, 8, %s; ";
     const std::string barrier = "bar.sync 0; ";
     for (const Kind kind : {'R', 'F', 'L', 'D'}) {
         const std::string type = width_bits(kind) == 32 ? ".b32" : ".b64";
-        list.together(open + "st.shared" + type + " [%q], {a}; " + barrier + other + "ld.shared" + type + " {d}, [%q]; " + barrier + "}",
+        list.together(open + "st.shared" + type + " [%q], {a}; " + barrier + other + "ld.shared" + type +
+                          " {d}, [%q]; " + barrier + "}",
                       kind, {kind, 'S'});
     }
-    for (const std::string op : {"add.u32", "min.s32", "max.u32", "and.b32", "or.b32", "xor.b32", "min.u32", "max.s32"}) {
+    for (const std::string op :
+         {"add.u32", "min.s32", "max.u32", "and.b32", "or.b32", "xor.b32", "min.u32", "max.s32"}) {
         list.together(open + "st.shared.b32 [%q], {a}; " + barrier + "and.b32 %t, {b}, 15; mad.lo.u32 %t, %t, 8, %s; " +
                           "red.shared." + op + " [%t], {c}; " + barrier + "ld.shared.b32 {d}, [%q]; " + barrier + "}",
                       'R', "RSR");
@@ -203,7 +215,8 @@ std::string program_functions() {
 }
 
 std::string program_variables() {
-    std::string text = ".local .align 8 .b64 scratch[8]; .shared .align 8 .b64 exchange[" + std::to_string(threads_of_a_block) + "];\n";
+    std::string text = ".local .align 8 .b64 scratch[8]; .shared .align 8 .b64 exchange[" +
+                       std::to_string(threads_of_a_block) + "];\n";
     for (unsigned i = 0; i < 8; ++i) text += "st.local.u64 [scratch+" + std::to_string(i * 8) + "], 0;\n";
     return text;
 }

@@ -20,8 +20,8 @@ struct Ingredient {
 
 std::vector<Ingredient> ingredients();
 
-// What some of them use: functions of the module, and variables of the kernel that a thread finds zeroed (`scratch`), and
-// of the block (`exchange`).
+// What some of them use: functions of the module, and variables of the kernel that a thread finds zeroed (`scratch`),
+// and of the block (`exchange`).
 std::string program_functions();
 std::string program_variables();
 constexpr unsigned threads_of_a_block = 128;

@@ -13,8 +13,8 @@
 //       --table                               a row for every instruction in the summary, not only for the odd ones
 //       --dump FOLDER                         only writes the PTX, for an assembler to look at
 //
-// A program whose results differ runs natively once more, without the driver's optimizations: where those results are the
-// software GPU's, the assembler has changed what the program means. The record then holds them, marked as such.
+// A program whose results differ runs natively once more, without the driver's optimizations: where those results are
+// the software GPU's, the assembler has changed what the program means. The record then holds them, marked as such.
 //
 // Exit status: 0 when nothing differs but the bits of NaNs, and nothing is refused by one side alone.
 #include <algorithm>
@@ -242,7 +242,8 @@ class Test {
             const auto plain = run_program(*native_, program, in, false, native_error);
             const bool agrees = native_error.empty() && hash_records(program, plain) == our_hash;
             row.examples.push_back(what + "  " + std::to_string(differing) + " of its " +
-                                   std::to_string(threads_of_a_program) + " threads differ; without the driver's optimizations " +
+                                   std::to_string(threads_of_a_program) +
+                                   " threads differ; without the driver's optimizations " +
                                    (agrees ? "it agrees" : "it differs too " + native_error));
             if (agrees) theirs = plain, name += unoptimized;
         }
@@ -263,11 +264,11 @@ class Test {
         return result;
     }
 
-    // Shows each thread's first record that differs, once for each instruction: what follows is its consequence. Gives how
-    // many threads differ.
+    // Shows each thread's first record that differs, once for each instruction: what follows is its consequence. Gives
+    // how many threads differ.
     static unsigned compare_program(const Program& program, const std::string& what, Row& row,
-                                    const std::vector<std::uint64_t>& native, const std::vector<std::uint64_t>& software,
-                                    const std::vector<std::uint64_t>& in) {
+                                    const std::vector<std::uint64_t>& native,
+                                    const std::vector<std::uint64_t>& software, const std::vector<std::uint64_t>& in) {
         const std::size_t registers = program.registers.size(), words = program.words_of_a_thread();
         std::map<std::uint64_t, unsigned> shown;  // by the step's number
         unsigned differing = 0;
@@ -284,8 +285,9 @@ class Test {
     }
 
     // The first record that differs, and its step's number; empty where there is none.
-    static std::string compare_thread(const Program& program, const std::uint64_t* native, const std::uint64_t* software,
-                                      std::vector<std::uint64_t> registers, std::uint64_t& number) {
+    static std::string compare_thread(const Program& program, const std::uint64_t* native,
+                                      const std::uint64_t* software, std::vector<std::uint64_t> registers,
+                                      std::uint64_t& number) {
         for (unsigned i = 0; i < program.most_records; ++i, native += 2, software += 2) {
             number = native[0];
             if (native[0] != software[0])

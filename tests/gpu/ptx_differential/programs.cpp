@@ -57,8 +57,9 @@ class Generator {
     std::string name(unsigned index) const { return "%v" + std::to_string(index); }
 
     std::string program_variables_and_registers() const {
-        std::string text = ".reg .b32 %index, %size, %bit; .reg .b64 %input, %trace, %word, %offset; .reg .pred %nan;\n" +
-                           program_variables();
+        std::string text =
+            ".reg .b32 %index, %size, %bit; .reg .b64 %input, %trace, %word, %offset; .reg .pred %nan;\n" +
+            program_variables();
         for (const Kind kind : {'F', 'D'}) {
             for (std::size_t i = 0; i < operand_words; ++i)
                 text += std::string(".reg ") + register_type(kind) + " " + clean_name(kind, i) + "; ";
@@ -94,11 +95,11 @@ class Generator {
     }
     // The operand with one NaN for all; `name` becomes the register that has it.
     std::string clean(Kind kind, std::size_t operand, std::string& name) const {
-        const std::string type = kind == 'F' ? ".f32" : ".f64", the_nan = kind == 'F' ? "0f7FFFFFFF" : "0d7FFFFFFFFFFFFFFF",
-                          to = clean_name(kind, operand);
+        const std::string type = kind == 'F' ? ".f32" : ".f64",
+                          the_nan = kind == 'F' ? "0f7FFFFFFF" : "0d7FFFFFFFFFFFFFFF", to = clean_name(kind, operand);
         const std::string from = std::exchange(name, to);
-        return "setp.nan" + type + " %nan, " + from + ", " + from + "; selp" + type + " " + to + ", " + the_nan + ", " + from +
-               ", %nan;\n";
+        return "setp.nan" + type + " %nan, " + from + ", " + from + "; selp" + type + " " + to + ", " + the_nan + ", " +
+               from + ", %nan;\n";
     }
 
     const Ingredient& choose(bool all_threads) {
@@ -138,7 +139,8 @@ class Generator {
         body_ += prefix + "mov.u64 %word, " + std::to_string(program_.steps.size()) + ";\n" + prefix +
                  "st.global.u64 [%trace], %word;\n";
         if (kind == 'p') {
-            body_ += prefix + "selp.b32 %bit, 1, 0, " + name(result) + ";\n" + prefix + "st.global.b32 [%trace+8], %bit;\n";
+            body_ +=
+                prefix + "selp.b32 %bit, 1, 0, " + name(result) + ";\n" + prefix + "st.global.b32 [%trace+8], %bit;\n";
         } else {
             body_ += prefix + "st.volatile.global" + bits_type(kind) + " [%trace+8], " + name(result) + ";\n";
             if (read_back) body_ += "ld.volatile.global" + bits_type(kind) + " " + name(result) + ", [%trace+8];\n";
@@ -178,8 +180,8 @@ class Generator {
     void branch_by_index(unsigned times, unsigned depth) {
         const std::string label = std::to_string(labels_++);
         const std::string end = "$end" + label;
-        body_ += "and.b32 %bit, " + name(pick('R')) + ", 3;\n$ways" + label + ": .branchtargets $way" + label + "_0, $way" +
-                 label + "_1, " + end + ", $way" + label + "_2;\nbrx.idx %bit, $ways" + label + ";\n";
+        body_ += "and.b32 %bit, " + name(pick('R')) + ", 3;\n$ways" + label + ": .branchtargets $way" + label +
+                 "_0, $way" + label + "_1, " + end + ", $way" + label + "_2;\nbrx.idx %bit, $ways" + label + ";\n";
         for (unsigned i = 0; i < 3; ++i) {
             body_ += "$way" + label + "_" + std::to_string(i) + ":\n";
             block(static_cast<unsigned>(random_.below(6)) + 1, times, depth + 1);
@@ -217,7 +219,8 @@ std::uint64_t hash_records(const Program& program, const std::vector<std::uint64
             const std::uint64_t number = records[at];
             const bool is_step = number < program.steps.size();
             const std::uint64_t pair[] = {
-                number, is_step ? canonical(program.steps[number].instruction->result, records[at + 1]) : records[at + 1]};
+                number,
+                is_step ? canonical(program.steps[number].instruction->result, records[at + 1]) : records[at + 1]};
             hash = hash_bytes(pair, sizeof pair, hash);
             if (!is_step) break;
         }

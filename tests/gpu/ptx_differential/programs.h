@@ -1,7 +1,7 @@
 // Random programs of the differential test.
 //
-// Every register has one type for good, and what a program computes is defined by PTX to the last bit but for the bits of
-// NaNs, which stay in registers of floating point types: ingredients.h. A program is the same wherever it is made.
+// Every register has one type for good, and what a program computes is defined by PTX to the last bit but for the bits
+// of NaNs, which stay in registers of floating point types: ingredients.h. A program is the same wherever it is made.
 //
 // Ownership: values; steps point into the ingredients that were given. Threads: any. Errors: none.
 #pragma once
@@ -11,8 +11,8 @@
 
 namespace gpupool::differential {
 
-// Each thread begins with registers that it reads, runs instructions, branches and short loops, and writes down what each
-// instruction gave as it goes.
+// Each thread begins with registers that it reads, runs instructions, branches and short loops, and writes down what
+// each instruction gave as it goes.
 struct Step {
     const Instruction* instruction = nullptr;
     std::string text;

@@ -162,7 +162,8 @@ TEST(GraphNotices, WhatNoGraphHasEndsTheSession) {
         f.send(notice(NoticeType::graph_function, GraphFunctionNotice{kTransferOfWorker | 3, name + 1}));
     });
     expect_lost([](Server& f, std::uint64_t name) {
-        f.send(notice(NoticeType::graph_function, GraphFunctionNotice{4, name}));  // a ticket that is the client's to give
+        f.send(
+            notice(NoticeType::graph_function, GraphFunctionNotice{4, name}));  // a ticket that is the client's to give
     });
     expect_lost([](Server& f, std::uint64_t) {
         f.send(notice(NoticeType::host_function, codec::HostFunctionNotice{kTransferOfWorker | 2, 0, 0}));

@@ -53,6 +53,24 @@ TEST_F(HostMirrorsTest, WhatTheProgramWroteIsPublishedOnce) {
     EXPECT_TRUE(published().empty());
 }
 
+TEST_F(HostMirrorsTest, WhatTheServerHasItselfIsNeverCompared) {
+    std::vector<std::uint32_t> shared(1000);
+    const std::uint64_t base = address(shared.data());
+    mirrors_.add_shared(base, shared.size() * sizeof(std::uint32_t));
+    EXPECT_TRUE(mirrors_.is_shared(base + 8));
+    EXPECT_FALSE(mirrors_.is_shared(address(words_.data())));
+    EXPECT_EQ(mirrors_.device_address(base + 8), base + 8);
+    shared[3] = 5;
+    EXPECT_TRUE(published().empty());
+    words_[3] = 5;
+    EXPECT_EQ(published().size(), 1u) << "the other one still is";
+    mirrors_.remove(address(words_.data()));
+    EXPECT_FALSE(mirrors_.any()) << "nothing is left to compare";
+    EXPECT_EQ(mirrors_.device_address(base), base);
+    mirrors_.remove(base);
+    EXPECT_EQ(mirrors_.device_address(base), 0u);
+}
+
 TEST_F(HostMirrorsTest, WhatTheGpuWroteIsTheProgramsAndNotPublishedBack) {
     EXPECT_TRUE(mirrors_.apply(change(300'000, 7)));
     EXPECT_EQ(words_[300'000], 7u);

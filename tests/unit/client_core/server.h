@@ -1,7 +1,7 @@
 // A session of this process with no server behind it but the test, which says what one would say.
 //
-// Ownership: a session is never destroyed, as in the client: its threads live as long as the process. Threads: one test at
-// a time. Errors: none.
+// Ownership: a session is never destroyed, as in the client: its threads live as long as the process. Threads: one test
+// at a time. Errors: none.
 #pragma once
 
 #include <cstring>

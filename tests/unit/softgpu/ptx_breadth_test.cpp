@@ -61,7 +61,8 @@ TEST_F(PtxBreadthTest, AsynchronousReductions) {
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.min.s32 [%out+16], [%r5], 16;\n"
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.f16 [%out+32], [%r5], 16;\n"
         "mbarrier.arrive.expect_tx.shared.b64 %rd1, [%r2], 16;\n"
-        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.xor.b32 [%r5], [%r1], 16, [%r2];\n"
+        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.xor.b32 [%r5], [%r1], 16, "
+        "[%r2];\n"
         "AGAIN:\nmbarrier.try_wait.parity.shared.b64 %p4, [%r2], 1;\n@!%p4 bra AGAIN;\n"
         "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;\n"
         "ld.shared.v2.u32 {%r6, %r7}, [%r5]; st.global.v2.u32 [%out+48], {%r6, %r7};\nDONE:",

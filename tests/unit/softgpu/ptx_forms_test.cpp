@@ -65,19 +65,71 @@ TEST_F(PtxFormsTest, AFunctionsParametersHaveLocalAddresses) {
 // One type and several names of it, wherever variables are declared.
 TEST_F(PtxFormsTest, DeclarationsOfSeveralVariables) {
     const auto out = run_module<unsigned>(
-        header() + ".global .align 8 .v2 .u32 pair = {1, 2}, pairs[2] = {3, 4, 5, 6};\n"
-        ".func (.param .b32 r) difference(.param .b32 a, .param .b32 b) { .reg .b32 %r<3>;\n"
-        "ld.param.b32 %r0, [a]; ld.param.b32 %r1, [b]; sub.u32 %r2, %r0, %r1; st.param.b32 [r], %r2; ret; }\n"
-        ".visible .entry k(.param .u64 o) { .shared .b32 near, far[2]; .local .b32 low, high; .reg .b64 %out; .reg .b32 %r<9>;\n"
-        ".param .b32 x, y, z; ld.param.u64 %out, [o];\n"
-        "st.shared.u32 [near], 10; st.shared.u32 [far], 20; st.shared.u32 [far+4], 30; st.local.u32 [low], 40; st.local.u32 [high], 50;\n"
-        "ld.shared.u32 %r0, [near]; ld.shared.u32 %r1, [far+4]; ld.local.u32 %r2, [low]; ld.local.u32 %r3, [high];\n"
-        "ld.global.u32 %r4, [pair+4]; ld.global.u32 %r5, [pairs+12];\n"
-        "st.param.b32 [x], %r3; st.param.b32 [y], %r1; call (z), difference, (x, y); ld.param.b32 %r6, [z];\n"
-        "st.global.v4.u32 [%out], {%r0, %r1, %r2, %r3}; st.global.v2.u32 [%out+16], {%r4, %r5}; st.global.u32 [%out+24], %r6;\n"
-        "ret; }\n",
+        header() +
+            ".global .align 8 .v2 .u32 pair = {1, 2}, pairs[2] = {3, 4, 5, 6};\n"
+            ".func (.param .b32 r) difference(.param .b32 a, .param .b32 b) { .reg .b32 %r<3>;\n"
+            "ld.param.b32 %r0, [a]; ld.param.b32 %r1, [b]; sub.u32 %r2, %r0, %r1; st.param.b32 [r], %r2; ret; }\n"
+            ".visible .entry k(.param .u64 o) { .shared .b32 near, far[2]; .local .b32 low, high; .reg .b64 %out; .reg "
+            ".b32 %r<9>;\n"
+            ".param .b32 x, y, z; ld.param.u64 %out, [o];\n"
+            "st.shared.u32 [near], 10; st.shared.u32 [far], 20; st.shared.u32 [far+4], 30; st.local.u32 [low], 40; "
+            "st.local.u32 [high], 50;\n"
+            "ld.shared.u32 %r0, [near]; ld.shared.u32 %r1, [far+4]; ld.local.u32 %r2, [low]; ld.local.u32 %r3, "
+            "[high];\n"
+            "ld.global.u32 %r4, [pair+4]; ld.global.u32 %r5, [pairs+12];\n"
+            "st.param.b32 [x], %r3; st.param.b32 [y], %r1; call (z), difference, (x, y); ld.param.b32 %r6, [z];\n"
+            "st.global.v4.u32 [%out], {%r0, %r1, %r2, %r3}; st.global.v2.u32 [%out+16], {%r4, %r5}; st.global.u32 "
+            "[%out+24], %r6;\n"
+            "ret; }\n",
         1, 7);
     EXPECT_EQ((std::vector<unsigned>{10, 30, 40, 50, 2, 6, 20}), out);
+}
+
+// libcudart asks for them before it has a context.
+TEST_F(PtxFormsTest, ManagedVariablesAreThereWithoutAContext) {
+    const std::string text =
+        header() +
+        ".visible .global .attribute(.managed) .align 4 .u32 word = 5; .visible .global .u32 other;\n"
+        ".visible .entry k() { .reg .b32 %r<2>; ld.global.u32 %r0, [word]; add.u32 %r0, %r0, 1; st.global.u32 [word], "
+        "%r0; ret; }\n";
+    CUcontext context = nullptr;
+    OK(CALL(cuCtxPopCurrent_v2)(&context));
+    CUlibrary library = nullptr;
+    CUdeviceptr word = 0;
+    std::size_t bytes = 0;
+    OK(CALL(cuLibraryLoadData)(&library, text.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+    OK(CALL(cuLibraryGetManaged)(&word, &bytes, library, "word"));
+    EXPECT_EQ(4U, bytes);
+    EXPECT_EQ(CUDA_ERROR_NOT_FOUND, CALL(cuLibraryGetManaged)(&word, &bytes, library, "other"));
+    auto* const value = reinterpret_cast<volatile unsigned*>(word);
+    EXPECT_EQ(5U, *value);
+    *value = 7;
+    OK(CALL(cuCtxPushCurrent_v2)(context));
+    CUkernel kernel = nullptr;
+    OK(CALL(cuLibraryGetKernel)(&kernel, library, "k"));
+    OK(CALL(cuLaunchKernel)(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr));
+    OK(CALL(cuCtxSynchronize)());
+    EXPECT_EQ(8U, *value);
+    OK(CALL(cuLibraryUnload)(library));
+}
+
+// A subtraction leaves the carry set where it borrowed nothing, which additions see.
+TEST_F(PtxFormsTest, CarriesOfSubtractionsAndAdditionsAreOne) {
+    const auto out = run_module<unsigned>(
+        header() +
+            ".visible .entry k(.param .u64 o) { .reg .b32 %r<6>; .reg .b64 %d<4>; ld.param.u64 %d1, [o]; mov.u32 %r1, "
+            "%tid.x;\n"
+            "mul.wide.u32 %d2, %r1, 16; add.u64 %d1, %d1, %d2;\n"
+            "sub.cc.u32 %r2, %r1, 2; addc.u32 %r2, 0, 0; sub.cc.u32 %r3, %r1, 2; subc.u32 %r3, 0, 0;\n"
+            "add.cc.u32 %r4, %r1, -2; subc.u32 %r4, 0, 0; sub.cc.u32 %r5, %r1, 2; madc.hi.u32 %r5, 0, 0, 0;\n"
+            "st.global.v4.u32 [%d1], {%r2, %r3, %r4, %r5}; ret; }\n",
+        4, 16);
+    for (unsigned t = 0; t < 4; ++t) {
+        const unsigned carry = t >= 2 ? 1 : 0;
+        EXPECT_EQ((std::vector<unsigned>{carry, carry - 1, carry - 1, carry}),
+                  std::vector<unsigned>(out.begin() + 4 * t, out.begin() + 4 * t + 4))
+            << t;
+    }
 }
 
 // PTX that CUDA 4 made for GPUs before compute capability 2.0, and that its programs still hand to drivers.

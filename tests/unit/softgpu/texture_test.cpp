@@ -202,17 +202,20 @@ TEST_F(TextureTest, OffsetsAreInTexels) {
     const CUtexObject plain =
         make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, 0));
     EXPECT_EQ((std::vector<float>{6, 7}),
-              sample(plain, "tex.2d.v4.f32.f32 {%f10, %f11, %f12, %f13}, [%rd1, {%f1, %f2}], {2, 1};", {0.5F, 0.5F, 0, 3, 0, 0}));
-    EXPECT_EQ((std::vector<float>{8, 5}),
-              sample(plain, "tex.2d.v4.f32.s32 {%f10, %f11, %f12, %f13}, [%rd1, {%r1, %r2}], {-1, 1};", {1, 1, 0, 2, 0, 0}));
+              sample(plain, "tex.2d.v4.f32.f32 {%f10, %f11, %f12, %f13}, [%rd1, {%f1, %f2}], {2, 1};",
+                     {0.5F, 0.5F, 0, 3, 0, 0}));
+    EXPECT_EQ(
+        (std::vector<float>{8, 5}),
+        sample(plain, "tex.2d.v4.f32.s32 {%f10, %f11, %f12, %f13}, [%rd1, {%r1, %r2}], {-1, 1};", {1, 1, 0, 2, 0, 0}));
     // Of the texels around (1, 1) that below and to the left comes first.
     EXPECT_EQ((std::vector<float>{5}),
               sample(plain, "tld4.r.2d.v4.f32.f32 {%f10, %f11, %f12, %f13}, [%rd1, {%f1, %f2}], {1, 0};", {1, 1, 0}));
-    const CUtexObject normalized =
-        make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_WRAP, CU_TR_FILTER_MODE_POINT, CU_TRSF_NORMALIZED_COORDINATES));
-    EXPECT_EQ((std::vector<float>{1, 9}),
-              sample(normalized, "tex.level.2d.v4.f32.f32 {%f10, %f11, %f12, %f13}, [%rd1, {%f1, %f2}], 0f00000000, {-3, 0};",
-                     {0.1F, 0.1F, 0, 0.1F, 0.9F, 0}));
+    const CUtexObject normalized = make_texture(
+        of_array(array), sampling(CU_TR_ADDRESS_MODE_WRAP, CU_TR_FILTER_MODE_POINT, CU_TRSF_NORMALIZED_COORDINATES));
+    EXPECT_EQ(
+        (std::vector<float>{1, 9}),
+        sample(normalized, "tex.level.2d.v4.f32.f32 {%f10, %f11, %f12, %f13}, [%rd1, {%f1, %f2}], 0f00000000, {-3, 0};",
+               {0.1F, 0.1F, 0, 0.1F, 0.9F, 0}));
 }
 
 // As a GPU lets it pass: the launch was there first.
@@ -220,8 +223,9 @@ TEST_F(TextureTest, AnObjectIsThereForTheKernelsThatWereLaunchedBefore) {
     const CUarray array = make_array({4, 1, 0, CU_AD_FORMAT_FLOAT, 1, 0}, counting(4));
     const CUtexObject texture =
         make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, 0));
-    const CUfunction function = compile("ld.global.u64 %rd1, [%in]; mov.f32 %f1, 0f40200000; mov.f32 %f2, 0f00000000;\n" +
-                                        std::string(fetch_2d) + "\nst.global.f32 [%out], %f10;");
+    const CUfunction function =
+        compile("ld.global.u64 %rd1, [%in]; mov.f32 %f1, 0f40200000; mov.f32 %f2, 0f00000000;\n" +
+                std::string(fetch_2d) + "\nst.global.f32 [%out], %f10;");
     CUdeviceptr out = upload(std::vector<float>(1)), in = upload(std::vector<CUtexObject>{texture});
     std::promise<void> go;
     auto waiting = go.get_future();

@@ -51,7 +51,9 @@ class WorkerTracer : public testing::Test {
         ASSERT_LE(count, codec::kMaxTraceRecords);
         const std::size_t before = records.size();
         records.resize(before + count);
-        std::memcpy(records.data() + before, at + sizeof dropped, count * sizeof(codec::TraceRecord));
+        if (count != 0) {
+            std::memcpy(records.data() + before, at + sizeof dropped, count * sizeof(codec::TraceRecord));
+        }
     }
     void work(TraceKind kind, CUresult result = CUDA_SUCCESS, std::uint64_t bytes = 0) {
         worker::Tracer::Work traced(tracer, stream, kind, bytes);
