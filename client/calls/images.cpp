@@ -102,6 +102,7 @@ constexpr std::size_t kPartBytes = 128u << 10;
 // More than a part has yet to leave this machine: there is time to make the next one smaller. On a line that keeps up,
 // as within a host, compression would only cost.
 bool is_line_behind(Session& s) {
+    s.flush();  // what is still on this side of the connection says nothing of the line
     int unsent_bytes = 0;
     return ::ioctl(s.connection().native_handle(), SIOCOUTQNSD, &unsent_bytes) == 0 &&
            unsent_bytes > static_cast<int>(kPartBytes);

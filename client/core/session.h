@@ -150,6 +150,8 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     }
     // For the descriptors that it carries; its bytes are the channel's.
     transport::Connection& connection() { return *connection_; }
+    // Waits until the connection has taken everything that was sent.
+    void flush() { (void)channel_->flush(); }
     // In a forked child: the connections are the parent's.
     void close_descriptors() noexcept;
     [[nodiscard]] const std::string& id() const { return id_; }

@@ -300,7 +300,7 @@ TEST(Uploads, GoOverLanesWhereTheyAreLarge) {
     ASSERT_TRUE(lanes.add(0, std::move(here)).ok());
     ASSERT_TRUE(worker_lanes.add(0, std::move(there)).ok());
     Client& client = Client::fresh();
-    auto& transfers = *new Transfers;  // its thread lives as long as the process
+    static auto& transfers = *new Transfers;  // its thread lives as long as the process
     std::atomic<std::size_t> told{0};
     transfers.start(*client.channel, &lanes, [&](std::size_t bytes) { told = bytes; });
     const auto data = pattern(kBytes, 9);
