@@ -32,6 +32,9 @@ Status Arrival::take_memory() {
 
 Result<Connection*> Arrival::inner(Clock::time_point deadline) {
     if (Connection* const ready = ready_.load(std::memory_order_acquire)) return ready;
+    // One thread waits for the greeting: another that came to the socket later would wait for a ring that is not for it.
+    const std::lock_guard alone(greeting_);
+    if (Connection* const ready = ready_.load(std::memory_order_acquire)) return ready;
     for (;;) {
         const int socket = native_handle();
         if (socket < 0) return Error{ErrorCode::closed, fmt::format("{} has been given up", peer_)};
@@ -41,7 +44,6 @@ Result<Connection*> Arrival::inner(Clock::time_point deadline) {
         if (came < 0) return system_error("poll", errno);
         const std::lock_guard lock(mutex_);
         if (shut_down_) return Error{ErrorCode::closed, "the connection was closed"};
-        if (made_) return made_.get();
         if (came == 0) return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
         if (!socket_) continue;
         if (auto taken = take_memory(); !taken) {

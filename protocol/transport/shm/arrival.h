@@ -41,8 +41,9 @@ class Arrival final : public Connection {
     Result<Connection*> inner(Clock::time_point deadline);
     Status take_memory();
 
+    std::mutex greeting_;       // whose holder waits for the greeting; taken before mutex_
     mutable std::mutex mutex_;  // guards socket_ and the making of made_
-    UniqueFd socket_;   // until made_ has it
+    UniqueFd socket_;           // until made_ has it
     const std::string peer_;
     bool shut_down_ = false;  // guarded by mutex_
     std::unique_ptr<Connection> made_;
