@@ -53,6 +53,7 @@ struct Assignment {
     limitBytes @12 :UInt64;          # of all tenants' together
   }
   maxLanes @13 :UInt32;              # further connections that the session may have
+  issuers @14 :UInt32;               # threads that issue launches besides the dispatcher
 }
 
 struct Report {

@@ -205,6 +205,7 @@ Keys keys_of(Config& config) {
         {"limits.hello_bytes", number(config.max_hello_bytes, 1024, 128 << 10)},
         {"limits.session_memory", bytes(config.session_memory_bytes)},
         {"limits.lanes", number(config.max_lanes, 0, 64)},
+        {"limits.issuers", optional_number(config.issuers, 0, 8)},
         {"workers.daemon_grace_ms", duration(config.daemon_grace, 0)},
         {"workers.stop_timeout_ms", duration(config.stop_timeout, 0)},
         {"workers.start_timeout_ms", duration(config.worker_start_timeout, 100)},

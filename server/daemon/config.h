@@ -20,7 +20,7 @@ using std::chrono::milliseconds;
 
 struct Config {
     std::vector<std::string> listen{transport::kDefaultAddress};  // the first names this daemon among others
-    bool local = true;  // beside a loopback address, or all addresses, also at a local name for shared memory
+    bool local = true;            // beside a loopback address, or all addresses, also at a local name for shared memory
     std::string driver = "auto";  // auto, software, or the path of a driver library
     std::string log_level = "info";
     std::string log_file;           // empty: stderr
@@ -43,6 +43,8 @@ struct Config {
     std::size_t max_hello_bytes = 64u << 10;
     std::uint64_t session_memory_bytes = 0;  // the most that one session may hold; 0: all there is
     std::size_t max_lanes = 8;               // data connections of a session besides its own
+    std::optional<std::size_t> issuers;      // threads of a session that issue launches besides its dispatcher; nothing
+                                             // said: 3 on eight processors or more, else none
     milliseconds handshake_timeout{10000};
 
     milliseconds daemon_grace{60000};  // how long workers outlive a daemon that is gone

@@ -7,11 +7,21 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "common/log.h"
 #include "server/daemon/status_message.h"
 
 namespace gpupool::daemon {
+
+namespace {
+
+// As many as paid with four threads of a program that launch to a stream each, where processors are to spare.
+std::size_t default_issuers() {
+    return std::thread::hardware_concurrency() >= 8 ? 3 : 0;
+}
+
+}  // namespace
 
 Supervisor::Supervisor(const Config& config, SupervisorParts parts)
     : config_(config),
@@ -248,34 +258,44 @@ Status Supervisor::start_session(Arrival& arrival) {
                   report.client.process_name, report.client.hostname, waiting->process);
         return {};
     }
+    auto worker = new_worker();
+    if (!worker) {
+        return worker.error();
+    }
+    Session& session = *worker->session;
+    GPUPOOL_TRY(describe_session(session, arrival));
+    GPUPOOL_TRY(assign(session, arrival));
+    GPUPOOL_TRY(launch(*worker));
+    session.connection = std::move(arrival.connection);
+    log::info("session {}: {} ({} on {}), worker {}", session.report.session_id, session.report.peer,
+              session.report.client.process_name, session.report.client.hostname, session.process);
+    return {};
+}
+
+Result<Supervisor::NewWorker> Supervisor::new_worker() {
     auto id = make_session_id();
     if (!id) {
         return id.error();
     }
     UniqueFd ours;
-    UniqueFd theirs;
-    GPUPOOL_TRY(supervision::make_socket_pair(ours, theirs));
-    auto session = std::make_unique<Session>();
-    session->link = supervision::MessageSocket(std::move(ours));
-    session->report.session_id = *id;
-    GPUPOOL_TRY(describe_session(*session, arrival));
+    NewWorker worker;
+    GPUPOOL_TRY(supervision::make_socket_pair(ours, worker.theirs));
+    worker.session = std::make_unique<Session>();
+    worker.session->link = supervision::MessageSocket(std::move(ours));
+    worker.session->report.session_id = *id;
+    return worker;
+}
 
-    // The Assignment lies in the socket before the worker exists: whenever the daemon dies, a worker that comes to life
-    // finds either all of it or the end of the stream.
-    if (const auto assigned = assign(*session, arrival); !assigned) {
-        return assigned.error();
-    }
-    const auto process = spawn_worker(parts_.worker, theirs.get());
+Status Supervisor::launch(NewWorker& worker) {
+    const auto process = spawn_worker(parts_.worker, worker.theirs.get());
     if (!process) {
         return process.error();
     }
-    session->process = *process;
-    session->child = true;
-    session->pidfd = open_process(*process);
-    session->connection = std::move(arrival.connection);
-    log::info("session {}: {} ({} on {}), worker {}", *id, session->report.peer, session->report.client.process_name,
-              session->report.client.hostname, *process);
-    sessions_.emplace(*id, std::move(session));
+    worker.session->process = *process;
+    worker.session->child = true;
+    worker.session->pidfd = open_process(*process);
+    std::string id = worker.session->report.session_id;
+    sessions_.emplace(std::move(id), std::move(worker.session));
     return {};
 }
 
@@ -286,6 +306,7 @@ Status Supervisor::assign(Session& session, const Arrival& arrival) {
     const std::string& token = session.report.session_token;
     assignment.setSessionToken({reinterpret_cast<const kj::byte*>(token.data()), token.size()});
     assignment.setMaxLanes(static_cast<std::uint32_t>(session.report.max_lanes));
+    assignment.setIssuers(static_cast<std::uint32_t>(config_.issuers.value_or(default_issuers())));
     copy_hello(arrival.guest, assignment.initHello());  // was copied once at the door, so it can be read
     assignment.setPeer(session.report.peer.c_str());
     assignment.setDriverPath(parts_.driver.path.c_str());

@@ -73,7 +73,17 @@ class Supervisor final : public House {
     void begin_stop(const std::string& reason);
     void handle_inbox();
 
+    // A worker that has no process yet.
+    struct NewWorker {
+        std::unique_ptr<Session> session;
+        UniqueFd theirs;
+    };
+
     Status start_session(Arrival& arrival);
+    Result<NewWorker> new_worker();
+    // Gives it its process and keeps it. What is its first message lies in the socket before: whenever the daemon dies,
+    // a worker that comes to life finds either all of it or the end of the stream.
+    Status launch(NewWorker& worker);
     // Gives the session to a worker of the stock; false when that one cannot have it.
     bool hand_over(Session& session, Arrival& arrival);
     Status describe_session(Session& session, const Arrival& arrival) const;

@@ -30,8 +30,8 @@ std::vector<Session*> Supervisor::stock() const {
 }
 
 std::size_t Supervisor::session_count() const {
-    return static_cast<std::size_t>(std::count_if(sessions_.begin(), sessions_.end(),
-                                                  [](const auto& entry) { return !entry.second->in_stock; }));
+    return static_cast<std::size_t>(
+        std::count_if(sessions_.begin(), sessions_.end(), [](const auto& entry) { return !entry.second->in_stock; }));
 }
 
 void Supervisor::tend_stock() {
@@ -57,21 +57,16 @@ void Supervisor::tend_stock() {
 }
 
 Status Supervisor::start_stock_worker(const DriverEnvironment& environment) {
-    auto id = make_session_id();
-    if (!id) {
-        return id.error();
+    auto worker = new_worker();
+    if (!worker) {
+        return worker.error();
     }
-    UniqueFd ours;
-    UniqueFd theirs;
-    GPUPOOL_TRY(supervision::make_socket_pair(ours, theirs));
-    auto worker = std::make_unique<Session>();
-    worker->link = supervision::MessageSocket(std::move(ours));
-    worker->report.session_id = *id;
-    worker->in_stock = true;
-    worker->environment = environment;
+    Session& session = *worker->session;
+    session.in_stock = true;
+    session.environment = environment;
     capnp::MallocMessageBuilder message;
     auto preparation = message.initRoot<schema::ToWorker>().initPrepare();
-    preparation.setSessionId(id->c_str());
+    preparation.setSessionId(session.report.session_id.c_str());
     preparation.setDriverPath(parts_.driver.path.c_str());
     preparation.setDaemonProcessId(static_cast<std::uint32_t>(::getpid()));
     preparation.setLogLevel(config_.log_level.c_str());
@@ -82,16 +77,9 @@ Status Supervisor::start_stock_worker(const DriverEnvironment& environment) {
         entries[next].setName(name.c_str());
         entries[next++].setValue(value.c_str());
     }
-    GPUPOOL_TRY(worker->link.send(message));
-    const auto process = spawn_worker(parts_.worker, theirs.get());
-    if (!process) {
-        return process.error();
-    }
-    worker->process = *process;
-    worker->child = true;
-    worker->pidfd = open_process(*process);
-    log::debug("worker {} for the stock", *process);
-    sessions_.emplace(*id, std::move(worker));
+    GPUPOOL_TRY(session.link.send(message));
+    GPUPOOL_TRY(launch(*worker));
+    log::debug("worker {} for the stock", session.process);
     return {};
 }
 

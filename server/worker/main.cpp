@@ -118,6 +118,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     options.errors = &ready.errors;
     options.image_store = image_store.get();
     options.max_lanes = assignment.getMaxLanes();
+    options.issuers = assignment.getIssuers();
     options.prepared_context = ready.context;
     options.memory_changed = [&link](std::vector<std::uint64_t> used) { link.set_memory_used(std::move(used)); };
     // Even where the dispatcher waits in a driver call that never returns.
@@ -207,8 +208,8 @@ int serve_supervised(int descriptor) {
     }
     if (!(*link)->preparation()) {
         const auto assignment = (*link)->assignment();
-        prepared = prepare(assignment.getDriverPath(),
-                           assignment.getHello().getPurpose().getSession().getEnvironment());
+        prepared =
+            prepare(assignment.getDriverPath(), assignment.getHello().getPurpose().getSession().getEnvironment());
     }
     return serve(**link, std::move(*connection), std::move(prepared));
 }

@@ -21,8 +21,8 @@ struct ContextState;
 // Runs when an event has completed; the result is the driver's word on it.
 using Action = std::function<void(CUresult)>;
 
-// What an action does for the client. Data that the GPU has written goes before whatever says that work is complete, and
-// what the client wants to know of single events before whatever it waited for.
+// What an action does for the client. Data that the GPU has written goes before whatever says that work is complete,
+// and what the client wants to know of single events before whatever it waited for.
 enum class Effect { sends_data, tells_of_event, answers };
 
 struct Completion {
@@ -47,6 +47,7 @@ struct StreamState {
     bool client_held = false;       // the client was told to send no more for it
     bool listed = false;            // in the scheduler's list of busy streams
     bool ending = false;            // destroyed: nothing new for it
+    int issuer = -1;                // who issues its mixed launches (issuers.h); 0: the dispatcher, -1: not decided
 };
 
 struct EventState {

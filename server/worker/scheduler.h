@@ -69,6 +69,9 @@ class Scheduler {
     // Appends to what `stream` has yet to do.
     void hold(StreamState& stream, std::unique_ptr<Operation> operation);
 
+    // Will one more piece of work be followed by an event of ours?
+    [[nodiscard]] static bool marks_next(const StreamState& stream) { return stream.unmarked + 1 >= kMarkEvery; }
+
     // Runs `action` once everything that `stream` was given so far is complete.
     void when_complete(StreamState& stream, Action action);
     // The same for all streams of a context, or for its legacy and blocking streams. `action` gets the first error.

@@ -58,6 +58,17 @@ inline std::optional<Outcome> await_turn(Worker& worker, const Command& command,
     return await_turn(worker, command, *stream);
 }
 
+// The client's handle of a library, function and the like becomes the driver's; a kernel's may stand for its function.
+template <class Handle>
+CUresult driver_handle(const Worker& worker, Handle& handle) {
+    const HandleTable::Lookup found = worker.handles.find(handle);
+    if (found.found != HandleTable::Found::yes || handle == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    handle = codec::from_wire<Handle>(found.driver);
+    return CUDA_SUCCESS;
+}
+
 namespace handlers {
 #define GP_CALL(op, symbol, ...) Outcome symbol(Worker&, Command&, codec::Slots<calls::symbol>&);
 #define GP_PER_THREAD(...)

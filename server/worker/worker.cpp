@@ -35,7 +35,8 @@ constexpr unsigned long kTimerSlack_ns = 1000;  // the kernel's 50 us by default
 wire::Lanes::Limits lane_limits(std::size_t lanes) {
     wire::Lanes::Limits limits;
     limits.lanes = lanes;
-    // The dispatcher never waits: all of the staging memory fits, and a chunk for each lane that has just given it back.
+    // The dispatcher never waits: all of the staging memory fits, and a chunk for each lane that has just given it
+    // back.
     limits.queued_bytes = kStagingBytes + wire::Lanes::kMostLanes * kChunkBytes;
     return limits;
 }
@@ -57,10 +58,10 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
                     notify(codec::NoticeType::hold,
                            codec::StreamHoldNotice{codec::to_wire(stream.client), held ? 1u : 0u, 0});
                 }),
-      tracer(library.api, [this](const ContextState* context) { scheduler.enter(context); },
-             [this](codec::NoticeType type, const void* notice, std::size_t bytes) {
-                 notify_bytes(type, notice, bytes);
-             }),
+      issuers(library.api, std::min(options.issuers, Issuers::kMostThreads)),
+      tracer(
+          library.api, [this](const ContextState* context) { scheduler.enter(context); },
+          [this](codec::NoticeType type, const void* notice, std::size_t bytes) { notify_bytes(type, notice, bytes); }),
       helpers(inbox, &tracer),
       staging(library.api, kChunkBytes, kStagingBytes, [this] { inbox.poke(); }),
       small_staging(library.api, codec::kMaxInlineBytes, kSmallStagingBytes, [this] { inbox.poke(); }),
@@ -73,6 +74,7 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
 
 Worker::~Worker() {
     lanes_.close();
+    issuers.stop();
     pinned.stop();
     helpers.stop();
 }
@@ -108,10 +110,8 @@ void Worker::loop() {
         for (const std::function<void()>& job : batch.jobs) {
             job();
         }
-        for (const std::shared_ptr<Frame>& frame : batch.frames) {
-            if (!take_frame(frame)) {
-                return;
-            }
+        if (!take_frames(batch.frames)) {
+            return;
         }
         moved = scheduler.run_held() || moved;
         moved = scheduler.poll() || moved;
@@ -154,6 +154,20 @@ void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_si
     }
 }
 
+bool Worker::take_frames(const std::vector<std::shared_ptr<Frame>>& frames) {
+    bytes_to_come_ = 0;
+    for (const auto& frame : frames) {
+        bytes_to_come_ += frame->bytes;
+    }
+    for (const auto& frame : frames) {
+        if (!take_frame(frame)) {
+            return false;
+        }
+    }
+    settle_launches();
+    return true;
+}
+
 bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
     std::size_t offset = 0;
     while (offset < frame->bytes) {
@@ -173,6 +187,7 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
         }
         command.body = {at + sizeof command.header, bytes - sizeof command.header};
         command.frame = frame;
+        bytes_to_come_ -= bytes;
         dispatch(command);
         if (ending_) {
             return false;
@@ -180,6 +195,7 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
         offset += bytes;
         if (++since_poll_ >= kPollEvery) {
             since_poll_ = 0;
+            settle_launches();
             scheduler.run_held();
             scheduler.poll();
             channel_->nudge();
@@ -195,11 +211,24 @@ void Worker::dispatch(Command& command) {
         answer(command, CUDA_ERROR_NOT_SUPPORTED);
         return;
     }
+    if (command.header.opcode != calls::gpLaunch::kOpcode) {
+        settle_launches();
+    }
     Tracer::Issue issue(tracer, command.header, command.its_turn);
     const std::uint64_t holds = scheduler.holds();
     serve(*this, command);
     if (scheduler.holds() != holds) {
         issue.held();
+    }
+}
+
+void Worker::settle_launches() {
+    if (!issuers.busy()) {
+        return;
+    }
+    for (const Issuers::Failure& failure : issuers.settle()) {
+        note_failure(api, failure.launch, failure.result);
+        answer(failure.command, failure.result);
     }
 }
 
@@ -288,10 +317,13 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
     reply.result = result;
     reply.deferred = synchronizes ? take_latched(command) : CUDA_SUCCESS;
     reply.thread = header.thread;
-    const Status sent = channel_->append(wire::FrameType::replies, reply.bytes, [&](std::byte* place) {
-        std::memcpy(place, &reply, sizeof reply);
-        write(place + sizeof reply);
-    }, wire::Promptness::later);
+    const Status sent = channel_->append(
+        wire::FrameType::replies, reply.bytes,
+        [&](std::byte* place) {
+            std::memcpy(place, &reply, sizeof reply);
+            write(place + sizeof reply);
+        },
+        wire::Promptness::later);
     if (!sent) {
         stop(sent.error().message);
     }
@@ -343,11 +375,14 @@ void Worker::notify_bytes(codec::NoticeType type, const void* notice, std::size_
     header.bytes = static_cast<std::uint32_t>(sizeof header + codec::aligned(bytes));
     header.opcode = static_cast<std::uint16_t>(type);
     header.kind = codec::ReplyKind::notice;
-    const Status sent = channel_->append(wire::FrameType::replies, header.bytes, [&](std::byte* place) {
-        codec::Writer out(place);
-        out.value(header);
-        out.bytes(notice, bytes);
-    }, wire::Promptness::later);
+    const Status sent = channel_->append(
+        wire::FrameType::replies, header.bytes,
+        [&](std::byte* place) {
+            codec::Writer out(place);
+            out.value(header);
+            out.bytes(notice, bytes);
+        },
+        wire::Promptness::later);
     if (!sent) {
         stop(sent.error().message);
     }

@@ -35,6 +35,7 @@
 #include "server/worker/images.h"
 #include "server/worker/inbox.h"
 #include "server/worker/incoming.h"
+#include "server/worker/issuers.h"
 #include "server/worker/link_state.h"
 #include "server/worker/objects.h"
 #include "server/worker/output.h"
@@ -51,12 +52,13 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
         std::uint64_t memory_quota_bytes = 0;
         std::uint64_t window_base = 0, window_bytes = 0;  // reserved with the driver already
         std::size_t max_lanes = 0;
+        std::size_t issuers = 0;  // threads that issue launches besides the dispatcher, issuers.h
         std::function<void(std::vector<std::uint64_t>)> memory_changed;
         std::function<void()> ending;    // the session is over: the process has to end, whatever still runs; any thread
         DeviceOutput* output = nullptr;  // what kernels print; both outlive the worker
         DeviceOutput* errors = nullptr;  // what the driver says on standard error
         CUcontext prepared_context = nullptr;  // device 0's primary one, retained once; null: none
-        ImageStore* image_store = nullptr;  // of earlier sessions; null: none. It outlives the worker
+        ImageStore* image_store = nullptr;     // of earlier sessions; null: none. It outlives the worker
     };
 
     Worker(const driver::Library& library, int device_count, Options options);
@@ -66,8 +68,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     Error run(std::unique_ptr<transport::Connection> connection);
     // Ends the session from any thread.
     void stop(const std::string& why);
-    // One more connection, for bulk data alone. One thread at a time, from the constructor on. One that cannot be had is
-    // dropped and does the session no harm.
+    // One more connection, for bulk data alone. One thread at a time, from the constructor on. One that cannot be had
+    // is dropped and does the session no harm.
     void add_lane(std::size_t index, std::unique_ptr<transport::Connection> connection);
 
     // ---- for the handlers; the dispatcher's thread only
@@ -80,6 +82,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     Objects objects;
     HandleTable handles;
     Scheduler scheduler;
+    Issuers issuers;
     Inbox inbox;
     Tracer tracer;
     Helpers helpers;
@@ -140,6 +143,11 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     // A command (again): decodes, checks its turn, issues.
     void dispatch(Command& command);
 
+    // Are there many commands that can be issued right away?
+    [[nodiscard]] bool more_to_come() const { return bytes_to_come_ >= kMuchToCome_bytes; }
+    // Returns when all launches that were handed out have been issued; their failures are answered.
+    void settle_launches();
+
   private:
     std::span<std::byte> bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
@@ -154,6 +162,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void announce_pieces();
 
     void loop();
+    bool take_frames(const std::vector<std::shared_ptr<Frame>>& frames);
     bool take_frame(const std::shared_ptr<Frame>& frame);
     void pause(std::optional<std::chrono::steady_clock::time_point>& idle_since);
     CUresult take_latched(const Command& command);
@@ -163,7 +172,9 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
 
     Options options_;
     std::uint64_t commands_ = 0;
-    std::size_t since_poll_ = 0;  // commands, of however many frames
+    std::size_t since_poll_ = 0;                            // commands, of however many frames
+    static constexpr std::size_t kMuchToCome_bytes = 4096;  // some twenty launches
+    std::size_t bytes_to_come_ = 0;                         // of the frames that were taken
     std::uint64_t announced_pieces_ = 0;
     std::mutex end_mutex_;
     std::optional<Error> end_;  // guarded by end_mutex_

@@ -33,6 +33,7 @@ void forget_context(Worker& worker, CUcontext client) {
         return;
     }
     ContextState& context = *it->second;
+    worker.issuers.forget_contexts();
     context.each_stream([&](StreamState& stream) { worker.scheduler.forget(stream, CUDA_ERROR_CONTEXT_IS_DESTROYED); });
     for (const auto& [handle, stream] : context.streams) {
         worker.handles.unbind(codec::to_wire(handle));

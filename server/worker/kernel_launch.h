@@ -1,0 +1,30 @@
+// A kernel's launch as the driver is asked for it: the driver's handles, and arguments of its own.
+//
+// Ownership: none of the handles. Threads: one at a time.
+#pragma once
+
+#include <vector>
+
+#include "protocol/calls/cuda_api.h"
+#include "protocol/calls/internal.h"
+#include "server/driver/api.h"
+
+namespace gpupool::worker {
+
+struct KernelLaunch {
+    LaunchShape shape;  // its function is the client's
+    CUfunction function = nullptr;
+    CUstream stream = nullptr;
+    std::vector<CUlaunchAttribute> attributes;
+    std::vector<unsigned char> arguments;
+
+    // With the context current that the stream belongs to.
+    CUresult issue(const driver::Api& api);
+};
+
+// A failed launch is reported later, by another call: the log says what it was.
+void note_failure(const driver::Api& api, const KernelLaunch& launch, CUresult result);
+
+CUlaunchConfig config_of(const LaunchShape& shape, std::vector<CUlaunchAttribute>& attributes, CUstream stream);
+
+}  // namespace gpupool::worker
