@@ -102,7 +102,7 @@ std::vector<std::byte> make_status_message(const ServerFacts& server,
     for (const auto& [id, session] : sessions) {
         if (!session->in_stock) {
             taken.push_back(session.get());
-        } else if (session->ready) {
+        } else if (session->ready && !session->unwanted) {
             ++ready;
         }
     }
