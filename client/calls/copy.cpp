@@ -11,6 +11,12 @@
 namespace gpupool::client::entry {
 namespace {
 
+enum class Waiting { as_synchronous, as_asynchronous };
+
+CUdeviceptr address_of(const void* host) {
+    return reinterpret_cast<CUdeviceptr>(host);
+}
+
 bool pinned(const Session& s, const void* address) {
     const auto range = s.memory.find(reinterpret_cast<std::uint64_t>(address));
     return range && !range->on_device();
@@ -60,17 +66,23 @@ CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std:
     return s.transfers.wait_sent(transfer) ? CUDA_SUCCESS : kSessionLost;
 }
 
+// What the GPU calls device memory can be the host's: the program may look at it without a call.
+bool host_sees(const Session& s, CUmemorytype type, CUdeviceptr address) {
+    return type == CU_MEMORYTYPE_DEVICE && s.host_mirrors.is_host(address);
+}
+
 // A synchronous copy to the device has ended for everybody when it returns. Work in stream order comes behind it in any
-// case; only for streams that do not wait for this one is it worth a round trip. `to_host`: host memory that the GPU has.
-CUresult wait_where_seen(CUstream stream, bool to_host) {
-    if (to_host) {
-        return synchronize_stream(stream);
-    }
+// case; only for streams that do not wait for this one is it worth a round trip.
+bool others_see() {
     const ThreadState& thread = this_thread();
     const ContextState* const context = thread.current();
-    const bool ordered =
-        context != nullptr && !context->unordered_streams.load(std::memory_order_relaxed) && !thread.per_thread_default;
-    return ordered ? CUDA_SUCCESS : synchronize_stream(stream);
+    return context == nullptr || context->unordered_streams.load(std::memory_order_relaxed) ||
+           thread.per_thread_default;
+}
+
+// What is left of a copy that was sent: its end, where a synchronous one's could be missed.
+CUresult end_copy(CUresult sent, Waiting waiting, bool seen, CUstream stream) {
+    return sent == CUDA_SUCCESS && waiting == Waiting::as_synchronous && seen ? synchronize_stream(stream) : sent;
 }
 
 CUresult from_device(Session& s, void* destination, CUdeviceptr source, std::size_t bytes, CUstream stream, bool wait) {
@@ -110,8 +122,6 @@ CUresult capture_copy(const CUDA_MEMCPY3D& copy, bool plain, CUstream stream) {
     return result != CUDA_SUCCESS ? result : remote<calls::gpCaptureCopy>(&named, plain ? 1u : 0u, stream);
 }
 
-enum class Waiting { as_synchronous, as_asynchronous };
-
 CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream stream, Waiting waiting) {
     Session* s = nullptr;
     if (const CUresult result = prepare(s); result != CUDA_SUCCESS) {
@@ -132,18 +142,15 @@ CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstrea
     void* const host_dst = reinterpret_cast<void*>(dst);
     const void* const host_src = reinterpret_cast<const void*>(src);
     if (to && from) {
-        const CUresult result = remote<calls::cuMemcpyDtoDAsync_v2>(dst, src, bytes, stream);
-        const bool of_host =
-            s->memory.may_be_host(dst) || s->memory.may_be_host(src);  // mirrored: the program may look
-        return result == CUDA_SUCCESS && of_host && !asynchronous ? synchronize_stream(stream) : result;
+        const CUresult sent = remote<calls::cuMemcpyDtoDAsync_v2>(dst, src, bytes, stream);
+        return end_copy(sent, waiting, s->host_mirrors.is_host(dst) || s->host_mirrors.is_host(src), stream);
     }
     if (capturing) {
         return capture_copy(plain_copy(dst, to, src, from, bytes), true, stream);
     }
     if (to) {
-        const CUresult result = to_device(*s, dst, host_src, bytes, stream, asynchronous && pinned(*s, host_src));
-        return result == CUDA_SUCCESS && !asynchronous ? wait_where_seen(stream, s->host_mirrors.device_address(dst) != 0)
-                                                        : result;
+        const CUresult sent = to_device(*s, dst, host_src, bytes, stream, asynchronous && pinned(*s, host_src));
+        return end_copy(sent, waiting, others_see() || s->host_mirrors.is_host(dst), stream);
     }
     if (from) {
         return from_device(*s, host_dst, src, bytes, stream, !asynchronous || !pinned(*s, host_dst));
@@ -210,14 +217,14 @@ void use_shared_memory(const Session& s, CUDA_MEMCPY3D& c) {
     if (c.srcMemoryType == CU_MEMORYTYPE_HOST && c.dstMemoryType == CU_MEMORYTYPE_HOST) {
         return;  // the GPU has no part in it
     }
-    if (c.srcMemoryType == CU_MEMORYTYPE_HOST && s.host_mirrors.is_shared(reinterpret_cast<std::uint64_t>(c.srcHost))) {
-        c.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-        c.srcDevice = reinterpret_cast<CUdeviceptr>(c.srcHost);
-    }
-    if (c.dstMemoryType == CU_MEMORYTYPE_HOST && s.host_mirrors.is_shared(reinterpret_cast<std::uint64_t>(c.dstHost))) {
-        c.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-        c.dstDevice = reinterpret_cast<CUdeviceptr>(c.dstHost);
-    }
+    const auto use = [&s](CUmemorytype& type, CUdeviceptr& device, const void* host) {
+        if (type == CU_MEMORYTYPE_HOST && s.host_mirrors.is_shared(address_of(host))) {
+            type = CU_MEMORYTYPE_DEVICE;
+            device = address_of(host);
+        }
+    };
+    use(c.srcMemoryType, c.srcDevice, c.srcHost);
+    use(c.dstMemoryType, c.dstDevice, c.dstHost);
 }
 
 CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waiting) {
@@ -262,17 +269,15 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
                 return result;
             }
         }
-        const CUresult result = shaped_to_device(*s, c, bytes, stream);
-        const bool to_host_of_gpu = c.dstMemoryType == CU_MEMORYTYPE_DEVICE && s->host_mirrors.device_address(c.dstDevice) != 0;
-        return result == CUDA_SUCCESS && !asynchronous ? wait_where_seen(stream, to_host_of_gpu) : result;
+        const CUresult sent = shaped_to_device(*s, c, bytes, stream);
+        return end_copy(sent, waiting, others_see() || host_sees(*s, c.dstMemoryType, c.dstDevice), stream);
     }
     if (to_host) {
         return shaped_from_device(*s, c, bytes, stream, !asynchronous || !pinned(*s, c.dstHost));
     }
-    const CUresult result = remote<calls::gpCopyShapedOnDevice>(&c, stream);
-    const bool of_host = (c.srcMemoryType == CU_MEMORYTYPE_DEVICE && s->memory.may_be_host(c.srcDevice)) ||
-                         (c.dstMemoryType == CU_MEMORYTYPE_DEVICE && s->memory.may_be_host(c.dstDevice));
-    return result == CUDA_SUCCESS && of_host && !asynchronous ? synchronize_stream(stream) : result;
+    const CUresult sent = remote<calls::gpCopyShapedOnDevice>(&c, stream);
+    const bool seen = host_sees(*s, c.srcMemoryType, c.srcDevice) || host_sees(*s, c.dstMemoryType, c.dstDevice);
+    return end_copy(sent, waiting, seen, stream);
 }
 
 CUDA_MEMCPY3D as_3d(const CUDA_MEMCPY2D& c) {
@@ -329,10 +334,6 @@ CUresult from_array(void* destination, CUarray array, std::size_t offset, std::s
     copy.WidthInBytes = bytes;
     copy.Height = copy.Depth = 1;
     return copy_shaped(copy, stream, waiting);
-}
-
-CUdeviceptr address_of(const void* host) {
-    return reinterpret_cast<CUdeviceptr>(host);
 }
 
 }  // namespace

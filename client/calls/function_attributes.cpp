@@ -23,14 +23,20 @@ FunctionAttributes::OnDevice* FunctionAttributes::on(CUdevice device) {
     return owned_.back().get();
 }
 
+void FunctionAttributes::learn(CUdevice device, const OnDevice::Values& values) {
+    if (OnDevice* const own = on(device)) {
+        own->learn(values);
+    }
+}
+
 CUresult FunctionAttributes::OnDevice::load(CUfunction function, CUdevice device) {
     if (known_.load(std::memory_order_acquire)) {
         return CUDA_SUCCESS;
     }
     Values values = unknown();
     unsigned count = 0;
-    const CUresult result = remote<calls::gpFunctionAttributes>(
-        function, device, values.data(), static_cast<unsigned>(values.size()), &count);
+    const CUresult result = remote<calls::gpFunctionAttributes>(function, device, values.data(),
+                                                                static_cast<unsigned>(values.size()), &count);
     if (result != CUDA_SUCCESS) {
         return result;
     }

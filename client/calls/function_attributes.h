@@ -55,6 +55,7 @@ class FunctionAttributes {
 
     // Null for a device that there cannot be.
     OnDevice* on(CUdevice device);
+    void learn(CUdevice device, const OnDevice::Values& values);
 
   private:
     std::mutex mutex_;

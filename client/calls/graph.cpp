@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::size_t kMostNodesAsked = 8192;  // that one reply holds
 
-// Queries give a count, or as many nodes as there is room for, with the rest of the room cleared. `ask` gets the count's
-// place. An array that holds more than one reply can carry is asked for as far as that goes.
+// Queries give a count, or as many nodes as there is room for, with the rest of the room cleared. `ask` gets the
+// count's place. An array that holds more than one reply can carry is asked for as far as that goes.
 template <class Ask>
 CUresult ask_for_nodes(std::size_t* count, bool arrays, Ask ask) {
     if (count == nullptr) {
@@ -41,7 +41,8 @@ CUresult ask_for_nodes(std::size_t* count, bool arrays, Ask ask) {
 
 // The server's numbers as the driver's enumerations: others an application would know nothing of.
 CUgraphInstantiateResult instantiate_result(int number) {
-    const bool known = number >= CUDA_GRAPH_INSTANTIATE_SUCCESS && number <= CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED;
+    const bool known =
+        number >= CUDA_GRAPH_INSTANTIATE_SUCCESS && number <= CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED;
     return known ? static_cast<CUgraphInstantiateResult>(number) : CUDA_GRAPH_INSTANTIATE_ERROR;
 }
 
@@ -183,8 +184,9 @@ CUresult cuGraphInstantiate_v2(CUgraphExec* phGraphExec, CUgraph hGraph, CUgraph
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* phGraphExec, CUgraph hGraph, unsigned long long flags) {
-    return (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0 ? CUDA_ERROR_INVALID_VALUE  // it names no stream
-                                                             : instantiate(phGraphExec, hGraph, flags, nullptr, nullptr);
+    return (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0
+               ? CUDA_ERROR_INVALID_VALUE  // it names no stream
+               : instantiate(phGraphExec, hGraph, flags, nullptr, nullptr);
 }
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph,
@@ -194,9 +196,9 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph,
     }
     const bool upload = (instantiateParams->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
     int outcome = 0;
-    CUresult result = instantiate(
-        phGraphExec, hGraph, instantiateParams->flags & ~std::uint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD},
-        &instantiateParams->hErrNode_out, &outcome);
+    CUresult result =
+        instantiate(phGraphExec, hGraph, instantiateParams->flags & ~std::uint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD},
+                    &instantiateParams->hErrNode_out, &outcome);
     instantiateParams->result_out = instantiate_result(outcome);
     if (result == CUDA_SUCCESS && upload) {
         result = remote<calls::cuGraphUpload>(*phGraphExec, instantiateParams->hUploadStream);

@@ -325,8 +325,7 @@ CUresult get_kernel(CUgraphNode asked, Parameters* to) {
 
 CUresult get_event(CUgraphNode asked, CUgraphNodeType type, CUevent* event) {
     NodeMessage message;
-    const CUresult result =
-        event == nullptr ? CUDA_ERROR_INVALID_VALUE : get_node(asked, type, message);
+    const CUresult result = event == nullptr ? CUDA_ERROR_INVALID_VALUE : get_node(asked, type, message);
     if (result == CUDA_SUCCESS) {
         *event = message.node.event;
     }
@@ -359,8 +358,7 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CU
 }
 
 CUresult cuGraphAddMemsetNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
-                              std::size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS* memsetParams,
-                              CUcontext ctx) {
+                              std::size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS* memsetParams, CUcontext ctx) {
     return memsetParams == nullptr
                ? CUDA_ERROR_INVALID_VALUE
                : add_node(phGraphNode, hGraph, dependencies, numDependencies, memset_node(*memsetParams, ctx));
@@ -368,9 +366,8 @@ CUresult cuGraphAddMemsetNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CU
 
 CUresult cuGraphAddHostNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
                             std::size_t numDependencies, const CUDA_HOST_NODE_PARAMS* nodeParams) {
-    return nodeParams == nullptr
-               ? CUDA_ERROR_INVALID_VALUE
-               : add_node(phGraphNode, hGraph, dependencies, numDependencies, host_node(*nodeParams));
+    return nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                 : add_node(phGraphNode, hGraph, dependencies, numDependencies, host_node(*nodeParams));
 }
 
 CUresult cuGraphAddChildGraphNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies,
@@ -464,8 +461,7 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode h
 }
 
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D* nodeParams) {
-    return nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE
-                                 : set_node(nullptr, hNode, copy_node(*nodeParams, nullptr));
+    return nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE : set_node(nullptr, hNode, copy_node(*nodeParams, nullptr));
 }
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D* copyParams,
                                         CUcontext ctx) {
@@ -510,8 +506,7 @@ CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_
 }
 CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                             const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
-    return nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE
-                                 : set_node(hGraphExec, hNode, operations_node(*nodeParams));
+    return nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE : set_node(hGraphExec, hNode, operations_node(*nodeParams));
 }
 
 // ---- asking

@@ -282,14 +282,12 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
     }
     CUfunction function = nullptr;
     auto attributes = FunctionAttributes::OnDevice::unknown();
-    result = remote<calls::gpKernelFunction>(&function, kernel, attributes.data(),
-                                             static_cast<unsigned>(attributes.size()));
+    result =
+        remote<calls::gpKernelFunction>(&function, kernel, attributes.data(), static_cast<unsigned>(attributes.size()));
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (FunctionAttributes::OnDevice* const own = info->attributes->on(context->device)) {
-        own->learn(attributes);
-    }
+    info->attributes->learn(context->device, attributes);
     FunctionInfo known = *info;
     if (!known.layout_known) {
         // The kernel was looked up before there was a context.

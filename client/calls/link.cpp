@@ -119,7 +119,8 @@ CUresult cuLinkComplete(CUlinkState state, void** cubinOut, std::size_t* sizeOut
     }
     link->cubin.resize(bytes);
     for (std::size_t offset = 0; offset < bytes && result == CUDA_SUCCESS; offset += kPartBytes) {
-        result = remote<calls::gpLinkRead>(state, offset, link->cubin.data() + offset, std::min(kPartBytes, bytes - offset));
+        result =
+            remote<calls::gpLinkRead>(state, offset, link->cubin.data() + offset, std::min(kPartBytes, bytes - offset));
     }
     if (result == CUDA_SUCCESS) {
         *cubinOut = link->cubin.data();

@@ -1,5 +1,7 @@
 // Device memory, reservations, pinned host memory, and what is asked about addresses.
 
+#include "client/calls/memory.h"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -8,7 +10,6 @@
 #include <vector>
 
 #include "client/calls/handlers.h"
-#include "client/calls/memory.h"
 #include "client/core/remote.h"
 
 namespace gpupool::client::entry {
@@ -76,15 +77,12 @@ CUresult allocate_host(void** pp, std::size_t bytes, unsigned flags) {
     void* place = allocate_shared(s, context->handle, pages, pinned_place(pages));
     if (place == nullptr) {
         place = mmap(pinned_place(pages), pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    }
-    if (place == MAP_FAILED) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        if (place == MAP_FAILED) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        end_registered(s, reinterpret_cast<std::uint64_t>(place), bytes);
     }
     const auto address = reinterpret_cast<std::uint64_t>(place);
-    // Where memory could be mapped there was none: what was registered there is gone.
-    for (const MemoryRange& gone : s.memory.remove_registered(address, bytes)) {
-        end_mirror(s, gone.base);
-    }
     s.memory.add({address, bytes, MemoryKind::pinned, context->device, context, flags});
     *pp = place;
     return CUDA_SUCCESS;
@@ -204,8 +202,8 @@ CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
     if (result == CUDA_SUCCESS) {
         // Committed but unused memory is free to this program.
         Session& s = this_session();
-        free_bytes += heap_of(s, context->device).free_bytes() +
-                      s.pools[static_cast<std::size_t>(context->device)]->kept_bytes();
+        free_bytes +=
+            heap_of(s, context->device).free_bytes() + s.pools[static_cast<std::size_t>(context->device)]->kept_bytes();
         if (free != nullptr) {
             *free = std::min(free_bytes, total_bytes);
         }

@@ -1,8 +1,8 @@
 // Stream-ordered memory and memory pools.
 //
 // The devices' default pools are the client's own (client/core/stream_pool.h), so that an allocation in stream order
-// needs no round trip. Pools of the program's making are the driver's, and so is what a capture allocates: its graph does
-// it again and again.
+// needs no round trip. Pools of the program's making are the driver's, and so is what a capture allocates: its graph
+// does it again and again.
 
 #include <algorithm>
 #include <array>
@@ -102,6 +102,12 @@ StreamPool::Passed set_fence(Session& s, CUstream stream) {
     };
 }
 
+void note_allocated(CUdeviceptr address, std::size_t bytes, CUmemoryPool pool, ContextState& context) {
+    MemoryRange range{address, bytes, MemoryKind::pool, context.device, &context};
+    range.pool = pool;
+    this_session().memory.add(range);
+}
+
 // From the client's pool, if it is the one that is meant and nothing is captured. False: the driver's affair.
 bool allocate_here(CUdeviceptr* dptr, std::size_t bytes, CUmemoryPool pool, CUstream stream, CUresult& result) {
     Session& s = this_session();
@@ -110,7 +116,8 @@ bool allocate_here(CUdeviceptr* dptr, std::size_t bytes, CUmemoryPool pool, CUst
         return false;
     }
     const StreamKey key = stream_key(stream);
-    StreamPool* const own = s.captures.any() && s.captures.find(key) ? nullptr : own_pool(s, info.context->device, pool);
+    StreamPool* const own =
+        s.captures.any() && s.captures.find(key) ? nullptr : own_pool(s, info.context->device, pool);
     if (own == nullptr) {
         return false;
     }
@@ -124,23 +131,10 @@ bool allocate_here(CUdeviceptr* dptr, std::size_t bytes, CUmemoryPool pool, CUst
         }
     }
     if (result == CUDA_SUCCESS) {
-        MemoryRange range{address, bytes, MemoryKind::pool, info.context->device, info.context};
-        range.pool = pool;
-        s.memory.add(range);
+        note_allocated(address, bytes, pool, *info.context);
         *dptr = address;
     }
     return true;
-}
-
-CUresult note_allocation(CUresult result, CUdeviceptr* dptr, CUdeviceptr address, std::size_t bytes, CUmemoryPool pool) {
-    if (result == CUDA_SUCCESS) {
-        ContextState* const context = this_thread().current();
-        MemoryRange range{address, bytes, MemoryKind::pool, context->device, context};
-        range.pool = pool;
-        this_session().memory.add(range);
-        *dptr = address;
-    }
-    return result;
 }
 
 // False for what is not from the client's pool.
@@ -177,7 +171,11 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStre
     }
     CUdeviceptr address = 0;
     result = remote<calls::cuMemAllocAsync>(&address, bytesize, hStream);
-    return note_allocation(result, dptr, address, bytesize, nullptr);
+    if (result == CUDA_SUCCESS) {
+        note_allocated(address, bytesize, nullptr, *context);
+        *dptr = address;
+    }
+    return result;
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytesize, CUmemoryPool pool, CUstream hStream) {
@@ -189,7 +187,11 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytesize, CUmemo
     }
     CUdeviceptr address = 0;
     result = remote<calls::cuMemAllocFromPoolAsync>(&address, bytesize, pool, hStream);
-    return note_allocation(result, dptr, address, bytesize, pool);
+    if (result == CUDA_SUCCESS) {
+        note_allocated(address, bytesize, pool, *context);
+        *dptr = address;
+    }
+    return result;
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
@@ -235,13 +237,14 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
     if (s == nullptr) {
         return result;
     }
+    const bool known = is_device(*s, dev);
     CUmemoryPool standard = nullptr, current = nullptr;
-    if (is_device(*s, dev)) {
+    if (known) {
         (void)learn_pools(dev, standard, current);
     }
     const WaitForReplies exact;  // from here on it decides whose pool is used
     result = remote<calls::cuDeviceSetMemPool>(dev, pool);
-    if (result == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS && known) {
         DevicePools& pools = pools_of(dev);
         const std::lock_guard lock(pools.mutex);
         pools.current = pool;
@@ -250,8 +253,7 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
 }
 
 CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
-    if (location != nullptr && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
-        type == CU_MEM_ALLOCATION_TYPE_PINNED) {
+    if (location != nullptr && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED) {
         return entry::cuDeviceSetMemPool(location->id, pool);
     }
     return remote<calls::cuMemSetMemPool>(location, type, pool);

@@ -20,9 +20,7 @@ CUresult get_function(CUmodule handle, Module& module, const char* name, CUfunct
                                                               static_cast<unsigned>(attributes.size()));
     if (result == CUDA_SUCCESS) {
         if (const ContextState* const context = this_thread().current()) {
-            if (FunctionAttributes::OnDevice* const own = info.attributes->on(context->device)) {
-                own->learn(attributes);
-            }
+            info.attributes->learn(context->device, attributes);
         }
         info.module = handle;
         module.functions[name] = function;

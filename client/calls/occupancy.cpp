@@ -1,5 +1,5 @@
-// The occupancy calculator. Its answers depend on the function's attributes and the question alone, so that each is asked
-// of the driver once: libraries ask the same before every launch.
+// The occupancy calculator. Its answers depend on the function's attributes and the question alone, so that each is
+// asked of the driver once: libraries ask the same before every launch.
 
 #include <algorithm>
 #include <cstring>

@@ -122,10 +122,9 @@ CUresult Captures::before_unsafe_call() {
     CUresult result = CUDA_SUCCESS;
     const std::lock_guard lock(mutex_);
     for (const auto& [id, capture] : captures_) {
-        const bool forbids = capture->owner == thread.index
-                                 ? capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED
-                                 : capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
-                                       thread.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+        const bool forbids = capture->owner == thread.index ? capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED
+                                                            : capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                                                                  thread.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
         if (forbids) {
             capture->invalid = true;
             result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

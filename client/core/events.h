@@ -1,9 +1,9 @@
-// The application's events as the client knows them: whether an event's latest record is complete, so that asking for it
-// needs no round trip.
+// The application's events as the client knows them: whether an event's latest record is complete, so that asking for
+// it needs no round trip.
 //
-// The worker is asked once; from then on it says by itself when a record of that event is complete (a notice, behind all
-// data that the GPU wrote before). A record that a graph makes happens without the client's knowledge: such events are
-// always asked for, and so are those of other processes.
+// The worker is asked once; from then on it says by itself when a record of that event is complete (a notice, behind
+// all data that the GPU wrote before). A record that a graph makes happens without the client's knowledge: such events
+// are always asked for, and so are those of other processes.
 //
 // Ownership: an event's state lives as long as somebody holds it. Threads: any; note_complete() the receiving thread's.
 // Errors: none.

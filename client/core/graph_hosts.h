@@ -1,5 +1,6 @@
 // What graphs use of this process, by name: functions that their host nodes call, memory that their copies read or
-// write. The server only learns the names, and may ask for nothing else: memory that was named to be read is not written.
+// write. The server only learns the names, and may ask for nothing else: memory that was named to be read is not
+// written.
 //
 // A name is given once per function and argument, or per place, size and use, and stays: a captured graph may be
 // launched until the session ends. Threads: any.

@@ -133,8 +133,7 @@ void fill_lane_hello(schema::Hello::Builder hello, const Config& config, const L
     introduce(hello, config);
     auto lane = hello.initPurpose().initLane();
     lane.setSessionId(ticket.session_id.c_str());
-    lane.setSessionToken(
-        {reinterpret_cast<const kj::byte*>(ticket.session_token.data()), ticket.session_token.size()});
+    lane.setSessionToken({reinterpret_cast<const kj::byte*>(ticket.session_token.data()), ticket.session_token.size()});
     lane.setIndex(static_cast<std::uint32_t>(index));
 }
 

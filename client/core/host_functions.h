@@ -31,8 +31,8 @@ class HostFunctions {
     void cancel(std::uint64_t ticket);
     // False: it was never to have a turn, or has it already.
     bool due(std::uint64_t ticket, CUresult status);
-    // A graph's: the worker has made the ticket, and its turn has come. False when the ticket waits here already, or too
-    // many do.
+    // A graph's: the worker has made the ticket, and its turn has come. False when the ticket waits here already, or
+    // too many do.
     bool run_when_due(std::uint64_t ticket, Function function);
     // The newest function submitted for `stream` that has not run yet, or 0.
     [[nodiscard]] std::uint64_t newest_pending(CUstream stream) const;

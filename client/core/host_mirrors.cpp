@@ -40,6 +40,18 @@ std::uint64_t HostMirrors::device_address(std::uint64_t address) const {
                : mirror->block.address + (address - reinterpret_cast<std::uint64_t>(mirror->block.memory));
 }
 
+bool HostMirrors::is_host(std::uint64_t address) const {
+    if (count_.load(std::memory_order_acquire) == 0) {
+        return false;
+    }
+    const std::lock_guard lock(mutex_);
+    if (find_of_device(address) != nullptr) {
+        return true;
+    }
+    const Mirror* const mirror = find(address);
+    return mirror != nullptr && mirror->shared;
+}
+
 bool HostMirrors::add(std::uint64_t base, std::uint64_t bytes, std::uint64_t device_base, Owner owner) {
     codec::Twin twin(bytes);
     if (twin.data() == nullptr) {

@@ -16,8 +16,8 @@
 // The application may unmap memory that it registered, or take its access away, and go on: from then on the mirror is
 // what the GPU has, and this side leaves the addresses alone, whatever comes to lie there.
 //
-// Over a shared memory connection the worker has the very memory that gpupool allocated for the program, at the same address:
-// such a block has no twin and is never compared.
+// Over a shared memory connection the worker has the very memory that gpupool allocated for the program, at the same
+// address: such a block has no twin and is never compared.
 //
 // Ownership: blocks are the application's memory, their twins are kept here. Threads: any; apply() is the receiving
 //   thread's and never waits for a sender. Errors: the driver's.
@@ -42,6 +42,9 @@ class HostMirrors {
     [[nodiscard]] bool any() const { return compared_.load(std::memory_order_acquire) != 0; }
     // Where the GPU has the memory that the program has at `address`: there, or elsewhere; 0: nowhere.
     [[nodiscard]] std::uint64_t device_address(std::uint64_t address) const;
+
+    // Is what the GPU has at `address` the program's memory, shared or mirrored?
+    [[nodiscard]] bool is_host(std::uint64_t address) const;
 
     // Who has mapped the memory, and so who may unmap it.
     enum class Owner { gpupool, application };
@@ -73,7 +76,7 @@ class HostMirrors {
     void count();  // with mutex_ held
     // With mutex_ held; by the program's address, and by the GPU's, which records name.
     const Mirror* find(std::uint64_t address) const;
-    Mirror* find_of_device(std::uint64_t address) const;
+    Mirror* find_of_device(std::uint64_t address) const;  // not of what is shared
     // With mutex_ held.
     static void leave_alone(Mirror& mirror);
     void compare(Mirror& mirror, codec::SharedBlock part, const std::function<void(std::span<const std::byte>)>& emit);

@@ -14,8 +14,7 @@ std::string ImageCounts::summary() const {
         return fmt::format("{:<48} {:>10} {:>14} bytes\n", what, counter.count.load(), counter.bytes.load());
     };
     return line("code images: registered by the program", registered_) + line("code images: sent", sent_) +
-           line("code images: parts on the wire", on_wire_) +
-           line("code images: found on the server", found_);
+           line("code images: parts on the wire", on_wire_) + line("code images: found on the server", found_);
 }
 
 }  // namespace gpupool::client

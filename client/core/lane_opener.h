@@ -1,7 +1,8 @@
 // Opens a session's further connections for bulk data, when there is so much of it that they pay: not at the start, and
 // never while anybody waits. Data that is under way meanwhile uses what there is.
 //
-// Ownership: lives as long as the session, which is as long as the process. `lanes` outlives it. Threads: want() any, and
+// Ownership: lives as long as the session, which is as long as the process. `lanes` outlives it. Threads: want() any,
+// and
 //   it never waits; connections are made by a thread of its own. Errors: a lane that cannot be had is said in the log;
 //   the session goes on with those that there are.
 #pragma once

@@ -65,10 +65,7 @@ void* allocate_shared(Session& session, CUcontext context, std::uint64_t bytes, 
     // A forked child has no part in it, as with the driver's own: it would write where its parent's GPU reads.
     madvise(place, bytes, MADV_DONTFORK);
     const auto address = reinterpret_cast<std::uint64_t>(place);
-    // Where memory could be mapped there was none: what was registered there is gone.
-    for (const MemoryRange& gone : session.memory.remove_registered(address, bytes)) {
-        end_mirror(session, gone.base);
-    }
+    end_registered(session, address, bytes);
     static auto& giving = *new std::mutex;  // descriptors are taken in the order of the commands that name them
     const std::lock_guard lock(giving);
     const Status given = session.connection().give(file->get(), address);
@@ -111,6 +108,12 @@ CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhe
     }
     session.host_mirrors.watch([&session] { return publish_host_memory(session) == CUDA_SUCCESS; });
     return CUDA_SUCCESS;
+}
+
+void end_registered(Session& session, std::uint64_t address, std::uint64_t bytes) {
+    for (const MemoryRange& gone : session.memory.remove_registered(address, bytes)) {
+        end_mirror(session, gone.base);
+    }
 }
 
 CUresult end_mirror(Session& session, std::uint64_t base) {

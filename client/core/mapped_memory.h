@@ -11,12 +11,14 @@ namespace gpupool::client {
 
 class Session;
 
-// Pinned memory of `bytes`, whole pages, in a file that the worker maps as well, where the connection can carry one: then the
-// GPU uses this very memory. Null: it cannot be had that way. `hint`: where it should lie.
+// Pinned memory of `bytes`, whole pages, in a file that the worker maps as well, where the connection can carry one:
+// then the GPU uses this very memory. Null: it cannot be had that way. `hint`: where it should lie.
 void* allocate_shared(Session& session, CUcontext context, std::uint64_t bytes, void* hint);
 // The GPU is about to be given `address`: where it is pinned host memory without a mirror, it gets one. `anywhere`: the
 // program will ask where.
 CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhere = false);
+// The program's memory lies there now: what it had registered there is gone.
+void end_registered(Session& session, std::uint64_t address, std::uint64_t bytes);
 // No more: the memory is freed or unregistered. What uses it has completed.
 CUresult end_mirror(Session& session, std::uint64_t base);
 // Sends what the program has changed.

@@ -50,9 +50,8 @@ class PackedRows {
         return out;
     }
     void scatter(std::span<const std::byte> data) const {
-        each_row([&](std::byte* at, std::size_t offset) {
-            std::memcpy(at, data.data() + offset, notice_.width_bytes);
-        });
+        each_row(
+            [&](std::byte* at, std::size_t offset) { std::memcpy(at, data.data() + offset, notice_.width_bytes); });
     }
 
   private:

@@ -120,8 +120,8 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
         if (wait) {
             thread.reply.expect(Call::kOpcode);
         }
-        constexpr auto kGives = calls::has_rule(Call::kRules, calls::Rule::stream_order) ? Session::Gives::work
-                                                                                           : Session::Gives::nothing;
+        constexpr auto kGives =
+            calls::has_rule(Call::kRules, calls::Rule::stream_order) ? Session::Gives::work : Session::Gives::nothing;
         result = s->send(Call::kOpcode, kGives, wait, bytes,
                          [&](codec::Writer& out) { codec::write_command<Call>(out, addresses); });
         trace::add_bytes_sent(bytes);

@@ -139,8 +139,8 @@ void ServerTrace::draw(const codec::TraceRecord& record) {
     const Track track{on_gpu ? Actor::gpu : Actor::worker, on_gpu || on_helper ? record.track : 1};
     std::uint64_t begin = clock_.to_ours(record.begin_ns);
     std::uint64_t end = begin + (record.end_ns > record.begin_ns ? record.end_ns - record.begin_ns : 0);
-    // A better knowledge of the server's clock must not make two slices of a track overlap, not even where their times are
-    // read as floating point numbers.
+    // A better knowledge of the server's clock must not make two slices of a track overlap, not even where their times
+    // are read as floating point numbers.
     const std::uint64_t key = (static_cast<std::uint64_t>(track.actor) << 32) | track.number;
     const auto known = last_end_ns_.find(key);
     if (known != last_end_ns_.end()) {
@@ -159,7 +159,9 @@ void ServerTrace::draw(const codec::TraceRecord& record) {
                                                                                : calls::name_of(record.opcode);
         const bool held = (record.flags & codec::kTraceHeld) != 0, was = (record.flags & codec::kTraceWasHeld) != 0;
         arguments += fmt::format(",\"driver_us\":{:.3f},\"held\":\"{}\",\"reply\":{}", record.driver_ns / 1000.0,
-                                 held ? "now" : was ? "until now" : "no",
+                                 held  ? "now"
+                                 : was ? "until now"
+                                       : "no",
                                  (record.flags & codec::kTraceAnswered) != 0);
         timeline_.slice(track, on_helper ? "helper" : "dispatcher", Timeline::escape(call), begin, end, arguments);
     } else {
@@ -168,12 +170,13 @@ void ServerTrace::draw(const codec::TraceRecord& record) {
             arguments += fmt::format(",\"bytes\":{}", record.bytes);
         }
         arguments += fmt::format(",\"call\":\"{}\"", Timeline::escape(calls::name_of(record.opcode)));
-        timeline_.slice(track, "gpu", kernel != kernels_.end() ? kernel->second : gpu_work_name(record.kind), begin, end,
-                        arguments);
+        timeline_.slice(track, "gpu", kernel != kernels_.end() ? kernel->second : gpu_work_name(record.kind), begin,
+                        end, arguments);
     }
     if (record.number != 0) {
         // A copy goes piece by piece, from the dispatcher to the GPU and back.
-        const bool last = on_gpu && record.kind != codec::TraceKind::copy_in && record.kind != codec::TraceKind::copy_out;
+        const bool last =
+            on_gpu && record.kind != codec::TraceKind::copy_in && record.kind != codec::TraceKind::copy_out;
         timeline_.flow(track, last ? Flow::ends : Flow::passes, begin, record.number);
     }
 }

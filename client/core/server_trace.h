@@ -67,7 +67,7 @@ class ServerTrace {
     Calls calls_{};
     std::mutex mutex_;  // of what clock_ is made from
     ClockMap clock_;
-    std::unordered_map<std::uint32_t, std::string> kernels_;  // as JSON has them
+    std::unordered_map<std::uint32_t, std::string> kernels_;        // as JSON has them
     std::unordered_map<std::uint64_t, std::uint64_t> last_end_ns_;  // by track
     std::size_t names_ = 0;
     std::atomic<std::uint64_t> dropped_commands_{0}, dropped_gpu_work_{0};

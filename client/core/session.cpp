@@ -323,7 +323,8 @@ bool Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
         case Type::trace_records: return trace::take_records(body);
         case Type::trace_name: return trace::take_name(body);
         case Type::pieces_sent:
-            return with([&](auto& sent) { return take_pieces_sent(sent); }, std::type_identity<codec::PiecesSentNotice>());
+            return with([&](auto& sent) { return take_pieces_sent(sent); },
+                        std::type_identity<codec::PiecesSentNotice>());
         case Type::host_memory:
             if (!host_mirrors.apply(body)) {  // as when the memory was just unregistered
                 log::warn("the server sent changes of host memory that the GPU does not have");
@@ -345,7 +346,8 @@ void Session::take_deferred_error(const codec::DeferredErrorNotice& notice) {
     }
 }
 
-// What follows in the session's order says that data is there, some of which is still on its way over other connections.
+// What follows in the session's order says that data is there, some of which is still on its way over other
+// connections.
 bool Session::take_pieces_sent(const codec::PiecesSentNotice& notice) {
     if (lanes_ == nullptr) {
         return false;

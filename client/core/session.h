@@ -90,16 +90,19 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
         header.thread = thread.index;
         header.context = thread.current() == nullptr ? 0 : codec::to_wire(thread.current()->handle);
         const std::uint64_t begin_ns = trace::moment_ns();
-        const Status sent = channel_->append(wire::FrameType::commands, header.bytes, [&](std::byte* place) {
-            header.number = ++commands_;  // under the channel's lock: numbers follow the order on the wire
-            last_command_.store(header.number, std::memory_order_relaxed);
-            if (gives == Gives::work) {
-                last_work_.store(header.number, std::memory_order_relaxed);
-            }
-            codec::Writer out(place);
-            out.value(header);
-            body(out);
-        }, reply_wanted ? wire::Promptness::now : wire::Promptness::soon);
+        const Status sent = channel_->append(
+            wire::FrameType::commands, header.bytes,
+            [&](std::byte* place) {
+                header.number = ++commands_;  // under the channel's lock: numbers follow the order on the wire
+                last_command_.store(header.number, std::memory_order_relaxed);
+                if (gives == Gives::work) {
+                    last_work_.store(header.number, std::memory_order_relaxed);
+                }
+                codec::Writer out(place);
+                out.value(header);
+                body(out);
+            },
+            reply_wanted ? wire::Promptness::now : wire::Promptness::soon);
         if (!sent) {
             broken_.store(true, std::memory_order_relaxed);  // whatever comes after this call fails as well
             return kSessionLost;
@@ -194,12 +197,12 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     std::unique_ptr<wire::Lanes> lanes_;  // null: the session has no connection but its own
     std::unique_ptr<LaneOpener> lane_opener_;
     std::unique_ptr<wire::Channel> channel_;
-    std::uint64_t commands_ = 0;                // guarded by the channel's order
+    std::uint64_t commands_ = 0;  // guarded by the channel's order
     std::atomic<std::uint64_t> last_command_{0};
     std::atomic<std::uint64_t> last_work_{0};  // the latest command that gave a stream work
     std::atomic<std::uint64_t> next_serial_{1};
     std::atomic<bool> lost_{false};
-    std::atomic<bool> broken_{false};  // a send has failed; the receiving thread may not have noticed yet
+    std::atomic<bool> broken_{false};              // a send has failed; the receiving thread may not have noticed yet
     transport::Connection* connection_ = nullptr;  // the channel's, which lives as long
     std::vector<int> descriptors_;
     std::string id_, server_, peer_;

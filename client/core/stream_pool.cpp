@@ -29,18 +29,15 @@ CUresult StreamPool::allocate(std::uint64_t bytes, const StreamKey& stream, std:
     }
     look_at_fences();
     if (const auto fit = kept_.lower_bound({bytes, 0}); fit != kept_.end() && fit->first <= largest_for(bytes)) {
-        address = fit->second;
-        kept_bytes_ -= fit->first;
-        usage_.reserved_bytes -= fit->first;  // counted in again below
-        live_[address] = fit->first;
-        count_in(fit->first);
-        kept_.erase(fit);
+        const Place place = unkeep(fit);
+        address = place.second;
+        give(place);
         return CUDA_SUCCESS;
     }
     const CUresult result = heap_.allocate(bytes, address);
     if (result == CUDA_SUCCESS) {
-        live_[address] = bytes;
-        count_in(bytes);
+        usage_.reserved_bytes += bytes;
+        give({bytes, address});
     }
     return result;
 }
@@ -59,37 +56,46 @@ bool StreamPool::take(std::uint64_t bytes, const StreamKey& stream, std::uint64_
     freed.erase(fit);
     freed_count_.fetch_sub(1, std::memory_order_relaxed);
     address = place.second;
-    live_[address] = place.first;
-    usage_.used_bytes += place.first;
-    note_high();
+    give(place);
     return true;
 }
 
-void StreamPool::count_in(std::uint64_t bytes) {
-    usage_.used_bytes += bytes;
-    usage_.reserved_bytes += bytes;
-    note_high();
-}
-
-void StreamPool::note_high() {
+void StreamPool::give(const Place& place) {
+    live_[place.second] = place.first;
+    usage_.used_bytes += place.first;
     usage_.used_high_bytes = std::max(usage_.used_high_bytes, usage_.used_bytes);
     usage_.reserved_high_bytes = std::max(usage_.reserved_high_bytes, usage_.reserved_bytes);
 }
 
-bool StreamPool::free(std::uint64_t address, const Where& where, std::uint64_t now, const SetFence& fence) {
-    const std::lock_guard lock(mutex_);
+std::optional<StreamPool::Place> StreamPool::take_back(std::uint64_t address) {
     const auto it = live_.find(address);
     if (it == live_.end()) {
+        return std::nullopt;
+    }
+    const Place place{it->second, address};
+    live_.erase(it);
+    usage_.used_bytes -= place.first;
+    return place;
+}
+
+StreamPool::Place StreamPool::unkeep(std::set<Place>::iterator it) {
+    const Place place = *it;
+    kept_.erase(it);
+    kept_bytes_ -= place.first;
+    return place;
+}
+
+bool StreamPool::free(std::uint64_t address, const Where& where, std::uint64_t now, const SetFence& fence) {
+    const std::lock_guard lock(mutex_);
+    const auto place = take_back(address);
+    if (!place) {
         return false;
     }
-    const std::uint64_t bytes = it->second;
-    live_.erase(it);
-    usage_.used_bytes -= bytes;
     Stream& stream = streams_[where.stream];
     stream.context = where.context;
-    stream.freed[{bytes, address}] = now;
+    stream.freed[*place] = now;
     freed_count_.fetch_add(1, std::memory_order_relaxed);
-    stream.unfenced_bytes += bytes;
+    stream.unfenced_bytes += place->first;
     if (++stream.unfenced_blocks < kBlocksPerFence && stream.unfenced_bytes < kBytesPerFence) {
         return true;
     }
@@ -109,14 +115,11 @@ bool StreamPool::holds(std::uint64_t address) const {
 
 bool StreamPool::free_complete(std::uint64_t address) {
     const std::lock_guard lock(mutex_);
-    const auto it = live_.find(address);
-    if (it == live_.end()) {
+    const auto place = take_back(address);
+    if (!place) {
         return false;
     }
-    const std::uint64_t bytes = it->second;
-    live_.erase(it);
-    usage_.used_bytes -= bytes;
-    put_back({bytes, address});
+    put_back(*place);
     return true;
 }
 
@@ -176,9 +179,7 @@ void StreamPool::release(std::uint64_t keep_bytes) {
     const std::lock_guard lock(mutex_);
     look_at_fences();
     while (!kept_.empty() && usage_.reserved_bytes > keep_bytes) {
-        const Place place = *kept_.begin();
-        kept_.erase(kept_.begin());
-        kept_bytes_ -= place.first;
+        const Place place = unkeep(kept_.begin());
         usage_.reserved_bytes -= place.first;
         heap_.free(place.second);
     }

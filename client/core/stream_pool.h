@@ -2,8 +2,8 @@
 //
 // What was freed in a stream comes behind all work of that stream, so the same stream may have it again at once; others
 // only when the GPU has come so far. That is known after a synchronization, and from fences: marks in a stream, set
-// every so many frees, that say by themselves when they were passed. So a call needs no round trip but where the heap has
-// to grow.
+// every so many frees, that say by themselves when they were passed. So a call needs no round trip but where the heap
+// has to grow.
 //
 // As in the driver's pools, memory that is complete and not in use goes back to the device at once, unless the release
 // threshold lets the pool keep it.
@@ -20,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -52,8 +53,8 @@ class StreamPool {
         StreamKey stream;
         const ContextState* context;
     };
-    // In stream order, when the session had sent `now` commands. False for what is not this pool's. Without `fence` only
-    // a synchronization completes it.
+    // In stream order, when the session had sent `now` commands. False for what is not this pool's. Without `fence`
+    // only a synchronization completes it.
     bool free(std::uint64_t address, const Where& where, std::uint64_t now, const SetFence& fence);
     [[nodiscard]] bool holds(std::uint64_t address) const;
     // Nothing uses it any more.
@@ -90,12 +91,14 @@ class StreamPool {
     bool take(std::uint64_t bytes, const StreamKey& stream, std::uint64_t& address);
     void look_at_fences();
     void complete(Stream& stream, std::uint64_t command);
+    // To the program and from it. None: it is not the program's.
+    void give(const Place& place);
+    std::optional<Place> take_back(std::uint64_t address);
     void put_back(const Place& place);
-    void count_in(std::uint64_t bytes);
-    void note_high();
+    Place unkeep(std::set<Place>::iterator it);
 
     DeviceHeap& heap_;
-    mutable std::mutex mutex_;  // taken before the heap's
+    mutable std::mutex mutex_;                               // taken before the heap's
     std::unordered_map<std::uint64_t, std::uint64_t> live_;  // address, bytes
     std::map<StreamKey, Stream> streams_;                    // with something freed or a fence
     std::set<Place> kept_;                                   // complete, unused, large

@@ -51,8 +51,8 @@ struct ThreadState {
     std::vector<ContextState*> stack;  // the last is current
     bool per_thread_default = false;   // within a call of the per-thread form
     CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-    bool in_host_function = false;  // CUDA calls are not permitted there
-    bool wait_for_replies = false;  // also of deferred calls
+    bool in_host_function = false;   // CUDA calls are not permitted there
+    bool wait_for_replies = false;   // also of deferred calls
     std::uint64_t last_command = 0;  // its number in the session
     ReplySlot reply;
 

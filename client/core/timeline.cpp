@@ -122,20 +122,22 @@ void Timeline::slice(Track track, std::string_view category, std::string_view na
                      std::uint64_t end_ns, std::string_view arguments) {
     const std::lock_guard lock(mutex_);
     if (room()) {
-        append(fmt::format("{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"cat\":\"{}\",\"name\":\"{}\","
-                           "\"args\":{{{}}}}},\n",
-                           id_of(track.actor), track.number, microseconds(begin_ns),
-                           microseconds(std::max(end_ns, begin_ns) - begin_ns), category, name, arguments));
+        append(
+            fmt::format("{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"cat\":\"{}\",\"name\":\"{}\","
+                        "\"args\":{{{}}}}},\n",
+                        id_of(track.actor), track.number, microseconds(begin_ns),
+                        microseconds(std::max(end_ns, begin_ns) - begin_ns), category, name, arguments));
     }
 }
 
 void Timeline::flow(Track track, Flow flow, std::uint64_t at_ns, std::uint64_t command) {
     const std::lock_guard lock(mutex_);
     if (room()) {
-        append(fmt::format("{{\"ph\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{},\"cat\":\"flow\",\"name\":\"command\","
-                           "\"id\":\"{:#x}\",\"bp\":\"e\"}},\n",
-                           static_cast<char>(flow), id_of(track.actor), track.number, microseconds(at_ns),
-                           (static_cast<std::uint64_t>(process_) << 40) | (command & ((1ull << 40) - 1))));
+        append(
+            fmt::format("{{\"ph\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{},\"cat\":\"flow\",\"name\":\"command\","
+                        "\"id\":\"{:#x}\",\"bp\":\"e\"}},\n",
+                        static_cast<char>(flow), id_of(track.actor), track.number, microseconds(at_ns),
+                        (static_cast<std::uint64_t>(process_) << 40) | (command & ((1ull << 40) - 1))));
     }
 }
 
@@ -180,10 +182,10 @@ void Timeline::flush_locked() {
 void Timeline::finish(std::uint64_t now_ns, std::string_view missing_elsewhere) {
     const std::lock_guard lock(mutex_);
     if (dropped_ != 0 || !missing_elsewhere.empty()) {
-        append(fmt::format("{{\"ph\":\"i\",\"s\":\"g\",\"pid\":{},\"tid\":{},\"ts\":{},\"cat\":\"trace\",\"name\":"
-                           "\"incomplete: {} events beyond the limit of {} left out{}\"}},\n",
-                           id_of(Actor::program), process_, microseconds(now_ns), dropped_, max_events_,
-                           escape(missing_elsewhere)));
+        append(fmt::format(
+            "{{\"ph\":\"i\",\"s\":\"g\",\"pid\":{},\"tid\":{},\"ts\":{},\"cat\":\"trace\",\"name\":"
+            "\"incomplete: {} events beyond the limit of {} left out{}\"}},\n",
+            id_of(Actor::program), process_, microseconds(now_ns), dropped_, max_events_, escape(missing_elsewhere)));
     }
     finished_ = true;
     flush_locked();

@@ -1,6 +1,6 @@
-// A timeline that Perfetto (ui.perfetto.dev) opens: Chrome's trace events as JSON, an array of one event a line, which is
-// written as the program runs and never closed, so that what a crash leaves can be read. Several processes may write to
-// one file; each has its own tracks.
+// A timeline that Perfetto (ui.perfetto.dev) opens: Chrome's trace events as JSON, an array of one event a line, which
+// is written as the program runs and never closed, so that what a crash leaves can be read. Several processes may write
+// to one file; each has its own tracks.
 //
 // Limits: at most `max_events` events of this process, the others are counted; kBufferBytes of memory. What is in the
 //   buffer goes to the file when it is full and whenever flush() is called.

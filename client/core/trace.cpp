@@ -29,7 +29,7 @@ namespace {
 // Shorter waits are no slices of their own.
 constexpr std::uint64_t kShownWait_ns = 1000;
 constexpr std::uint64_t kSynchronizeEvery_ns = 1'000'000'000;  // the server's clock
-constexpr int kExchanges = 4;  // of clocks, each time
+constexpr int kExchanges = 4;                                  // of clocks, each time
 
 struct OfThread {
     int depth = 0;  // calls made inside a call count as the outer one's
@@ -63,8 +63,7 @@ class Wire final : public wire::TrafficObserver {
                         fmt::format("\"frames\":{},\"bytes\":{}", frames, bytes));
     }
     void received(std::size_t line, wire::FrameType type, std::size_t bytes, Moment begin, Moment end) override {
-        timeline_.slice(track(line, false), "wire", name(type), ns(begin), ns(end),
-                        fmt::format("\"bytes\":{}", bytes));
+        timeline_.slice(track(line, false), "wire", name(type), ns(begin), ns(end), fmt::format("\"bytes\":{}", bytes));
     }
 
   private:
@@ -369,11 +368,10 @@ void Call::finish(CUresult result) noexcept {
     line.bytes_sent += mine.bytes_sent;
     line.bytes_received += mine.bytes_received;
     if (s.lines != nullptr) {
-        write(s.lines,
-              fmt::format("{:.1f} {} -> {} {:.2f} us, waited {:.2f} us, {} bytes sent, {} received\n",
-                          microseconds(begin_ns_ - s.start_ns), calls::name_of(opcode_), static_cast<int>(result),
-                          microseconds(end_ns - begin_ns_), microseconds(mine.waited_ns), mine.bytes_sent,
-                          mine.bytes_received));
+        write(s.lines, fmt::format("{:.1f} {} -> {} {:.2f} us, waited {:.2f} us, {} bytes sent, {} received\n",
+                                   microseconds(begin_ns_ - s.start_ns), calls::name_of(opcode_),
+                                   static_cast<int>(result), microseconds(end_ns - begin_ns_),
+                                   microseconds(mine.waited_ns), mine.bytes_sent, mine.bytes_received));
     }
 }
 

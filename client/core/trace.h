@@ -1,8 +1,8 @@
-// Where time goes: a timeline of calls, wire, worker and GPU (timeline.h, server_trace.h), a line per call, and a summary
-// of calls, bytes, waits and round trips. Off, each place costs one load and a branch.
+// Where time goes: a timeline of calls, wire, worker and GPU (timeline.h, server_trace.h), a line per call, and a
+// summary of calls, bytes, waits and round trips. Off, each place costs one load and a branch.
 //
-// Threads: any. The summary is written, and the timeline completed, when the process ends orderly; what a crash leaves of
-// the timeline lacks the last kFlushEvery. A forked child has neither until it makes a session of its own.
+// Threads: any. The summary is written, and the timeline completed, when the process ends orderly; what a crash leaves
+// of the timeline lacks the last kFlushEvery. A forked child has neither until it makes a session of its own.
 #pragma once
 
 #include <atomic>

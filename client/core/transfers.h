@@ -1,8 +1,8 @@
 // Bulk data between the application's memory and the worker.
 //
 // Downloads (device to host) are announced before their command is sent, so the receiving thread finds where the data
-// goes and puts it there without a copy; one that has to be scattered lands in a buffer first. Over lanes the parts come
-// in any order and several at a time.
+// goes and puts it there without a copy; one that has to be scattered lands in a buffer first. Over lanes the parts
+// come in any order and several at a time.
 //
 // Uploads (host to device) are read when the worker pulls them, which it does when their turn in the stream has come:
 // that bounds memory on both sides, and it means that a pinned source is read as late as natively. A pull waits until
@@ -13,7 +13,8 @@
 // still read or write it, and what waits here is bounded.
 //
 // Ownership: uploads hold what they read from by reference, or a copy where the application may change it.
-// Threads: any thread begins transfers; place(), landed(), lost() and the worker's named transfers the receiving thread's;
+// Threads: any thread begins transfers; place(), landed(), lost() and the worker's named transfers the receiving
+// thread's;
 //   begin_part() and end_part() the lanes'. cancel() waits for those of them that are in the middle of a part.
 #pragma once
 
@@ -41,11 +42,11 @@ class Transfers {
     static constexpr std::size_t kMaxPulls = 64u << 10;           // that wait
     static constexpr std::size_t kMaxNamedTransfers = 64u << 10;  // under way
 
-    // Begins the thread that answers pulls. `channel` and `lanes`, which may be null, outlive it. `begins` hears the size
-    // of each transfer; it must not wait.
+    // Begins the thread that answers pulls. `channel` and `lanes`, which may be null, outlive it. `begins` hears the
+    // size of each transfer; it must not wait.
     void start(wire::Channel& channel, wire::Lanes* lanes = nullptr, std::function<void(std::size_t)> begins = {});
-    // Nothing more will come, and the connections have ended: who waits goes on, as soon as none of them is in the middle
-    // of the application's memory.
+    // Nothing more will come, and the connections have ended: who waits goes on, as soon as none of them is in the
+    // middle of the application's memory.
     void end();
 
     // ---- downloads
@@ -137,9 +138,9 @@ class Transfers {
     std::uint64_t named_bytes_ = 0;
     std::deque<Pull> pulls_;
     std::set<std::uint64_t> cancelled_;  // the newest, of which the worker may have asked for parts meanwhile
-    std::uint64_t receiving_ = 0;  // the transfer of which the receiving thread reads a part; 0: none
-    std::size_t in_use_ = 0;       // parts that lanes write, and that any connection may read
-    bool ending_ = false;          // no more is sent
+    std::uint64_t receiving_ = 0;        // the transfer of which the receiving thread reads a part; 0: none
+    std::size_t in_use_ = 0;             // parts that lanes write, and that any connection may read
+    bool ending_ = false;                // no more is sent
     bool ended_ = false;
     wire::Channel* channel_ = nullptr;
     wire::Lanes* lanes_ = nullptr;

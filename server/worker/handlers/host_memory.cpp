@@ -8,13 +8,21 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-// Registers the pages of the mirror at `address` and answers.
-Outcome register_pages(Worker& worker, Command& command, const ContextState& context, std::uint64_t address,
-                       HostMirrors::Pages pages) {
+// Makes the mirror at `address` with `reserve(pages)`, registers its pages and answers.
+template <class Reserve>
+Outcome make_mirror(Worker& worker, Command& command, CUcontext client, std::uint64_t address, Reserve reserve) {
+    const ContextState* const context = worker.objects.context(client);
+    if (context == nullptr || context->ending) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    HostMirrors::Pages pages;
+    if (const CUresult reserved = reserve(pages); reserved != CUDA_SUCCESS) {
+        return reserved;
+    }
     const driver::Api& api = worker.api;
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
     worker.helpers.run(
-        [&api, driver = context.driver, pages, result] {
+        [&api, driver = context->driver, pages, result] {
             driver::call(api.cuCtxSetCurrent, driver);
             *result = driver::call(api.cuMemHostRegister_v2, pages.start, pages.bytes,
                                    static_cast<unsigned>(CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
@@ -45,17 +53,9 @@ Outcome gpHostMirror(Worker& worker, Command& command, codec::Slots<calls::gpHos
     using Call = calls::gpHostMirror;
     const CUcontext client = slots.at<Call::context>().value;
     const std::uint64_t address = slots.at<Call::address>().value;
-    const ContextState* const context = worker.objects.context(client);
-    if (context == nullptr || context->ending) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    HostMirrors::Pages pages;
-    if (const CUresult result =
-            worker.host_mirrors.reserve(address, slots.at<Call::bytes>().value, client, pages);
-        result != CUDA_SUCCESS) {
-        return result;
-    }
-    return register_pages(worker, command, *context, address, pages);
+    return make_mirror(worker, command, client, address, [&](HostMirrors::Pages& pages) {
+        return worker.host_mirrors.reserve(address, slots.at<Call::bytes>().value, client, pages);
+    });
 }
 
 Outcome gpHostShare(Worker& worker, Command& command, codec::Slots<calls::gpHostShare>& slots) {
@@ -73,16 +73,9 @@ Outcome gpHostShare(Worker& worker, Command& command, codec::Slots<calls::gpHost
     if (address % page != 0 || bytes % page != 0 || bytes == 0 || address > ~std::uint64_t{0} - bytes) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const ContextState* const context = worker.objects.context(client);
-    if (context == nullptr || context->ending) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    HostMirrors::Pages pages;
-    if (const CUresult result = worker.host_mirrors.share(address, bytes, client, file->get(), pages);
-        result != CUDA_SUCCESS) {
-        return result;
-    }
-    return register_pages(worker, command, *context, address, pages);
+    return make_mirror(worker, command, client, address, [&](HostMirrors::Pages& pages) {
+        return worker.host_mirrors.share(address, bytes, client, file->get(), pages);
+    });
 }
 
 Outcome gpHostUnmirror(Worker& worker, Command& command, codec::Slots<calls::gpHostUnmirror>& slots) {

@@ -69,7 +69,8 @@ Outcome load(Worker& worker, Command& command, codec::Slots<Call>& slots, std::u
     worker.helpers.run(
         [&api, job, call = std::move(call)] {
             if (job->image.obtain() != ImageUse::Outcome::ready) {
-                job->result = job->image.outcome() == ImageUse::Outcome::wanted ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
+                job->result =
+                    job->image.outcome() == ImageUse::Outcome::wanted ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
                 return;
             }
             const Loadable loadable(job->image.bytes());
@@ -201,16 +202,6 @@ Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots, std
     return Outcome::answered();
 }
 
-template <class Handle>
-CUresult driver_handle(Worker& worker, Handle& handle) {
-    const HandleTable::Lookup found = worker.handles.find(handle);
-    if (found.found != HandleTable::Found::yes || handle == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    handle = codec::from_wire<Handle>(found.driver);
-    return CUDA_SUCCESS;
-}
-
 // All names, one NUL-terminated after the other.
 std::string joined_names(const driver::Api& api, std::vector<CUkernel>& kernels) {
     std::string names;
@@ -266,13 +257,13 @@ Outcome gpImageData(Worker& worker, Command&, codec::Slots<calls::gpImageData>& 
 
 Outcome gpLibraryLoad(Worker& worker, Command& command, codec::Slots<calls::gpLibraryLoad>& slots) {
     using Call = calls::gpLibraryLoad;
-    return load<Call, CUlibrary>(
-        worker, command, slots, slots.at<Call::library>().minted,
-        [](const driver::Api& api, const void* image, LoadJob<CUlibrary>& job) {
-            return driver::call(api.cuLibraryLoadData, &job.handle, image, job.jit.options.data(),
-                                job.jit.values.data(), static_cast<unsigned>(job.jit.options.size()),
-                                static_cast<CUlibraryOption*>(nullptr), static_cast<void**>(nullptr), 0u);
-        });
+    return load<Call, CUlibrary>(worker, command, slots, slots.at<Call::library>().minted,
+                                 [](const driver::Api& api, const void* image, LoadJob<CUlibrary>& job) {
+                                     return driver::call(
+                                         api.cuLibraryLoadData, &job.handle, image, job.jit.options.data(),
+                                         job.jit.values.data(), static_cast<unsigned>(job.jit.options.size()),
+                                         static_cast<CUlibraryOption*>(nullptr), static_cast<void**>(nullptr), 0u);
+                                 });
 }
 
 Outcome gpModuleLoad(Worker& worker, Command& command, codec::Slots<calls::gpModuleLoad>& slots) {
