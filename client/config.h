@@ -27,7 +27,7 @@ constexpr const char* standard_error_name = "-";
 std::size_t default_lanes();
 
 struct Config {
-    std::string server;                         // "HOST:PORT" or "unix:/PATH"; empty: none was named
+    std::string server;  // "HOST:PORT" or "unix:/PATH"; empty: none was named
     transport::Choice transport = transport::Choice::automatic;
     std::string token;                          // what the server authenticates this user by; empty: none
     std::optional<std::uint64_t> memory_bytes;  // device memory to ask for; nullopt: what the server gives by default
@@ -35,12 +35,12 @@ struct Config {
     log::Level log_level = log::Level::info;
     std::chrono::milliseconds connect_timeout{5000};
     std::chrono::milliseconds wait_when_full{0};  // for a place on a server that has none; 0: it is an error at once
-    std::size_t lanes = default_lanes();           // connections that carry bulk data; 1: the session's own alone
+    std::size_t lanes = default_lanes();          // connections that carry bulk data; 1: the session's own alone
     bool synchronous = false;  // every call waits for the server, so that errors appear where they are made
     std::string trace_file;    // a timeline; on standard error a line per call; empty: off
     std::uint64_t trace_events = 1'000'000;  // at most, of this process
-    std::string summary_file;  // calls, bytes, waits and round trips at the end; empty: off
-    std::string source;        // the file that was read; empty: none
+    std::string summary_file;                // calls, bytes, waits and round trips at the end; empty: off
+    std::string source;                      // the file that was read; empty: none
 };
 
 // Returns the value of an environment variable, nullopt where it is unset.

@@ -17,8 +17,8 @@ const char* name(CUresult code) noexcept;
 // "out of memory"
 const char* description(CUresult code) noexcept;
 
-// The code that a peer sent as a number. Only codes that have a name are taken: of any other number an application, or a
-// switch of ours, would know nothing. Those are CUDA_ERROR_UNKNOWN.
+// The code that a peer sent as a number. Only codes that have a name are taken: of any other number an application, or
+// a switch of ours, would know nothing. Those are CUDA_ERROR_UNKNOWN.
 CUresult from_peer(int number) noexcept;
 
 // Replaces the texts of one code; an empty text leaves what there was. False where the code or a text is beyond our

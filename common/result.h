@@ -1,7 +1,7 @@
 // Our own failures, with their cause.
 //
-// `Result<T>` is what every function of gpupool returns that can fail for a reason of ours (a socket closed, a frame was
-// malformed, a file could not be read). The driver's verdicts are `CUresult` and never travel in here.
+// `Result<T>` is what every function of gpupool returns that can fail for a reason of ours (a socket closed, a frame
+// was malformed, a file could not be read). The driver's verdicts are `CUresult` and never travel in here.
 //
 // Ownership: values. Threads: none. Errors: `Error::message` is written for a person: what happened and, where there
 // is one, what to do.
@@ -81,11 +81,11 @@ class [[nodiscard]] Result<void> {
 using Status = Result<void>;
 
 // Returns from the enclosing function when `expression` failed.
-#define GPUPOOL_TRY(expression)                                           \
-    do {                                                                  \
-        if (auto gpupool_status_ = (expression); !gpupool_status_) {      \
-            return gpupool_status_.error();                               \
-        }                                                                 \
+#define GPUPOOL_TRY(expression)                                      \
+    do {                                                             \
+        if (auto gpupool_status_ = (expression); !gpupool_status_) { \
+            return gpupool_status_.error();                          \
+        }                                                            \
     } while (false)
 
 }  // namespace gpupool

@@ -21,8 +21,8 @@ using DeviceUuid = std::array<std::uint8_t, 16>;
 // mix.
 std::vector<int> visible_devices(const std::optional<std::string>& value, std::span<const DeviceUuid> devices);
 
-// What a driver is to be given where the operator shows `allowed` (the variable; unset: everything) and a program, which
-// numbers only these, asks for `wanted`. A UUID is passed on where the operator named the same.
+// What a driver is to be given where the operator shows `allowed` (the variable; unset: everything) and a program,
+// which numbers only these, asks for `wanted`. A UUID is passed on where the operator named the same.
 std::optional<std::string> visible_among(const std::optional<std::string>& allowed,
                                          const std::optional<std::string>& wanted);
 

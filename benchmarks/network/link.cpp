@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kLeastPart = 4u << 10, kMostPart = 256u << 10;
 constexpr std::size_t kMostAtOnce = 64;  // parts
-constexpr double kPart_s = 20e-6;  // of the link's time
+constexpr double kPart_s = 20e-6;        // of the link's time
 // The kernel wakes a sleeper about so late; the rest of the time is looked away.
 constexpr std::chrono::microseconds kSleepsShort{60};
 
@@ -37,8 +37,8 @@ Clock::time_point Link::admit(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     const auto begin = std::max(Clock::now(), free_at_);
     free_at_ = bytes_per_s_ == 0 ? begin
-                                 : begin + std::chrono::nanoseconds(
-                                               static_cast<std::int64_t>(static_cast<double>(bytes) / bytes_per_s_ * 1e9));
+                                 : begin + std::chrono::nanoseconds(static_cast<std::int64_t>(
+                                               static_cast<double>(bytes) / bytes_per_s_ * 1e9));
     return free_at_ + delay_;
 }
 

@@ -6,7 +6,8 @@
 // A part's time on the link begins when it enters and the link is free; it comes out when its last byte has been sent
 // and the delay has passed. Parts are small (part_bytes), so that a large transfer is a flow and no lump.
 //
-// Ownership: the link outlives its lanes; a lane's connection outlives the lane. Threads: Link::admit any; a lane's push
+// Ownership: the link outlives its lanes; a lane's connection outlives the lane. Threads: Link::admit any; a lane's
+// push
 //   one, and it has a thread of its own that delivers. Units: in the names. Limits: a lane holds what is on its way and
 //   kBufferBytes more; then push waits, and so its sender. Errors: the connection's, reported by push.
 #pragma once

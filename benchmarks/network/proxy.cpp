@@ -6,9 +6,10 @@
 // the address at which it listens.
 //
 // Not emulated: loss, reordering, jitter and congestion; TCP's own start (both of its connections are local, so their
-// windows open at once); packets' headers, of which a real network of the same rate carries some percent. The delay adds
-// to what the proxy itself costs, two more local TCP hops: some 30 us of a round trip on an idle machine (--rtt 0us shows
-// it). A rate above what the proxy can copy, 2 to 5 GB/s on most machines, is its limit and not the network's.
+// windows open at once); packets' headers, of which a real network of the same rate carries some percent. The delay
+// adds to what the proxy itself costs, two more local TCP hops: some 30 us of a round trip on an idle machine (--rtt
+// 0us shows it). A rate above what the proxy can copy, 2 to 5 GB/s on most machines, is its limit and not the
+// network's.
 #include <fmt/format.h>
 #include <signal.h>
 

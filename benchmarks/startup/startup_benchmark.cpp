@@ -3,8 +3,8 @@
 //   gpupool_startup_benchmark [RUNS [IMAGE_BYTES [PAUSE_MS]]]
 //
 // Each run is a process of its own, one after the other, `PAUSE_MS` apart (in which a server may prepare the next
-// worker). Its code image is PTX text of about `IMAGE_BYTES`, the same in all runs; most of it is a comment. A row gives
-// the milliseconds since the process was asked for.
+// worker). Its code image is PTX text of about `IMAGE_BYTES`, the same in all runs; most of it is a comment. A row
+// gives the milliseconds since the process was asked for.
 //
 // Errors: a failing call ends the program, since a benchmark of failing calls means nothing.
 #include <cuda.h>
@@ -59,8 +59,7 @@ void call(void* library, const char* name, Arguments... arguments) {
 
 int run_once(std::size_t image_bytes) {
     std::array<std::int64_t, kSteps.size()> times{now_ns()};
-    const std::string code =
-        "//" + std::string(image_bytes, ' ') + kKernel;
+    const std::string code = "//" + std::string(image_bytes, ' ') + kKernel;
     times[0] = now_ns();
     void* const library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == nullptr) {

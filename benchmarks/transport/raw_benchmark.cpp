@@ -107,9 +107,7 @@ BENCHMARK_CAPTURE(raw_ping_pong, inproc, Kind::inproc)->UseRealTime();
 BENCHMARK_CAPTURE(raw_bulk, tcp, Kind::tcp)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20)->UseRealTime();
 BENCHMARK_CAPTURE(raw_bulk, shm, Kind::shm)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20)->UseRealTime();
 BENCHMARK_CAPTURE(raw_bulk, inproc, Kind::inproc)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20)->UseRealTime();
-BENCHMARK_CAPTURE(raw_bulk_striped, tcp, Kind::tcp)
-    ->ArgsProduct({{1, 2, 4, 8, 16}, {256 << 20}})
-    ->UseRealTime();
+BENCHMARK_CAPTURE(raw_bulk_striped, tcp, Kind::tcp)->ArgsProduct({{1, 2, 4, 8, 16}, {256 << 20}})->UseRealTime();
 
 }  // namespace
 }  // namespace gpupool::benchmarks

@@ -35,7 +35,8 @@ int run(int argc, char** argv) {
     add_coverage(app, chosen);
     const auto is_named = [&](const CLI::App* command) { return command->get_name() == arguments[0]; };
     if (!arguments.empty() && !arguments[0].starts_with('-') && app.get_subcommands(is_named).empty()) {
-        complain("there is no command '" + arguments[0] + "': run, trace, status or coverage (gpupool --help says more)");
+        complain("there is no command '" + arguments[0] +
+                 "': run, trace, status or coverage (gpupool --help says more)");
         return kExitUsage;
     }
     try {

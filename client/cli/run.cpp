@@ -1,8 +1,9 @@
-// gpupool run: a program with gpupool's client in the place of the CUDA driver. gpupool trace: the same, with a timeline
-// and a summary of what it does.
+// gpupool run: a program with gpupool's client in the place of the CUDA driver. gpupool trace: the same, with a
+// timeline and a summary of what it does.
 //
-// Without --local (and a trace, which is completed afterwards) the program takes this process over, so its exit code and its signals are its own. With --local this
-// process stays to stop the private server afterwards, passes signals on, and ends the way the program did.
+// Without --local (and a trace, which is completed afterwards) the program takes this process over, so its exit code
+// and its signals are its own. With --local this process stays to stop the private server afterwards, passes signals
+// on, and ends the way the program did.
 #include <fmt/format.h>
 #include <limits.h>
 #include <signal.h>
@@ -234,9 +235,10 @@ int run_program(Options& options) {
 // What `run` and `trace` have in common.
 void add(CLI::App* command, const std::shared_ptr<Options>& options, Command& chosen,
          const std::vector<std::string>& program) {
-    auto* server = command->add_option(
-        "--server", options->server,
-        fmt::format("HOST:PORT or unix:/PATH; default: GPUPOOL_SERVER, the configuration file, {}", transport::kDefaultAddress));
+    auto* server =
+        command->add_option("--server", options->server,
+                            fmt::format("HOST:PORT or unix:/PATH; default: GPUPOOL_SERVER, the configuration file, {}",
+                                        transport::kDefaultAddress));
     auto* local = command->add_flag("--local", options->local, "Start a private server for this one program");
     command->add_option("--driver", options->driver, "With --local: auto (default), software, or a driver library")
         ->needs(local);

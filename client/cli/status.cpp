@@ -42,9 +42,9 @@ void add_status(CLI::App& app, Command& chosen) {
     };
     auto options = std::make_shared<Options>();
     auto* command = app.add_subcommand("status", "Show a server, its devices and its sessions");
-    command->add_option(
-        "--server", options->server,
-        fmt::format("HOST:PORT or unix:/PATH; default: GPUPOOL_SERVER, the configuration file, {}", transport::kDefaultAddress));
+    command->add_option("--server", options->server,
+                        fmt::format("HOST:PORT or unix:/PATH; default: GPUPOOL_SERVER, the configuration file, {}",
+                                    transport::kDefaultAddress));
     command->add_flag("--json", options->json, "For programs: field names are stable");
     command->callback(
         [options, &chosen] { chosen = [options] { return show_status(options->server, options->json); }; });

@@ -13,7 +13,7 @@ namespace gpupool {
 
 // A kernel's node, its launch.
 struct GraphNode {
-    std::int32_t type = 0;  // CUgraphNodeType
+    std::int32_t type = 0;    // CUgraphNodeType
     std::uint32_t count = 0;  // memory operations, access descriptors, or the graphs of a conditional node
     CUcontext context = nullptr;
     CUfunction function = nullptr;

@@ -53,7 +53,8 @@ CUresult gpSlabDestroy(CUdeviceptr address, std::size_t bytes);
 
 // Code images. A call that needs one names it. Where the server has it, from this session or from an earlier one of the
 // same tenant, that is all. Where it has not, the call does nothing but say so (`wanted` is 1): the client offers the
-// image, sends it in gpImageData, in order, up to the last of `bytes`, and makes the call again, without a wait between.
+// image, sends it in gpImageData, in order, up to the last of `bytes`, and makes the call again, without a wait
+// between.
 CUresult gpImageOffer(const gpupool::ImageHash* hash, std::uint64_t bytes);
 // `unpacked_bytes`: what the data becomes (common/fatbin/compression.h), 0: it is as it is.
 CUresult gpImageData(const gpupool::ImageHash* hash, std::uint64_t offset, std::uint64_t unpacked_bytes,
@@ -69,8 +70,8 @@ CUresult gpModuleLoad(CUmodule* module, const gpupool::ImageHash* hash, unsigned
 CUresult gpLinkCreate(CUlinkState* state, const int* options, const std::uint64_t* option_values, unsigned option_count,
                       std::size_t log_bytes);
 CUresult gpLinkAdd(CUlinkState state, CUjitInputType type, const gpupool::ImageHash* hash, unsigned* wanted,
-                   std::size_t bytes, const char* name, const int* options, const std::uint64_t* option_values, unsigned option_count,
-                   char* log, std::size_t log_bytes);
+                   std::size_t bytes, const char* name, const int* options, const std::uint64_t* option_values,
+                   unsigned option_count, char* log, std::size_t log_bytes);
 CUresult gpLinkComplete(CUlinkState state, std::size_t* bytes, char* log, std::size_t log_bytes);
 CUresult gpLinkRead(CUlinkState state, std::size_t offset, unsigned char* data, std::size_t data_bytes);
 CUresult gpLinkDestroy(CUlinkState state);
@@ -129,8 +130,8 @@ CUresult gpEventWatch(CUevent event, std::uint64_t record);
 // Memory of the worker at the same address, full of zeros and registered with the driver in `context`.
 CUresult gpHostMirror(CUcontext context, CUdeviceptr address, std::uint64_t bytes);
 CUresult gpHostUnmirror(CUdeviceptr address);
-// The client's own memory in the place of a mirror: the descriptor that it gave with `address` as its number. Ended as a
-// mirror is.
+// The client's own memory in the place of a mirror: the descriptor that it gave with `address` as its number. Ended as
+// a mirror is.
 CUresult gpHostShare(CUcontext context, CUdeviceptr address, std::uint64_t bytes);
 // What the program has written: a record of protocol/codec/memory_changes.h.
 CUresult gpHostWrite(const unsigned char* data, std::size_t data_bytes);

@@ -33,7 +33,8 @@ struct SharedBlock {
 
 inline constexpr std::size_t kChangeWindowBytes = 4096;
 
-// Zeros to begin with, which take memory only where something else was written. data() is null where there is no memory.
+// Zeros to begin with, which take memory only where something else was written. data() is null where there is no
+// memory.
 class Twin {
   public:
     Twin() = default;

@@ -49,21 +49,21 @@ static_assert(sizeof(ReplyHeader) == 32 && std::is_trivially_copyable_v<ReplyHea
 
 // Notices: what a worker says without being asked.
 enum class NoticeType : std::uint16_t {
-    pull = 1,            // Pull: send this part of a transfer now
-    host_function = 2,   // HostFunction: run it, then say gpHostFunctionDone
-    deferred_error = 3,  // DeferredError: a deferred call failed
-    output = 5,          // what kernels printed: 8 bytes of length, then the text
-    errors = 10,         // the same of standard error: failed assertions
-    hold = 4,            // StreamHold: a stream has too much outstanding, or has caught up
-    transfer_failed = 6,      // TransferFailed: no more of it will be asked for or sent
-    graph_function = 7,       // GraphFunction: as host_function, for a graph's node
-    graph_upload = 8,         // GraphCopy: send this host memory as bulk data of the transfer, in pieces
-    graph_download = 9,       // GraphCopy: the transfer's bulk data goes to this host memory
-    event_complete = 12,      // EventComplete: a record that gpEventWatch asked about has ended
-    pieces_sent = 13,         // PiecesSent: what follows is not acted on before they have landed
-    host_memory = 11,         // what the GPU wrote to mapped host memory: a record of memory_changes.h
-    trace_records = 20,       // TraceHeader, then TraceRecords (trace_records.h)
-    trace_name = 21           // TraceName, then the text
+    pull = 1,             // Pull: send this part of a transfer now
+    host_function = 2,    // HostFunction: run it, then say gpHostFunctionDone
+    deferred_error = 3,   // DeferredError: a deferred call failed
+    output = 5,           // what kernels printed: 8 bytes of length, then the text
+    errors = 10,          // the same of standard error: failed assertions
+    hold = 4,             // StreamHold: a stream has too much outstanding, or has caught up
+    transfer_failed = 6,  // TransferFailed: no more of it will be asked for or sent
+    graph_function = 7,   // GraphFunction: as host_function, for a graph's node
+    graph_upload = 8,     // GraphCopy: send this host memory as bulk data of the transfer, in pieces
+    graph_download = 9,   // GraphCopy: the transfer's bulk data goes to this host memory
+    event_complete = 12,  // EventComplete: a record that gpEventWatch asked about has ended
+    pieces_sent = 13,     // PiecesSent: what follows is not acted on before they have landed
+    host_memory = 11,     // what the GPU wrote to mapped host memory: a record of memory_changes.h
+    trace_records = 20,   // TraceHeader, then TraceRecords (trace_records.h)
+    trace_name = 21       // TraceName, then the text
 };
 
 struct PullNotice {

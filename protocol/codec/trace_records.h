@@ -1,5 +1,6 @@
-// What a worker says of its own work while its session is traced: which command its dispatcher issued and when, what its
-// helper threads did, what the GPU did in which stream. The client makes a timeline of it (client/core/server_trace.h).
+// What a worker says of its own work while its session is traced: which command its dispatcher issued and when, what
+// its helper threads did, what the GPU did in which stream. The client makes a timeline of it
+// (client/core/server_trace.h).
 //
 // Times are nanoseconds of the worker's steady clock; those of GPU work are the GPU's, brought to that clock by the
 // worker. Names are said once, before the first record that uses them. Both sides bound what they keep.
@@ -12,12 +13,12 @@
 namespace gpupool::codec {
 
 enum class TraceKind : std::uint8_t {
-    command = 1,    // the dispatcher was busy with a command
-    helper = 2,     // a helper thread was, with the part of it that can block; `track` is the thread
-    kernel = 3,     // from here on the GPU was, for the stream `track`
-    copy_in = 4,    // host to device
-    copy_out = 5,   // device to host
-    copy = 6,       // device to device
+    command = 1,   // the dispatcher was busy with a command
+    helper = 2,    // a helper thread was, with the part of it that can block; `track` is the thread
+    kernel = 3,    // from here on the GPU was, for the stream `track`
+    copy_in = 4,   // host to device
+    copy_out = 5,  // device to host
+    copy = 6,      // device to device
     memset = 7,
     graph = 8,
 };

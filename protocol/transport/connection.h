@@ -69,9 +69,10 @@ class Connection {
         return native_handle() < 0 ? std::vector<int>{} : std::vector<int>{native_handle()};
     }
 
-    // Gives the other process a descriptor (this one stays the caller's), with a number that says which it is; takes the
-    // one that it gave with that number, and forgets those that it gave before. Neither waits. A descriptor is there before any byte that is
-    // sent after it. `unsupported` where the two processes share no kernel. Each is one thread's at a time.
+    // Gives the other process a descriptor (this one stays the caller's), with a number that says which it is; takes
+    // the one that it gave with that number, and forgets those that it gave before. Neither waits. A descriptor is
+    // there before any byte that is sent after it. `unsupported` where the two processes share no kernel. Each is one
+    // thread's at a time.
     virtual Status give(int /*descriptor*/, std::uint64_t /*number*/) { return no_descriptors(); }
     virtual Result<UniqueFd> take_given(std::uint64_t /*number*/) { return no_descriptors(); }
     [[nodiscard]] virtual bool can_give() const noexcept { return false; }

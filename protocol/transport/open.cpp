@@ -39,9 +39,9 @@ std::vector<std::string> local_names(const Endpoint& endpoint) {
 }
 
 Result<std::unique_ptr<Connection>> connect_locally(const Endpoint& endpoint) {
-    Result<std::unique_ptr<Connection>> connection =
-        Error{ErrorCode::unavailable,
-              fmt::format("shared memory needs a server on this host, which {} is not known to be", endpoint.to_string())};
+    Result<std::unique_ptr<Connection>> connection = Error{
+        ErrorCode::unavailable,
+        fmt::format("shared memory needs a server on this host, which {} is not known to be", endpoint.to_string())};
     for (const auto& name : local_names(endpoint)) {
         connection = shm::connect_to_name(name);
         if (connection) return connection;
@@ -61,8 +61,9 @@ Result<Choice> parse_choice(std::string_view text) {
 Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, Choice choice, Clock::time_point deadline) {
     if (endpoint.is_path()) {
         if (choice != Choice::tcp) return shm::connect_to_path(endpoint.path);
-        return Error{ErrorCode::invalid_input,
-                     fmt::format("{} is reached over shared memory, which the transport tcp excludes", endpoint.to_string())};
+        return Error{
+            ErrorCode::invalid_input,
+            fmt::format("{} is reached over shared memory, which the transport tcp excludes", endpoint.to_string())};
     }
     if (choice != Choice::tcp) {
         auto connection = connect_locally(endpoint);

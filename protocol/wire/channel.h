@@ -2,9 +2,11 @@
 //
 // Sending: any thread appends; the order of appends is the order on the wire (the session's total order). A pump thread
 // drains what was appended as fast as the connection takes it: whatever accumulated while the last write was under way
-// becomes the next one, so batching needs no timer. Who is going to wait for an answer sends from its own thread instead
-// (`Promptness::now`), which saves waking the pump; what the connection does not take at once is the pump's. Every retained frame stays in memory until the peer has
-// acknowledged it; when `Limits::retained_bytes` are outstanding, `append` waits: back-pressure, never growth.
+// becomes the next one, so batching needs no timer. Who is going to wait for an answer sends from its own thread
+// instead
+// (`Promptness::now`), which saves waking the pump; what the connection does not take at once is the pump's. Every
+// retained frame stays in memory until the peer has acknowledged it; when `Limits::retained_bytes` are outstanding,
+// `append` waits: back-pressure, never growth.
 //
 // Receiving: a thread of its own reads, checks sequence and CRC, and calls the `Receiver`. It never waits for the
 // sending side, nor the sending side for it, so bulk data in both directions cannot deadlock.

@@ -109,12 +109,12 @@ struct Channel::State {
 
     Outbox outbox;
     bool sending = false;
-    Batch batch;                    // whoever set `sending`
+    Batch batch;                            // whoever set `sending`
     TrafficObserver::Moment batch_begin{};  // with an observer
-    bool batch_left = false;        // begun by a thread that may not wait; `sending` is the pump's now
+    bool batch_left = false;                // begun by a thread that may not wait; `sending` is the pump's now
     std::uint64_t batch_acknowledges = 0;
-    // The pump looks for it without the lock. Whoever appends writes it only while the pump looks, and once: a word that
-    // one processor reads all the time is dear for another to write.
+    // The pump looks for it without the lock. Whoever appends writes it only while the pump looks, and once: a word
+    // that one processor reads all the time is dear for another to write.
     alignas(64) std::atomic<bool> news{false};
     alignas(64) bool pump_looking = false;
     Spin pump_spin;                 // the pump's

@@ -31,8 +31,8 @@ Result<ReceivedFrame> read_frame(transport::Connection& connection, std::size_t 
 Result<ReceivedFrame> read_frame(transport::Connection& connection, std::size_t max_payload_bytes,
                                  std::chrono::milliseconds timeout);
 
-// The answer to a hello, of which one frame must come by `deadline`: the answer itself or an ack, by which a server says
-// that it has let the client in and its driver is starting; then the answer may take `starting` longer.
+// The answer to a hello, of which one frame must come by `deadline`: the answer itself or an ack, by which a server
+// says that it has let the client in and its driver is starting; then the answer may take `starting` longer.
 Result<ReceivedFrame> read_answer(transport::Connection& connection, std::size_t max_payload_bytes,
                                   transport::Clock::time_point deadline, std::chrono::milliseconds starting);
 

@@ -1,16 +1,16 @@
 // Further connections of a session, which carry bulk data and nothing else: one TCP connection moves some 4 GB/s, eight
 // move what the machine can. Any transport::Connection can be a lane.
 //
-// Sending: pieces go into one queue, from which every lane that is idle takes the next: a slow lane takes fewer. A piece
-// is one frame, is sent from where it lies, and lands where the receiver wants it, with a CRC as on the session's own
-// connection. Receiving never waits for sending, nor one lane for another, so that data both ways cannot deadlock.
+// Sending: pieces go into one queue, from which every lane that is idle takes the next: a slow lane takes fewer. A
+// piece is one frame, is sent from where it lies, and lands where the receiver wants it, with a CRC as on the session's
+// own connection. Receiving never waits for sending, nor one lane for another, so that data both ways cannot deadlock.
 //
-// Order: pieces are numbered as they are queued, and land in any order. What must not be acted on before them says so on
-// the session's own connection, as "all up to piece number n" (sent_up_to() here, wait_landed() there).
+// Order: pieces are numbered as they are queued, and land in any order. What must not be acted on before them says so
+// on the session's own connection, as "all up to piece number n" (sent_up_to() here, wait_landed() there).
 //
 // Lanes are not acknowledged: a lane that breaks ends them all, and with them the session. To resume a session, pieces
-// would stay with their sender until the other side has told its landed number (Landed), which a new set of lanes begins
-// with; the number in each frame is there for that.
+// would stay with their sender until the other side has told its landed number (Landed), which a new set of lanes
+// begins with; the number in each frame is there for that.
 //
 // Ownership: the lanes own their connections; the LaneReceiver outlives them. Memory handed to send() stays valid until
 //   its `done` was called: exactly once, when a connection has taken the piece or the lanes have ended.
@@ -58,7 +58,7 @@ class Lanes {
     static constexpr std::size_t kMostPieceBytes = 1u << 20;
 
     struct Limits {
-        std::size_t lanes = 8;                  // at most kMostLanes
+        std::size_t lanes = 8;                 // at most kMostLanes
         std::size_t queued_bytes = 64u << 20;  // that wait or are being sent; then send() waits
     };
 

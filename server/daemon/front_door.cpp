@@ -186,9 +186,9 @@ void FrontDoor::welcome(std::unique_ptr<Connection> connection) {
 }
 
 std::size_t FrontDoor::count_visitors(bool administers) const {
-    return static_cast<std::size_t>(
-        std::count_if(visitors_.begin(), visitors_.end(),
-                      [&](const Visitor& visitor) { return visitor.administers == administers; }));
+    return static_cast<std::size_t>(std::count_if(visitors_.begin(), visitors_.end(), [&](const Visitor& visitor) {
+        return visitor.administers == administers;
+    }));
 }
 
 void FrontDoor::ask(Visitor& visitor) {

@@ -48,10 +48,11 @@ void declare(CLI::App& app, Options& options) {
     app.description("gpupoold serves this machine's GPUs (or a software GPU) to gpupool clients.");
     app.set_version_flag("--version", GPUPOOL_VERSION);
     app.add_option("--config", options.config_file, "Configuration file (TOML), see docs/configuration.md");
-    app.add_option("--listen", options.listen,
-                   fmt::format("HOST:PORT or unix:/PATH to listen at, default {}; port 0: a free one. May be given several "
-                               "times",
-                               transport::kDefaultAddress))
+    app.add_option(
+           "--listen", options.listen,
+           fmt::format("HOST:PORT or unix:/PATH to listen at, default {}; port 0: a free one. May be given several "
+                       "times",
+                       transport::kDefaultAddress))
         ->expected(1, kMaxAddresses)
         ->take_all();
     app.add_option("--driver", options.driver, "auto (default), software, or the path of a driver library");
@@ -166,7 +167,8 @@ void use_legacy_layout_for_workers() {
 }
 
 bool is_loopback(const std::string& address) {
-    return address.starts_with("unix:") || address.starts_with("127.") || address.starts_with("[::1]") || address.starts_with("localhost:");
+    return address.starts_with("unix:") || address.starts_with("127.") || address.starts_with("[::1]") ||
+           address.starts_with("localhost:");
 }
 
 Result<DriverFacts> know_driver(const Config& config, const std::string& worker, int cancel_descriptor) {
@@ -218,7 +220,8 @@ struct Place {
 
 // What the next daemon at the same address calls itself, too.
 std::string runtime_name(const transport::Endpoint& address) {
-    return address.is_path() ? fmt::format("unix-{:016x}", fingerprint(std::as_bytes(std::span(address.path))).low) : fmt::to_string(address.port);
+    return address.is_path() ? fmt::format("unix-{:016x}", fingerprint(std::as_bytes(std::span(address.path))).low)
+                             : fmt::to_string(address.port);
 }
 
 // A local name that cannot be had costs clients on this host some speed and nothing else.

@@ -1,8 +1,8 @@
 // Which workers the stock should hold: a number of them, for the environments that sessions asked for last.
 //
-// A worker is prepared with the variables by which a client tells its driver what to do, and the driver reads them once:
-// it serves only sessions that want the same. The stock therefore follows the sessions. At first it is for those that
-// say nothing.
+// A worker is prepared with the variables by which a client tells its driver what to do, and the driver reads them
+// once: it serves only sessions that want the same. The stock therefore follows the sessions. At first it is for those
+// that say nothing.
 //
 // Ownership: values. Threads: the daemon's one. Errors: none.
 #pragma once

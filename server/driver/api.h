@@ -1,7 +1,7 @@
 // A driver library as a table of function pointers: NVIDIA's, the software GPU, or any other with the driver's ABI.
 //
-// Every call of the table has its pointer, of the type that cuda.h declares; it is null where the library does not export
-// the symbol (an older driver, the software GPU), and `call()` then answers CUDA_ERROR_NOT_SUPPORTED.
+// Every call of the table has its pointer, of the type that cuda.h declares; it is null where the library does not
+// export the symbol (an older driver, the software GPU), and `call()` then answers CUDA_ERROR_NOT_SUPPORTED.
 #pragma once
 
 #include <chrono>
@@ -40,10 +40,10 @@ CUresult call(CUresult (*function)(Parameters...), Given... arguments) {
 // Which member of Api is a call's.
 template <class Call>
 struct Member;
-#define GP_CALL(op, symbol, ...)                                         \
-    template <>                                                          \
-    struct Member<calls::symbol> {                                       \
-        static auto get(const Api& api) noexcept { return api.symbol; }  \
+#define GP_CALL(op, symbol, ...)                                        \
+    template <>                                                         \
+    struct Member<calls::symbol> {                                      \
+        static auto get(const Api& api) noexcept { return api.symbol; } \
     };
 #define GP_PER_THREAD(...)
 #include "protocol/calls/table.def"

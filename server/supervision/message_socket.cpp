@@ -82,8 +82,7 @@ Status MessageSocket::send(capnp::MessageBuilder& message, std::span<const int> 
         return Error{ErrorCode::internal, "too many descriptors for one supervision message"};
     }
     std::vector<char> bytes(kLengthBytes + body.size());
-    const auto length =
-        static_cast<std::uint32_t>(body.size() | descriptors.size() << kDescriptorsShift);
+    const auto length = static_cast<std::uint32_t>(body.size() | descriptors.size() << kDescriptorsShift);
     std::memcpy(bytes.data(), &length, kLengthBytes);
     std::memcpy(bytes.data() + kLengthBytes, body.begin(), body.size());
 

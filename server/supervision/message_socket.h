@@ -1,8 +1,9 @@
 // One end of a supervision socket: whole messages, each behind its length, with a few descriptors each.
 //
 // The socket is a Unix stream. A message is a UInt32 (bytes, little endian; the number of descriptors in the top byte)
-// and that many bytes of a Cap'n Proto message (protocol/schema/supervision.capnp); descriptors travel together, with the message's first byte. Both ends poll:
-// reading never waits, writing waits for at most `kSendPatience`, since the other end always reads.
+// and that many bytes of a Cap'n Proto message (protocol/schema/supervision.capnp); descriptors travel together, with
+// the message's first byte. Both ends poll: reading never waits, writing waits for at most `kSendPatience`, since the
+// other end always reads.
 //
 // Ownership: the socket owns its descriptor; a received message owns its bytes and its descriptors.
 // Threads: one at a time.
@@ -62,8 +63,8 @@ class MessageSocket {
 
     UniqueFd socket_;
     std::vector<std::byte> pending_;
-    // Came with bytes that are still in pending_; the first message that has any takes the first group. The kernel never
-    // joins what came with different messages.
+    // Came with bytes that are still in pending_; the first message that has any takes the first group. The kernel
+    // never joins what came with different messages.
     std::vector<std::vector<UniqueFd>> descriptors_;
     bool ended_ = false;
 };

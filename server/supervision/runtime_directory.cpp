@@ -79,8 +79,8 @@ Status make_private_directory(const std::string& path) {
         return Error{ErrorCode::refused, fmt::format("{} is no directory: remove it, or set another one", path)};
     }
     if (facts.st_uid != ::geteuid()) {
-        return Error{ErrorCode::refused, fmt::format("{} belongs to user {}, not to us ({}): set another directory", path,
-                                                     facts.st_uid, ::geteuid())};
+        return Error{ErrorCode::refused, fmt::format("{} belongs to user {}, not to us ({}): set another directory",
+                                                     path, facts.st_uid, ::geteuid())};
     }
     // A directory of ours that others may enter (systemd makes them 0755): closed before anything is put into it.
     if ((facts.st_mode & 0077) != 0 && ::chmod(path.c_str(), 0700) != 0) {

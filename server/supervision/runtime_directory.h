@@ -1,4 +1,5 @@
-// Where a daemon keeps what the next daemon at the same address needs: its lock and the socket at which workers find it.
+// Where a daemon keeps what the next daemon at the same address needs: its lock and the socket at which workers find
+// it.
 //
 //   ROOT/NAME/lock               held (flock) by the daemon that serves the address
 //   ROOT/NAME/supervision.sock   workers that lost their daemon come here

@@ -1,10 +1,11 @@
 // The worker's end of its daemon's supervision: how a worker gets its session, tells how it is, and knows when to end.
 //
 // Life: `open()` takes the descriptor that the daemon left at exec (`--supervision-fd N`) and waits for the Assignment
-// with the client's connection. Before it may come a Preparation: then the worker is one for the stock, and waits for the
-// Assignment with `await_assignment()` once it is prepared, for as long as the daemon lives. `start()` begins a thread that reports at once, whenever something changed, and at
-// least once a second. When the daemon goes away the thread looks for the next one at the Assignment's supervision
-// path, for the grace that the Assignment names, and introduces itself again; after the grace the worker must end.
+// with the client's connection. Before it may come a Preparation: then the worker is one for the stock, and waits for
+// the Assignment with `await_assignment()` once it is prepared, for as long as the daemon lives. `start()` begins a
+// thread that reports at once, whenever something changed, and at least once a second. When the daemon goes away the
+// thread looks for the next one at the Assignment's supervision path, for the grace that the Assignment names, and
+// introduces itself again; after the grace the worker must end.
 //
 // Ending: whenever the worker has to end (told to Stop, daemon gone for longer than the grace, `end_within()`), the
 // handler is told why, once. A worker that is still there `Limits::stop_patience` later is ended by this thread

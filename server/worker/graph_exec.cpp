@@ -174,8 +174,7 @@ CUresult GraphExec::stage(CUDA_MEMCPY3D& copy, const HostTurn& turn, std::shared
     }
     if (turn.work != nullptr && turn.work->staging->bytes() >= made->bytes) {
         made->staging = turn.work->staging;
-    } else if (const CUresult result = pinned_.allocate(made->bytes, made->staging);
-               result != CUDA_SUCCESS) {
+    } else if (const CUresult result = pinned_.allocate(made->bytes, made->staging); result != CUDA_SUCCESS) {
         return result;
     }
     made->rows = rows_of(copy, from_client);
@@ -240,9 +239,9 @@ CUresult GraphExec::route_copy(CUgraph clone, CUgraphNode node, CUgraphNode name
         result = result == CUDA_SUCCESS ? move_dependents(api_, clone, node, turn) : result;
         result = result == CUDA_SUCCESS ? connect(node, turn) : result;
     }
-    return result == CUDA_SUCCESS ? driver::call(api_.cuGraphMemcpyNodeSetParams, node,
-                                                 static_cast<const CUDA_MEMCPY3D*>(&copy))
-                                  : result;
+    return result == CUDA_SUCCESS
+               ? driver::call(api_.cuGraphMemcpyNodeSetParams, node, static_cast<const CUDA_MEMCPY3D*>(&copy))
+               : result;
 }
 
 // No deeper than shape_of() permits.
@@ -324,8 +323,8 @@ CUresult GraphExec::instantiate(CUgraph graph, std::uint64_t flags, CUgraphNode&
     cost_ = std::max(1u, nodes);
     CUDA_GRAPH_INSTANTIATE_PARAMS parameters{};
     parameters.flags = flags;
-    result = driver::call(api_.cuGraphInstantiateWithParams, &executable_, clone_ != nullptr ? clone_ : graph,
-                          &parameters);
+    result =
+        driver::call(api_.cuGraphInstantiateWithParams, &executable_, clone_ != nullptr ? clone_ : graph, &parameters);
     error_node = original_of(graph, clone_, parameters.hErrNode_out);
     outcome = static_cast<int>(parameters.result_out);
     return result;
@@ -373,8 +372,7 @@ CUresult GraphExec::own_node(CUgraphNode node, CUgraphNode& own) const {
 CUresult GraphExec::set_driver(CUgraphNode node, CUgraphNodeParams& parameters) const {
     CUgraphNode own = nullptr;
     const CUresult result = own_node(node, own);
-    return result != CUDA_SUCCESS ? result
-                                  : driver::call(api_.cuGraphExecNodeSetParams, executable_, own, &parameters);
+    return result != CUDA_SUCCESS ? result : driver::call(api_.cuGraphExecNodeSetParams, executable_, own, &parameters);
 }
 
 CUresult GraphExec::set_copy(CUgraphNode node, CUgraphNodeParams& parameters) {

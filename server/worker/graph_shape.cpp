@@ -11,8 +11,7 @@ bool is_host(const CUmemorytype& type) {
     return codec::number_of(type) == CU_MEMORYTYPE_HOST;
 }
 
-CUresult add_shape(const driver::Api& api, CUgraph graph, unsigned depth, std::uint32_t most_nodes,
-                   GraphShape& shape) {
+CUresult add_shape(const driver::Api& api, CUgraph graph, unsigned depth, std::uint32_t most_nodes, GraphShape& shape) {
     if (depth > kMaxGraphDepth) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

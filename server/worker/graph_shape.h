@@ -1,7 +1,7 @@
 // How large a graph is, with the graphs within it.
 //
-// The driver copies a child graph when it is added, so that a few calls that add a graph to the next one twice would make
-// a graph of any size, of any depth. What is larger than the limits is refused before it is made.
+// The driver copies a child graph when it is added, so that a few calls that add a graph to the next one twice would
+// make a graph of any size, of any depth. What is larger than the limits is refused before it is made.
 //
 // Threads: any. Errors: the driver's; CUDA_ERROR_OUT_OF_MEMORY beyond the limits.
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace gpupool::worker {
 
-inline constexpr std::uint32_t kMaxGraphNodes = 1u << 18;        // that a graph is made of by adding to it
+inline constexpr std::uint32_t kMaxGraphNodes = 1u << 18;       // that a graph is made of by adding to it
 inline constexpr std::uint32_t kMaxGraphNodesAtAll = 8u << 20;  // also of one that was captured
 inline constexpr unsigned kMaxGraphDepth = 64;
 

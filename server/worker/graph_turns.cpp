@@ -10,7 +10,8 @@ namespace {
 constexpr unsigned kPiecesFlying = 8;
 
 std::size_t piece_at(const HostTurn& turn) {
-    return static_cast<std::size_t>(std::min<std::uint64_t>(codec::kGraphPieceBytes, turn.current->bytes - turn.offset));
+    return static_cast<std::size_t>(
+        std::min<std::uint64_t>(codec::kGraphPieceBytes, turn.current->bytes - turn.offset));
 }
 
 }  // namespace
@@ -91,14 +92,12 @@ void GraphTurns::start(HostTurn& turn) {
         case HostTurn::Kind::function:
             functions_[turn.ticket] = &turn;
             worker_.send_host_changes();
-            worker_.notify(codec::NoticeType::graph_function,
-                           codec::GraphFunctionNotice{turn.ticket, work.function});
+            worker_.notify(codec::NoticeType::graph_function, codec::GraphFunctionNotice{turn.ticket, work.function});
             return;
         case HostTurn::Kind::from_client:
             worker_.incoming.begin(turn.ticket);
             for (; turn.offset < work.bytes; turn.offset += piece_at(turn)) {
-                worker_.incoming.expect(turn.ticket, turn.offset, piece_at(turn),
-                                        work.staging->data() + turn.offset);
+                worker_.incoming.expect(turn.ticket, turn.offset, piece_at(turn), work.staging->data() + turn.offset);
                 ++*turn.flying;
             }
             worker_.notify(codec::NoticeType::graph_upload, rows);
@@ -123,12 +122,12 @@ bool GraphTurns::go_on(HostTurn& turn) {
             while (turn.offset < turn.current->bytes && *turn.flying < kPiecesFlying) {
                 const std::size_t bytes = piece_at(turn);
                 ++*turn.flying;
-                const Status sent = worker_.channel().append_bulk(
-                    turn.ticket, turn.offset, {turn.current->staging->data() + turn.offset, bytes},
-                    [flying = turn.flying, &inbox = worker_.inbox] {
-                        --*flying;
-                        inbox.poke();
-                    });
+                const Status sent = worker_.channel().append_bulk(turn.ticket, turn.offset,
+                                                                  {turn.current->staging->data() + turn.offset, bytes},
+                                                                  [flying = turn.flying, &inbox = worker_.inbox] {
+                                                                      --*flying;
+                                                                      inbox.poke();
+                                                                  });
                 if (!sent) {
                     worker_.stop(sent.error().message);
                     return false;

@@ -16,8 +16,8 @@ constexpr std::chrono::milliseconds kLookEvery{1};
 constexpr int kLookShare = 10;  // looking takes at most this part of the dispatcher's time
 
 // Where this process has nothing else; null otherwise. The address is a hint, not a fixed place: the kernel follows it
-// where the range is free. (ThreadSanitizer turns an address that it wants for itself into 0, which as a fixed place would
-// be the null page.)
+// where the range is free. (ThreadSanitizer turns an address that it wants for itself into 0, which as a fixed place
+// would be the null page.)
 void* map_there(std::uint64_t start, std::uint64_t bytes, int flags, int file) {
     void* const wanted = reinterpret_cast<void*>(start);
     void* const given = mmap(wanted, bytes, PROT_READ | PROT_WRITE, flags, file, 0);

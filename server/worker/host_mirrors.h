@@ -1,8 +1,8 @@
 // The worker's side of mapped host memory (client/core/host_mirrors.h): memory of this process at the client's
 // addresses, registered with the driver, so that kernels reach it as if it were the client's.
 //
-// Where the client could give the memory itself (a memfd, over a shared memory connection), that is mapped instead, there is
-// no twin, and nothing is compared: what the GPU writes, the program has.
+// Where the client could give the memory itself (a memfd, over a shared memory connection), that is mapped instead,
+// there is no twin, and nothing is compared: what the GPU writes, the program has.
 //
 // Ownership: a mirror owns its pages and its twin. Threads: the dispatcher's alone; registering and unregistering,
 // which
@@ -67,7 +67,7 @@ class HostMirrors {
     void add(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, const Pages& pages, codec::Twin twin,
              bool shared);
     std::map<std::uint64_t, Mirror> mirrors_;  // by the range's address
-    std::uint64_t bytes_ = 0;  // of those with a twin
+    std::uint64_t bytes_ = 0;                  // of those with a twin
     std::uint64_t shared_bytes_ = 0;
     std::size_t shared_ = 0;
     std::chrono::steady_clock::time_point next_look_{};

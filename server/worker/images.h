@@ -21,7 +21,7 @@ class ImageUse {
   public:
     enum class Outcome {
         ready,
-        wanted,  // neither the session nor the store has it
+        wanted,      // neither the session nor the store has it
         false_name,  // what the client sent has another hash
     };
     Outcome obtain();

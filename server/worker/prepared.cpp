@@ -60,7 +60,8 @@ Result<std::unique_ptr<Prepared>> prepare(const std::string& driver_path,
     const driver::Api& api = prepared->library.api;
     if (const CUresult result = driver::call(api.cuInit, 0u);
         result != CUDA_SUCCESS && result != CUDA_ERROR_NO_DEVICE) {
-        return unusable(fmt::format("the server's driver does not start: cuInit gives error {}", static_cast<int>(result)));
+        return unusable(
+            fmt::format("the server's driver does not start: cuInit gives error {}", static_cast<int>(result)));
     }
     int visible = 0;
     if (driver::call(api.cuDeviceGetCount, &visible) != CUDA_SUCCESS || visible == 0) {

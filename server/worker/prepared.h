@@ -1,5 +1,5 @@
-// The driver, loaded and initialised: what a worker does before it speaks with its client, and what one of the stock has
-// done before there is a client.
+// The driver, loaded and initialised: what a worker does before it speaks with its client, and what one of the stock
+// has done before there is a client.
 //
 // What the driver reads from the environment it reads in cuInit, so a worker can serve only sessions of the environment
 // that it was prepared with. What depends on the client's Hello (its address window, its quota) is not prepared.

@@ -303,8 +303,8 @@ void Scheduler::note_found(const StreamState* stream, Action action, Effect effe
     found_.push_back({stream, std::move(action), effect, result, -1});
 }
 
-// What precedes something found complete is complete too, so that the next pass finds it: data first, then, with its own
-// data before it, what is told of events.
+// What precedes something found complete is complete too, so that the next pass finds it: data first, then, with its
+// own data before it, what is told of events.
 bool Scheduler::run_found() {
     std::vector<Found> due;
     for (Found& found : found_) {
@@ -316,8 +316,8 @@ bool Scheduler::run_found() {
             --found.passes_left;
         }
     }
-    const auto rest = std::stable_partition(found_.begin(), found_.end(),
-                                            [](const Found& found) { return found.passes_left == 0; });
+    const auto rest =
+        std::stable_partition(found_.begin(), found_.end(), [](const Found& found) { return found.passes_left == 0; });
     due.assign(std::make_move_iterator(found_.begin()), std::make_move_iterator(rest));
     found_.erase(found_.begin(), rest);
     std::stable_partition(due.begin(), due.end(),
@@ -357,8 +357,9 @@ bool Scheduler::poll(bool thorough) {
 
 bool Scheduler::awaited() const {
     return !found_.empty() || !loose_.empty() || std::any_of(busy_.begin(), busy_.end(), [](const StreamState* stream) {
-        return !stream->held.empty() || std::any_of(stream->completions.begin(), stream->completions.end(),
-                                                    [](const Completion& completion) { return bool{completion.action}; });
+        return !stream->held.empty() ||
+               std::any_of(stream->completions.begin(), stream->completions.end(),
+                           [](const Completion& completion) { return bool{completion.action}; });
     });
 }
 

@@ -264,9 +264,8 @@ bool Tracer::renew_anchor(OfContext& context) {
         return false;
     }
     context.anchored_ns = now_ns();
-    if (context.stream == nullptr &&
-        driver::call(api_.cuStreamCreate, &context.stream, static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) !=
-            CUDA_SUCCESS) {
+    if (context.stream == nullptr && driver::call(api_.cuStreamCreate, &context.stream,
+                                                  static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != CUDA_SUCCESS) {
         fail(context);
         return false;
     }
@@ -433,10 +432,10 @@ std::uint32_t Tracer::say_name(std::string_view text, bool is_track) {
 
 std::uint32_t Tracer::track_of(OfStream& stream, const StreamState& state) {
     if (stream.track == 0) {
-        const std::string name = state.legacy                             ? "legacy stream"
-                                 : state.client == CU_STREAM_PER_THREAD ? "a thread's default stream"
-                                                                        : fmt::format("stream {:#x}",
-                                                                                      codec::to_wire(state.client));
+        const std::string name = state.legacy ? "legacy stream"
+                                 : state.client == CU_STREAM_PER_THREAD
+                                     ? "a thread's default stream"
+                                     : fmt::format("stream {:#x}", codec::to_wire(state.client));
         stream.track = say_name(fmt::format("{}, device {}", name, state.context->device), true);
     }
     return stream.track;
@@ -450,9 +449,9 @@ std::uint32_t Tracer::kernel_name(CUfunction client, CUfunction function) {
     }
     const char* name = nullptr;
     const bool is_kernel = codec::kind_of(codec::to_wire(client)) == codec::HandleKind::kernel;
-    const CUresult result = is_kernel
-                                ? driver::call(api_.cuKernelGetName, &name, codec::from_wire<CUkernel>(codec::to_wire(function)))
-                                : driver::call(api_.cuFuncGetName, &name, function);
+    const CUresult result =
+        is_kernel ? driver::call(api_.cuKernelGetName, &name, codec::from_wire<CUkernel>(codec::to_wire(function)))
+                  : driver::call(api_.cuFuncGetName, &name, function);
     const std::uint32_t id = result == CUDA_SUCCESS && name != nullptr ? say_name(name, false) : 0;
     if (kernels_.size() < codec::kMaxTraceNames) {
         kernels_.emplace(client, id);

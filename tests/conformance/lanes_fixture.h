@@ -43,8 +43,7 @@ class LaneRecorder final : public wire::LaneReceiver {
 };
 
 struct LanePair {
-    LanePair(std::size_t count, const std::function<Ends()>& connect,
-             const wire::Lanes::Limits& limits = {})
+    LanePair(std::size_t count, const std::function<Ends()>& connect, const wire::Lanes::Limits& limits = {})
         : client(client_side, limits), server(server_side, limits) {
         for (std::size_t index = 0; index < count; ++index) {
             Ends ends = connect();
@@ -59,7 +58,8 @@ struct LanePair {
 };
 
 // Sends `data` as the pieces of a transfer, of `piece_bytes` each.
-Status send_all(wire::Lanes& lanes, std::uint64_t transfer, std::span<const std::byte> data, std::size_t piece_bytes,
-                const std::function<void()>& done = [] {});
+Status send_all(
+    wire::Lanes& lanes, std::uint64_t transfer, std::span<const std::byte> data, std::size_t piece_bytes,
+    const std::function<void()>& done = [] {});
 
 }  // namespace gpupool::testing

@@ -1,5 +1,5 @@
-// What Lanes promise: all data arrives, over every transport; order can be waited for; whatever breaks, everybody hears of
-// it and nobody waits for ever.
+// What Lanes promise: all data arrives, over every transport; order can be waited for; whatever breaks, everybody hears
+// of it and nobody waits for ever.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -80,8 +80,9 @@ TEST(LanesTest, WaitingForAPieceWaitsForThoseBeforeIt) {
     add(1, inproc_pair());
     std::atomic<std::size_t> done{0};
     for (std::size_t i = 1; i < kCount; ++i) {
-        ASSERT_TRUE(pair.client.send(1, i * kPieceBytes, std::span(data).subspan(i * kPieceBytes, kPieceBytes),
-                                     [&] { ++done; }).ok());
+        ASSERT_TRUE(
+            pair.client.send(1, i * kPieceBytes, std::span(data).subspan(i * kPieceBytes, kPieceBytes), [&] { ++done; })
+                .ok());
     }
     ASSERT_TRUE(pair.server_side.wait_pieces(kCount / 4));
     const auto before = pair.server_side.pieces();
@@ -121,8 +122,8 @@ TEST(LanesTest, ALaneThatBreaksEndsThemAll) {
     Faults cut;
     cut.cut_after_sent = 300'000;
     std::atomic<std::size_t> made{0};
-    LanePair pair(
-        3, [&] { return made++ == 1 ? faulty_pair(cut) : inproc_pair(); }, {.lanes = 3, .queued_bytes = 1u << 20});
+    LanePair pair(3, [&] { return made++ == 1 ? faulty_pair(cut) : inproc_pair(); },
+                  {.lanes = 3, .queued_bytes = 1u << 20});
     const auto data = pattern(8u << 20, 1);
     pair.server_side.expect_transfer(1, data.size());
     std::atomic<std::size_t> done{0};
@@ -213,9 +214,7 @@ class HostileLane : public ::testing::Test {
         lanes_.close();
         EXPECT_EQ(recorder_.in_progress(), 0u);
     }
-    static wire::FrameHeader bulk(std::uint64_t number) {
-        return {.sequence = number, .type = wire::FrameType::bulk};
-    }
+    static wire::FrameHeader bulk(std::uint64_t number) { return {.sequence = number, .type = wire::FrameType::bulk}; }
 
     LaneRecorder recorder_;
     Lanes lanes_{recorder_, {}};

@@ -1,5 +1,7 @@
 // The ring of bytes by itself: over one mapping, so that a sanitizer sees both sides, and with the other side's half of
 // the control block written by a liar.
+#include "protocol/transport/shm/ring.h"
+
 #include <gtest/gtest.h>
 
 #include <array>
@@ -8,7 +10,6 @@
 #include <random>
 #include <thread>
 
-#include "protocol/transport/shm/ring.h"
 #include "tests/conformance/transports.h"
 
 namespace gpupool::testing {

@@ -124,7 +124,8 @@ TEST(Shm, ListensAtAPathAndRemovesIt) {
         auto listener = transport::listen(*Endpoint::parse("unix:" + folder.socket()));
         ASSERT_TRUE(listener.ok()) << listener.error().message;
         EXPECT_EQ((*listener)->address(), "unix:" + folder.socket());
-        auto client = transport::connect(*Endpoint::parse((*listener)->address()), Choice::automatic, Clock::now() + 5s);
+        auto client =
+            transport::connect(*Endpoint::parse((*listener)->address()), Choice::automatic, Clock::now() + 5s);
         ASSERT_TRUE(client.ok()) << client.error().message;
         auto server = (*listener)->accept();
         ASSERT_TRUE(server.ok());
@@ -333,8 +334,8 @@ TEST(ShmHostile, SendsMemoryThatIsNot) {
 struct Scribbler {
     Hostile client;
     UniqueFd file = memory_file(shm::kMemoryBytes, MFD_ALLOW_SEALING, kSeals);
-    std::byte* memory = static_cast<std::byte*>(
-        ::mmap(nullptr, shm::kMemoryBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
+    std::byte* memory =
+        static_cast<std::byte*>(::mmap(nullptr, shm::kMemoryBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
     shm::RingControl* to_server = reinterpret_cast<shm::RingControl*>(memory);
 
     Scribbler() { client.greet({client.room(), client.room(), file.get()}); }

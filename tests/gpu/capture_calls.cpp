@@ -1,7 +1,7 @@
 // What other calls give while a stream captures: each call, from the capturing thread and from another, in each mode,
 // and how the capture ends afterwards.
-// It prints nothing but "mode.thread.call=answer/end" lines, so that a native and a forwarded run can be compared line by
-// line. What the documentation promises is checked as well.
+// It prints nothing but "mode.thread.call=answer/end" lines, so that a native and a forwarded run can be compared line
+// by line. What the documentation promises is checked as well.
 #include <thread>
 
 #include "tests/gpu/driver.h"
@@ -82,7 +82,8 @@ CUresult undo(CUresult made, Destroy destroy) {
 // A library that nothing has been asked of yet.
 CUlibrary load_library() {
     CUlibrary loaded = nullptr;
-    prepare([&] { return cuLibraryLoadData(&loaded, kernels_fatbin().data, nullptr, nullptr, 0, nullptr, nullptr, 0); });
+    prepare(
+        [&] { return cuLibraryLoadData(&loaded, kernels_fatbin().data, nullptr, nullptr, 0, nullptr, nullptr, 0); });
     return loaded;
 }
 
@@ -352,9 +353,8 @@ const Probe probes[] = {
      [](Things& things) {
          CUevent mark = nullptr;
          const CUresult made = cuEventCreate(&mark, CU_EVENT_DISABLE_TIMING);
-         const CUresult result = made != CUDA_SUCCESS
-                                     ? made
-                                     : first({cuEventRecord(mark, things.capturing), cuEventQuery(mark)});
+         const CUresult result =
+             made != CUDA_SUCCESS ? made : first({cuEventRecord(mark, things.capturing), cuEventQuery(mark)});
          cuEventDestroy(mark);
          return result;
      }},
@@ -377,10 +377,14 @@ const Probe probes[] = {
          return cuCtxGetApiVersion(nullptr, &version);
      }},
     {"cuLaunchHostFunc",
-     [](Things& things) { return cuLaunchHostFunc(things.capturing, [](void*) {}, nullptr); }},
+     [](Things& things) {
+         return cuLaunchHostFunc(
+             things.capturing, [](void*) {}, nullptr);
+     }},
     {"cuStreamAddCallback",
      [](Things& things) {
-         return cuStreamAddCallback(things.capturing, [](CUstream, CUresult, void*) {}, nullptr, 0);
+         return cuStreamAddCallback(
+             things.capturing, [](CUstream, CUresult, void*) {}, nullptr, 0);
      }},
     {"cuStreamWriteValue32",
      [](Things& things) { return cuStreamWriteValue32(things.capturing, things.device, 1, 0); }},
@@ -445,9 +449,8 @@ const Probe probes[] = {
     {"cuLibraryUnload",
      [](Things&) {
          CUlibrary loaded = nullptr;
-         prepare([&] {
-             return cuLibraryLoadData(&loaded, kernels_ptx().data, nullptr, nullptr, 0, nullptr, nullptr, 0);
-         });
+         prepare(
+             [&] { return cuLibraryLoadData(&loaded, kernels_ptx().data, nullptr, nullptr, 0, nullptr, nullptr, 0); });
          return cuLibraryUnload(loaded);
      }},
     {"cuArrayDestroy",

@@ -188,8 +188,9 @@ void libraries() {
 }
 
 void enumeration() {
-    static const char* const names[] = {"spin",        "append_ticket",   "answer_word",     "write_odd_bytes", "store_word",      "add_value", "copy_words",
-                                        "use_globals", "shared_sum",    "many_parameters", "bounded"};
+    static const char* const names[] = {"spin",       "append_ticket",   "answer_word", "write_odd_bytes",
+                                        "store_word", "add_value",       "copy_words",  "use_globals",
+                                        "shared_sum", "many_parameters", "bounded"};
     CUlibrary library = nullptr;
     DRIVER_OK(cuLibraryLoadData(&library, kernels_ptx().data, nullptr, nullptr, 0, nullptr, nullptr, 0));
     unsigned count = 0;

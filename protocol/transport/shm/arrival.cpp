@@ -32,7 +32,8 @@ Status Arrival::take_memory() {
 
 Result<Connection*> Arrival::inner(Clock::time_point deadline) {
     if (Connection* const ready = ready_.load(std::memory_order_acquire)) return ready;
-    // One thread waits for the greeting: another that came to the socket later would wait for a ring that is not for it.
+    // One thread waits for the greeting: another that came to the socket later would wait for a ring that is not for
+    // it.
     const std::lock_guard alone(greeting_);
     if (Connection* const ready = ready_.load(std::memory_order_acquire)) return ready;
     for (;;) {

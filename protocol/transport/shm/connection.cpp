@@ -48,8 +48,7 @@ std::vector<int> ShmConnection::descriptors() const {
 }
 
 Status ShmConnection::give(int descriptor, std::uint64_t number) {
-    return send_with_descriptors(parts_.passage.get(), std::as_bytes(std::span(&number, 1)),
-                                 std::span(&descriptor, 1));
+    return send_with_descriptors(parts_.passage.get(), std::as_bytes(std::span(&number, 1)), std::span(&descriptor, 1));
 }
 
 Result<UniqueFd> ShmConnection::take_given(std::uint64_t number) {

@@ -15,9 +15,10 @@ Result<LocalAddress> make_address(const std::string& text, std::size_t first) {
     address.storage.sun_family = AF_UNIX;
     // A path needs its end marked; an abstract name begins with the zero and is as long as the address says.
     if (text.empty() || text.size() + 1 > sizeof(address.storage.sun_path)) {
-        return Error{ErrorCode::invalid_input, fmt::format("\"{}\" cannot be a Unix socket's address: it must have 1 to "
-                                                           "{} characters",
-                                                           text, sizeof(address.storage.sun_path) - 1)};
+        return Error{ErrorCode::invalid_input,
+                     fmt::format("\"{}\" cannot be a Unix socket's address: it must have 1 to "
+                                 "{} characters",
+                                 text, sizeof(address.storage.sun_path) - 1)};
     }
     std::memcpy(address.storage.sun_path + first, text.data(), text.size());
     address.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + text.size() + 1);

@@ -1,5 +1,5 @@
-// Unix stream sockets as shared memory connections use them: addresses, who is at the other end, descriptors on the way,
-// and the doorbell.
+// Unix stream sockets as shared memory connections use them: addresses, who is at the other end, descriptors on the
+// way, and the doorbell.
 //
 // Ownership: as the types say. Threads: any. Errors: `unavailable` where nobody listens, `invalid_input`, `system`.
 #pragma once

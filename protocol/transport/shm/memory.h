@@ -3,8 +3,8 @@
 // What another process sends as such memory is checked before it is mapped: a memfd of ordinary pages, of exactly the
 // size that was expected, that nobody can shrink any more (SIGBUS) nor make grow (somebody else's account).
 //
-// Ownership: owns descriptor and mapping. Threads: any may read and write the bytes; the rest is constant. Units: bytes.
-// Errors: `invalid_input` for a descriptor that is no such memory, `system`.
+// Ownership: owns descriptor and mapping. Threads: any may read and write the bytes; the rest is constant. Units:
+// bytes. Errors: `invalid_input` for a descriptor that is no such memory, `system`.
 #pragma once
 
 #include <cstddef>

@@ -102,7 +102,8 @@ Result<std::size_t> RingReader::read(MutableBuffer out) {
 bool RingReader::release() noexcept {
     shared(memory_.control->read).store(read_, std::memory_order_seq_cst);
     // A writer sleeps only where the ring was full, so the read that empties it comes by here at the latest.
-    return memory_.bytes.size() - (written_ - read_) >= memory_.bytes.size() / 4 && take(memory_.control->writer_sleeps);
+    return memory_.bytes.size() - (written_ - read_) >= memory_.bytes.size() / 4 &&
+           take(memory_.control->writer_sleeps);
 }
 
 bool RingReader::may_read() const noexcept {

@@ -254,7 +254,8 @@ CUresult CUDAAPI cuDeviceGetProperties(CUdevprop* properties, CUdevice device) {
 CUresult CUDAAPI cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
     SOFTGPU_DEVICE(device, found);
     if (text == nullptr || length < 13) return CUDA_ERROR_INVALID_VALUE;
-    std::snprintf(text, static_cast<std::size_t>(length), "0000:%02X:00.0", static_cast<unsigned>(found->number + 1) & 0xFF);
+    std::snprintf(text, static_cast<std::size_t>(length), "0000:%02X:00.0",
+                  static_cast<unsigned>(found->number + 1) & 0xFF);
     return CUDA_SUCCESS;
 }
 

@@ -117,9 +117,9 @@ struct CompiledFunction {
     std::uint32_t max_threads = 1024;
     std::uint32_t required_threads[3] = {0, 0, 0};
     std::uint32_t required_cluster[3] = {0, 0, 0};  // zero: as the launch says
-    std::uint32_t virtual_architecture = 0;  // 75 for .target sm_75
-    std::uint32_t register_count = 0;        // as ptxas would report it: a plausible figure only
-    std::uint32_t stack_bytes = 0;           // local memory per lane that a launch needs at least
+    std::uint32_t virtual_architecture = 0;         // 75 for .target sm_75
+    std::uint32_t register_count = 0;               // as ptxas would report it: a plausible figure only
+    std::uint32_t stack_bytes = 0;                  // local memory per lane that a launch needs at least
     bool may_recurse = false;
     bool uses_reserved_shared = false;  // reads %reserved_smem_offset_*: scratch behind its shared memory
 

@@ -78,16 +78,16 @@ struct LaunchState {
     std::uint64_t grid_id = 0;
     std::uint64_t grid_workspace = 0;  // of a cooperative launch
     std::uint32_t sm_count = 1;
-    std::uint32_t texture_generation = 0;  // of the table of objects, when the kernel was launched
+    std::uint32_t texture_generation = 0;         // of the table of objects, when the kernel was launched
     std::uint64_t device = ~std::uint64_t{0};     // its bit
     std::uint64_t reachable = ~std::uint64_t{0};  // and those of the devices that it reaches as a peer
     std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
 };
 
 struct Warp {
-    std::uint8_t* regs = nullptr;  // of the running group's frame
-    std::uint32_t exec = 0;        // lanes that the current instruction acts on
-    std::uint32_t carry = 0;       // CC.CF, one bit per lane
+    std::uint8_t* regs = nullptr;              // of the running group's frame
+    std::uint32_t exec = 0;                    // lanes that the current instruction acts on
+    std::uint32_t carry = 0;                   // CC.CF, one bit per lane
     std::uint32_t stack_top[lane_count] = {};  // what alloca has left of each lane's local memory
     Group current;
     std::vector<Group> waiting;

@@ -15,9 +15,9 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-// Staging chunks that one copy has on the network's side (to the device), or in all (to the host). At 20 GB/s a chunk comes
-// every 50 us, and takes eight times as long on its lane of eight, behind the asking and the waking: so some 16 have to be
-// under way, and many more would only keep other copies from the staging memory.
+// Staging chunks that one copy has on the network's side (to the device), or in all (to the host). At 20 GB/s a chunk
+// comes every 50 us, and takes eight times as long on its lane of eight, behind the asking and the waking: so some 16
+// have to be under way, and many more would only keep other copies from the staging memory.
 constexpr std::size_t kPiecesInFlight = 32;
 
 // The device side of a copy: a plain range, or a shape whose host side is packed rows.
@@ -164,10 +164,12 @@ class CopyOut final : public Copy {
                 break;
             }
             flight_->chunks.fetch_add(1, std::memory_order_relaxed);
-            worker_.scheduler.mark(stream_,
-                                   [&worker = worker_, transfer = transfer_, piece, chunk, flight = flight_](
-                                       CUresult result) { send(worker, transfer, piece, chunk, result, flight); },
-                                   0, Effect::sends_data);
+            worker_.scheduler.mark(
+                stream_,
+                [&worker = worker_, transfer = transfer_, piece, chunk, flight = flight_](CUresult result) {
+                    send(worker, transfer, piece, chunk, result, flight);
+                },
+                0, Effect::sends_data);
         }
         worker_.scheduler.issued(stream_);
         if (!command_.reply_wanted()) {

@@ -174,9 +174,9 @@ Outcome cuEventQuery(Worker& worker, Command&, codec::Slots<calls::cuEventQuery>
 }
 
 Outcome cuEventSynchronize(Worker& worker, Command& command, codec::Slots<calls::cuEventSynchronize>& slots) {
-    return when_recorded(worker, slots.at<calls::cuEventSynchronize::hEvent>().value,
-                         [&worker, command](CUresult result) { worker.answer(command, result, true); },
-                         Effect::answers);
+    return when_recorded(
+        worker, slots.at<calls::cuEventSynchronize::hEvent>().value,
+        [&worker, command](CUresult result) { worker.answer(command, result, true); }, Effect::answers);
 }
 
 Outcome gpEventWatch(Worker& worker, Command&, codec::Slots<calls::gpEventWatch>& slots) {

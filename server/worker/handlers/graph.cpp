@@ -495,7 +495,8 @@ Outcome gpGraphDotRead(Worker& worker, Command&, codec::Slots<calls::gpGraphDotR
     using Call = calls::gpGraphDotRead;
     const std::size_t offset = slots.at<Call::offset>().value, bytes = slots.at<Call::data_bytes>().value;
     auto& data = slots.at<Call::data>().object;
-    if (offset > worker.graphs.dot_text.size() || bytes > worker.graphs.dot_text.size() - offset || data.size() < bytes) {
+    if (offset > worker.graphs.dot_text.size() || bytes > worker.graphs.dot_text.size() - offset ||
+        data.size() < bytes) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     std::copy_n(worker.graphs.dot_text.begin() + static_cast<std::ptrdiff_t>(offset), bytes, data.begin());

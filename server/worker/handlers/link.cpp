@@ -105,9 +105,9 @@ Outcome gpLinkAdd(Worker& worker, Command& command, codec::Slots<calls::gpLinkAd
                 return CUDA_ERROR_INVALID_VALUE;
             }
             link.inputs.push_back(image->bytes());
-            return driver::call(api.cuLinkAddData_v2, link.driver, type,
-                                static_cast<void*>(image->bytes()->data()), bytes, name.c_str(),
-                                static_cast<unsigned>(jit.options.size()), jit.options.data(), jit.values.data());
+            return driver::call(api.cuLinkAddData_v2, link.driver, type, static_cast<void*>(image->bytes()->data()),
+                                bytes, name.c_str(), static_cast<unsigned>(jit.options.size()), jit.options.data(),
+                                jit.values.data());
         },
         [&worker, image] {
             worker.images.settle(*image);

@@ -197,7 +197,8 @@ Outcome cuMemRelease(Worker& worker, Command& command, codec::Slots<calls::cuMem
     const CUmemGenericAllocationHandle handle = slots.at<calls::cuMemRelease::handle>().value;
     worker.scheduler.enter(worker.context_of(command));
     const CUresult result = driver::call(worker.api.cuMemRelease, handle);
-    if (const auto it = worker.memory.allocations.find(handle); result == CUDA_SUCCESS && it != worker.memory.allocations.end()) {
+    if (const auto it = worker.memory.allocations.find(handle);
+        result == CUDA_SUCCESS && it != worker.memory.allocations.end()) {
         // Mappings may keep the memory alive for longer; the account follows the handle, as the driver's handle count
         // does.
         if (--it->second.references == 0) {

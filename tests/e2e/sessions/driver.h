@@ -17,7 +17,8 @@
                 each(cuStreamSynchronize) each(cuStreamQuery) each(cuCtxSynchronize) each(cuEventCreate)         \
                     each(cuEventDestroy) each(cuEventRecord) each(cuEventSynchronize) each(cuLaunchHostFunc)     \
                         each(cuModuleLoadData) each(cuModuleGetFunction) each(cuLaunchKernel) each(cuMemGetInfo) \
-                            each(cuDeviceGetCount) each(cuMemHostAlloc) each(cuMemFreeHost) each(cuMemcpy) each(cuEventQuery)
+                            each(cuDeviceGetCount) each(cuMemHostAlloc) each(cuMemFreeHost) each(cuMemcpy)       \
+                                each(cuEventQuery)
 
 namespace gpupool::session_program {
 

@@ -175,11 +175,11 @@ TEST_F(HostileLimits, MemoryOfTheServerIsNotToBeHad) {
 TEST_F(HostileLimits, ImageDataWithoutAnOfferIsRefused) {
     const ImageHash hash{1, 2};
     const unsigned char data[64] = {};
-    EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{0}, std::uint64_t{0}, data, sizeof data), CUDA_ERROR_INVALID_VALUE);
-    EXPECT_EQ(
-        client_->call<calls::gpImageData>(static_cast<const ImageHash*>(nullptr), std::uint64_t{0}, std::uint64_t{0}, data,
-                                          sizeof data),
-        CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{0}, std::uint64_t{0}, data, sizeof data),
+              CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(client_->call<calls::gpImageData>(static_cast<const ImageHash*>(nullptr), std::uint64_t{0},
+                                                std::uint64_t{0}, data, sizeof data),
+              CUDA_ERROR_INVALID_VALUE);
     EXPECT_TRUE(client_->alive());
 }
 
@@ -196,7 +196,8 @@ TEST_F(HostileLimits, ImageDataThatDoesNotFitItsOfferIsRefused) {
     EXPECT_EQ(add(0, 64), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(add(64, 64), CUDA_ERROR_INVALID_VALUE);
     // What is said to be compressed, and is not, or is said to become more than there is room for.
-    for (const std::uint64_t unpacked : {std::uint64_t{36}, std::uint64_t{37}, ~std::uint64_t{0}, std::uint64_t{1} << 40}) {
+    for (const std::uint64_t unpacked :
+         {std::uint64_t{36}, std::uint64_t{37}, ~std::uint64_t{0}, std::uint64_t{1} << 40}) {
         EXPECT_EQ(client_->call<calls::gpImageData>(&hash, std::uint64_t{64}, unpacked, data, sizeof data),
                   CUDA_ERROR_INVALID_VALUE)
             << unpacked;
@@ -221,7 +222,7 @@ TEST_F(HostileLimits, OffersTakeNoMemory) {
 TEST_F(HostileLimits, OffersWithoutEnd) {
     EXPECT_TRUE(refused_within(3'000'000, [&](int i) {
         const ImageHash hash{static_cast<std::uint64_t>(i), 9};
-            client_->add<calls::gpImageOffer>(&hash, std::uint64_t{8});
+        client_->add<calls::gpImageOffer>(&hash, std::uint64_t{8});
     }));
     expect_bounded(512 * kMiB);
 }

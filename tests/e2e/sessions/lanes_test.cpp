@@ -1,5 +1,7 @@
-// Data connections: whatever their number and however bad their line, every byte is there when something says so; strangers
-// get none, and one that breaks ends its own session alone.
+// Data connections: whatever their number and however bad their line, every byte is there when something says so;
+// strangers get none, and one that breaks ends its own session alone.
+
+#include "protocol/wire/lanes.h"
 
 #include <capnp/message.h>
 #include <capnp/serialize.h>
@@ -14,7 +16,6 @@
 #include "protocol/transport/endpoint.h"
 #include "protocol/transport/tcp/connector.h"
 #include "protocol/wire/handshake_io.h"
-#include "protocol/wire/lanes.h"
 #include "tests/e2e/sessions/hostile_client.h"
 #include "tests/e2e/sessions/proxy.h"
 
@@ -65,7 +66,8 @@ TEST_P(LaneCopies, AreRightWhereTheDataIsSlowerThanTheWordOfIt) {
 
 INSTANTIATE_TEST_SUITE_P(Over, LaneCopies, ::testing::Values(1, 2, 8));
 
-// The programs whose point is order: several threads on one stream, one that waits for another's copy, bulk data both ways.
+// The programs whose point is order: several threads on one stream, one that waits for another's copy, bulk data both
+// ways.
 TEST_P(LaneCopies, KeepTheOrderOfPrograms) {
     std::list<Program> programs;
     for (const char* name : {"order_one_stream", "release_by_other_thread", "both_directions"}) {

@@ -167,8 +167,8 @@ class Scribbler {
         auto connection = connect_by_shm(daemon);
         file_ = ::dup(connection->descriptors().at(3));
         socket_ = connection->native_handle();
-        memory_ = static_cast<std::byte*>(::mmap(nullptr, transport::shm::kMemoryBytes, PROT_READ | PROT_WRITE,
-                                                 MAP_SHARED, file_, 0));
+        memory_ = static_cast<std::byte*>(
+            ::mmap(nullptr, transport::shm::kMemoryBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0));
         client_ = std::make_unique<HostileClient>(daemon, "scribbler", std::move(connection));
     }
     ~Scribbler() {

@@ -134,10 +134,14 @@ TEST_F(CapturesTest, UnsafeCallsAreForbiddenByTheModes) {
     };
     constexpr auto kGlobal = CU_STREAM_CAPTURE_MODE_GLOBAL, kLocal = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
                    kRelaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
-    for (const Case& c : {Case{kGlobal, kGlobal, true, true}, {kGlobal, kLocal, true, false},
-                          {kGlobal, kRelaxed, false, false}, {kLocal, kGlobal, true, false},
-                          {kLocal, kLocal, true, false}, {kLocal, kRelaxed, false, false},
-                          {kRelaxed, kGlobal, false, false}, {kRelaxed, kLocal, false, false}}) {
+    for (const Case& c : {Case{kGlobal, kGlobal, true, true},
+                          {kGlobal, kLocal, true, false},
+                          {kGlobal, kRelaxed, false, false},
+                          {kLocal, kGlobal, true, false},
+                          {kLocal, kLocal, true, false},
+                          {kLocal, kRelaxed, false, false},
+                          {kRelaxed, kGlobal, false, false},
+                          {kRelaxed, kLocal, false, false}}) {
         begin(kFirst, c.capture);
         EXPECT_EQ(elsewhere(c.thread) != CUDA_SUCCESS, c.others_forbidden) << c.capture << ' ' << c.thread;
         EXPECT_EQ(invalid(kFirst), c.others_forbidden);

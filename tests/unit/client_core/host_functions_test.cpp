@@ -123,8 +123,8 @@ TEST(HostFunctionsOfTheClient, NothingQueuesWithoutBound) {
         std::this_thread::yield();
     }
     for (std::uint64_t i = 0; i < 1000; ++i) {
-        f.functions.due(first, CUDA_SUCCESS);      // it runs
-        f.functions.due(second, CUDA_SUCCESS);     // once, and again
+        f.functions.due(first, CUDA_SUCCESS);     // it runs
+        f.functions.due(second, CUDA_SUCCESS);    // once, and again
         f.functions.due(1000 + i, CUDA_SUCCESS);  // none
     }
     EXPECT_EQ(f.functions.waiting(), 1u);

@@ -26,7 +26,8 @@ TEST(GraphHostsOfTheClient, NameTheSameThingOnce) {
     const auto first = hosts.name_function({function, &argument});
     EXPECT_EQ(first, 1u) << "zero is none";
     EXPECT_EQ(hosts.name_function({function, &argument}), first);
-    const auto second = hosts.name_function({function, nullptr}), third = hosts.name_function({other_function, nullptr});
+    const auto second = hosts.name_function({function, nullptr}),
+               third = hosts.name_function({other_function, nullptr});
     EXPECT_NE(second, first);
     EXPECT_NE(third, second);
     EXPECT_EQ(hosts.function(first)->argument, &argument);

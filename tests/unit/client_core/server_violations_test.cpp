@@ -124,10 +124,9 @@ INSTANTIATE_TEST_SUITE_P(
                   [](Server& s, std::uint32_t) {
                       s.send(notice(NoticeType::host_function, codec::HostFunctionNotice{77, 0, 0}));
                   }},
-        Violation{"PiecesWithoutLanes",
-                  [](Server& s, std::uint32_t) {
-                      s.send(notice(NoticeType::pieces_sent, codec::PiecesSentNotice{1}));
-                  }},
+        Violation{
+            "PiecesWithoutLanes",
+            [](Server& s, std::uint32_t) { s.send(notice(NoticeType::pieces_sent, codec::PiecesSentNotice{1})); }},
         Violation{"FrameOfAnotherType",
                   [](Server& s, std::uint32_t) { s.send(std::vector<std::byte>(8), wire::FrameType::control); }}),
     [](const auto& parameter) { return parameter.param.name; });

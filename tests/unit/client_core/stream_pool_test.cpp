@@ -155,8 +155,12 @@ TEST_F(StreamPoolTest, RandomOperationsAgreeWithANaiveModel) {
     for (int i = 0; i < 20'000; ++i) {
         const StreamKey stream = streams[random() % streams.size()];
         switch (random() % 8) {
-            case 0: case 1: case 2: case 3: {
-                const std::uint64_t bytes = random() % 20 == 0 ? (8 + random() % 8) * kMiB : 1 + random() % (256u << 10);
+            case 0:
+            case 1:
+            case 2:
+            case 3: {
+                const std::uint64_t bytes =
+                    random() % 20 == 0 ? (8 + random() % 8) * kMiB : 1 + random() % (256u << 10);
                 std::uint64_t address = 0;
                 if (pool.allocate(bytes, stream, address) != CUDA_SUCCESS) {
                     break;
@@ -169,7 +173,9 @@ TEST_F(StreamPoolTest, RandomOperationsAgreeWithANaiveModel) {
                 live[address] = {bytes, stream};
                 break;
             }
-            case 4: case 5: case 6: {
+            case 4:
+            case 5:
+            case 6: {
                 if (live.empty()) {
                     break;
                 }

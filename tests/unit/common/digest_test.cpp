@@ -33,9 +33,12 @@ TEST(Digest, OfLongTexts) {
         }
         return text;
     };
-    EXPECT_EQ(to_string(sha256(bytes_of(bytes(128)))), "54c9eb041badfd7064645067b107661fed6113197ce2dd066ba69618abd3732f");
-    EXPECT_EQ(to_string(sha256(bytes_of(bytes(1000)))), "1d9d471927b6f0cbc77aed8969dfc6ef43ff35fdcdd8aa0032630c0063ff95a5");
-    EXPECT_EQ(to_string(sha256(bytes_of(bytes(100000)))), "6b4e3f3d1dee15db72c519f5962bad253dfc7d4183d7e30e656259ce1eeab007");
+    EXPECT_EQ(to_string(sha256(bytes_of(bytes(128)))),
+              "54c9eb041badfd7064645067b107661fed6113197ce2dd066ba69618abd3732f");
+    EXPECT_EQ(to_string(sha256(bytes_of(bytes(1000)))),
+              "1d9d471927b6f0cbc77aed8969dfc6ef43ff35fdcdd8aa0032630c0063ff95a5");
+    EXPECT_EQ(to_string(sha256(bytes_of(bytes(100000)))),
+              "6b4e3f3d1dee15db72c519f5962bad253dfc7d4183d7e30e656259ce1eeab007");
     const std::string text = bytes(100000);
     for (const std::size_t cut : {1u, 63u, 64u, 65u, 127u, 200u, 5000u}) {
         Digester pieces;

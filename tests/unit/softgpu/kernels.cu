@@ -1,7 +1,7 @@
 // The kernels that driver_test.cpp runs: compiled by nvcc to PTX and to a fat binary.
-#include <cassert>
-
 #include <cooperative_groups.h>
+
+#include <cassert>
 
 extern "C" {
 
@@ -45,13 +45,18 @@ __global__ void histogram(const unsigned char* data, unsigned* bins, int n) {
     __shared__ unsigned local[256];
     for (int i = threadIdx.x; i < 256; i += blockDim.x) local[i] = 0;
     __syncthreads();
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) atomicAdd(&local[data[i]], 1);
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        atomicAdd(&local[data[i]], 1);
     __syncthreads();
     for (int i = threadIdx.x; i < 256; i += blockDim.x) atomicAdd(&bins[i], local[i]);
 }
 
-__device__ __noinline__ int fibonacci(int n) { return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2); }
-__device__ __noinline__ int triple(int n) { return 3 * n; }
+__device__ __noinline__ int fibonacci(int n) {
+    return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2);
+}
+__device__ __noinline__ int triple(int n) {
+    return 3 * n;
+}
 typedef int (*IntFunction)(int);
 __device__ IntFunction functions[2] = {fibonacci, triple};
 
@@ -80,8 +85,9 @@ __global__ void mathematics(float* f, double* d, long long* l, int k) {
     const float x = f[t];
     f[t] = __sinf(x) + expf(x) + sqrtf(x) + logf(x) / x + rsqrtf(x) + tanhf(x) + sinf(x * 100);
     d[t] = sqrt(d[t]) / x + exp((double)x) + sin(d[t] * 1e3) + pow(d[t], 2.5) + rint((double)x);
-    l[t] = (long long)(x * 1000) / k + (unsigned long long)(t * 77777) % (k + 7) + __popc(t) + __clz(t) + __brev(t) + __ffs(t) +
-           llrintf(x) + __mul64hi(t * 1000000007LL, 1LL << 40) + (t >> 2) * (t << 3) + __byte_perm(t, k, 0x5140);
+    l[t] = (long long)(x * 1000) / k + (unsigned long long)(t * 77777) % (k + 7) + __popc(t) + __clz(t) + __brev(t) +
+           __ffs(t) + llrintf(x) + __mul64hi(t * 1000000007LL, 1LL << 40) + (t >> 2) * (t << 3) +
+           __byte_perm(t, k, 0x5140);
 }
 
 __global__ void local_and_switch(int* out, int k) {
@@ -122,8 +128,10 @@ __global__ void divergence(unsigned* out) {
     out[32 + t] = __activemask();
     out[64 + t] = __ballot_sync(~0u, t % 3 == 0);
     out[96 + t] = __match_any_sync(~0u, t / 4);
-    if (t < 16) out[128 + t] = __activemask();
-    else out[128 + t] = __activemask() + 1;
+    if (t < 16)
+        out[128 + t] = __activemask();
+    else
+        out[128 + t] = __activemask() + 1;
 }
 
 // A lock taken by every lane of a warp: only works when the lane that has it gets to run.
@@ -147,9 +155,15 @@ __global__ void for_ever(volatile int* flag) {
     }
 }
 
-__global__ void store_at(int* where) { *where = 1; }
-__global__ void trap_now() { __trap(); }
-__global__ void assert_positive(const int* value) { assert(*value > 0); }
+__global__ void store_at(int* where) {
+    *where = 1;
+}
+__global__ void trap_now() {
+    __trap();
+}
+__global__ void assert_positive(const int* value) {
+    assert(*value > 0);
+}
 
 __global__ void block_count(int* out) {
     const int odd = __syncthreads_count(threadIdx.x & 1);
@@ -168,7 +182,9 @@ __global__ void grid_sync(int* out, int n) {
     out[rank] = other;
 }
 
-__global__ void append(int* log, int* position, int ticket) { log[(*position)++] = ticket; }
+__global__ void append(int* log, int* position, int ticket) {
+    log[(*position)++] = ticket;
+}
 
 __global__ void integers(unsigned* out, unsigned rounds) {
     unsigned a = threadIdx.x + 1, b = blockIdx.x + 7, c = 12345;

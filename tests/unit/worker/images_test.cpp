@@ -1,5 +1,7 @@
 // Code images in a session, and those that are kept for later ones.
 
+#include "server/worker/images.h"
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -12,7 +14,6 @@
 #include "common/digest.h"
 #include "common/fatbin/compression.h"
 #include "protocol/calls/image_hash.h"
-#include "server/worker/images.h"
 
 namespace gpupool::test {
 namespace {

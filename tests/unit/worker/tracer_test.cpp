@@ -76,8 +76,9 @@ class WorkerTracer : public testing::Test {
     std::vector<codec::TraceRecord> records;
     std::vector<std::string> names;
     codec::TraceHeader dropped{};
-    worker::Tracer tracer{fake.api, [this](const worker::ContextState*) { fake.current = context.driver; },
-                          [this](codec::NoticeType type, const void* data, std::size_t bytes) { take(type, data, bytes); }};
+    worker::Tracer tracer{
+        fake.api, [this](const worker::ContextState*) { fake.current = context.driver; },
+        [this](codec::NoticeType type, const void* data, std::size_t bytes) { take(type, data, bytes); }};
 };
 float WorkerTracer::now_ms = 0;
 
