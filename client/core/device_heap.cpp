@@ -29,15 +29,9 @@ CUresult DeviceHeap::allocate(std::uint64_t bytes, std::uint64_t& address) {
     bytes = round_up(bytes, kAlignment);
     address = take(bytes);
     if (address == 0) {
-        std::uint64_t slab = 0;
-        CUresult result = commit_slab(kSharedSlabBytes, true, slab);
-        if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-            result = commit_slab(round_up(bytes, AddressWindow::kGranularity), true, slab);
-        }
-        if (result != CUDA_SUCCESS) {
+        if (const CUresult result = commit_shared_slab(bytes); result != CUDA_SUCCESS) {
             return result;
         }
-        put_free(slab, slabs_[slab].bytes);
         address = take(bytes);
     }
     blocks_[address] = bytes;
@@ -45,16 +39,37 @@ CUresult DeviceHeap::allocate(std::uint64_t bytes, std::uint64_t& address) {
     return CUDA_SUCCESS;
 }
 
+// Room for a block of `bytes`, and for more where there is memory.
+CUresult DeviceHeap::commit_shared_slab(std::uint64_t bytes) {
+    const std::uint64_t least = round_up(bytes, AddressWindow::kGranularity);
+    const std::uint64_t wanted = std::max(least, std::clamp(shared_bytes_, kLeastSlabBytes, kMostSlabBytes));
+    std::uint64_t slab = 0;
+    CUresult result = commit_slab(wanted, true, slab);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && wanted != least) {
+        result = commit_slab(least, true, slab);
+    }
+    if (result == CUDA_SUCCESS) {
+        put_free(slab, slabs_[slab].bytes);
+    }
+    return result;
+}
+
 CUresult DeviceHeap::commit_slab(std::uint64_t bytes, bool shared, std::uint64_t& address) {
     address = window_.allocate(bytes);
     if (address == 0) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (const CUresult result = server_.commit(address, bytes); result != CUDA_SUCCESS) {
+    CUresult result = server_.commit(address, bytes);
+    if (const SlabPlace empty = find_empty(slabs_.end()); result == CUDA_ERROR_OUT_OF_MEMORY && empty != slabs_.end()) {
+        release(empty);
+        result = server_.commit(address, bytes);
+    }
+    if (result != CUDA_SUCCESS) {
         window_.free(address, bytes);
         return result;
     }
     slabs_[address] = {bytes, 0, shared};
+    shared_bytes_ += shared ? bytes : 0;
     return CUDA_SUCCESS;
 }
 
@@ -114,23 +129,37 @@ void DeviceHeap::free(std::uint64_t address) {
     release_if_empty(slab);
 }
 
-void DeviceHeap::release_if_empty(std::map<std::uint64_t, Slab>::iterator slab) {
+void DeviceHeap::release(SlabPlace slab) {
+    const auto [address, facts] = *slab;
+    if (facts.shared) {
+        erase_free(free_.find(address));
+        shared_bytes_ -= facts.bytes;
+    }
+    slabs_.erase(slab);
+    server_.release(address, facts.bytes);
+    window_.free(address, facts.bytes);
+}
+
+DeviceHeap::SlabPlace DeviceHeap::find_empty(SlabPlace but) {
+    auto slab = slabs_.begin();
+    while (slab != slabs_.end() && (slab == but || !slab->second.shared || slab->second.used_bytes != 0)) {
+        ++slab;
+    }
+    return slab;
+}
+
+void DeviceHeap::release_if_empty(SlabPlace slab) {
     if (slab->second.used_bytes != 0) {
         return;
     }
-    if (slab->second.shared) {
-        // One empty slab stays, so that a program that frees and allocates in turn does not ask the server each time.
-        const bool only_one = std::count_if(slabs_.begin(), slabs_.end(), [](const auto& entry) {
-                                  return entry.second.shared && entry.second.used_bytes == 0;
-                              }) == 1;
-        if (only_one) {
-            return;
-        }
-        erase_free(free_.find(slab->first));
+    if (!slab->second.shared) {
+        release(slab);
+        return;
     }
-    server_.release(slab->first, slab->second.bytes);
-    window_.free(slab->first, slab->second.bytes);
-    slabs_.erase(slab);
+    // One stays, so that a program that frees and allocates in turn does not ask the server each time.
+    if (const SlabPlace other = find_empty(slab); other != slabs_.end()) {
+        release(other->second.bytes < slab->second.bytes ? other : slab);
+    }
 }
 
 void DeviceHeap::clear() {
@@ -140,6 +169,7 @@ void DeviceHeap::clear() {
         window_.free(address, slab.bytes);
     }
     slabs_.clear();
+    shared_bytes_ = 0;
     blocks_.clear();
     free_.clear();
     free_by_size_.clear();

@@ -3,6 +3,10 @@
 // Small blocks share slabs, large ones have one of their own. An allocation is answered only from memory that the
 // server has already committed, so out of memory is always reported by the call that causes it.
 //
+// What is committed beyond what is in use: a slab for small blocks is as large as all before it together, within
+// kLeastSlabBytes and kMostSlabBytes, so that a program of little memory takes little; the smallest free place that
+// fits is taken; of empty slabs the largest stays, and goes when memory is short.
+//
 // Threads: any; a slab is asked for with the heap's lock held, so that two threads do not ask for two.
 #pragma once
 
@@ -20,7 +24,8 @@ namespace gpupool::client {
 class DeviceHeap {
   public:
     static constexpr std::uint64_t kAlignment = 512;
-    static constexpr std::uint64_t kSharedSlabBytes = 32u << 20;
+    static constexpr std::uint64_t kLeastSlabBytes = AddressWindow::kGranularity;
+    static constexpr std::uint64_t kMostSlabBytes = 32u << 20;
     static constexpr std::uint64_t kLargeBytes = 8u << 20;  // from here on a block has a slab of its own
 
     struct Server {
@@ -45,15 +50,21 @@ class DeviceHeap {
         bool shared = false;
     };
     CUresult commit_slab(std::uint64_t bytes, bool shared, std::uint64_t& address);
+    CUresult commit_shared_slab(std::uint64_t bytes);
     std::uint64_t take(std::uint64_t bytes);
     void put_free(std::uint64_t address, std::uint64_t bytes);
     void erase_free(std::map<std::uint64_t, std::uint64_t>::iterator it);
-    void release_if_empty(std::map<std::uint64_t, Slab>::iterator slab);
+    using SlabPlace = std::map<std::uint64_t, Slab>::iterator;
+    void release(SlabPlace slab);
+    void release_if_empty(SlabPlace slab);
+    // The empty slab that is kept, or slabs_.end().
+    SlabPlace find_empty(SlabPlace but);
 
     AddressWindow& window_;
     const Server server_;
     mutable std::mutex mutex_;
     std::map<std::uint64_t, Slab> slabs_;                             // by address
+    std::uint64_t shared_bytes_ = 0;                                  // of slabs for small blocks
     std::map<std::uint64_t, std::uint64_t> blocks_;                   // in use: address, bytes
     std::map<std::uint64_t, std::uint64_t> free_;                     // in shared slabs: address, bytes
     std::set<std::pair<std::uint64_t, std::uint64_t>> free_by_size_;  // bytes, address

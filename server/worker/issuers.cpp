@@ -1,7 +1,10 @@
 #include "server/worker/issuers.h"
 
-#include <algorithm>
+#include <system_error>
 #include <utility>
+
+#include "common/log.h"
+#include "protocol/wire/quiet_thread.h"
 
 namespace gpupool::worker {
 
@@ -15,22 +18,32 @@ bool Issuers::takes(StreamState& stream, bool more) {
         return false;
     }
     if (stream.issuer < 0) {
-        stream.issuer = static_cast<int>(next_place_++ % (most_ + 1));
+        const std::size_t place = next_place_++ % (most_ + 1);
+        stream.issuer = start(place) ? static_cast<int>(place) : 0;
     }
     return stream.issuer > 0;
 }
 
-Issuers::Issuer& Issuers::issuer_of(const StreamState& stream) {
-    const auto place = static_cast<std::size_t>(stream.issuer - 1);
-    while (issuers_.size() <= place) {
-        Issuer& issuer = *issuers_.emplace_back(std::make_unique<Issuer>());
-        issuer.thread = std::thread([this, &issuer] { serve(issuer); });
+// So that there are as many; false where no thread can be had.
+bool Issuers::start(std::size_t count) {
+    while (issuers_.size() < count) {
+        auto issuer = std::make_unique<Issuer>();
+        try {
+            issuer->thread = wire::quiet_thread("gpupool-issue", [this, &own = *issuer] { serve(own); });
+        } catch (const std::system_error& error) {
+            log::warn("launches are issued by {} threads: no more can be started: {}", issuers_.size() + 1,
+                      error.what());
+            most_ = issuers_.size();
+            return false;
+        }
+        issuers_.push_back(std::move(issuer));
+        log::info("issuer {} begins", issuers_.size());
     }
-    return *issuers_[place];
+    return true;
 }
 
 void Issuers::hand_out(const StreamState& stream, const Command& command, KernelLaunch launch) {
-    Issuer& issuer = issuer_of(stream);
+    Issuer& issuer = *issuers_[static_cast<std::size_t>(stream.issuer - 1)];
     const std::uint32_t place = issuer.handed.load(std::memory_order_relaxed);
     wait_for(issuer, place - kMostWaiting + 1);
     Job& job = issuer.ring[place % kMostWaiting];

@@ -78,13 +78,13 @@ class Issuers {
     // How mixed launches are: of kMixedScale all come for another stream than the one before.
     static constexpr unsigned kMixedScale = 1024, kMixedEnough = kMixedScale / 4;
 
-    Issuer& issuer_of(const StreamState& stream);
+    bool start(std::size_t count);
     static void wait_for(Issuer& issuer, std::uint32_t done);
     void serve(Issuer& issuer);
     void issue(Job& job, CUcontext& current, std::uint32_t& contexts_ended);
 
     const driver::Api& api_;
-    const std::size_t most_;
+    std::size_t most_;
     std::vector<std::unique_ptr<Issuer>> issuers_;
     std::size_t next_place_ = 0;
     const StreamState* last_ = nullptr;  // only compared

@@ -1,6 +1,8 @@
 // Several threads launch on one stream, in an order that the host fixes by taking turns; a kernel appends its ticket to
-// a log on the device. The log must hold the tickets in that order. Settings: threads, launches.
+// a log on the device. The log must hold the tickets in that order. So must those of several streams whose launches
+// come mixed. Settings: threads, launches.
 #include <condition_variable>
+#include <list>
 #include <mutex>
 #include <thread>
 
@@ -125,6 +127,40 @@ void launch_across_streams(const Device& device, CUfunction append, Log& log, un
     }
 }
 
+// Launches for several streams, one after the other and fast: each stream keeps its order, whoever issues them, and
+// what depends on all of them comes behind all.
+void launch_mixed(CUfunction append, std::list<Log>& logs, unsigned rounds) {
+    std::vector<CUstream> streams(logs.size());
+    CUevent event = nullptr;
+    DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    for (CUstream& stream : streams) {
+        DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    }
+    Log& last = logs.back();
+    for (unsigned ticket = 0; ticket < rounds; ticket++) {
+        std::size_t at = 0;
+        for (Log& log : logs) {
+            DRIVER_OK(launch(append, 1, 1, streams[at++], log.tickets, log.capacity, log.next, ticket));
+        }
+        if (ticket % 100 == 99) {  // the other streams' turn comes when the last one's has
+            DRIVER_OK(cuEventRecord(event, streams.back()));
+            for (std::size_t other = 0; other + 1 < streams.size(); other++) {
+                DRIVER_OK(cuStreamWaitEvent(streams[other], event, 0));
+            }
+        }
+    }
+    // Behind all of the last stream's launches: what it finds is their count.
+    unsigned count = 0;
+    DRIVER_OK(cuMemcpyDtoHAsync(&count, last.next, sizeof count, streams.back()));
+    DRIVER_OK(cuStreamSynchronize(streams.back()));
+    check(count == rounds, "mixed: a copy behind %u launches finds %u", rounds, count);
+    DRIVER_OK(cuCtxSynchronize());
+    for (CUstream stream : streams) {
+        DRIVER_OK(cuStreamDestroy(stream));
+    }
+    DRIVER_OK(cuEventDestroy(event));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -157,6 +193,16 @@ int main(int argc, char** argv) {
         Log few(launches / 10);
         launch_across_streams(device, append, few, threads);
         few.verify("several streams, ordered by events");
+    });
+    program.section("mixed_streams", [&] {
+        std::list<Log> logs;
+        for (unsigned t = 0; t < threads; t++) {
+            logs.emplace_back(launches / threads);
+        }
+        launch_mixed(append, logs, launches / threads);
+        for (Log& own : logs) {
+            own.verify("mixed streams");
+        }
     });
     DRIVER_OK(cuStreamDestroy(stream));
     return program.finish();

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
+#include <utility>
+#include <vector>
 
 namespace gpupool::test {
 namespace {
@@ -116,6 +119,69 @@ TEST_F(DeviceHeapTest, SmallBlocksAreAnsweredFromWhatIsCommitted) {
     }
     EXPECT_EQ(commits, 1);
     EXPECT_EQ(releases, 0);
+}
+
+TEST_F(DeviceHeapTest, SlabsGrowWithWhatIsInUse) {
+    std::uint64_t address = 0;
+    std::uint64_t used = 0;
+    for (int i = 0; i < 1000; ++i) {
+        ASSERT_EQ(heap.allocate(kMiB / 2, address), CUDA_SUCCESS);
+        used += kMiB / 2;
+        EXPECT_LE(committed_bytes(), std::max(2 * kMiB, std::min(2 * used, used + DeviceHeap::kMostSlabBytes)));
+    }
+    EXPECT_LE(commits, 5 + 500 / 32);
+}
+
+TEST_F(DeviceHeapTest, OfTwoEmptySlabsTheLargerStays) {
+    std::uint64_t small = 0, large = 0;
+    ASSERT_EQ(heap.allocate(kMiB, small), CUDA_SUCCESS);
+    ASSERT_EQ(heap.allocate(6 * kMiB, large), CUDA_SUCCESS);
+    heap.free(small);
+    heap.free(large);
+    EXPECT_EQ(committed_bytes(), 6 * kMiB);
+    for (int i = 0; i < 10; ++i) {  // in turn, without the server
+        ASSERT_EQ(heap.allocate(5 * kMiB, large), CUDA_SUCCESS);
+        heap.free(large);
+    }
+    EXPECT_EQ(commits, 2);
+    EXPECT_EQ(releases, 1);
+}
+
+TEST_F(DeviceHeapTest, AnEmptySlabGoesWhenMemoryIsShort) {
+    server_bytes = 64 * kMiB;
+    std::uint64_t address = 0;
+    ASSERT_EQ(heap.allocate(kMiB, address), CUDA_SUCCESS);
+    heap.free(address);
+    EXPECT_EQ(committed_bytes(), 2 * kMiB);
+    EXPECT_EQ(heap.allocate(64 * kMiB, address), CUDA_SUCCESS) << "all of it";
+    EXPECT_EQ(committed_bytes(), 64 * kMiB);
+    heap.free(address);
+}
+
+// Blocks of mixed sizes that come and go, as a framework's do: what is committed stays near what was needed at most.
+TEST_F(DeviceHeapTest, FragmentationIsBounded) {
+    server_bytes = 4096 * kMiB;
+    std::mt19937 random(11);
+    std::uint64_t used = 0, most = 0;
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> held;
+    for (int step = 0; step < 100'000; ++step) {
+        // In waves: much is needed, then little.
+        const bool grow = used < (step / 5000 % 2 == 0 ? 600 : 100) * kMiB;
+        if (held.empty() || (grow ? random() % 100 < 70 : random() % 100 < 30)) {
+            const std::uint64_t bytes = 512 + random() % (std::uint64_t{1} << (10 + random() % 14));
+            std::uint64_t address = 0;
+            ASSERT_EQ(heap.allocate(bytes, address), CUDA_SUCCESS);
+            held.emplace_back(address, bytes);
+            used += bytes;
+            most = std::max(most, used);
+        } else {
+            std::swap(held[random() % held.size()], held.back());
+            heap.free(held.back().first);
+            used -= held.back().second;
+            held.pop_back();
+        }
+        ASSERT_LE(committed_bytes(), most + most / 4 + 2 * DeviceHeap::kMostSlabBytes) << "step " << step;
+    }
 }
 
 TEST_F(DeviceHeapTest, LargeBlocksGoBackAtOnce) {
