@@ -19,7 +19,10 @@ CUresult enter(Body body) noexcept {
             traced.end(result);
             return result;
         }
-        if (this_thread().in_host_function && Call::kDelivery != calls::Delivery::local) {
+        // What a capture forbids changes something, though it be answered here.
+        constexpr bool only_asks =
+            Call::kDelivery == calls::Delivery::local && !calls::has_rule(Call::kRules, calls::Rule::no_capture);
+        if (this_thread().in_host_function && !only_asks) {
             traced.end(CUDA_ERROR_NOT_PERMITTED);
             return CUDA_ERROR_NOT_PERMITTED;
         }

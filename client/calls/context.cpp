@@ -21,6 +21,7 @@ void forget_memory(Session& s, ContextState& context) {
             s.host_mirrors.remove(range.base);
         }
     }
+    s.pools[static_cast<std::size_t>(context.device)]->end(context);
 }
 
 CUresult make_current(CUcontext ctx, bool push) {

@@ -85,17 +85,24 @@ CUresult end_copy(CUresult sent, Waiting waiting, bool seen, CUstream stream) {
     return sent == CUDA_SUCCESS && waiting == Waiting::as_synchronous && seen ? synchronize_stream(stream) : sent;
 }
 
-CUresult from_device(Session& s, void* destination, CUdeviceptr source, std::size_t bytes, CUstream stream, bool wait) {
-    const std::uint64_t transfer = s.transfers.begin_download(destination, bytes);
-    CUresult result = remote<calls::gpCopyFromDevice>(source, bytes, transfer, stream);
-    trace::add_bytes_received(bytes);
-    if (result == CUDA_SUCCESS && wait) {
-        result = synchronize_stream(stream);
-    }
+// Sends a copy to the host and, where it is to be waited for, has it answered behind its data: what comes of it is this
+// call's, whoever else synchronizes meanwhile.
+template <class Call, class... Arguments>
+CUresult send_copy_out(Session& s, std::uint64_t transfer, bool wait, CUstream stream, Arguments... arguments) {
+    const WaitForReplies until_there(wait);
+    const CUresult result = remote<Call>(arguments..., transfer, stream);
     if (result != CUDA_SUCCESS) {
         s.transfers.cancel(transfer);
+    } else if (wait) {
+        note_complete(stream);
     }
     return result;
+}
+
+CUresult from_device(Session& s, void* destination, CUdeviceptr source, std::size_t bytes, CUstream stream, bool wait) {
+    const std::uint64_t transfer = s.transfers.begin_download(destination, bytes);
+    trace::add_bytes_received(bytes);
+    return send_copy_out<calls::gpCopyFromDevice>(s, transfer, wait, stream, source, bytes);
 }
 
 // Does the stream capture? Then a copy becomes a node, which reads and writes host memory when its graph is launched.
@@ -201,15 +208,8 @@ CUresult shaped_from_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t byte
             each_row(c, side,
                      [&](char* row, std::size_t offset) { std::memcpy(row, data.data() + offset, c.WidthInBytes); });
         });
-    CUresult result = remote<calls::gpCopyShapedFromDevice>(&c, transfer, stream);
     trace::add_bytes_received(bytes);
-    if (result == CUDA_SUCCESS && wait) {
-        result = synchronize_stream(stream);
-    }
-    if (result != CUDA_SUCCESS) {
-        s.transfers.cancel(transfer);
-    }
-    return result;
+    return send_copy_out<calls::gpCopyShapedFromDevice>(s, transfer, wait, stream, &c);
 }
 
 // Host memory that the GPU has is its own to read and write, in the order of its stream.

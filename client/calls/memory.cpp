@@ -30,7 +30,8 @@ CUresult allocate(CUdeviceptr* dptr, std::size_t bytes) {
     }
     Session& s = this_session();
     std::uint64_t address = 0;
-    result = heap_of(s, context->device).allocate(bytes, address);
+    result = allocate_with_reclaim(context->device, context,
+                                   [&] { return heap_of(s, context->device).allocate(bytes, address); });
     if (result == CUDA_SUCCESS) {
         s.memory.add({address, bytes, MemoryKind::device, context->device, context});
         *dptr = address;
@@ -130,6 +131,13 @@ CUresult register_host(void* p, std::size_t bytes, unsigned flags) {
     return CUDA_SUCCESS;
 }
 
+// As natively, before it is freed or unregistered: the context's work, and the copies of others, which may use it too.
+CUresult wait_for_host_memory(Session& s, const MemoryRange& range) {
+    const CUresult result = wait_for_device(range.context);
+    s.transfers.wait_untouched(reinterpret_cast<const void*>(range.base), range.bytes);
+    return result;
+}
+
 }  // namespace
 
 CUresult wait_for_device(ContextState* context) {
@@ -137,6 +145,29 @@ CUresult wait_for_device(ContextState* context) {
         return CUDA_SUCCESS;
     }
     return wait_for_context(*context);
+}
+
+CUresult allocate_with_reclaim(CUdevice device, ContextState* context, const std::function<CUresult()>& allocate) {
+    CUresult result = allocate();
+    Session& s = this_session();
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || device < 0 || static_cast<std::size_t>(device) >= s.heaps.size()) {
+        return result;
+    }
+    if (heap_of(s, device).trim()) {
+        result = allocate();
+    }
+    StreamPool& pool = *s.pools[static_cast<std::size_t>(device)];
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || s.captures.any() || !(pool.any_freed() || pool.kept_bytes() != 0)) {
+        return result;
+    }
+    if (context != nullptr) {
+        if (const CUresult waited = wait_for_context(*context); waited != CUDA_SUCCESS) {
+            return waited;
+        }
+    }
+    pool.release(0);
+    (void)heap_of(s, device).trim();
+    return allocate();
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr* dptr, std::size_t bytesize) {
@@ -248,6 +279,14 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, std::size_t size) {
     return CUDA_SUCCESS;
 }
 
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size, const CUmemAllocationProp* prop,
+                     unsigned long long flags) {
+    const CUdevice device =
+        prop != nullptr && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? prop->location.id : -1;
+    return allocate_with_reclaim(device, this_thread().current(),
+                                 [&] { return remote<calls::cuMemCreate>(handle, size, prop, flags); });
+}
+
 CUresult cuMemMap(CUdeviceptr ptr, std::size_t size, std::size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
     CUresult result = remote<calls::cuMemMap>(ptr, size, offset, handle, flags);
@@ -309,7 +348,7 @@ CUresult cuMemFreeHost(void* p) {
     if (!range || range->kind != MemoryKind::pinned || range->base != reinterpret_cast<std::uint64_t>(p)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    result = wait_for_device(range->context);
+    result = wait_for_host_memory(*s, *range);
     if (s->memory.remove(range->base)) {
         end_mirror(*s, range->base);
         munmap(p, whole_pages(range->bytes));
@@ -334,7 +373,7 @@ CUresult cuMemHostUnregister(void* p) {
     if (!range || range->kind != MemoryKind::registered || range->base != reinterpret_cast<std::uint64_t>(p)) {
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     }
-    result = wait_for_device(range->context);
+    result = wait_for_host_memory(*s, *range);
     s->memory.remove(range->base);
     end_mirror(*s, range->base);
     return result;

@@ -122,14 +122,8 @@ bool allocate_here(CUdeviceptr* dptr, std::size_t bytes, CUmemoryPool pool, CUst
         return false;
     }
     std::uint64_t address = 0;
-    result = own->allocate(bytes, key, address);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-        result = wait_for_context(*info.context);  // what was freed may be on its way
-        if (result == CUDA_SUCCESS) {
-            own->release(0);
-            result = own->allocate(bytes, key, address);
-        }
-    }
+    result =
+        allocate_with_reclaim(info.context->device, info.context, [&] { return own->allocate(bytes, key, address); });
     if (result == CUDA_SUCCESS) {
         note_allocated(address, bytes, pool, *info.context);
         *dptr = address;

@@ -215,18 +215,21 @@ CUresult cuStreamQuery(CUstream hStream) {
     return result != CUDA_SUCCESS ? result : remote<calls::cuStreamQuery>(hStream);
 }
 
-CUresult synchronize_stream(CUstream stream) {
-    const CUresult result = remote<calls::cuStreamSynchronize>(stream);
+void note_complete(CUstream stream) {
     const ThreadState& thread = this_thread();
     ContextState* const context = thread.current();
     const bool legacy = stream == CU_STREAM_LEGACY || (stream == nullptr && !thread.per_thread_default);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
     if (legacy && context != nullptr && !context->unordered_streams.load(std::memory_order_relaxed)) {
         this_session().note_complete(*context);  // the legacy stream comes behind all others
     } else {
         this_session().note_complete(stream_key(stream));
+    }
+}
+
+CUresult synchronize_stream(CUstream stream) {
+    const CUresult result = remote<calls::cuStreamSynchronize>(stream);
+    if (result == CUDA_SUCCESS) {
+        note_complete(stream);
     }
     return result;
 }

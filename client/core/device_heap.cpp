@@ -140,6 +140,16 @@ void DeviceHeap::release(SlabPlace slab) {
     window_.free(address, facts.bytes);
 }
 
+bool DeviceHeap::trim() {
+    const std::lock_guard lock(mutex_);
+    const SlabPlace empty = find_empty(slabs_.end());
+    if (empty == slabs_.end()) {
+        return false;
+    }
+    release(empty);
+    return true;
+}
+
 DeviceHeap::SlabPlace DeviceHeap::find_empty(SlabPlace but) {
     auto slab = slabs_.begin();
     while (slab != slabs_.end() && (slab == but || !slab->second.shared || slab->second.used_bytes != 0)) {

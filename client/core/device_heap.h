@@ -38,6 +38,8 @@ class DeviceHeap {
     CUresult allocate(std::uint64_t bytes, std::uint64_t& address);
     // The block must be this heap's, and no work that was issued may still use it.
     void free(std::uint64_t address);
+    // Gives back what is committed and wholly unused; false: there was nothing.
+    bool trim();
     // Everything, when the context has ended: the server keeps the slabs until they are released.
     void clear();
 

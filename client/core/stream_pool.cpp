@@ -86,7 +86,7 @@ StreamPool::Place StreamPool::unkeep(std::set<Place>::iterator it) {
 }
 
 bool StreamPool::free(std::uint64_t address, const Where& where, std::uint64_t now, const SetFence& fence) {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     const auto place = take_back(address);
     if (!place) {
         return false;
@@ -99,11 +99,18 @@ bool StreamPool::free(std::uint64_t address, const Where& where, std::uint64_t n
     if (++stream.unfenced_blocks < kBlocksPerFence && stream.unfenced_bytes < kBytesPerFence) {
         return true;
     }
-    if (Passed passed = fence ? fence() : Passed{}) {
-        stream.fences.push_back({now, std::move(passed)});
-    }
     stream.unfenced_blocks = 0;
     stream.unfenced_bytes = 0;
+    if (fence) {
+        lock.unlock();
+        Passed passed = fence();  // may wait for the stream, and what others do for that may need this pool
+        lock.lock();
+        if (passed) {
+            Stream& fenced = streams_[where.stream];  // it may have been forgotten meanwhile
+            fenced.context = where.context;
+            fenced.fences.push_back({now, std::move(passed)});
+        }
+    }
     look_at_fences();
     return true;
 }
@@ -171,6 +178,18 @@ void StreamPool::complete(const ContextState& context, std::uint64_t command) {
     for (auto& [key, stream] : streams_) {
         if (stream.context == &context) {
             complete(stream, command);
+        }
+    }
+}
+
+void StreamPool::end(const ContextState& context) {
+    const std::lock_guard lock(mutex_);
+    for (auto it = streams_.begin(); it != streams_.end();) {
+        if (it->second.context == &context) {
+            complete(it->second, std::numeric_limits<std::uint64_t>::max());
+            it = streams_.erase(it);
+        } else {
+            ++it;
         }
     }
 }

@@ -34,7 +34,7 @@ class StreamPool {
   public:
     // Has the GPU come to the fence? Cheap, without a round trip.
     using Passed = std::function<bool()>;
-    // Sets a fence behind what was sent to the stream; called with the pool's lock held.
+    // Sets a fence behind what was sent to the stream; may wait, and is called without the pool's lock.
     using SetFence = std::function<Passed()>;
 
     // Between two fences of a stream at most.
@@ -63,6 +63,8 @@ class StreamPool {
     // Work of commands before `command` is complete, in the stream or in all of the context.
     void complete(const StreamKey& stream, std::uint64_t command);
     void complete(const ContextState& context, std::uint64_t command);
+    // The context has ended, and its work with it.
+    void end(const ContextState& context);
     // Gives back what is complete and unused, but for `keep_bytes` of the pool's reserve.
     void release(std::uint64_t keep_bytes);
 

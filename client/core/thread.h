@@ -90,7 +90,9 @@ class PerThreadDefault {
 // Within it, deferred calls wait for their reply too: where only the driver knows the answer.
 class WaitForReplies {
   public:
-    WaitForReplies() : thread_(this_thread()), before_(thread_.wait_for_replies) { thread_.wait_for_replies = true; }
+    explicit WaitForReplies(bool wait = true) : thread_(this_thread()), before_(thread_.wait_for_replies) {
+        thread_.wait_for_replies = wait || before_;
+    }
     ~WaitForReplies() { thread_.wait_for_replies = before_; }
     WaitForReplies(const WaitForReplies&) = delete;
     WaitForReplies& operator=(const WaitForReplies&) = delete;

@@ -219,6 +219,23 @@ bool Transfers::writes_into(const void* from, std::uint64_t bytes) const {
     });
 }
 
+void Transfers::wait_untouched(const void* from, std::uint64_t bytes) const {
+    const auto begin = reinterpret_cast<std::uint64_t>(from);
+    const auto touches = [&](std::uint64_t lowest, std::uint64_t highest) {
+        return lowest < begin + bytes && begin < highest;
+    };
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] {
+        return ended_ ||
+               (std::none_of(downloads_.begin(), downloads_.end(),
+                             [&](const auto& entry) { return touches(entry.second->lowest, entry.second->highest); }) &&
+                std::none_of(uploads_.begin(), uploads_.end(), [&](const auto& entry) {
+                    const auto lowest = reinterpret_cast<std::uint64_t>(entry.second->source.data());
+                    return touches(lowest, lowest + entry.second->source.size());
+                }));
+    });
+}
+
 std::uint64_t Transfers::begin_upload(std::span<const std::byte> source, std::function<bool()> ready) {
     begins(source.size());
     auto upload = std::make_unique<Upload>();

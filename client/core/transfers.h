@@ -73,6 +73,9 @@ class Transfers {
     // Does a download that is still under way write into this range?
     [[nodiscard]] bool writes_into(const void* from, std::uint64_t bytes) const;
 
+    // Returns when no transfer reads or writes the application's memory there.
+    void wait_untouched(const void* from, std::uint64_t bytes) const;
+
     // ---- uploads
 
     // `ready` says whether the source may be read; it is asked again whenever something ended. Empty: at once.
@@ -130,7 +133,7 @@ class Transfers {
     void end_download(std::uint64_t transfer);
 
     mutable std::mutex mutex_;
-    std::condition_variable changed_;
+    mutable std::condition_variable changed_;
     std::uint64_t next_ = 1;
     std::unordered_map<std::uint64_t, std::unique_ptr<Download>> downloads_;
     std::unordered_map<std::uint64_t, std::unique_ptr<Upload>> uploads_;

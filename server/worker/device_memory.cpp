@@ -23,6 +23,34 @@ void MemoryAccount::release(CUdevice device, std::uint64_t bytes) {
     }
 }
 
+bool DeviceMemory::settle(const SharedAllocation& allocation) {
+    if (allocation.references != 0 || allocation.mappings != 0) {
+        return false;
+    }
+    account.release(allocation.device, allocation.bytes);
+    return true;
+}
+
+bool DeviceMemory::forget_array(std::uint64_t client) {
+    const auto it = arrays.find(client);
+    if (it == arrays.end()) {
+        return false;
+    }
+    account.release(it->second.device, it->second.bytes);
+    arrays.erase(it);
+    return true;
+}
+
+void DeviceMemory::forget_arrays(const ContextState& context) {
+    std::erase_if(arrays, [&](const auto& entry) {
+        if (entry.second.context != &context) {
+            return false;
+        }
+        account.release(entry.second.device, entry.second.bytes);
+        return true;
+    });
+}
+
 void share_slabs(const driver::Api& api, DeviceMemory& memory, CUdevice owner, CUdevice reader, bool may) {
     const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, reader},
                                  may ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE};

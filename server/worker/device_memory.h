@@ -5,13 +5,17 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "server/driver/api.h"
 
 namespace gpupool::worker {
+
+struct ContextState;
 
 // By device, against the session's quota.
 struct MemoryAccount {
@@ -32,15 +36,37 @@ struct Slab {
 struct Allocation {
     CUdevice device;
     std::uint64_t bytes;
-    unsigned references;
+};
+
+// Of cuMemCreate. The memory lives as long as anything has it: references to its handle, or places where it is mapped.
+struct SharedAllocation : Allocation {
+    std::size_t references = 1;
+    std::size_t mappings = 0;
+};
+
+struct Mapping {
+    std::uint64_t bytes;
+    std::shared_ptr<SharedAllocation> allocation;
+};
+
+struct Array : Allocation {
+    const ContextState* context;  // it ends with it
 };
 
 struct DeviceMemory {
     MemoryAccount account;
-    std::map<std::uint64_t, Slab> slabs;                   // by address
-    std::set<std::pair<CUdevice, CUdevice>> peers;         // (device, whose memory it may reach)
-    std::map<std::uint64_t, Allocation> allocations;       // of cuMemCreate, by handle
-    std::map<std::uint64_t, Allocation> pool_allocations;  // stream-ordered, by address
+    std::map<std::uint64_t, Slab> slabs;                                     // by address
+    std::set<std::pair<CUdevice, CUdevice>> peers;                           // (device, whose memory it may reach)
+    std::map<std::uint64_t, std::shared_ptr<SharedAllocation>> allocations;  // by the driver's handle
+    std::map<std::uint64_t, Mapping> mappings;                               // of those, by address
+    std::map<std::uint64_t, Allocation> pool_allocations;                    // stream-ordered, by address
+    std::unordered_map<std::uint64_t, Array> arrays;                         // by the client's handle
+
+    // Takes what nothing has any more from the account; false: something has it.
+    bool settle(const SharedAllocation& allocation);
+    // False where there is no such array.
+    bool forget_array(std::uint64_t client);
+    void forget_arrays(const ContextState& context);
 };
 
 // `reader` may reach the session's memory on `owner` from now on, or no more.

@@ -274,7 +274,7 @@ void serve_on_helper(Worker& worker, Command& command, std::shared_ptr<codec::Sl
     };
     auto done = [&worker, command, slots, result, destroyed] {
         if (*result == CUDA_SUCCESS && destroyed != 0) {
-            worker.handles.unbind(destroyed);
+            worker.forget_handle(destroyed);
         }
         finish<Call>(worker, command, *slots, *result);
     };

@@ -399,6 +399,13 @@ void Worker::memory_changed() {
     }
 }
 
+void Worker::forget_handle(std::uint64_t client) {
+    handles.unbind(client);
+    if (memory.forget_array(client)) {
+        memory_changed();
+    }
+}
+
 bool Worker::in_window(std::uint64_t address, std::uint64_t bytes) const {
     return address >= options_.window_base && bytes <= options_.window_bytes &&
            address - options_.window_base <= options_.window_bytes - bytes;

@@ -128,6 +128,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void send_what_precedes();
     void send_host_changes();
     void memory_changed();
+    // What the client calls so has ended.
+    void forget_handle(std::uint64_t client);
     [[nodiscard]] int device_count() const { return static_cast<int>(memory.account.used_bytes.size()); }
     [[nodiscard]] bool in_window(std::uint64_t address, std::uint64_t bytes) const;
 

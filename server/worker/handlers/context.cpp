@@ -48,6 +48,7 @@ void forget_context(Worker& worker, CUcontext client) {
     });
     worker.handles.unbind(codec::to_wire(client));
     worker.tracer.forget(context);
+    worker.memory.forget_arrays(context);
     worker.scheduler.enter(nullptr);
     worker.objects.contexts.erase(it);
 }

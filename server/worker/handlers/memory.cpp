@@ -188,24 +188,88 @@ Outcome cuMemCreate(Worker& worker, Command& command, codec::Slots<calls::cuMemC
         worker.memory.account.release(device, bytes);
         return result;
     }
-    worker.memory.allocations[slots.at<Call::handle>().object] = {device, bytes, 1};
+    auto made = std::make_shared<SharedAllocation>();
+    made->device = device;
+    made->bytes = bytes;
+    worker.memory.allocations[slots.at<Call::handle>().object] = std::move(made);
     worker.memory_changed();
     return CUDA_SUCCESS;
 }
 
 Outcome cuMemRelease(Worker& worker, Command& command, codec::Slots<calls::cuMemRelease>& slots) {
     const CUmemGenericAllocationHandle handle = slots.at<calls::cuMemRelease::handle>().value;
+    const auto it = worker.memory.allocations.find(handle);
+    if (it == worker.memory.allocations.end()) {
+        return CUDA_ERROR_INVALID_VALUE;  // not the client's to release
+    }
     worker.scheduler.enter(worker.context_of(command));
     const CUresult result = driver::call(worker.api.cuMemRelease, handle);
-    if (const auto it = worker.memory.allocations.find(handle);
-        result == CUDA_SUCCESS && it != worker.memory.allocations.end()) {
-        // Mappings may keep the memory alive for longer; the account follows the handle, as the driver's handle count
-        // does.
-        if (--it->second.references == 0) {
-            worker.memory.account.release(it->second.device, it->second.bytes);
-            worker.memory.allocations.erase(it);
+    if (result == CUDA_SUCCESS && --it->second->references == 0) {
+        const std::shared_ptr<SharedAllocation> allocation = it->second;
+        worker.memory.allocations.erase(it);  // the driver may give the handle to another
+        if (worker.memory.settle(*allocation)) {
             worker.memory_changed();
         }
+    }
+    return result;
+}
+
+Outcome cuMemMap(Worker& worker, Command& command, codec::Slots<calls::cuMemMap>& slots) {
+    using Call = calls::cuMemMap;
+    const auto it = worker.memory.allocations.find(slots.at<Call::handle>().value);
+    if (it == worker.memory.allocations.end()) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (worker.memory.mappings.size() >= kMaxAllocations) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    const CUresult result =
+        slots.apply([&](auto... arguments) { return driver::call(worker.api.cuMemMap, arguments...); });
+    if (result == CUDA_SUCCESS) {
+        worker.memory.mappings[slots.at<Call::ptr>().value] = {slots.at<Call::size>().value, it->second};
+        ++it->second->mappings;
+    }
+    return result;
+}
+
+Outcome cuMemUnmap(Worker& worker, Command& command, codec::Slots<calls::cuMemUnmap>& slots) {
+    using Call = calls::cuMemUnmap;
+    const CUdeviceptr address = slots.at<Call::ptr>().value;
+    const std::size_t bytes = slots.at<Call::size>().value;
+    if (bytes > ~std::uint64_t{0} - address || overlaps_slab(worker, address, bytes)) {
+        return CUDA_ERROR_INVALID_VALUE;  // slabs go by gpSlabDestroy
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    const CUresult result = driver::call(worker.api.cuMemUnmap, address, bytes);
+    auto& mappings = worker.memory.mappings;
+    for (auto it = mappings.lower_bound(address);
+         result == CUDA_SUCCESS && it != mappings.end() && it->first + it->second.bytes <= address + bytes;) {
+        SharedAllocation& allocation = *it->second.allocation;
+        --allocation.mappings;
+        if (worker.memory.settle(allocation)) {
+            worker.memory_changed();
+        }
+        it = mappings.erase(it);
+    }
+    return result;
+}
+
+Outcome cuMemRetainAllocationHandle(Worker& worker, Command& command,
+                                    codec::Slots<calls::cuMemRetainAllocationHandle>& slots) {
+    using Call = calls::cuMemRetainAllocationHandle;
+    const auto address = reinterpret_cast<std::uint64_t>(slots.at<Call::addr>().value);
+    auto mapping = worker.memory.mappings.upper_bound(address);
+    if (mapping == worker.memory.mappings.begin() ||
+        (--mapping)->first + mapping->second.bytes <= address) {  // as for what cuMemAlloc gave
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    const CUresult result = slots.apply(
+        [&](auto... arguments) { return driver::call(worker.api.cuMemRetainAllocationHandle, arguments...); });
+    if (result == CUDA_SUCCESS) {
+        ++mapping->second.allocation->references;
+        worker.memory.allocations[slots.at<Call::handle>().object] = mapping->second.allocation;
     }
     return result;
 }
@@ -237,7 +301,7 @@ Outcome allocate_in_order(Worker& worker, Command& command, codec::Slots<Call>& 
         return result;
     }
     slots.template at<Call::dptr>().object = address;
-    worker.memory.pool_allocations[address] = {device, bytes, 1};
+    worker.memory.pool_allocations[address] = {device, bytes};
     worker.memory_changed();
     return CUDA_SUCCESS;
 }

@@ -10,15 +10,20 @@
 #include <cstdint>
 #include <string>
 
-#define SESSION_FUNCTIONS(each)                                                                                  \
-    each(cuInit) each(cuDeviceGet) each(cuDevicePrimaryCtxRetain) each(cuCtxSetCurrent) each(cuMemAlloc)         \
-        each(cuMemFree) each(cuMemcpyHtoD) each(cuMemcpyDtoH) each(cuMemcpyHtoDAsync) each(cuMemcpyDtoHAsync)    \
-            each(cuMemsetD8Async) each(cuMemsetD32Async) each(cuStreamCreate) each(cuStreamDestroy)              \
-                each(cuStreamSynchronize) each(cuStreamQuery) each(cuCtxSynchronize) each(cuEventCreate)         \
-                    each(cuEventDestroy) each(cuEventRecord) each(cuEventSynchronize) each(cuLaunchHostFunc)     \
-                        each(cuModuleLoadData) each(cuModuleGetFunction) each(cuLaunchKernel) each(cuMemGetInfo) \
-                            each(cuDeviceGetCount) each(cuMemHostAlloc) each(cuMemFreeHost) each(cuMemcpy)       \
-                                each(cuEventQuery)
+#define SESSION_FUNCTIONS(each)                                                                                     \
+    each(cuInit) each(cuDeviceGet) each(cuDevicePrimaryCtxRetain) each(cuCtxSetCurrent) each(cuMemAlloc)            \
+        each(cuMemFree) each(cuMemcpyHtoD) each(cuMemcpyDtoH) each(cuMemcpyHtoDAsync) each(cuMemcpyDtoHAsync)       \
+            each(cuMemsetD8Async) each(cuMemsetD32Async) each(cuStreamCreate) each(cuStreamDestroy)                 \
+                each(cuStreamSynchronize) each(cuStreamQuery) each(cuCtxSynchronize) each(cuEventCreate)            \
+                    each(cuEventDestroy) each(cuEventRecord) each(cuEventSynchronize) each(cuLaunchHostFunc)        \
+                        each(cuModuleLoadData) each(cuModuleGetFunction) each(cuLaunchKernel) each(cuMemGetInfo)    \
+                            each(cuDeviceGetCount) each(cuMemHostAlloc) each(cuMemFreeHost) each(cuMemcpy)          \
+                                each(cuEventQuery) each(cuMemHostRegister) each(cuMemHostUnregister)                \
+                                    each(cuMemAllocAsync) each(cuMemFreeAsync) each(cuMemPoolSetAttribute)          \
+                                        each(cuDeviceGetDefaultMemPool) each(cuMemAddressReserve) each(cuMemCreate) \
+                                            each(cuMemMap) each(cuMemSetAccess) each(cuMemUnmap) each(cuMemRelease) \
+                                                each(cuMemRetainAllocationHandle) each(cuArrayCreate)               \
+                                                    each(cuArrayDestroy)
 
 namespace gpupool::session_program {
 
@@ -56,6 +61,7 @@ int run_flood(const std::string& mode);
 int run_waiting(const std::string& mode);
 int run_lanes(const std::string& mode, int rounds);
 int run_pinned(const std::string& mode);
+int run_memory(const std::string& mode);
 int run_ending(const std::string& mode, char** argv);
 
 }  // namespace gpupool::session_program

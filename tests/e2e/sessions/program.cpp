@@ -196,5 +196,6 @@ int main(int argc, char** argv) {
     verdict = verdict >= 0 ? verdict : run_flood(mode);
     verdict = verdict >= 0 ? verdict : run_lanes(mode, argc > 2 ? std::atoi(argv[2]) : 1);
     verdict = verdict >= 0 ? verdict : run_pinned(mode);
+    verdict = verdict >= 0 ? verdict : run_memory(mode);
     return verdict >= 0 ? verdict : run_ending(mode, argv);
 }

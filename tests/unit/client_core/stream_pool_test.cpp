@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "client/core/contexts.h"
@@ -88,6 +89,33 @@ TEST_F(StreamPoolTest, AnotherStreamMayHaveItWhenAFenceBehindTheFreeWasPassed) {
     *fences[0] = true;
     allocate(512, kB);
     EXPECT_FALSE(committed.contains(block)) << "complete and not in use: back to the device";
+}
+
+// Setting one may wait for the stream, and what ends the waiting may need the pool.
+TEST_F(StreamPoolTest, AFenceIsSetWithoutTheLock) {
+    std::uint64_t other = 0;
+    const std::uint64_t block = allocate(StreamPool::kBytesPerFence, kA);
+    const bool freed = pool.free(block, {kA, &context}, ++command, [&]() -> StreamPool::Passed {
+        std::thread([&] { other = allocate(kBlock, kB); }).join();
+        return [] { return true; };
+    });
+    EXPECT_TRUE(freed);
+    EXPECT_NE(other, 0u);
+    EXPECT_FALSE(committed.contains(block)) << "the fence was passed";
+}
+
+TEST_F(StreamPoolTest, AContextThatEndsGivesAllBack) {
+    const std::uint64_t block = allocate(StreamPool::kBytesPerFence, kA), small = allocate(9 * kMiB, kB);
+    free(block, kA);
+    free(small, kB);
+    ASSERT_EQ(fences.size(), 1u);
+    client::ContextState another;
+    pool.end(another);
+    EXPECT_TRUE(committed.contains(block));
+    pool.end(context);
+    EXPECT_TRUE(committed.empty());
+    EXPECT_FALSE(pool.any_freed());
+    EXPECT_EQ(fences[0].use_count(), 1) << "nobody asks for it any more";
 }
 
 TEST_F(StreamPoolTest, ASynchronizationCompletesWhatWasFreedBeforeIt) {

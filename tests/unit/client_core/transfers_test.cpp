@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 #include <map>
+#include <thread>
 
 #include "protocol/codec/record.h"
 #include "protocol/transport/inproc/connection.h"
@@ -103,6 +104,33 @@ TEST(Downloads, LandInTheirPlaceAndNowhereElse) {
     transfers.landed(transfer, 40);
     EXPECT_FALSE(transfers.writes_into(memory.data(), 100));
     EXPECT_TRUE(transfers.place(transfer, 0, 1).empty()) << "it has ended";
+}
+
+// Memory that is to be unmapped or given to another use.
+TEST(Memory, IsUntouchedWhenTheTransfersThatUseItHaveEnded) {
+    Client& client = Client::fresh();
+    Transfers& transfers = client.transfers;
+    std::vector<std::byte> memory(3000);
+    const std::uint64_t download = transfers.begin_download(memory.data(), 1000);
+    const std::uint64_t upload = transfers.begin_upload(std::span(memory).subspan(1000, 1000));
+    transfers.wait_untouched(memory.data() + 2000, 1000);
+    std::atomic<int> waiting{2};
+    std::thread behind_download([&] {
+        transfers.wait_untouched(memory.data() + 999, 1);
+        --waiting;
+    });
+    std::thread behind_upload([&] {
+        transfers.wait_untouched(memory.data() + 1999, 100);
+        --waiting;
+    });
+    std::this_thread::sleep_for(20ms);
+    EXPECT_EQ(waiting, 2);
+    transfers.landed(download, 1000);
+    behind_download.join();
+    EXPECT_EQ(waiting, 1);
+    EXPECT_TRUE(transfers.pull(upload, 0, 1000));
+    behind_upload.join();
+    EXPECT_EQ(waiting, 0);
 }
 
 TEST(Downloads, AreScatteredWhenTheyAreWhole) {

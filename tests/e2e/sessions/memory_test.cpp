@@ -1,0 +1,31 @@
+// Memory: a quota is exact, and what one thread frees or fails to copy is no other's affair.
+
+#include "tests/e2e/sessions/sessions.h"
+
+namespace gpupool::test {
+namespace {
+
+class SessionMemory : public SessionTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(SessionMemory, IsAsADriverHasIt) {
+    for (const char* transport : {"tcp", "shm"}) {
+        Program program(*daemon_, session_program(GetParam()), {std::string("GPUPOOL_TRANSPORT=") + transport});
+        EXPECT_TRUE(program.succeeds()) << transport;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, SessionMemory, ::testing::Values("free_behind_wait", "free_in_function", "failing_copies"),
+                         [](const auto& info) { return std::string(info.param); });
+
+class SessionQuota : public SessionTest {
+  protected:
+    SessionQuota() { settings_ = "[limits]\nsession_memory = \"64MiB\"\n"; }
+};
+
+TEST_F(SessionQuota, AllOfItIsToBeHadAndNoMore) {
+    Program program(*daemon_, session_program("quota"));
+    EXPECT_TRUE(program.succeeds());
+}
+
+}  // namespace
+}  // namespace gpupool::test

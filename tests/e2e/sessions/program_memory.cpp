@@ -1,0 +1,229 @@
+// Modes about memory: what counts against a quota, and what freeing and failing copies do while others are at work.
+//
+//   quota               under a quota of 64 MiB a device, all of it to be had whatever was done before
+//   free_behind_wait    stream-ordered frees behind a stream that waits keep nobody else from going on
+//   free_in_function    a host function may not free memory, and what it tried to free is still there
+//   failing_copies      a copy that fails says so itself, whoever synchronizes meanwhile
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "tests/e2e/sessions/driver.h"
+
+namespace gpupool::session_program {
+namespace {
+
+constexpr std::size_t kMiB = 1u << 20, kQuota = 64 * kMiB;
+
+void expect(bool right, const char* what) {
+    must(right ? CUDA_SUCCESS : CUDA_ERROR_ASSERT, what);
+}
+
+std::size_t free_bytes() {
+    std::size_t free = 0, total = 0;
+    must(driver.cuMemGetInfo(&free, &total), "cuMemGetInfo");
+    return free;
+}
+
+// One allocation of the whole quota succeeds, and one byte more does not.
+void expect_all(const char* after) {
+    expect(free_bytes() == kQuota, after);
+    CUdeviceptr all = 0;
+    must(driver.cuMemAlloc(&all, kQuota), after);
+    CUdeviceptr more = 0;
+    expect(driver.cuMemAlloc(&more, 1) == CUDA_ERROR_OUT_OF_MEMORY, after);
+    must(driver.cuMemFree(all), "cuMemFree");
+}
+
+void use_small_blocks() {
+    std::vector<CUdeviceptr> blocks(100);
+    for (CUdeviceptr& block : blocks) {
+        must(driver.cuMemAlloc(&block, kMiB / 4), "cuMemAlloc");
+    }
+    expect(free_bytes() == kQuota - 25 * kMiB, "small blocks");
+    for (const CUdeviceptr block : blocks) {
+        must(driver.cuMemFree(block), "cuMemFree");
+    }
+    expect_all("after small blocks");
+}
+
+void use_pool(CUstream stream) {
+    CUmemoryPool pool = nullptr;
+    std::uint64_t keep_all = ~std::uint64_t{0};
+    must(driver.cuDeviceGetDefaultMemPool(&pool, 0), "cuDeviceGetDefaultMemPool");
+    must(driver.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep_all), "cuMemPoolSetAttribute");
+    CUdeviceptr block = 0;
+    must(driver.cuMemAllocAsync(&block, 48 * kMiB, stream), "cuMemAllocAsync");
+    must(driver.cuMemsetD8Async(block, 1, 48 * kMiB, stream), "cuMemsetD8Async");
+    must(driver.cuMemFreeAsync(block, stream), "cuMemFreeAsync");
+    CUdeviceptr plain = 0;
+    must(driver.cuMemAlloc(&plain, 48 * kMiB), "cuMemAlloc of what the pool keeps");
+    must(driver.cuMemFree(plain), "cuMemFree");
+    expect_all("after the pool");
+}
+
+// Created, mapped, and let go of as usual: mapped memory still counts.
+void use_mappings() {
+    constexpr std::size_t kPart = 16 * kMiB, kParts = kQuota / kPart;
+    CUdeviceptr place = 0;
+    must(driver.cuMemAddressReserve(&place, 2 * kQuota, 0, 0, 0), "cuMemAddressReserve");
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle = 0;
+    for (std::size_t part = 0; part < kParts; ++part) {
+        must(driver.cuMemCreate(&handle, kPart, &properties, 0), "cuMemCreate");
+        must(driver.cuMemMap(place + part * kPart, kPart, 0, handle, 0), "cuMemMap");
+        must(driver.cuMemRelease(handle), "cuMemRelease");
+        must(driver.cuMemSetAccess(place + part * kPart, kPart, &access, 1), "cuMemSetAccess");
+        must(driver.cuMemsetD8Async(place + part * kPart, 1, kPart, nullptr), "cuMemsetD8Async");
+    }
+    expect(driver.cuMemCreate(&handle, kPart, &properties, 0) == CUDA_ERROR_OUT_OF_MEMORY, "cuMemCreate beyond");
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    // Retained by its address: the memory lives, and counts, as long as either has it.
+    must(driver.cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(place)), "cuMemRetainAllocationHandle");
+    must(driver.cuMemUnmap(place, kQuota), "cuMemUnmap");
+    expect(free_bytes() == kQuota - kPart, "retained");
+    must(driver.cuMemRelease(handle), "cuMemRelease");
+    expect(driver.cuMemRelease(handle) != CUDA_SUCCESS, "cuMemRelease again");
+    expect_all("after mappings");
+    CUdeviceptr plain = 0;
+    must(driver.cuMemAlloc(&plain, kMiB), "cuMemAlloc");
+    expect(driver.cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(plain)) == CUDA_ERROR_INVALID_VALUE,
+           "retain of what has no handle");
+    must(driver.cuMemFree(plain), "cuMemFree");
+}
+
+void use_arrays() {
+    const CUDA_ARRAY_DESCRIPTOR wanted{2048, 2048, CU_AD_FORMAT_FLOAT, 1};  // 16 MiB
+    std::vector<CUarray> arrays;
+    CUarray array = nullptr;
+    CUresult result = CUDA_SUCCESS;
+    while ((result = driver.cuArrayCreate(&array, &wanted)) == CUDA_SUCCESS) {
+        arrays.push_back(array);
+    }
+    expect(result == CUDA_ERROR_OUT_OF_MEMORY && arrays.size() == 4, "arrays");
+    for (const CUarray each : arrays) {
+        must(driver.cuArrayDestroy(each), "cuArrayDestroy");
+    }
+    expect_all("after arrays");
+}
+
+int run_quota(CUstream stream) {
+    expect_all("at first");
+    use_small_blocks();
+    use_pool(stream);
+    use_mappings();
+    use_arrays();
+    return 0;
+}
+
+int free_behind_wait(CUcontext context, CUstream stream) {
+    static std::atomic<bool> released{false}, behind{false};
+    must(driver.cuLaunchHostFunc(
+             stream,
+             [](void*) {
+                 while (!released) {
+                     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                 }
+             },
+             nullptr),
+         "cuLaunchHostFunc");
+    // More than the worker takes for a stream that waits: this thread is made to wait, in a free as well.
+    std::thread freeing([&] {
+        use(context);
+        for (int i = 0; i < 3000; ++i) {
+            CUdeviceptr block = 0;
+            must(driver.cuMemAllocAsync(&block, 64 * kMiB, stream), "cuMemAllocAsync");
+            must(driver.cuMemsetD8Async(block, 1, 64, stream), "cuMemsetD8Async");
+            must(driver.cuMemFreeAsync(block, stream), "cuMemFreeAsync");
+            behind = i > 300;
+        }
+    });
+    while (!behind) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    std::this_thread::sleep_for(std::chrono::seconds(2));  // until it waits; were it not to by then, nothing is lost
+    CUstream other = nullptr;
+    must(driver.cuStreamCreate(&other, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    CUdeviceptr block = 0;
+    must(driver.cuMemAllocAsync(&block, kMiB, other), "cuMemAllocAsync on another stream");
+    must(driver.cuStreamSynchronize(other), "cuStreamSynchronize of another stream");
+    must(driver.cuMemFreeAsync(block, other), "cuMemFreeAsync");
+    released = true;
+    freeing.join();
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    return 0;
+}
+
+int free_in_function(CUstream stream) {
+    static void* memory = nullptr;
+    static CUresult freed = CUDA_SUCCESS, unregistered = CUDA_SUCCESS, allocated = CUDA_SUCCESS;
+    static std::vector<char> registered(kMiB);
+    must(driver.cuMemHostAlloc(&memory, kMiB, 0), "cuMemHostAlloc");
+    must(driver.cuMemHostRegister(registered.data(), registered.size(), 0), "cuMemHostRegister");
+    must(driver.cuLaunchHostFunc(
+             stream,
+             [](void*) {
+                 void* more = nullptr;
+                 freed = driver.cuMemFreeHost(memory);
+                 unregistered = driver.cuMemHostUnregister(registered.data());
+                 allocated = driver.cuMemHostAlloc(&more, kMiB, 0);
+             },
+             nullptr),
+         "cuLaunchHostFunc");
+    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    expect(freed == CUDA_ERROR_NOT_PERMITTED, "cuMemFreeHost in a host function");
+    expect(unregistered == CUDA_ERROR_NOT_PERMITTED, "cuMemHostUnregister in a host function");
+    expect(allocated == CUDA_ERROR_NOT_PERMITTED, "cuMemHostAlloc in a host function");
+    std::memset(memory, 1, kMiB);
+    must(driver.cuMemFreeHost(memory), "cuMemFreeHost");
+    must(driver.cuMemHostUnregister(registered.data()), "cuMemHostUnregister");
+    return 0;
+}
+
+int failing_copies(CUcontext context, CUstream stream) {
+    constexpr std::size_t kBytes = 4 * kMiB;
+    CUdeviceptr large = 0;
+    must(driver.cuMemAlloc(&large, 32 * kMiB), "cuMemAlloc");
+    std::atomic<bool> done{false};
+    std::thread synchronizing([&] {
+        use(context);
+        while (!done) {
+            (void)driver.cuStreamSynchronize(stream);
+        }
+    });
+    std::vector<char> host(kBytes);
+    int silent = 0;
+    for (int i = 0; i < 200; ++i) {  // more than there is
+        silent += driver.cuMemcpyDtoH(host.data(), large + 30 * kMiB, kBytes) == CUDA_SUCCESS ? 1 : 0;
+    }
+    done = true;
+    synchronizing.join();
+    say("silent", silent);
+    return silent == 0 ? 0 : 14;
+}
+
+}  // namespace
+
+int run_memory(const std::string& mode) {
+    if (mode != "quota" && mode != "free_behind_wait" && mode != "free_in_function" && mode != "failing_copies") {
+        return -1;
+    }
+    const CUcontext context = begin();
+    CUstream stream = nullptr;
+    must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    if (mode == "quota") {
+        return run_quota(stream);
+    }
+    if (mode == "free_behind_wait") {
+        return free_behind_wait(context, stream);
+    }
+    return mode == "free_in_function" ? free_in_function(stream) : failing_copies(context, stream);
+}
+
+}  // namespace gpupool::session_program
