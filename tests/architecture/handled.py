@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""Every function of gpupool::client::entry is one that its line of the call table sends calls to: others would never run."""
+
+import argparse
+import re
+import subprocess
+import sys
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--table", required=True, help="protocol/calls/table.def")
+    parser.add_argument("--nm", default="nm")
+    parser.add_argument("libraries", nargs="+", help="the client's, static")
+    options = parser.parse_args()
+
+    handled = set()
+    with open(options.table, encoding="utf-8") as table:
+        for line in table:
+            if row := re.match(r"GP_CALL\(\d+, (\w+), \w+, \d+, \([^)]*\), (\w+)(.*)", line):
+                symbol, delivery, rules = row.groups()
+                if delivery == "local" or re.search(r"\b(handled|composed)\b", rules):
+                    handled.add(symbol)
+    defined = set()
+    for library in options.libraries:
+        names = subprocess.run([options.nm, "-C", library], check=True, capture_output=True, text=True).stdout
+        defined |= set(re.findall(r" [TW] gpupool::client::entry::(cu\w+)\(", names))
+    unreached = sorted(defined - handled)
+    for symbol in unreached:
+        print(f"{symbol}: client/calls/ defines it, but its line of the table is neither local, handled nor composed")
+    print(f"{len(defined)} functions, {len(handled)} lines of the table that want one")
+    return 1 if unreached or not defined or not handled else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
