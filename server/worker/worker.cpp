@@ -232,6 +232,19 @@ void Worker::settle_launches() {
     }
 }
 
+namespace {
+
+// What was sent before the context's end was asked for still has its turn; nothing else would ever be issued.
+bool takes_work(const ContextState& context, const Command& command, CUresult& result) {
+    if (!context.ending || command.its_turn) [[likely]] {
+        return true;
+    }
+    result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return false;
+}
+
+}  // namespace
+
 StreamState* Worker::stream_of(const Command& command, CUstream handle, CUresult& result) {
     const std::uint64_t value = codec::to_wire(handle);
     ContextState* context = context_of(command);
@@ -247,10 +260,13 @@ StreamState* Worker::stream_of(const Command& command, CUstream handle, CUresult
             result = CUDA_ERROR_INVALID_HANDLE;
             return nullptr;
         }
-        return stream;
+        return takes_work(*stream->context, command, result) ? stream : nullptr;
     }
     if (context == nullptr) {
         result = CUDA_ERROR_INVALID_CONTEXT;
+        return nullptr;
+    }
+    if (!takes_work(*context, command, result)) {
         return nullptr;
     }
     if (value == 1 || (value == 0 && !command.per_thread_default())) {
