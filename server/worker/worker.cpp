@@ -448,6 +448,10 @@ void Worker::on_closed(const Error& cause) {
     stop(cause.message);
 }
 
+void Worker::on_append_waits(bool waits) {
+    inbox.let_through(waits);
+}
+
 void Worker::add_lane(std::size_t index, std::unique_ptr<transport::Connection> connection) {
     Status added = lanes_.admits(index);
     if (added) {  // the client's turn comes with this word: 40 bytes into an empty buffer
