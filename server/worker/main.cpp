@@ -119,6 +119,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     options.image_store = image_store.get();
     options.max_lanes = assignment.getMaxLanes();
     options.issuers = assignment.getIssuers();
+    options.shared_memory_bytes = assignment.getSharedMemoryBytes();
     options.prepared_context = ready.context;
     options.memory_changed = [&link](std::vector<std::uint64_t> used) { link.set_memory_used(std::move(used)); };
     // Even where the dispatcher waits in a driver call that never returns.

@@ -68,6 +68,7 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
       options_(std::move(options)),
       lanes_(*this, lane_limits(options_.max_lanes)) {
     images.set_store(options_.image_store);
+    host_mirrors.limit_shared(options_.shared_memory_bytes);
     memory.account.quota_bytes = options_.memory_quota_bytes;
     memory.account.used_bytes.resize(static_cast<std::size_t>(device_count));
 }
