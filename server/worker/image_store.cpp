@@ -22,7 +22,8 @@ namespace {
 
 constexpr const char* kBeingWritten = ".new-";
 constexpr std::int64_t kAbandonedAfter_s = 600;  // for a file whose writer has died
-constexpr std::size_t kMaxFiles = 1u << 20;
+// Of a folder that holds far more than it may, as writers leave it that do not pause; the rest is removed unseen.
+constexpr std::size_t kMostListed = 4 * ImageStore::kMaxFiles;
 constexpr const char* kLock = "lock";
 
 std::string name_of(const ImageHash& hash) {
@@ -65,6 +66,11 @@ struct Tenant {
     std::uint64_t bytes = 0;
 };
 
+std::uint64_t disk_bytes(const struct stat& facts) {
+    constexpr std::uint64_t kBlockBytes = 512;  // stat's, whatever the file system's are
+    return std::max(static_cast<std::uint64_t>(facts.st_blocks) * kBlockBytes, ImageStore::kLeastFileBytes);
+}
+
 // Those of one tenant; what a dead writer left is removed on the way.
 Tenant list_tenant(int root, const char* name) {
     Tenant tenant;
@@ -72,8 +78,7 @@ Tenant list_tenant(int root, const char* name) {
     const UniqueFd folder(open_folder(root, name));
     each_entry(::fcntl(folder.get(), F_DUPFD_CLOEXEC, 0), [&](const char* file) {
         struct stat facts {};
-        if (::fstatat(folder.get(), file, &facts, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(facts.st_mode) ||
-            tenant.files.size() >= kMaxFiles) {
+        if (::fstatat(folder.get(), file, &facts, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(facts.st_mode)) {
             return;
         }
         if (std::string_view(file).starts_with(kBeingWritten)) {
@@ -82,7 +87,11 @@ Tenant list_tenant(int root, const char* name) {
             }
             return;
         }
-        const auto bytes = static_cast<std::uint64_t>(facts.st_size);
+        if (tenant.files.size() >= kMostListed) {
+            ::unlinkat(folder.get(), file, 0);
+            return;
+        }
+        const std::uint64_t bytes = disk_bytes(facts);
         tenant.files.push_back({file, bytes, facts.st_mtim});
         tenant.bytes += bytes;
     });
@@ -190,7 +199,7 @@ void ImageStore::run() {
             return;
         }
         const Waiting next = waiting_.front();
-        const bool last = waiting_.size() == 1;
+        const bool last = waiting_.size() == 1 || ++since_trim_ >= kTrimEvery;
         lock.unlock();
         Status written = write(next.hash, std::span(*next.image).first(next.image->size() - 1));
         if (!written && !complained_) {
@@ -198,6 +207,7 @@ void ImageStore::run() {
             log::warn("code images cannot be kept in {}: {}", root_, written.error().message);
         }
         if (last) {
+            since_trim_ = 0;
             trim();
         }
         lock.lock();
@@ -238,16 +248,23 @@ void ImageStore::trim() {
         tenants.push_back(list_tenant(root.get(), name));
         total += tenants.back().bytes;
     });
-    while (total > limit_bytes_) {
-        Tenant& most = *std::max_element(tenants.begin(), tenants.end(),
-                                         [](const Tenant& a, const Tenant& b) { return a.bytes < b.bytes; });
-        const File oldest = most.files.back();
-        const UniqueFd folder(open_folder(root.get(), most.name.c_str()));
+    const auto remove_oldest_of = [&](Tenant& tenant) {
+        const File oldest = tenant.files.back();
+        const UniqueFd folder(open_folder(root.get(), tenant.name.c_str()));
         log::debug("the kept image {} makes room", oldest.name);
         ::unlinkat(folder.get(), oldest.name.c_str(), 0);
-        most.files.pop_back();
-        most.bytes -= oldest.bytes;
+        tenant.files.pop_back();
+        tenant.bytes -= oldest.bytes;
         total -= oldest.bytes;
+    };
+    for (Tenant& tenant : tenants) {
+        while (tenant.files.size() > kMaxFiles) {
+            remove_oldest_of(tenant);
+        }
+    }
+    while (total > limit_bytes_) {
+        remove_oldest_of(*std::max_element(tenants.begin(), tenants.end(),
+                                           [](const Tenant& a, const Tenant& b) { return a.bytes < b.bytes; }));
     }
 }
 
