@@ -12,6 +12,7 @@
 #include <cstring>
 #include <ctime>
 #include <functional>
+#include <system_error>
 
 #include "common/digest.h"
 #include "common/log.h"
@@ -175,15 +176,26 @@ ImageBytes ImageStore::find(const ImageHash& hash) {
 
 void ImageStore::keep(const ImageHash& hash, ImageBytes image) {
     const std::lock_guard lock(mutex_);
-    if (image->size() > limit_bytes_ || waiting_bytes_ + image->size() > kMaxWaitingBytes) {
+    if (image->size() > limit_bytes_ || waiting_bytes_ + image->size() > kMaxWaitingBytes || !start_writing()) {
         return;
     }
     waiting_bytes_ += image->size();
     waiting_.push_back({hash, std::move(image)});
-    if (!thread_.joinable()) {
-        thread_ = std::thread([this] { run(); });
-    }
     changed_.notify_all();
+}
+
+// With the lock held. False where no thread can be had: then the image is not kept.
+bool ImageStore::start_writing() {
+    if (thread_.joinable()) {
+        return true;
+    }
+    try {
+        thread_ = std::thread([this] { run(); });
+    } catch (const std::system_error& error) {
+        log::warn("a code image is not kept, there is no thread to write it: {}", error.what());
+        return false;
+    }
+    return true;
 }
 
 void ImageStore::finish(std::chrono::milliseconds patience) {

@@ -64,6 +64,7 @@ class ImageStore {
     void run();
     Status write(const ImageHash& hash, std::span<const std::byte> content);
     void trim();
+    bool start_writing();
 
     std::string root_;
     UniqueFd folder_;  // the tenant's

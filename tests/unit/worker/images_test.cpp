@@ -14,6 +14,7 @@
 #include "common/digest.h"
 #include "common/fatbin/compression.h"
 #include "protocol/calls/image_hash.h"
+#include "tests/unit/worker/thread_shortage.h"
 
 namespace gpupool::test {
 namespace {
@@ -244,6 +245,17 @@ TEST_F(KeptImages, WhoHoldsMostMakesRoom) {
     EXPECT_TRUE(fs::exists(file_of(a, "small"))) << "the oldest of all, but not of the one who holds most";
     EXPECT_FALSE(fs::exists(file_of(b, "large")));
     EXPECT_TRUE(fs::exists(file_of(d, "large")));
+}
+
+TEST_F(KeptImages, WhereThereIsNoThreadToWriteNothingIsKept) {
+    const auto store = open();
+    {
+        const ThreadShortage shortage;
+        keep(*store, "image");
+    }
+    EXPECT_FALSE(fs::exists(file_of("image")));
+    keep(*store, "image");
+    EXPECT_TRUE(fs::exists(file_of("image"))) << "the next one has a thread again";
 }
 
 TEST_F(KeptImages, WhatCountsIsTheDisk) {

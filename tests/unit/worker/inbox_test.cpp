@@ -11,6 +11,7 @@
 #include "protocol/transport/inproc/connection.h"
 #include "protocol/wire/channel.h"
 #include "server/worker/helpers.h"
+#include "tests/unit/worker/thread_shortage.h"
 
 namespace gpupool::test {
 namespace {
@@ -206,6 +207,22 @@ TEST(WorkerHelpers, WorkRunsElsewhereAndItsEndHere) {
         }
     }
     EXPECT_EQ(worked, kJobs);
+}
+
+TEST(WorkerHelpers, WhereNoMoreThreadsAreToBeHadThoseThereDoTheWork) {
+    Inbox inbox;
+    Helpers helpers(inbox);
+    const ThreadShortage shortage;
+    int done = 0;
+    for (int i = 0; i < 20; ++i) {
+        helpers.run([] {}, [&] { ++done; });
+    }
+    while (done < 20) {
+        inbox.wait(1ms);
+        for (const auto& job : inbox.take().jobs) {
+            job();
+        }
+    }
 }
 
 TEST(WorkerHelpers, JobsThatWaitForEachOtherDoNotDeadlock) {
