@@ -58,7 +58,8 @@ void* allocate_shared(Session& session, CUcontext context, std::uint64_t bytes, 
         log::warn("pinned memory is not shared with the server: {}", file.error().message);
         return nullptr;
     }
-    void* const place = mmap(hint, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file->get(), 0);
+    // With all of its pages, which the worker asks for: they are on this process's account, as pinned memory is.
+    void* const place = mmap(hint, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file->get(), 0);
     if (place == MAP_FAILED) {
         return nullptr;
     }

@@ -54,6 +54,7 @@ struct Assignment {
   }
   maxLanes @13 :UInt32;              # further connections that the session may have
   issuers @14 :UInt32;               # threads that issue launches besides the dispatcher
+  sharedMemoryBytes @15 :UInt64;     # pinned memory that the client may share with the worker
 }
 
 struct Report {

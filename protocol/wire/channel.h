@@ -57,9 +57,13 @@ class Receiver {
     virtual void on_bulk_lost(std::uint64_t /*transfer*/, std::uint64_t /*offset*/, std::size_t /*bytes*/) {}
 
     // Any other frame. The payload is the receiver's from here on. May wait (bounded queue): then the peer is slowed
-    // down. While it waits no acknowledgements are read, so it must not wait for a thread that may itself wait in an
-    // append.
+    // down. While it waits no acknowledgements are read, so it must not wait for a thread that waits in an append:
+    // on_append_waits() says when one does.
     virtual void on_frame(FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) = 0;
+
+    // A thread begins, or has ended, to wait in an append until the peer acknowledges. Called by that thread, with the
+    // channel's lock held: it must neither wait nor call the channel.
+    virtual void on_append_waits(bool /*waits*/) {}
 
     // The connection broke (resumable) or the channel ended: no further calls unless attach() follows. Once for every
     // connection of a started channel; a break that is never followed by attach() is not reported again at the end.

@@ -79,7 +79,9 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes) {
     tell_pump();
     pump_wake.notify_one();
     const auto ticket = next_ticket++;
+    receiver.on_append_waits(true);
     room.wait(lock, [&] { return ticket == serving_ticket && (over() || outbox.fits(bytes, limits.retained_bytes)); });
+    receiver.on_append_waits(false);
     ++serving_ticket;
     if (next_ticket != serving_ticket) room.notify_all();
     return verdict();

@@ -28,6 +28,16 @@ Result<ReceivedFrame> read_bounded(transport::Connection& connection, std::size_
     return frame;
 }
 
+std::array<std::byte, kHeaderBytes> header_of(FrameType type, std::span<const std::byte> payload) {
+    FrameHeader header;
+    header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+    header.type = type;
+    header.payload_crc = crc32c(payload);
+    std::array<std::byte, kHeaderBytes> bytes;
+    encode(header, bytes);
+    return bytes;
+}
+
 }  // namespace
 
 Result<ReceivedFrame> read_frame(transport::Connection& connection, std::size_t max_payload_bytes,
@@ -57,14 +67,15 @@ Status write_frame(transport::Connection& connection, FrameType type, std::span<
         return Error{ErrorCode::limit_exceeded,
                      fmt::format("a frame of {} bytes is larger than {}", payload.size(), kMaxPayloadBytes)};
     }
-    FrameHeader header;
-    header.payload_bytes = static_cast<std::uint32_t>(payload.size());
-    header.type = type;
-    header.payload_crc = crc32c(payload);
-    std::array<std::byte, kHeaderBytes> bytes;
-    encode(header, bytes);
-    const transport::ConstBuffer buffers[] = {bytes, payload};
+    const auto header = header_of(type, payload);
+    const transport::ConstBuffer buffers[] = {header, payload};
     return connection.send(buffers);
+}
+
+void write_last_frame(transport::Connection& connection, FrameType type, std::span<const std::byte> payload) {
+    const auto header = header_of(type, payload);
+    const transport::ConstBuffer buffers[] = {header, payload};
+    (void)connection.send_some(buffers);
 }
 
 }  // namespace gpupool::wire

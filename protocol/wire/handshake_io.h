@@ -38,4 +38,8 @@ Result<ReceivedFrame> read_answer(transport::Connection& connection, std::size_t
 
 Status write_frame(transport::Connection& connection, FrameType type, std::span<const std::byte> payload);
 
+// The same for a peer that is not waited for: what the connection does not take at once is dropped, and the connection
+// is of no further use.
+void write_last_frame(transport::Connection& connection, FrameType type, std::span<const std::byte> payload);
+
 }  // namespace gpupool::wire

@@ -127,9 +127,18 @@ Setter bytes(std::uint64_t& target) {
             return expected("a number of bytes, or a string like \"8GiB\"");
         }
         if (given == 0) {
-            return expected("more than 0, like \"8GiB\"; leave it out for no limit");
+            return expected("more than 0, like \"8GiB\"; leave it out for the default");
         }
         target = given;
+        return {};
+    };
+}
+
+Setter optional_bytes(std::optional<std::uint64_t>& target) {
+    return [&target](const toml::node& node) -> Status {
+        std::uint64_t value = 0;
+        GPUPOOL_TRY(bytes(value)(node));
+        target = value;
         return {};
     };
 }
@@ -204,6 +213,7 @@ Keys keys_of(Config& config) {
         {"limits.handshake_timeout_ms", duration(config.handshake_timeout, 10)},
         {"limits.hello_bytes", number(config.max_hello_bytes, 1024, 128 << 10)},
         {"limits.session_memory", bytes(config.session_memory_bytes)},
+        {"limits.shared_memory", optional_bytes(config.shared_memory_bytes)},
         {"limits.lanes", number(config.max_lanes, 0, 64)},
         {"limits.issuers", optional_number(config.issuers, 0, 8)},
         {"workers.daemon_grace_ms", duration(config.daemon_grace, 0)},

@@ -41,10 +41,12 @@ struct Config {
     std::size_t max_sessions = 64;
     std::size_t max_handshakes = 64;  // connections that have not said who they are
     std::size_t max_hello_bytes = 64u << 10;
-    std::uint64_t session_memory_bytes = 0;  // the most that one session may hold; 0: all there is
-    std::size_t max_lanes = 8;               // data connections of a session besides its own
-    std::optional<std::size_t> issuers;      // threads of a session that issue launches besides its dispatcher; nothing
-                                             // said: 3 on eight processors or more, else none
+    std::uint64_t session_memory_bytes = 0;            // the most that one session may hold; 0: all there is
+    std::optional<std::uint64_t> shared_memory_bytes;  // pinned memory that one session may share with its worker;
+                                                       // nothing said: a quarter of this machine's memory
+    std::size_t max_lanes = 8;                         // data connections of a session besides its own
+    std::optional<std::size_t> issuers;  // threads of a session that issue launches besides its dispatcher; nothing
+                                         // said: 3 on eight processors or more, else none
     milliseconds handshake_timeout{10000};
 
     milliseconds daemon_grace{60000};  // how long workers outlive a daemon that is gone

@@ -67,16 +67,13 @@ bool is_status_request(const wire::ReceivedFrame& frame) {
 }  // namespace
 
 void send_refused(Connection& connection, const Refusal& refusal) {
-    bound_sending(connection);
     capnp::MallocMessageBuilder message;
     auto refused = message.initRoot<schema::Refused>();
     refused.setReason(refusal.reason);
     refused.setMessage(refusal.message.c_str());
     const auto words = capnp::messageToFlatArray(message);
     const auto bytes = words.asBytes();
-    // The peer may be gone; it is on its way out in any case.
-    (void)wire::write_frame(connection, wire::FrameType::refused,
-                            std::as_bytes(std::span(bytes.begin(), bytes.size())));
+    wire::write_last_frame(connection, wire::FrameType::refused, std::as_bytes(std::span(bytes.begin(), bytes.size())));
 }
 
 FrontDoor::FrontDoor(std::vector<std::unique_ptr<transport::Listener>> listeners, const Config& config,
@@ -159,12 +156,13 @@ void FrontDoor::forget_done_visitors() {
 
 void FrontDoor::welcome(std::unique_ptr<Connection> connection) {
     forget_done_visitors();
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (closing_) {
         return;
     }
     const auto asked = count_visitors(false);
     if (asked >= config_.max_handshakes) {
+        lock.unlock();
         log::warn("{}: refused, {} connections are already being asked who they are", connection->peer(), asked);
         send_refused(*connection, {schema::Refused::Reason::CAPACITY,
                                    "too many connections at once are waiting to be admitted: try again in a moment"});

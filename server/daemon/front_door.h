@@ -80,7 +80,8 @@ class FrontDoor {
     bool closing_ = false;         // guarded by mutex_
 };
 
-// Sends Refused, as a last word. Never waits for long; what cannot be sent is dropped.
+// Sends Refused, as a last word. Never waits, since the daemon's one thread says it as well: what the peer does not
+// take at once is dropped. A fresh connection has room for it unless the peer sees to it that it has not.
 void send_refused(transport::Connection& connection, const Refusal& refusal);
 
 }  // namespace gpupool::daemon

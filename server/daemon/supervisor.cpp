@@ -21,6 +21,13 @@ std::size_t default_issuers() {
     return std::thread::hardware_concurrency() >= 8 ? 3 : 0;
 }
 
+std::uint64_t default_shared_memory_bytes() {
+    const auto pages = ::sysconf(_SC_PHYS_PAGES);
+    const auto page_bytes = ::sysconf(_SC_PAGESIZE);
+    return pages < 0 || page_bytes < 0 ? 0
+                                       : static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes) / 4;
+}
+
 }  // namespace
 
 Supervisor::Supervisor(const Config& config, SupervisorParts parts)
@@ -308,6 +315,7 @@ Status Supervisor::assign(Session& session, const Arrival& arrival) {
     assignment.setMaxLanes(static_cast<std::uint32_t>(session.report.max_lanes));
     assignment.setIssuers(static_cast<std::uint32_t>(config_.issuers.value_or(default_issuers())));
     copy_hello(arrival.guest, assignment.initHello());  // was copied once at the door, so it can be read
+    assignment.setSharedMemoryBytes(config_.shared_memory_bytes.value_or(default_shared_memory_bytes()));
     assignment.setPeer(session.report.peer.c_str());
     assignment.setDriverPath(parts_.driver.path.c_str());
     assignment.setSupervisionPath(parts_.supervision_path.c_str());

@@ -11,6 +11,8 @@
 //                                     with a daemon that is gone it dies at once, by the kernel's hand
 //   the daemon is gone                it waits for the next daemon for Config::daemon_grace, then ends itself
 //
+// It never waits for a client: what one does not take at once is dropped (send_refused).
+//
 // Ownership: owns sessions and the runtime directory's socket. Threads: run() by one; the House methods by any.
 #pragma once
 
@@ -109,6 +111,7 @@ class Supervisor final : public House {
     void end_session(const std::string& id, const std::string& how);
     void handle_exit(Session& session);
     void enforce_deadlines();
+    void listen_before_killing(Clock::time_point now);
     Clock::time_point deadline_of(const Session& session) const;
     int poll_timeout_ms() const;
     std::vector<std::byte> status_message() const;

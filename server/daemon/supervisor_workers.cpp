@@ -205,8 +205,22 @@ Clock::time_point Supervisor::deadline_of(const Session& session) const {
     return std::min(session.kill_at, session.last_heard + silence);
 }
 
+// A delay of our own, since the workers were last listened to, is not their silence.
+void Supervisor::listen_before_killing(Clock::time_point now) {
+    std::vector<std::string> silent;  // by name: what they have said may end them
+    for (const auto& [id, session] : sessions_) {
+        if (now >= deadline_of(*session) && session->link.open()) {
+            silent.push_back(id);
+        }
+    }
+    for (const auto& id : silent) {
+        handle_link(*sessions_.find(id)->second);
+    }
+}
+
 void Supervisor::enforce_deadlines() {
     const auto now = Clock::now();
+    listen_before_killing(now);
     for (const auto& [id, session] : sessions_) {
         if (now < deadline_of(*session)) {
             continue;

@@ -1,6 +1,15 @@
 #include "server/worker/helpers.h"
 
+#include <system_error>
+#include <utility>
+
+#include "common/log.h"
+
 namespace gpupool::worker {
+
+Helpers::Helpers(Inbox& inbox, Tracer* tracer) : inbox_(inbox), tracer_(tracer) {
+    threads_.emplace_back([this] { loop(); });
+}
 
 Helpers::~Helpers() {
     stop();
@@ -16,9 +25,21 @@ void Helpers::run(std::function<void()> work, std::function<void()> done) {
     const std::lock_guard lock(mutex_);
     jobs_.push_back({std::move(work), std::move(done)});
     if (idle_ < jobs_.size() && threads_.size() < kMaxThreads) {
-        threads_.emplace_back([this] { loop(); });
+        start_another();
     }
     changed_.notify_one();
+}
+
+// With the lock held.
+void Helpers::start_another() {
+    try {
+        threads_.emplace_back([this] { loop(); });
+    } catch (const std::system_error& error) {
+        if (!std::exchange(complained_, true)) {
+            log::warn("calls that can block share {} threads: no more can be started: {}", threads_.size(),
+                      error.what());
+        }
+    }
 }
 
 void Helpers::stop() {

@@ -1,9 +1,10 @@
 // Threads for driver calls that may block: module loading, unloading, context creation, limits.
 //
-// Each job makes its driver call on a helper thread, then its `done` runs on the dispatcher. Threads are started as
-// needed, up to a limit; beyond it jobs wait in order.
+// Each job makes its driver call on a helper thread, then its `done` runs on the dispatcher. One thread is there from
+// the start, more are started as needed, up to a limit; beyond it, or where no more can be had, jobs wait in order.
 //
-// Threads: run() the dispatcher's.
+// Threads: run() the dispatcher's. Errors: the constructor throws std::system_error where not even one thread can be
+// had.
 #pragma once
 
 #include <condition_variable>
@@ -22,7 +23,7 @@ class Helpers {
   public:
     static constexpr std::size_t kMaxThreads = 16;
 
-    explicit Helpers(Inbox& inbox, Tracer* tracer = nullptr) : inbox_(inbox), tracer_(tracer) {}
+    explicit Helpers(Inbox& inbox, Tracer* tracer = nullptr);
     ~Helpers();
 
     // `work` on a helper thread, then `done` on the dispatcher.
@@ -31,6 +32,7 @@ class Helpers {
     void stop();
 
   private:
+    void start_another();
     void loop();
 
     struct Job {
@@ -43,6 +45,7 @@ class Helpers {
     std::deque<Job> jobs_;
     std::size_t idle_ = 0;
     bool stopping_ = false;
+    bool complained_ = false;  // the dispatcher's, like threads_
     std::vector<std::thread> threads_;
 };
 

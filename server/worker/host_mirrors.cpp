@@ -35,7 +35,7 @@ void* map_there(std::uint64_t start, std::uint64_t bytes, int flags, int file) {
 
 CUresult HostMirrors::share(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, int file,
                             Pages& pages) {
-    if (bytes > kMaxSharedBytes || shared_bytes_ > kMaxSharedBytes - bytes || shared_ >= kMaxShared) {
+    if (bytes > max_shared_bytes_ || shared_bytes_ > max_shared_bytes_ - bytes || shared_ >= kMaxShared) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     void* const given = map_there(address, bytes, MAP_SHARED, file);

@@ -25,13 +25,15 @@ class HostMirrors {
   public:
     static constexpr std::uint64_t kMaxBytes = 4ull << 30;  // of a session
     static constexpr std::size_t kMaxMirrors = 65536;
-    static constexpr std::uint64_t kMaxSharedBytes = 256ull << 30;
     static constexpr std::size_t kMaxShared = 16384;  // a process has 65530 mappings
 
     struct Pages {
         void* start = nullptr;
         std::size_t bytes = 0;
     };
+
+    // Of the session; none until this is said.
+    void limit_shared(std::uint64_t bytes) { max_shared_bytes_ = bytes; }
 
     // Nothing has to be compared.
     [[nodiscard]] bool empty() const { return mirrors_.size() == shared_; }
@@ -68,7 +70,7 @@ class HostMirrors {
              bool shared);
     std::map<std::uint64_t, Mirror> mirrors_;  // by the range's address
     std::uint64_t bytes_ = 0;                  // of those with a twin
-    std::uint64_t shared_bytes_ = 0;
+    std::uint64_t shared_bytes_ = 0, max_shared_bytes_ = 0;
     std::size_t shared_ = 0;
     std::chrono::steady_clock::time_point next_look_{};
 };

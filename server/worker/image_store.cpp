@@ -12,6 +12,7 @@
 #include <cstring>
 #include <ctime>
 #include <functional>
+#include <system_error>
 
 #include "common/digest.h"
 #include "common/log.h"
@@ -22,7 +23,8 @@ namespace {
 
 constexpr const char* kBeingWritten = ".new-";
 constexpr std::int64_t kAbandonedAfter_s = 600;  // for a file whose writer has died
-constexpr std::size_t kMaxFiles = 1u << 20;
+// Of a folder that holds far more than it may, as writers leave it that do not pause; the rest is removed unseen.
+constexpr std::size_t kMostListed = 4 * ImageStore::kMaxFiles;
 constexpr const char* kLock = "lock";
 
 std::string name_of(const ImageHash& hash) {
@@ -65,6 +67,11 @@ struct Tenant {
     std::uint64_t bytes = 0;
 };
 
+std::uint64_t disk_bytes(const struct stat& facts) {
+    constexpr std::uint64_t kBlockBytes = 512;  // stat's, whatever the file system's are
+    return std::max(static_cast<std::uint64_t>(facts.st_blocks) * kBlockBytes, ImageStore::kLeastFileBytes);
+}
+
 // Those of one tenant; what a dead writer left is removed on the way.
 Tenant list_tenant(int root, const char* name) {
     Tenant tenant;
@@ -72,8 +79,7 @@ Tenant list_tenant(int root, const char* name) {
     const UniqueFd folder(open_folder(root, name));
     each_entry(::fcntl(folder.get(), F_DUPFD_CLOEXEC, 0), [&](const char* file) {
         struct stat facts {};
-        if (::fstatat(folder.get(), file, &facts, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(facts.st_mode) ||
-            tenant.files.size() >= kMaxFiles) {
+        if (::fstatat(folder.get(), file, &facts, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(facts.st_mode)) {
             return;
         }
         if (std::string_view(file).starts_with(kBeingWritten)) {
@@ -82,7 +88,11 @@ Tenant list_tenant(int root, const char* name) {
             }
             return;
         }
-        const auto bytes = static_cast<std::uint64_t>(facts.st_size);
+        if (tenant.files.size() >= kMostListed) {
+            ::unlinkat(folder.get(), file, 0);
+            return;
+        }
+        const std::uint64_t bytes = disk_bytes(facts);
         tenant.files.push_back({file, bytes, facts.st_mtim});
         tenant.bytes += bytes;
     });
@@ -166,15 +176,26 @@ ImageBytes ImageStore::find(const ImageHash& hash) {
 
 void ImageStore::keep(const ImageHash& hash, ImageBytes image) {
     const std::lock_guard lock(mutex_);
-    if (image->size() > limit_bytes_ || waiting_bytes_ + image->size() > kMaxWaitingBytes) {
+    if (image->size() > limit_bytes_ || waiting_bytes_ + image->size() > kMaxWaitingBytes || !start_writing()) {
         return;
     }
     waiting_bytes_ += image->size();
     waiting_.push_back({hash, std::move(image)});
-    if (!thread_.joinable()) {
-        thread_ = std::thread([this] { run(); });
-    }
     changed_.notify_all();
+}
+
+// With the lock held. False where no thread can be had: then the image is not kept.
+bool ImageStore::start_writing() {
+    if (thread_.joinable()) {
+        return true;
+    }
+    try {
+        thread_ = std::thread([this] { run(); });
+    } catch (const std::system_error& error) {
+        log::warn("a code image is not kept, there is no thread to write it: {}", error.what());
+        return false;
+    }
+    return true;
 }
 
 void ImageStore::finish(std::chrono::milliseconds patience) {
@@ -190,7 +211,7 @@ void ImageStore::run() {
             return;
         }
         const Waiting next = waiting_.front();
-        const bool last = waiting_.size() == 1;
+        const bool last = waiting_.size() == 1 || ++since_trim_ >= kTrimEvery;
         lock.unlock();
         Status written = write(next.hash, std::span(*next.image).first(next.image->size() - 1));
         if (!written && !complained_) {
@@ -198,6 +219,7 @@ void ImageStore::run() {
             log::warn("code images cannot be kept in {}: {}", root_, written.error().message);
         }
         if (last) {
+            since_trim_ = 0;
             trim();
         }
         lock.lock();
@@ -238,16 +260,23 @@ void ImageStore::trim() {
         tenants.push_back(list_tenant(root.get(), name));
         total += tenants.back().bytes;
     });
-    while (total > limit_bytes_) {
-        Tenant& most = *std::max_element(tenants.begin(), tenants.end(),
-                                         [](const Tenant& a, const Tenant& b) { return a.bytes < b.bytes; });
-        const File oldest = most.files.back();
-        const UniqueFd folder(open_folder(root.get(), most.name.c_str()));
+    const auto remove_oldest_of = [&](Tenant& tenant) {
+        const File oldest = tenant.files.back();
+        const UniqueFd folder(open_folder(root.get(), tenant.name.c_str()));
         log::debug("the kept image {} makes room", oldest.name);
         ::unlinkat(folder.get(), oldest.name.c_str(), 0);
-        most.files.pop_back();
-        most.bytes -= oldest.bytes;
+        tenant.files.pop_back();
+        tenant.bytes -= oldest.bytes;
         total -= oldest.bytes;
+    };
+    for (Tenant& tenant : tenants) {
+        while (tenant.files.size() > kMaxFiles) {
+            remove_oldest_of(tenant);
+        }
+    }
+    while (total > limit_bytes_) {
+        remove_oldest_of(*std::max_element(tenants.begin(), tenants.end(),
+                                           [](const Tenant& a, const Tenant& b) { return a.bytes < b.bytes; }));
     }
 }
 

@@ -6,7 +6,8 @@
 // disk, since a file that a crash damages is found out. Sessions may use a store at the same time, as may daemons.
 //
 // Above its limit, which holds for all tenants together, the tenant that holds most gives first, and of its images the
-// one that was used longest ago (a file's modification time is that of its last use).
+// one that was used longest ago (a file's modification time is that of its last use). What counts is what a file takes
+// of the disk, at least kLeastFileBytes; and nobody keeps more than kMaxFiles.
 //
 // Ownership: a thread of its own writes. Threads: any. Errors: a store that cannot be opened says why; one that cannot
 //   be written later says so once in the log, and what it has is still found.
@@ -38,6 +39,10 @@ class ImageStore {
     static constexpr std::uint64_t kMaxImageBytes = 1ull << 30;
     static constexpr std::uint64_t kMaxWaitingBytes = 1ull << 30;  // to be written; what comes on top is not kept
 
+    static constexpr std::uint64_t kLeastFileBytes = 4096;
+    static constexpr std::size_t kMaxFiles = 16u << 10;  // of a tenant
+    static constexpr std::size_t kTrimEvery = 1024;      // files that were written, should the writing never pause
+
     // `root` is there; the tenant's folder in it is made.
     static Result<std::unique_ptr<ImageStore>> open(const std::string& root, const std::string& tenant,
                                                     std::uint64_t limit_bytes);
@@ -59,6 +64,7 @@ class ImageStore {
     void run();
     Status write(const ImageHash& hash, std::span<const std::byte> content);
     void trim();
+    bool start_writing();
 
     std::string root_;
     UniqueFd folder_;  // the tenant's
@@ -73,7 +79,8 @@ class ImageStore {
     std::deque<Waiting> waiting_;  // the first one is being written; guarded by mutex_
     std::uint64_t waiting_bytes_ = 0;
     bool stopping_ = false;
-    bool complained_ = false;  // the writing thread's
+    bool complained_ = false;     // these two are the writing thread's
+    std::size_t since_trim_ = 0;  // files
     std::thread thread_;
 };
 

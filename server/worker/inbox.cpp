@@ -4,9 +4,18 @@
 
 namespace gpupool::worker {
 
+namespace {
+
+// What the dispatcher waits for lies behind what the client had sent before it heard of it: a few times what it may
+// have unacknowledged (wire::Limits::retained_bytes).
+constexpr std::size_t kMaxLetThroughBytes = 256u << 20;
+
+}  // namespace
+
 bool Inbox::push(std::shared_ptr<Frame> frame) {
     std::unique_lock lock(mutex_);
-    not_full_.wait(lock, [&] { return closed_ || bytes_ < kMaxFrameBytes; });
+    not_full_.wait(lock,
+                   [&] { return closed_ || bytes_ < (letting_through_ > 0 ? kMaxLetThroughBytes : kMaxFrameBytes); });
     if (closed_) {
         return false;
     }
@@ -44,6 +53,16 @@ void Inbox::close() {
     }
     not_empty_.notify_all();
     not_full_.notify_all();
+}
+
+void Inbox::let_through(bool through) {
+    {
+        const std::lock_guard lock(mutex_);
+        letting_through_ += through ? 1 : -1;
+    }
+    if (through) {
+        not_full_.notify_all();
+    }
 }
 
 Inbox::Batch Inbox::take() {

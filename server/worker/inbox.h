@@ -1,7 +1,8 @@
 // What waits for the dispatcher: frames from the receiving thread, and things other threads want done on it.
 //
 // Bounded in bytes for frames: the receiving thread waits when the dispatcher does not keep up, which slows the client
-// down. Jobs from helper threads are few and never wait.
+// down, but not while the dispatcher itself waits until the client acknowledges something, which that very thread has
+// to read: then it takes far more, if not without end. Jobs from helper threads are few and never wait.
 //
 // Threads: any thread posts, the dispatcher takes.
 #pragma once
@@ -30,6 +31,8 @@ class Inbox {
     // Something outside changed that held work may wait for.
     void poke();
     void close();
+    // A thread waits, or does so no longer, for what the receiving thread has yet to read.
+    void let_through(bool through);
 
     struct Batch {
         std::vector<std::shared_ptr<Frame>> frames;
@@ -52,6 +55,7 @@ class Inbox {
     std::vector<std::shared_ptr<Frame>> frames_;
     std::vector<std::function<void()>> jobs_;
     std::size_t bytes_ = 0;
+    int letting_through_ = 0;        // threads that wait for the receiving one
     std::atomic<bool> news_{false};  // something came since the last take(); looked at without the mutex
     Spin spin_;                      // the dispatcher's
     bool poked_ = false;

@@ -4,13 +4,19 @@
 // anything that was not announced is refused. Over the session's own connection a piece comes in order, in parts of any
 // size; over a lane, of which there are several at a time, it comes whole.
 //
-// Threads: expect() and take_landed() the dispatcher's; place() and landed() the receiving thread's; claim() and
+// What was asked for and is not wanted any more may come all the same: the client may have sent it already, or never
+// will. It goes nowhere then; the memory that waited for it is free at once, or as soon as nobody is writing to it.
+//
+// Threads: expect(), take_landed(), forget() and abandon() the dispatcher's; place() and landed() the receiving
+// thread's; claim() and
 //   landed_whole() the lanes'.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -25,8 +31,13 @@ class Incoming {
         std::size_t bytes = 0;
         std::byte* place = nullptr;
         std::size_t received_bytes = 0;
-        bool claimed = false;  // a lane is about to fill it
+        bool claimed = false;                            // a lane is about to fill it
+        bool filling = false;                            // a part of it is being received
+        std::shared_ptr<std::byte[]> nowhere = nullptr;  // for a part of what is not wanted any more
     };
+    // Takes back what was given to expect().
+    using GiveBack = std::function<void(std::byte*)>;
+    static constexpr std::size_t kMostAbandoned = 4096;  // transfers whose data may yet come
 
     // False when a transfer of that name is under way.
     bool begin(std::uint64_t transfer);
@@ -39,11 +50,28 @@ class Incoming {
     void landed_whole(std::uint64_t transfer, std::uint64_t offset);
     // The transfer's next piece in order, once all of it is here.
     std::optional<Piece> take_landed(std::uint64_t transfer);
+    // All of it has been taken.
     void forget(std::uint64_t transfer);
+    // No more of it is wanted. `give_back` is given each place of a piece that has not been taken, once nobody writes
+    // to it any more: now, or by the thread that does.
+    void abandon(std::uint64_t transfer, GiveBack give_back);
 
   private:
+    struct Transfer {
+        std::deque<Piece> pieces;
+        GiveBack give_back;  // set once it is abandoned
+    };
+    using Transfers = std::unordered_map<std::uint64_t, Transfer>;
+
+    template <class Wanted>
+    Piece* find(std::uint64_t transfer, const Wanted& wanted);
+    static std::span<std::byte> destination(Piece& piece, std::size_t bytes);
+    void drop_oldest_abandoned();
+    void part_landed(std::uint64_t transfer, Piece& piece, std::size_t bytes);
+
     std::mutex mutex_;
-    std::unordered_map<std::uint64_t, std::deque<Piece>> transfers_;
+    Transfers transfers_;
+    std::deque<std::uint64_t> abandoned_;  // in their order; some may be gone
 };
 
 }  // namespace gpupool::worker

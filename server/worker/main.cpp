@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <system_error>
 
 #include "common/log.h"
 #include "common/visible_devices.h"
@@ -119,12 +120,20 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     options.image_store = image_store.get();
     options.max_lanes = assignment.getMaxLanes();
     options.issuers = assignment.getIssuers();
+    options.shared_memory_bytes = assignment.getSharedMemoryBytes();
     options.prepared_context = ready.context;
     options.memory_changed = [&link](std::vector<std::uint64_t> used) { link.set_memory_used(std::move(used)); };
     // Even where the dispatcher waits in a driver call that never returns.
     options.ending = [&link] { link.end_within(kEndPatience); };
     // Never taken down: threads of the driver may still use it while the process ends.
-    auto& worker = *new Worker(*library, devices, std::move(options));
+    Worker* made = nullptr;
+    try {
+        made = new Worker(*library, devices, std::move(options));
+    } catch (const std::system_error& error) {
+        refuse(*connection, std::string("the server has no thread to spare for the session: ") + error.what());
+        return 1;
+    }
+    Worker& worker = *made;
     supervision::WorkerHandlers handlers;
     handlers.stop = [&worker](const std::string& reason) { worker.stop(reason); };
     handlers.client_gone = [&worker] { worker.stop("the client went away"); };

@@ -1,5 +1,7 @@
 #include "server/worker/staging.h"
 
+#include <utility>
+
 namespace gpupool::worker {
 
 std::byte* Staging::take() {
@@ -39,9 +41,24 @@ bool Staging::grow() {
 void Staging::put(std::byte* chunk) {
     {
         const std::lock_guard lock(mutex_);
+        if (withholding_) {
+            withheld_.push_back(chunk);
+            return;
+        }
         free_.push_back(chunk);
     }
     returned_();
+}
+
+void Staging::withhold() {
+    const std::lock_guard lock(mutex_);
+    withholding_ = true;
+}
+
+std::vector<std::byte*> Staging::release() {
+    const std::lock_guard lock(mutex_);
+    withholding_ = false;
+    return std::exchange(withheld_, {});
 }
 
 }  // namespace gpupool::worker

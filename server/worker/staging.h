@@ -27,6 +27,11 @@ class Staging {
     std::byte* take();
     void put(std::byte* chunk);
 
+    // What is given back until release() stays out of use: the GPU may still read or write it. One at a time; whoever
+    // ends it gives the chunks back with put(). The dispatcher's.
+    void withhold();
+    std::vector<std::byte*> release();
+
   private:
     bool grow();
 
@@ -37,7 +42,9 @@ class Staging {
     const std::function<void()> returned_;
     std::size_t allocated_bytes_ = 0;  // the dispatcher's
     std::mutex mutex_;
-    std::vector<std::byte*> free_;
+    std::vector<std::byte*> free_;  // guarded by mutex_, like the next two
+    std::vector<std::byte*> withheld_;
+    bool withholding_ = false;
 };
 
 }  // namespace gpupool::worker

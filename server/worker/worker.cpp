@@ -68,6 +68,7 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
       options_(std::move(options)),
       lanes_(*this, lane_limits(options_.max_lanes)) {
     images.set_store(options_.image_store);
+    host_mirrors.limit_shared(options_.shared_memory_bytes);
     memory.account.quota_bytes = options_.memory_quota_bytes;
     memory.account.used_bytes.resize(static_cast<std::size_t>(device_count));
 }
@@ -232,6 +233,19 @@ void Worker::settle_launches() {
     }
 }
 
+namespace {
+
+// What was sent before the context's end was asked for still has its turn; nothing else would ever be issued.
+bool takes_work(const ContextState& context, const Command& command, CUresult& result) {
+    if (!context.ending || command.its_turn) [[likely]] {
+        return true;
+    }
+    result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return false;
+}
+
+}  // namespace
+
 StreamState* Worker::stream_of(const Command& command, CUstream handle, CUresult& result) {
     const std::uint64_t value = codec::to_wire(handle);
     ContextState* context = context_of(command);
@@ -247,10 +261,13 @@ StreamState* Worker::stream_of(const Command& command, CUstream handle, CUresult
             result = CUDA_ERROR_INVALID_HANDLE;
             return nullptr;
         }
-        return stream;
+        return takes_work(*stream->context, command, result) ? stream : nullptr;
     }
     if (context == nullptr) {
         result = CUDA_ERROR_INVALID_CONTEXT;
+        return nullptr;
+    }
+    if (!takes_work(*context, command, result)) {
         return nullptr;
     }
     if (value == 1 || (value == 0 && !command.per_thread_default())) {
@@ -437,6 +454,10 @@ void Worker::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload
 
 void Worker::on_closed(const Error& cause) {
     stop(cause.message);
+}
+
+void Worker::on_append_waits(bool waits) {
+    inbox.let_through(waits);
 }
 
 void Worker::add_lane(std::size_t index, std::unique_ptr<transport::Connection> connection) {

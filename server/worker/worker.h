@@ -52,7 +52,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
         std::uint64_t memory_quota_bytes = 0;
         std::uint64_t window_base = 0, window_bytes = 0;  // reserved with the driver already
         std::size_t max_lanes = 0;
-        std::size_t issuers = 0;  // threads that issue launches besides the dispatcher, issuers.h
+        std::uint64_t shared_memory_bytes = 0;  // pinned memory that the client may share
+        std::size_t issuers = 0;                // threads that issue launches besides the dispatcher, issuers.h
         std::function<void(std::vector<std::uint64_t>)> memory_changed;
         std::function<void()> ending;    // the session is over: the process has to end, whatever still runs; any thread
         DeviceOutput* output = nullptr;  // what kernels print; both outlive the worker
@@ -155,6 +156,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void on_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) override;
     void on_closed(const Error& cause) override;
+    void on_append_waits(bool waits) override;
     std::span<std::byte> piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_piece(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_piece_lost(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;

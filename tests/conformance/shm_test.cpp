@@ -369,6 +369,26 @@ TEST(ShmHostile, LiesAboutWhatItRead) {
     EXPECT_EQ(sent.error().code, ErrorCode::invalid_input);
 }
 
+TEST(ShmHostile, BeginsWithRingsThatWereUsed) {
+    const auto full = [](shm::RingControl& ring) {
+        ring.written = 16 * shm::kRingBytes;
+        ring.read = ring.written - shm::kRingBytes;
+    };
+    const auto read = [](shm::RingControl& ring) { ring.written = ring.read = 16; };
+    for (const bool to_server : {false, true}) {
+        for (const auto& use : {+full, +read}) {
+            Scribbler it;
+            use(*(it.to_server + (to_server ? 0 : 1)));
+            EXPECT_EQ(it.client.verdict(), ErrorCode::invalid_input);
+            EXPECT_TRUE(it.client.server->descriptors().empty()) << "there is nothing to hand over";
+        }
+    }
+    Scribbler early;
+    early.to_server->written = 1;  // a Hello may be there before its connection is taken
+    std::byte byte;
+    EXPECT_TRUE(early.client.server->receive({&byte, 1}).ok());
+}
+
 TEST(ShmHostile, NeverReads) {
     Scribbler it;
     it.client.server->set_send_patience(100ms);

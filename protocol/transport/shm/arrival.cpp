@@ -24,7 +24,7 @@ Status Arrival::take_memory() {
     std::vector<UniqueFd> all;
     all.push_back(std::move(socket_));
     for (auto& descriptor : *descriptors) all.push_back(std::move(descriptor));
-    auto made = adopt(std::move(all));
+    auto made = begin(std::move(all));
     if (!made) return made.error();
     made_ = std::move(*made);
     return {};

@@ -175,7 +175,9 @@ Result<std::string> name_of_peer(int socket) {
     return fmt::format("shm pid {} uid {}", peer->pid, peer->uid);
 }
 
-Result<std::unique_ptr<Connection>> adopt(std::vector<UniqueFd> descriptors) {
+namespace {
+
+Result<std::unique_ptr<ShmConnection>> make_server_end(std::vector<UniqueFd> descriptors) {
     if (descriptors.size() != 4) {
         return Error{ErrorCode::invalid_input, "a shared memory connection consists of four descriptors"};
     }
@@ -185,8 +187,24 @@ Result<std::unique_ptr<Connection>> adopt(std::vector<UniqueFd> descriptors) {
     auto memory = SharedMemory::map(std::move(descriptors[3]), kMemoryBytes);
     if (!memory) return memory.error();
     Parts parts{std::move(descriptors[0]), std::move(descriptors[1]), std::move(descriptors[2]), std::move(*memory)};
-    return std::unique_ptr<Connection>(
-        std::make_unique<ShmConnection>(std::move(parts), Side::server, std::move(*name)));
+    return std::make_unique<ShmConnection>(std::move(parts), Side::server, std::move(*name));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Connection>> adopt(std::vector<UniqueFd> descriptors) {
+    auto made = make_server_end(std::move(descriptors));
+    if (!made) return made.error();
+    return std::unique_ptr<Connection>(std::move(*made));
+}
+
+Result<std::unique_ptr<Connection>> begin(std::vector<UniqueFd> descriptors) {
+    auto made = make_server_end(std::move(descriptors));
+    if (!made) return made.error();
+    // The connection's own copies of the indices: what the memory says may change at any time.
+    if ((*made)->unused()) return std::unique_ptr<Connection>(std::move(*made));
+    return Error{ErrorCode::invalid_input,
+                 fmt::format("{} sent shared memory whose rings are not new", (*made)->peer())};
 }
 
 }  // namespace gpupool::transport::shm

@@ -55,6 +55,8 @@ class ShmConnection final : public Connection {
     void shutdown() noexcept override;
     [[nodiscard]] std::string peer() const override { return peer_; }
     [[nodiscard]] int native_handle() const noexcept override { return parts_.socket.get(); }
+    // Whether this end has neither sent nor received, as far as the memory says.
+    [[nodiscard]] bool unused() const noexcept { return out_.unused() && in_.unused(); }
     // The three sockets, the memory.
     [[nodiscard]] std::vector<int> descriptors() const override;
     Status give(int descriptor, std::uint64_t number) override;
@@ -85,6 +87,10 @@ class ShmConnection final : public Connection {
 
 // Takes over the server's end, of which `descriptors` are another process's descriptors().
 Result<std::unique_ptr<Connection>> adopt(std::vector<UniqueFd> descriptors);
+
+// Begins the server's end of what a client has just made: memory whose rings claim to have been used is refused, since
+// a ring that looks full from the start would make a sender wait.
+Result<std::unique_ptr<Connection>> begin(std::vector<UniqueFd> descriptors);
 
 // "shm pid 4711 uid 1000", as the kernel knows the other end of `socket`.
 Result<std::string> name_of_peer(int socket);

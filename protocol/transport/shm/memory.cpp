@@ -39,6 +39,12 @@ Status check_memory(int descriptor, std::size_t bytes) {
     return {};
 }
 
+bool is_populated(int descriptor, std::size_t bytes) {
+    constexpr std::size_t kBlockBytes = 512;  // stat's, whatever the file system's are
+    struct stat facts {};
+    return ::fstat(descriptor, &facts) == 0 && static_cast<std::size_t>(facts.st_blocks) >= bytes / kBlockBytes;
+}
+
 SharedMemory::~SharedMemory() {
     if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
 }

@@ -18,6 +18,10 @@ namespace gpupool::transport::shm {
 // Whether `descriptor` is such memory of exactly `bytes`.
 Status check_memory(int descriptor, std::size_t bytes);
 
+// Whether all of it is there already, on the account of whoever wrote to it: what is not there yet would be on the
+// account of whoever reads it first.
+bool is_populated(int descriptor, std::size_t bytes);
+
 class SharedMemory {
   public:
     SharedMemory() = default;

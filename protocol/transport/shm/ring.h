@@ -44,6 +44,9 @@ class RingWriter {
     // Goes on where the control block says that the last writer stopped.
     explicit RingWriter(RingMemory memory) noexcept;
 
+    // Whether nothing was ever written, nor claimed to be read.
+    [[nodiscard]] bool unused() const noexcept { return written_ == 0 && read_ == 0; }
+
     // Copies as much of `data` as there is room for, and says how much that was. The reader sees it with publish().
     Result<std::size_t> write(ConstBuffer data);
 
@@ -71,6 +74,9 @@ class RingReader {
   public:
     // Goes on where the control block says that the last reader stopped.
     explicit RingReader(RingMemory memory) noexcept;
+
+    // Whether nothing was ever read.
+    [[nodiscard]] bool unused() const noexcept { return read_ == 0; }
 
     // Copies what has arrived, as much as fits; 0 when there is nothing.
     Result<std::size_t> read(MutableBuffer out);

@@ -26,15 +26,33 @@ void know_context(Worker& worker, CUcontext client, CUcontext driver, CUdevice d
     worker.handles.bind(client, driver);
 }
 
+// Staging chunks that the GPU may read or write until the driver has ended the context.
+struct InUse {
+    std::vector<std::byte*> chunks, small_chunks;
+
+    void put_back(Worker& worker) const {
+        for (std::byte* const chunk : chunks) {
+            worker.staging.put(chunk);
+        }
+        for (std::byte* const chunk : small_chunks) {
+            worker.small_staging.put(chunk);
+        }
+    }
+};
+
 // Nothing of the context is of use any more; whoever waits for it is told so.
-void forget_context(Worker& worker, CUcontext client) {
+InUse forget_context(Worker& worker, CUcontext client) {
+    InUse in_use;
     const auto it = worker.objects.contexts.find(client);
     if (it == worker.objects.contexts.end()) {
-        return;
+        return in_use;
     }
     ContextState& context = *it->second;
     worker.issuers.forget_contexts();
+    worker.staging.withhold();
+    worker.small_staging.withhold();
     context.each_stream([&](StreamState& stream) { worker.scheduler.forget(stream, CUDA_ERROR_CONTEXT_IS_DESTROYED); });
+    in_use = {worker.staging.release(), worker.small_staging.release()};
     for (const auto& [handle, stream] : context.streams) {
         worker.handles.unbind(codec::to_wire(handle));
     }
@@ -51,6 +69,7 @@ void forget_context(Worker& worker, CUcontext client) {
     worker.memory.forget_arrays(context);
     worker.scheduler.enter(nullptr);
     worker.objects.contexts.erase(it);
+    return in_use;
 }
 
 void make_context(Worker& worker, const Command& command, CUcontext client, CUdevice device, bool primary,
@@ -76,10 +95,11 @@ void end_context(Worker& worker, const Command& command, CUcontext client, std::
     state->ending = true;
     const CUcontext driver = state->driver;
     worker.scheduler.when_issued([&worker, command, client, driver, end = std::move(end)] {
-        forget_context(worker, client);
+        const InUse in_use = forget_context(worker, client);
         const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
         worker.helpers.run([result, end] { *result = end(); },
-                           [&worker, command, client, driver, result] {
+                           [&worker, command, client, driver, result, in_use] {
+                               in_use.put_back(worker);
                                worker.host_mirrors.release_of(client);
                                worker.pinned.forget(driver);
                                worker.answer(command, *result);

@@ -89,7 +89,17 @@ class Copy : public Operation {
 class CopyIn final : public Copy {
   public:
     using Copy::Copy;
-    ~CopyIn() override { worker_.incoming.forget(transfer_); }
+    ~CopyIn() override {
+        if (!abandoned_) {
+            worker_.incoming.forget(transfer_);
+        }
+    }
+    void abandon(CUresult result) override {
+        // The client may have sent what it was asked for before it hears of this.
+        worker_.incoming.abandon(transfer_, [&staging = worker_.staging](std::byte* chunk) { staging.put(chunk); });
+        abandoned_ = true;
+        Copy::abandon(result);
+    }
 
     bool advance() override {
         worker_.scheduler.enter(stream_.context);
@@ -135,6 +145,7 @@ class CopyIn final : public Copy {
 
     std::deque<Piece> asked_;
     std::size_t in_flight_ = 0;
+    bool abandoned_ = false;
 };
 
 // Has the driver copy into staging memory piece by piece, and sends each when it is there.

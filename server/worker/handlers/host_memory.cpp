@@ -73,6 +73,10 @@ Outcome gpHostShare(Worker& worker, Command& command, codec::Slots<calls::gpHost
     if (address % page != 0 || bytes % page != 0 || bytes == 0 || address > ~std::uint64_t{0} - bytes) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    // Registering takes all of its pages: they are to be on the client's account.
+    if (!transport::shm::is_populated(file->get(), bytes)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     return make_mirror(worker, command, client, address, [&](HostMirrors::Pages& pages) {
         return worker.host_mirrors.share(address, bytes, client, file->get(), pages);
     });

@@ -265,6 +265,10 @@ std::vector<std::byte> hello_payload(const HelloOptions& options) {
     client.setUserId(1234);
     if (options.administration) {
         hello.getPurpose().setAdministration();
+    } else if (options.lane) {
+        auto lane = hello.getPurpose().initLane();
+        lane.setSessionId("0123456789abcdef");
+        lane.initSessionToken(32);
     } else {
         auto session = hello.getPurpose().initSession();
         session.initQuota().setMemoryBytes(options.memory_bytes);

@@ -93,6 +93,7 @@ struct HelloOptions {
     std::uint64_t memory_bytes = 0;
     std::vector<std::pair<std::string, std::string>> environment;
     bool administration = false;
+    bool lane = false;  // a data connection of a session that is not there
 };
 
 std::vector<std::byte> hello_payload(const HelloOptions& options);

@@ -2,13 +2,22 @@
 // anybody.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <list>
+#include <optional>
 #include <random>
 #include <thread>
 
+#include "protocol/transport/shm/arrival.h"
+#include "protocol/transport/shm/connection.h"
+#include "protocol/transport/shm/local_socket.h"
+#include "server/supervision/message_socket.h"
 #include "tests/e2e/daemon/harness.h"
 
 namespace gpupool::test {
 namespace {
+
+namespace shm = transport::shm;
 
 // A client with a session, to see that strangers do not disturb it.
 class Strangers : public ::testing::Test {
@@ -123,6 +132,71 @@ TEST_F(Strangers, TooManySilentOnesAreRefusedAtOnce) {
     second.leave();
     ASSERT_TRUE(eventually([&] { return daemon_->status().ok(); }));
     expect_alive();
+}
+
+// A client of this host that wants a data connection, and whose memory looks as if it never read what it was sent.
+class DeafNeighbour {
+  public:
+    explicit DeafNeighbour(const std::string& address)
+        : socket_(*shm::connect_socket(*shm::LocalAddress::abstract("gpupool/" + address))) {
+        auto* const rings = reinterpret_cast<shm::RingControl*>(memory_.bytes().data());
+        const auto hello = hello_payload({.lane = true});
+        wire::FrameHeader header{static_cast<std::uint32_t>(hello.size()), 0, 0, wire::FrameType::hello,
+                                 wire::crc32c(hello)};
+        std::array<std::byte, wire::kHeaderBytes> head;
+        wire::encode(header, head);
+        const auto ring = memory_.bytes().subspan(shm::kControlBytes);
+        std::copy(head.begin(), head.end(), ring.begin());
+        std::copy(hello.begin(), hello.end(), ring.begin() + head.size());
+        rings[0].written = head.size() + hello.size();
+        rings[1].written = 16 * shm::kRingBytes;
+        rings[1].read = rings[1].written - shm::kRingBytes;
+        EXPECT_TRUE(supervision::make_socket_pair(room_, theirs_));
+        const int descriptors[] = {theirs_.get(), theirs_.get(), memory_.descriptor()};
+        EXPECT_TRUE(shm::send_with_descriptors(socket_.get(), shm::kGreeting, descriptors));
+    }
+
+  private:
+    shm::SharedMemory memory_ = *shm::SharedMemory::make("test", shm::kMemoryBytes);
+    UniqueFd socket_, room_, theirs_;
+};
+
+TEST_F(Strangers, WhoDoesNotReadItsRefusalDelaysNobody) {
+    open("[workers]\nsilence_timeout_ms = 2000\n");
+    Client program(daemon_->address());
+    program.send_hello();
+    program.welcome();
+    const auto before = daemon_->sessions(1);
+    std::list<DeafNeighbour> neighbours;
+    for (int i = 0; i < 8; ++i) {
+        neighbours.emplace_back(daemon_->address());
+    }
+    std::list<Client> deaf;
+    for (int i = 0; i < 8; ++i) {
+        deaf.emplace_back(daemon_->address()).send_hello({.lane = true});
+    }
+    expect_alive();
+    const auto after = daemon_->sessions(1);
+    ASSERT_EQ(after.size(), 1u);
+    EXPECT_EQ(after[0].id, before[0].id);
+    EXPECT_EQ(daemon_->log().find("silent for too long"), std::string::npos);
+}
+
+TEST_F(Strangers, WhoDoesNotReadItsRefusalDoesNotStopTheDoor) {
+    open("[limits]\nhandshakes = 1\n");
+    std::optional<Client> first(daemon_->address());
+    EXPECT_FALSE(Client(daemon_->address()).refusal().empty()) << "the first is inside";
+    std::list<DeafNeighbour> neighbours;
+    for (int i = 0; i < 8; ++i) {
+        neighbours.emplace_back(daemon_->address());
+    }
+    ASSERT_TRUE(
+        eventually([&] { return daemon_->log().find("already being asked who they are") != std::string::npos; }));
+    // The door listens on, and says so to whoever reads.
+    Client second(daemon_->address());
+    EXPECT_NE(second.refusal(milliseconds(4000)).find("too many connections"), std::string::npos);
+    first.reset();
+    ASSERT_TRUE(eventually([&] { return daemon_->status().ok(); }, milliseconds(4000)));
 }
 
 TEST_F(Strangers, AdministratorsTakeNobodysPlace) {

@@ -8,9 +8,13 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <thread>
 
 #include "protocol/schema/supervision.capnp.h"
+#include "protocol/transport/inproc/connection.h"
+#include "protocol/transport/tcp/connection.h"
 #include "server/daemon/admission.h"
+#include "server/daemon/supervisor.h"
 #include "server/daemon/worker_process.h"
 #include "server/supervision/message_socket.h"
 #include "server/supervision/runtime_directory.h"
@@ -106,6 +110,85 @@ TEST(MessageSocketTest, RefusesLengthsThatNoMessageHas) {
         ASSERT_FALSE(refused) << length;
         EXPECT_NE(refused.error().message.find(std::to_string(length)), std::string::npos);
     }
+}
+
+TEST(RefusalTest, IsDroppedWhereThePeerDoesNotTakeIt) {
+    const auto [peer, ours] = transport::inproc::make_pair(16);
+    daemon::send_refused(*ours, {schema::Refused::Reason::INTERNAL, std::string(1000, 'x')});
+    std::byte byte;
+    EXPECT_TRUE(peer->receive({&byte, 1})) << "as much as there was room for";
+}
+
+// A peer with whom the daemon's thread is busy for a while, for whatever reason.
+class SlowPeer final : public transport::Connection {
+  public:
+    explicit SlowPeer(milliseconds delay) : delay_(delay) {}
+    Status send(std::span<const transport::ConstBuffer>) override { return {}; }
+    Result<std::size_t> receive(transport::MutableBuffer) override { return Error{ErrorCode::closed, "test"}; }
+    void set_receive_deadline(transport::Clock::time_point) noexcept override {}
+    void shutdown() noexcept override { std::this_thread::sleep_for(delay_); }
+    [[nodiscard]] std::string peer() const override { return "test"; }
+
+  private:
+    const milliseconds delay_;
+};
+
+daemon::Guest guest_of(const HelloOptions& options) {
+    auto verdict = daemon::examine_hello(hello_payload(options), {});
+    return std::move(std::get<daemon::Guest>(verdict));
+}
+
+// A supervisor in this process, whose workers are real ones.
+class SupervisorTest : public ::testing::Test {
+  protected:
+    SupervisorTest() {
+        config_.worker_silence_timeout = milliseconds(1000);
+        daemon::SupervisorParts parts;
+        parts.worker = STAND_IN_WORKER;
+        parts.driver.kind = "software";
+        parts.inbox = *daemon::Inbox::make();
+        parts.supervision_path = folder_.path() + "/supervision.sock";
+        EXPECT_TRUE(supervision::make_socket_pair(lifeline_, parts.lifeline));
+        supervisor_ = std::make_unique<daemon::Supervisor>(config_, std::move(parts));
+        door_ = std::make_unique<daemon::FrontDoor>(std::vector<std::unique_ptr<transport::Listener>>{}, config_,
+                                                    daemon::AdmissionRules{}, *supervisor_);
+        thread_ = std::thread([this] { supervisor_->run(*door_); });
+    }
+    ~SupervisorTest() override {
+        lifeline_.reset();
+        thread_.join();
+    }
+    // A session's client, once it has its Welcome.
+    std::unique_ptr<transport::Connection> open_session() {
+        UniqueFd ours;
+        UniqueFd theirs;
+        EXPECT_TRUE(supervision::make_socket_pair(ours, theirs));
+        EXPECT_FALSE(supervisor_->reserve_place());
+        supervisor_->arrive(*transport::tcp::adopt(theirs.release()), guest_of({}));
+        auto client = *transport::tcp::adopt(ours.release());
+        const auto welcome = wire::read_frame(*client, wire::kMaxPayloadBytes, milliseconds(30000));
+        EXPECT_TRUE(welcome && welcome->type == wire::FrameType::welcome);
+        return client;
+    }
+
+    TemporaryFolder folder_;
+    daemon::Config config_;
+    UniqueFd lifeline_;
+    std::unique_ptr<daemon::Supervisor> supervisor_;
+    std::unique_ptr<daemon::FrontDoor> door_;
+    std::thread thread_;
+};
+
+TEST_F(SupervisorTest, ItsOwnDelayIsNotTheWorkersSilence) {
+    const auto client = open_session();
+    supervisor_->arrive(std::make_unique<SlowPeer>(3 * config_.worker_silence_timeout), guest_of({.lane = true}));
+    ASSERT_TRUE(supervisor_->status()) << "a question that is answered behind the slow peer's refusal";
+    ASSERT_TRUE(supervisor_->status()) << "and one in the next round, behind what is done about silence";
+    client->set_receive_deadline(transport::Clock::now() + milliseconds(300));
+    std::byte byte;
+    const auto end = client->receive({&byte, 1});
+    ASSERT_FALSE(end);
+    EXPECT_EQ(end.error().code, ErrorCode::timed_out) << "the session lives";
 }
 
 TEST(RuntimeDirectoryTest, IsPrivateAndHasOneOwner) {

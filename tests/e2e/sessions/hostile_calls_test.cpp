@@ -212,6 +212,37 @@ TEST_F(HostileCalls, AContextThatEndsInTheMiddleTakesItsObjectsAlong) {
     EXPECT_TRUE(client_->alive());
 }
 
+// What comes behind a context's end is refused as soon as it comes, whatever the end waits for.
+TEST_F(HostileCalls, AContextThatEndsTakesNoMoreWork) {
+    auto second = client_->mint<CUcontext>();
+    ASSERT_EQ(
+        client_->call<calls::gpContextCreate>(&second, 0u, 0, static_cast<const CUexecAffinityParam*>(nullptr), 0u),
+        CUDA_SUCCESS);
+    const CUdeviceptr slab = client_->make_slab(4u << 20);
+    client_->context = codec::to_wire(second);
+    const CUstream stream = client_->make_stream();
+    const auto copy = [&](std::uint64_t transfer, CUstream to) {
+        return client_->add<calls::gpCopyToDevice>(slab, std::size_t{1u << 20}, transfer,
+                                                   static_cast<const unsigned char*>(nullptr), std::size_t{0}, to);
+    };
+    const auto before = copy(1, stream);
+    const auto end = client_->add<calls::gpContextDestroy>(second);
+    const auto behind = copy(2, stream);
+    const auto behind_on_legacy = copy(3, nullptr);
+    const auto behind_on_own = copy(4, CU_STREAM_PER_THREAD);
+    client_->flush();
+    for (const auto refused : {behind, behind_on_legacy, behind_on_own}) {
+        EXPECT_EQ(client_->result_of(refused), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    }
+    codec::PullNotice pull{};
+    ASSERT_TRUE(client_->wait_for_pull(1, pull));
+    client_->send_bulk(1, pull.offset, pull.bytes);
+    EXPECT_EQ(client_->result_of(before), CUDA_SUCCESS) << "what came before has its turn";
+    EXPECT_EQ(client_->result_of(end), CUDA_SUCCESS);
+    client_->context = codec::to_wire(context_);
+    EXPECT_TRUE(client_->alive());
+}
+
 // A handle says its kind, so an object of one kind cannot be given the name of another; and no name is given twice.
 TEST_F(HostileCalls, NamesOfTheWrongKindAreNotGiven) {
     CUDA_ARRAY_DESCRIPTOR descriptor{16, 0, CU_AD_FORMAT_FLOAT, 1};

@@ -288,7 +288,8 @@ class Sharing : public ShmHostile {
         auto file = transport::shm::SharedMemory::make_file("test", kBytes);
         ASSERT_TRUE(file.ok());
         file_ = std::move(*file);
-        memory_ = static_cast<std::byte*>(::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0));
+        memory_ = static_cast<std::byte*>(
+            ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file_.get(), 0));
         address_ = reinterpret_cast<CUdeviceptr>(memory_);
     }
     void TearDown() override {
@@ -333,6 +334,40 @@ TEST_F(Sharing, AnAddressThatTheWorkerUsesIsNotSupported) {
     EXPECT_EQ(share(file_.get(), address_, kBytes), CUDA_ERROR_NOT_SUPPORTED);
     EXPECT_EQ(share(file_.get(), address_ + 8, kBytes), CUDA_ERROR_INVALID_VALUE);
     EXPECT_TRUE(client_->alive());
+}
+
+// The worker would take its pages, on the server's account.
+TEST_F(Sharing, MemoryThatIsNotThereYetIsRefused) {
+    ASSERT_EQ(::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, kBytes / 2, 4096), 0);
+    EXPECT_EQ(share(file_.get(), address_, kBytes), CUDA_ERROR_OUT_OF_MEMORY);
+    memory_[kBytes / 2] = std::byte{1};
+    EXPECT_EQ(share(file_.get(), address_, kBytes), CUDA_SUCCESS);
+}
+
+class SharingLittle : public Sharing {
+  protected:
+    SharingLittle() { settings_ = "[limits]\nshared_memory = \"1MiB\"\n"; }
+};
+
+TEST_F(SharingLittle, ASessionSharesNoMoreThanItMay) {
+    auto* const more =
+        static_cast<std::byte*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    const auto file = transport::shm::SharedMemory::make_file("test", 4096);
+    ASSERT_EQ(::fallocate(file->get(), 0, 0, 4096), 0);
+    ASSERT_EQ(share(file_.get(), address_, kBytes), CUDA_SUCCESS);
+    EXPECT_EQ(share(file->get(), reinterpret_cast<CUdeviceptr>(more), 4096), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(client_->call<calls::gpHostUnmirror>(address_), CUDA_SUCCESS);
+    EXPECT_EQ(share(file->get(), reinterpret_cast<CUdeviceptr>(more), 4096), CUDA_SUCCESS);
+    ::munmap(more, 4096);
+}
+
+TEST_F(SharingLittle, AProgramHasPinnedMemoryAllTheSame) {
+    // Two blocks of a mebibyte.
+    Program program(*daemon_, session_program("pinned"), kOverShm);
+    const long long address = program.number("pinned");
+    EXPECT_TRUE(is_mapped_file(program.process(), "memfd:gpupool-pinned", address)) << "the first";
+    program.end_input();
+    EXPECT_TRUE(program.succeeds());
 }
 
 TEST_F(Sharing, NothingGivenEndsTheSessionAlone) {

@@ -14,6 +14,7 @@
 #include "common/digest.h"
 #include "common/fatbin/compression.h"
 #include "protocol/calls/image_hash.h"
+#include "tests/unit/worker/thread_shortage.h"
 
 namespace gpupool::test {
 namespace {
@@ -150,6 +151,8 @@ class KeptImages : public ::testing::Test {
         EXPECT_EQ(::utimensat(AT_FDCWD, file_of(text, tenant).c_str(), then, 0), 0);
     }
 
+    static constexpr std::uint64_t kFileBytes = ImageStore::kLeastFileBytes;  // of each small one
+
     std::string root_;
 };
 
@@ -212,7 +215,7 @@ TEST_F(KeptImages, NothingButFilesIsRead) {
 }
 
 TEST_F(KeptImages, TheOneUsedLongestAgoMakesRoom) {
-    const auto store = open("one", 2500);
+    const auto store = open("one", 2 * kFileBytes + 100);
     const std::string a(1000, 'a'), b(1000, 'b'), c(1000, 'c');
     keep(*store, a);
     keep(*store, b);
@@ -223,13 +226,15 @@ TEST_F(KeptImages, TheOneUsedLongestAgoMakesRoom) {
     EXPECT_TRUE(fs::exists(file_of(a)));
     EXPECT_FALSE(fs::exists(file_of(b)));
     EXPECT_TRUE(fs::exists(file_of(c)));
-    keep(*store, std::string(3000, 'd'));
-    EXPECT_FALSE(fs::exists(file_of(std::string(3000, 'd')))) << "larger than all there may be";
+    const std::string d(2 * kFileBytes + 200, 'd');
+    keep(*store, d);
+    EXPECT_FALSE(fs::exists(file_of(d))) << "larger than all there may be";
     EXPECT_TRUE(fs::exists(file_of(a)));
 }
 
 TEST_F(KeptImages, WhoHoldsMostMakesRoom) {
-    const auto large = open("large", 3500), small = open("small", 3500);
+    constexpr auto kLimit = 3 * kFileBytes + 100;
+    const auto large = open("large", kLimit), small = open("small", kLimit);
     const std::string a(1000, 'a'), b(1000, 'b'), c(1000, 'c'), d(1000, 'd');
     keep(*small, a);
     age(a, 100, "small");
@@ -240,6 +245,45 @@ TEST_F(KeptImages, WhoHoldsMostMakesRoom) {
     EXPECT_TRUE(fs::exists(file_of(a, "small"))) << "the oldest of all, but not of the one who holds most";
     EXPECT_FALSE(fs::exists(file_of(b, "large")));
     EXPECT_TRUE(fs::exists(file_of(d, "large")));
+}
+
+TEST_F(KeptImages, WhereThereIsNoThreadToWriteNothingIsKept) {
+    const auto store = open();
+    {
+        const ThreadShortage shortage;
+        keep(*store, "image");
+    }
+    EXPECT_FALSE(fs::exists(file_of("image")));
+    keep(*store, "image");
+    EXPECT_TRUE(fs::exists(file_of("image"))) << "the next one has a thread again";
+}
+
+TEST_F(KeptImages, WhatCountsIsTheDisk) {
+    const auto store = open("one", 3 * kFileBytes);
+    const std::string texts[] = {"1", "2", "3", "4"};
+    for (int i = 0; i < 4; ++i) {
+        keep(*store, texts[i]);
+        if (i < 3) {
+            age(texts[i], 100 - i);
+        }
+    }
+    EXPECT_FALSE(fs::exists(file_of(texts[0]))) << "four bytes, but four files";
+    EXPECT_TRUE(fs::exists(file_of(texts[1])));
+    EXPECT_TRUE(fs::exists(file_of(texts[3])));
+}
+
+TEST_F(KeptImages, NobodyKeepsFilesWithoutEnd) {
+    const auto store = open("one", std::uint64_t{1} << 40), other = open("other", std::uint64_t{1} << 40);
+    keep(*other, "another's");
+    for (std::size_t i = 0; i < ImageStore::kMaxFiles + 10; ++i) {
+        std::ofstream file(root_ + "/one/" + std::to_string(i));
+    }
+    keep(*store, "image");
+    store->finish(std::chrono::seconds(100));
+    const auto files = fs::directory_iterator(root_ + "/one");
+    EXPECT_EQ(static_cast<std::size_t>(std::distance(begin(files), end(files))), ImageStore::kMaxFiles);
+    EXPECT_TRUE(fs::exists(file_of("image"))) << "the newest";
+    EXPECT_TRUE(fs::exists(file_of("another's", "other")));
 }
 
 TEST_F(KeptImages, WhatADeadWriterLeftIsRemoved) {

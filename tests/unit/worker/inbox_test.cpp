@@ -4,9 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
+#include <future>
 #include <thread>
 
+#include "protocol/transport/inproc/connection.h"
+#include "protocol/wire/channel.h"
 #include "server/worker/helpers.h"
+#include "tests/unit/worker/thread_shortage.h"
 
 namespace gpupool::test {
 namespace {
@@ -90,6 +95,81 @@ TEST(WorkerInbox, AFullInboxMakesTheReceiverWait) {
     EXPECT_EQ(inbox.take().frames.size(), 1u);
 }
 
+TEST(WorkerInbox, AFullInboxLetsThroughWhereTheDispatcherWaitsForTheReceiver) {
+    Inbox inbox;
+    ASSERT_TRUE(inbox.push(frame_of(Inbox::kMaxFrameBytes)));
+    std::thread receiver([&] { EXPECT_TRUE(inbox.push(frame_of(1))); });
+    inbox.let_through(true);
+    receiver.join();
+    EXPECT_TRUE(inbox.push(frame_of(1u << 30)));
+    std::atomic<bool> through{false};
+    std::thread without_end([&] {
+        EXPECT_TRUE(inbox.push(frame_of(1)));
+        through = true;
+    });
+    std::this_thread::sleep_for(30ms);
+    EXPECT_FALSE(through) << "a client that never reads is slowed down all the same";
+    EXPECT_EQ(inbox.take().frames.size(), 3u);
+    without_end.join();
+    inbox.let_through(false);
+}
+
+// As a worker and its client are connected: the receiving thread, which reads acknowledgements, fills the inbox.
+class InboxFiller final : public wire::Receiver {
+  public:
+    explicit InboxFiller(Inbox& inbox) : inbox_(inbox) {}
+    std::span<std::byte> bulk_destination(std::uint64_t, std::uint64_t, std::size_t) override { return {}; }
+    void on_bulk(std::uint64_t, std::uint64_t, std::size_t) override {}
+    void on_frame(wire::FrameType, std::unique_ptr<std::byte[]>, std::size_t bytes) override {
+        inbox_.push(frame_of(bytes));
+    }
+    void on_closed(const Error&) override { inbox_.close(); }
+    void on_append_waits(bool waits) override { inbox_.let_through(waits); }
+
+  private:
+    Inbox& inbox_;
+};
+
+TEST(WorkerInbox, MuchOnTheWayBothWaysIsNoDeadlock) {
+    constexpr std::size_t kRecordBytes = 64u << 10, kRecords = 3 * Inbox::kMaxFrameBytes / kRecordBytes;
+    Inbox inbox, sink;
+    InboxFiller worker_side(inbox), client_side(sink);
+    auto [near, far] = transport::inproc::make_pair();
+    wire::Limits limits;
+    limits.retained_bytes = 1u << 20;
+    wire::Channel worker(std::move(near), worker_side, limits);
+    wire::Channel client(std::move(far), client_side, limits);
+    worker.start();
+    client.start();
+    const auto send = [](wire::Channel& channel, wire::FrameType type) {
+        for (std::size_t i = 0; i < kRecords; ++i) {
+            EXPECT_TRUE(channel.append(type, kRecordBytes, [](std::byte* at) { std::memset(at, 0, kRecordBytes); }));
+        }
+    };
+    // The client's receiving thread keeps up; the dispatcher is this thread, and takes nothing while it answers.
+    std::thread keeping_up([&] {
+        while (!sink.closed()) {
+            sink.wait(1ms);
+            (void)sink.take();
+        }
+    });
+    std::thread sender([&] { send(client, wire::FrameType::commands); });
+    auto answered = std::async(std::launch::async, [&] { send(worker, wire::FrameType::replies); });
+    const bool no_deadlock = answered.wait_for(60s) == std::future_status::ready;
+    EXPECT_TRUE(no_deadlock);
+    std::size_t taken = 0;
+    while (no_deadlock && taken < kRecords * kRecordBytes) {
+        inbox.wait(1ms);
+        for (const auto& frame : inbox.take().frames) {
+            taken += frame->bytes;
+        }
+    }
+    inbox.close();
+    sink.close();
+    sender.join();
+    keeping_up.join();
+}
+
 TEST(WorkerInbox, ClosingWakesEverybody) {
     Inbox inbox;
     ASSERT_TRUE(inbox.push(frame_of(Inbox::kMaxFrameBytes)));
@@ -127,6 +207,22 @@ TEST(WorkerHelpers, WorkRunsElsewhereAndItsEndHere) {
         }
     }
     EXPECT_EQ(worked, kJobs);
+}
+
+TEST(WorkerHelpers, WhereNoMoreThreadsAreToBeHadThoseThereDoTheWork) {
+    Inbox inbox;
+    Helpers helpers(inbox);
+    const ThreadShortage shortage;
+    int done = 0;
+    for (int i = 0; i < 20; ++i) {
+        helpers.run([] {}, [&] { ++done; });
+    }
+    while (done < 20) {
+        inbox.wait(1ms);
+        for (const auto& job : inbox.take().jobs) {
+            job();
+        }
+    }
 }
 
 TEST(WorkerHelpers, JobsThatWaitForEachOtherDoNotDeadlock) {

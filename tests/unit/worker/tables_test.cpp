@@ -3,6 +3,7 @@
 
 #include "server/worker/handle_table.h"
 #include "server/worker/incoming.h"
+#include "server/worker/staging.h"
 
 namespace gpupool::test {
 namespace {
@@ -134,6 +135,84 @@ TEST(IncomingPieces, ComeWholeOverALaneAndOnce) {
     incoming.landed(1, 10, 50);
     EXPECT_EQ(incoming.take_landed(1)->offset, 0u);
     EXPECT_EQ(incoming.take_landed(1)->offset, 60u);
+}
+
+TEST(IncomingPieces, WhatIsAbandonedMayStillComeAndGoesNowhere) {
+    Incoming incoming;
+    std::byte memory[100]{};
+    std::vector<std::byte*> free;
+    for (int piece = 0; piece < 5; ++piece) {
+        incoming.expect(1, static_cast<std::uint64_t>(piece) * 20, 20, memory + 20 * piece);
+    }
+    incoming.place(1, 0, 20);
+    incoming.landed(1, 0, 20);  // all of it is here, but was not taken
+    incoming.place(1, 20, 10);  // a part is being received
+    incoming.claim(1, 40, 20);  // a lane is at it
+    incoming.place(1, 60, 10);  // some of it is here
+    incoming.landed(1, 60, 10);
+    incoming.abandon(1, [&](std::byte* place) { free.push_back(place); });
+    EXPECT_EQ(free, (std::vector<std::byte*>{memory, memory + 60, memory + 80})) << "what nobody writes to";
+    incoming.landed(1, 20, 10);
+    incoming.landed_whole(1, 40);
+    EXPECT_EQ(free, (std::vector<std::byte*>{memory, memory + 60, memory + 80, memory + 20, memory + 40}));
+    const auto inside = [&](std::span<std::byte> place) {
+        return place.data() >= memory && place.data() < memory + sizeof memory;
+    };
+    for (const auto& [offset, bytes] : {std::pair{30, 10}, {70, 10}}) {
+        const auto rest = incoming.place(1, static_cast<std::uint64_t>(offset), static_cast<std::size_t>(bytes));
+        EXPECT_EQ(rest.size(), static_cast<std::size_t>(bytes));
+        EXPECT_FALSE(inside(rest));
+        incoming.landed(1, static_cast<std::uint64_t>(offset), static_cast<std::size_t>(bytes));
+    }
+    const auto last = incoming.claim(1, 80, 20);
+    EXPECT_EQ(last.size(), 20u);
+    EXPECT_FALSE(inside(last));
+    std::fill(last.begin(), last.end(), std::byte{1});
+    incoming.landed_whole(1, 80);
+    EXPECT_EQ(free.size(), 5u) << "each once";
+    EXPECT_TRUE(incoming.claim(1, 80, 20).empty()) << "and that was all";
+    EXPECT_TRUE(incoming.begin(1)) << "the name is free again";
+}
+
+TEST(IncomingPieces, WhatIsAbandonedIsNotRememberedWithoutEnd) {
+    Incoming incoming;
+    std::byte memory[8];
+    std::size_t free = 0;
+    for (std::uint64_t transfer = 1; transfer <= Incoming::kMostAbandoned + 1; ++transfer) {
+        incoming.expect(transfer, 0, 8, memory);
+        incoming.abandon(transfer, [&](std::byte*) { ++free; });
+    }
+    EXPECT_EQ(free, Incoming::kMostAbandoned + 1);
+    EXPECT_TRUE(incoming.place(1, 0, 8).empty());
+    EXPECT_EQ(incoming.place(2, 0, 8).size(), 8u);
+}
+
+void* staging_block = nullptr;
+CUresult allocate_staging(void** block, std::size_t bytes, unsigned) {
+    staging_block = std::realloc(staging_block, bytes);
+    *block = staging_block;
+    return CUDA_SUCCESS;
+}
+
+TEST(StagingChunks, AreWithheldWhileTheGpuMayUseThem) {
+    driver::Api api{};
+    api.cuMemHostAlloc = allocate_staging;
+    constexpr std::size_t kBytes = 8u << 20;
+    int returned = 0;
+    worker::Staging staging(api, kBytes / 2, kBytes, [&] { ++returned; });
+    std::byte* const first = staging.take();
+    std::byte* const second = staging.take();
+    ASSERT_TRUE(first != nullptr && second != nullptr);
+    staging.withhold();
+    staging.put(first);
+    EXPECT_EQ(staging.take(), nullptr);
+    EXPECT_EQ(staging.release(), std::vector<std::byte*>{first});
+    EXPECT_EQ(staging.take(), nullptr) << "whoever released it says when";
+    EXPECT_EQ(returned, 0);
+    staging.put(first);
+    EXPECT_EQ(returned, 1);
+    EXPECT_EQ(staging.take(), first);
+    std::free(std::exchange(staging_block, nullptr));
 }
 
 TEST(IncomingPieces, WhatNobodyAskedForHasNoPlace) {
