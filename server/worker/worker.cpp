@@ -116,10 +116,9 @@ void Worker::loop() {
         moved = scheduler.run_held() || moved;
         moved = scheduler.poll() || moved;
         moved = graph_turns.poll() || moved;
-        moved = host_mirrors.watch([this](auto record) {
-            scheduler.settle();  // what was complete when the GPU wrote this
-            send_host_change(record);
-        }) || moved;
+        // What was complete when the GPU wrote to host memory goes first.
+        moved = host_mirrors.watch([this] { scheduler.settle(); }, [this](auto record) { send_host_change(record); }) ||
+                moved;
         if (tracer.on()) [[unlikely]] {
             moved = tracer.poll() || moved;
         }
