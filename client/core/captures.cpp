@@ -14,14 +14,21 @@ constexpr std::uint64_t kLegacy = 1, kOwn = 2;
 StreamKey stream_key(CUstream stream) {
     const ThreadState& thread = this_thread();
     std::uint64_t value = codec::to_wire(stream);
-    if (value > kOwn) {
-        return {value, 0};
-    }
     if (value == 0) {
         value = thread.per_thread_default ? kOwn : kLegacy;
     }
-    const std::uint64_t context = thread.current() == nullptr ? 0 : thread.current()->id;
-    return {value, context << 32 | (value == kOwn ? thread.index : 0)};
+    return stream_key(value, thread.current() == nullptr ? 0 : thread.current()->id, thread.index);
+}
+
+StreamKey stream_key(std::uint64_t stream, std::uint64_t context_id, std::uint32_t thread) {
+    if (!is_default_stream(stream)) {
+        return {stream, 0};
+    }
+    return {stream, context_id << 32 | (stream == kOwn ? thread : 0)};
+}
+
+bool is_default_stream(std::uint64_t stream) {
+    return stream <= kOwn;
 }
 
 bool is_legacy(const StreamKey& key) {

@@ -30,6 +30,10 @@ using StreamKey = std::pair<std::uint64_t, std::uint64_t>;
 
 // `stream` as the calling thread means it in its current context.
 StreamKey stream_key(CUstream stream);
+// The same from what the worker says of a stream: its handle, or 1 (legacy) or 2 (a thread's own).
+StreamKey stream_key(std::uint64_t stream, std::uint64_t context_id, std::uint32_t thread);
+// Is that a default stream, which only its context tells from others?
+bool is_default_stream(std::uint64_t stream);
 bool is_legacy(const StreamKey& key);
 
 class Captures {

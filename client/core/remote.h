@@ -103,7 +103,7 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
                 }
             }
             (give_to_gpu(*s, arguments), ...);
-            wait_for_credit(*s, arguments...);
+            s->wait_for_stream(stream_of(arguments...));
         }
         if constexpr (calls::has_rule(Call::kRules, calls::Rule::stream_order) ||
                       calls::has_rule(Call::kRules, calls::Rule::synchronizes)) {
@@ -186,18 +186,6 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
         if constexpr (std::is_same_v<T, CUstream>) {
             found = is_found ? found : argument;
             is_found = true;
-        }
-    }
-
-    // A stream parameter whose stream the worker holds: the caller waits, other streams' callers do not.
-    static void wait_for_credit(Session& s, const calls::ArgumentOf<Call, Index>&... arguments) {
-        (wait_for_one(s, arguments), ...);
-    }
-    template <class T>
-    static void wait_for_one(Session& s, const T& argument) {
-        if constexpr (std::is_same_v<T, CUstream>) {
-            const trace::Wait waiting;
-            s.wait_for_stream(argument);
         }
     }
 };

@@ -27,7 +27,6 @@ namespace {
 // How long a server that has let us in may take to start its driver, which can be long on hosts of many GPUs.
 constexpr std::chrono::seconds kDriverStart{30};
 constexpr std::size_t kMaxOutputBytes = 64u << 20;
-constexpr std::size_t kMaxHeldStreams = 64u << 10;
 
 // Between two questions whether a full server has a place.
 constexpr std::chrono::milliseconds kFirstPause{200}, kLongestPause{2000};
@@ -165,15 +164,6 @@ void Session::begin(std::unique_ptr<transport::Connection> connection) {
     channel_->start();
     log::info("session {} on {} ({}), {} device(s), driver {}", id_, server_, peer_, devices.devices.size(),
               devices.driver_version);
-}
-
-void Session::wait_for_stream(CUstream stream) {
-    if (held_count_.load(std::memory_order_relaxed) == 0) {
-        return;
-    }
-    const std::uint64_t key = codec::to_wire(stream);
-    std::unique_lock lock(held_mutex_);
-    held_changed_.wait(lock, [&] { return lost() || !held_streams_.contains(key); });
 }
 
 void Session::note_complete(ContextState& context) {
@@ -360,20 +350,15 @@ bool Session::take_pieces_sent(const codec::PiecesSentNotice& notice) {
 }
 
 bool Session::take_hold(const codec::StreamHoldNotice& notice) {
-    {
-        const std::lock_guard lock(held_mutex_);
-        if (notice.held != 0) {
-            if (held_streams_.size() >= kMaxHeldStreams) {  // a server can name streams that are none
-                return false;
-            }
-            held_streams_.insert(notice.stream);
-        } else {
-            held_streams_.erase(notice.stream);
+    std::uint64_t context_id = 0;
+    if (is_default_stream(notice.stream)) {
+        const ContextState* const context = contexts.find(codec::from_wire<CUcontext>(notice.context));
+        if (context == nullptr || notice.stream == 0) {
+            return false;
         }
-        held_count_ = held_streams_.size();
+        context_id = context->id;
     }
-    held_changed_.notify_all();
-    return true;
+    return held_streams.set(stream_key(notice.stream, context_id, notice.thread), notice.held != 0);
 }
 
 bool Session::take_graph_function(const codec::GraphFunctionNotice& notice) {
@@ -445,8 +430,7 @@ void Session::lose(const Error& cause) {
     transfers.end();
     host_functions.end();
     lose_all_replies();
-    { const std::lock_guard lock(held_mutex_); }
-    held_changed_.notify_all();
+    held_streams.end();
 }
 
 }  // namespace gpupool::client

@@ -6,12 +6,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +23,7 @@
 #include "client/core/events.h"
 #include "client/core/graph_hosts.h"
 #include "client/core/handshake.h"
+#include "client/core/held_streams.h"
 #include "client/core/host_functions.h"
 #include "client/core/host_mirrors.h"
 #include "client/core/lane_opener.h"
@@ -61,6 +60,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     HostFunctions host_functions;
     HostMirrors host_mirrors;
     Captures captures;
+    HeldStreams held_streams;
     Events events;
     GraphHosts graph_hosts;
     std::vector<std::unique_ptr<DeviceHeap>> heaps;  // by device
@@ -133,8 +133,13 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
         }
     }
 
-    // Waits while the worker wants no more work for a stream (its credit and its hold queue are used up).
-    void wait_for_stream(CUstream stream);
+    // Waits while the worker wants no more work for a stream, as the calling thread means it.
+    void wait_for_stream(CUstream stream) {
+        if (held_streams.any()) [[unlikely]] {
+            const trace::Wait waiting;
+            held_streams.wait(stream_key(stream));
+        }
+    }
 
     // Writes what kernels printed to the application's own streams: on the thread that waited for them, as natively.
     // The receiving thread must not, for those streams may be locked or full.
@@ -211,11 +216,6 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     std::vector<std::pair<std::FILE*, std::string>> output_;
     std::size_t output_bytes_ = 0;
     std::atomic<bool> has_output_{false};
-
-    std::atomic<std::size_t> held_count_{0};
-    std::mutex held_mutex_;
-    std::condition_variable held_changed_;
-    std::set<std::uint64_t> held_streams_;
 };
 
 }  // namespace gpupool::client

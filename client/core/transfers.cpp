@@ -122,7 +122,7 @@ bool Transfers::being_written(std::uint64_t transfer) const {
 bool Transfers::note_landed(std::uint64_t transfer, Download& download, std::size_t bytes) {
     download.landed_bytes += bytes;
     // A server that sends more than there is may still be writing.
-    if (download.landed_bytes < download.bytes || download.writers != 0 || download.over) {
+    if (download.landed_bytes < download.bytes || being_written(transfer) || download.over) {
         return false;
     }
     if (download.scatter) {

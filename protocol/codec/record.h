@@ -108,10 +108,12 @@ struct EventCompleteNotice {
 struct PiecesSentNotice {
     std::uint64_t number;
 };
+// A stream by its handle; a default stream as 1 (legacy) or 2 (a thread's own), with its context and thread.
 struct StreamHoldNotice {
     std::uint64_t stream;
+    std::uint64_t context;
+    std::uint32_t thread;
     std::uint32_t held;  // 1: do not send more work for it, 0: go on
-    std::uint32_t reserved;
 };
 
 inline constexpr std::size_t kMaxRecordBytes = 256u << 10;

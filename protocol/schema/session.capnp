@@ -9,7 +9,7 @@
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpupool::schema");
 
-const protocolVersion :UInt32 = 1;
+const protocolVersion :UInt32 = 2;
 # Raised when the frame or record format changes. Calls are not versioned: an unknown opcode is refused by itself.
 
 struct Hello {

@@ -8,8 +8,9 @@
 // retained frame stays in memory until the peer has acknowledged it; when `Limits::retained_bytes` are outstanding,
 // `append` waits: back-pressure, never growth.
 //
-// Receiving: a thread of its own reads, checks sequence and CRC, and calls the `Receiver`. It never waits for the
-// sending side, nor the sending side for it, so bulk data in both directions cannot deadlock.
+// Receiving: a thread of its own reads, checks sequence and CRC (bulk data has none: frame.h), and calls the
+// `Receiver`. It never waits for the sending side, nor the sending side for it, so bulk data in both directions cannot
+// deadlock.
 //
 // Resumption: when the connection breaks and `Limits::resume` is set, the channel stays usable: appends go on being
 // retained, and `attach()` with a new connection and the peer's last received sequence sends again what the peer lacks.
@@ -50,10 +51,10 @@ class Receiver {
     // between.
     virtual std::span<std::byte> bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) = 0;
 
-    // The data of an earlier bulk_destination has landed and its CRC held.
+    // The data of an earlier bulk_destination has landed.
     virtual void on_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) = 0;
 
-    // The connection broke before that, or the data was damaged: nothing is written there any more.
+    // The connection broke before that: nothing is written there any more.
     virtual void on_bulk_lost(std::uint64_t /*transfer*/, std::uint64_t /*offset*/, std::size_t /*bytes*/) {}
 
     // Any other frame. The payload is the receiver's from here on. May wait (bounded queue): then the peer is slowed

@@ -138,6 +138,7 @@ std::optional<Stop> Channel::State::read_one(FrameReader& reader, std::uint64_t&
 std::optional<Stop> Channel::State::take_bulk(FrameReader& reader, const FrameHeader& header) {
     std::array<std::byte, sizeof(BulkHeader)> prefix;
     if (auto status = reader.read(prefix); !status) return lost(status.error());
+    if (payload_crc(header.type, prefix) != header.payload_crc) return damaged(header.sequence);
     BulkHeader bulk;
     std::memcpy(&bulk, prefix.data(), sizeof(bulk));
     const std::size_t bytes = header.payload_bytes - sizeof(bulk);
@@ -147,10 +148,9 @@ std::optional<Stop> Channel::State::take_bulk(FrameReader& reader, const FrameHe
                                      bulk.offset, bytes));
     }
     const auto data = destination.first(bytes);
-    const auto status = reader.read(data);
-    if (!status || crc32c(data, crc32c(prefix)) != header.payload_crc) {
+    if (auto status = reader.read(data); !status) {
         receiver.on_bulk_lost(bulk.transfer, bulk.offset, bytes);
-        return status ? damaged(header.sequence) : lost(status.error());
+        return lost(status.error());
     }
     // The sender may be waiting to use that memory again, so the acknowledgement leaves as soon as the burst is over.
     mark_received(header, reader.buffered_bytes() < kHeaderBytes);
@@ -162,7 +162,7 @@ std::optional<Stop> Channel::State::take_frame(FrameReader& reader, const FrameH
     auto payload = std::make_unique_for_overwrite<std::byte[]>(header.payload_bytes);
     const std::span<std::byte> bytes(payload.get(), header.payload_bytes);
     if (auto status = reader.read(bytes); !status) return lost(status.error());
-    if (crc32c(bytes) != header.payload_crc) return damaged(header.sequence);
+    if (payload_crc(header.type, bytes) != header.payload_crc) return damaged(header.sequence);
     mark_received(header, false);
     receiver.on_frame(header.type, std::move(payload), bytes.size());
     return std::nullopt;

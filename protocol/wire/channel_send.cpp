@@ -40,9 +40,8 @@ void Batch::build(std::uint64_t acknowledged) {
         const bool bulk = frame.type == FrameType::bulk;
         if (bulk) {
             std::memcpy(bulk_headers[i].data(), &frame.bulk, sizeof(frame.bulk));
-            header.payload_crc = crc32c(bulk_headers[i]);
         }
-        header.payload_crc = crc32c(data, header.payload_crc);
+        header.payload_crc = payload_crc(frame.type, bulk ? bulk_headers[i] : data);
         encode(header, headers[i]);
         add(headers[i]);
         if (bulk) add(bulk_headers[i]);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -71,6 +72,10 @@ Result<FrameHeader> decode(std::span<const std::byte, kHeaderBytes> in) {
     if (flags != 0) return Error{ErrorCode::unsupported, fmt::format("frame flags {:#06x} are not known", flags)};
     header.type = static_cast<FrameType>(type);
     return header;
+}
+
+std::uint32_t payload_crc(FrameType type, std::span<const std::byte> payload) noexcept {
+    return crc32c(type == FrameType::bulk ? payload.first(std::min(payload.size(), sizeof(BulkHeader))) : payload);
 }
 
 }  // namespace gpupool::wire

@@ -9,11 +9,17 @@
 //       16     8  acknowledged     every frame of the other direction up to this one has been received
 //       24     2  type             FrameType
 //       26     2  flags            none yet: must be 0
-//       28     4  payload_crc      CRC-32C of the payload
+//       28     4  payload_crc      CRC-32C of the payload; of a bulk frame's, of the BulkHeader alone
 //       32     4  header_crc       CRC-32C of the 32 bytes before it
 //       36     4  reserved         must be 0
 //
 // Retained frames are kept by their sender until acknowledged, so that a broken connection can be resumed.
+//
+// No CRC covers bulk data. It is sent from the application's memory and received into it, and the application may write
+// there meanwhile: it then has mixed bytes, as it would with the GPU beside it, and nothing else may come of it. A CRC
+// of memory that changes says nothing, and what carries the frames (TCP, memory) guards the data by itself. Everything
+// that says what the data is and where it goes is covered: by header_crc, and by payload_crc before the place is looked
+// up.
 #pragma once
 
 #include <cstddef>
@@ -59,6 +65,9 @@ void encode(const FrameHeader& header, std::span<std::byte, kHeaderBytes> out) n
 // Refuses a wrong magic, CRC, type, size, flags or reserved field, saying which. `invalid_input` (magic, CRC, reserved)
 // means that the bytes are damaged; `limit_exceeded` and `unsupported` mean that the peer meant them.
 Result<FrameHeader> decode(std::span<const std::byte, kHeaderBytes> in);
+
+// What stands in payload_crc of a frame with that payload.
+std::uint32_t payload_crc(FrameType type, std::span<const std::byte> payload) noexcept;
 
 // `seed` is the CRC of what came before, so that a CRC can be taken in pieces.
 std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t seed = 0) noexcept;

@@ -22,7 +22,7 @@ Result<ReceivedFrame> read_bounded(transport::Connection& connection, std::size_
     }
     ReceivedFrame frame{header->type, std::vector<std::byte>(header->payload_bytes)};
     if (!frame.payload.empty()) GPUPOOL_TRY(transport::receive_exactly(connection, frame.payload));
-    if (crc32c(frame.payload) != header->payload_crc) {
+    if (payload_crc(frame.type, frame.payload) != header->payload_crc) {
         return Error{ErrorCode::invalid_input, "a frame arrived damaged: its payload's CRC does not match"};
     }
     return frame;

@@ -39,7 +39,7 @@ Head head_of(const Piece& piece) {
     header.payload_bytes = static_cast<std::uint32_t>(sizeof(piece.bulk) + piece.data.size());
     header.sequence = piece.number;
     header.type = FrameType::bulk;
-    header.payload_crc = crc32c(piece.data, crc32c(prefix));
+    header.payload_crc = payload_crc(header.type, prefix);
     encode(header, std::span(head).first<kHeaderBytes>());
     return head;
 }
@@ -60,17 +60,6 @@ Result<FrameHeader> read_header(std::span<const std::byte, kHeaderBytes> bytes) 
         return violation(fmt::format("a piece's frame of {} bytes came", header->payload_bytes));
     }
     return *header;
-}
-
-// The CRC is taken part by part, while what has just arrived is still in the processor's cache.
-Result<std::uint32_t> read_data(Connection& from, std::span<std::byte> out, std::uint32_t crc) {
-    while (!out.empty()) {
-        const auto received = from.receive(out);
-        if (!received) return received.error();
-        crc = crc32c(out.first(*received), crc);
-        out = out.subspan(*received);
-    }
-    return crc;
 }
 
 }  // namespace
@@ -194,6 +183,9 @@ Status Lanes::State::receive_piece(const Lane& lane) {
     const auto begin = watched == nullptr ? TrafficObserver::Moment() : std::chrono::steady_clock::now();
     GPUPOOL_TRY(transport::receive_exactly(from, std::span(head).subspan<kHeaderBytes>()));
     const auto prefix = std::span<const std::byte>(head).subspan<kHeaderBytes>();
+    if (payload_crc(header->type, prefix) != header->payload_crc) {
+        return violation("a piece's header arrived damaged: its CRC does not match");
+    }
     BulkHeader bulk;
     std::memcpy(&bulk, prefix.data(), sizeof(bulk));
     const std::size_t bytes = header->payload_bytes - sizeof(bulk);
@@ -202,10 +194,9 @@ Status Lanes::State::receive_piece(const Lane& lane) {
         return violation(fmt::format("a piece of data that nobody announced: transfer {}, offset {}, {} bytes",
                                      bulk.transfer, bulk.offset, bytes));
     }
-    const auto crc = read_data(from, place.first(bytes), crc32c(prefix));
-    if (!crc || *crc != header->payload_crc) {
+    if (const Status read = transport::receive_exactly(from, place.first(bytes)); !read) {
         receiver.on_piece_lost(bulk.transfer, bulk.offset, bytes);
-        return crc ? violation("a piece arrived damaged: its CRC does not match") : crc.error();
+        return read.error();
     }
     if (watched != nullptr) {
         watched->received(lane.index + 1, FrameType::bulk, kHeaderBytes + header->payload_bytes, begin,

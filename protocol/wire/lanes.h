@@ -2,8 +2,9 @@
 // move what the machine can. Any transport::Connection can be a lane.
 //
 // Sending: pieces go into one queue, from which every lane that is idle takes the next: a slow lane takes fewer. A
-// piece is one frame, is sent from where it lies, and lands where the receiver wants it, with a CRC as on the session's
-// own connection. Receiving never waits for sending, nor one lane for another, so that data both ways cannot deadlock.
+// piece is one frame, is sent from where it lies, and lands where the receiver wants it; its headers have a CRC, its
+// data has none (frame.h). Receiving never waits for sending, nor one lane for another, so that data both ways cannot
+// deadlock.
 //
 // Order: pieces are numbered as they are queued, and land in any order. What must not be acted on before them says so
 // on the session's own connection, as "all up to piece number n" (sent_up_to() here, wait_landed() there).
@@ -39,7 +40,7 @@ class LaneReceiver {
     // on_piece_lost(), of which exactly one follows. An empty span refuses the piece and ends the lanes.
     virtual std::span<std::byte> piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) = 0;
 
-    // The piece has landed and its CRC held.
+    // The piece has landed.
     virtual void on_piece(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) = 0;
 
     // The lanes have ended in the middle of it.

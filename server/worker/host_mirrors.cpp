@@ -128,15 +128,27 @@ bool HostMirrors::write(std::span<const std::byte> record) {
     });
 }
 
-void HostMirrors::collect(const std::function<void(std::span<const std::byte>)>& emit) {
+void HostMirrors::find(const Send& take) {
     for (const auto& [address, mirror] : mirrors_) {
         if (mirror.ready && !mirror.shared) {
-            codec::find_changes(mirror.block, emit);
+            codec::find_changes(mirror.block, take);
         }
     }
 }
 
-bool HostMirrors::watch(const std::function<void(std::span<const std::byte>)>& emit) {
+void HostMirrors::send_found(const Send& send) {
+    found_bytes_ = 0;
+    for (const std::vector<std::byte>& record : std::exchange(found_, {})) {
+        send(record);
+    }
+}
+
+void HostMirrors::collect(const Send& send) {
+    send_found(send);
+    find(send);
+}
+
+bool HostMirrors::watch(const std::function<void()>& settle, const Send& send) {
     if (empty()) {
         return false;  // the dispatcher asks in every turn of its loop
     }
@@ -145,10 +157,21 @@ bool HostMirrors::watch(const std::function<void(std::span<const std::byte>)>& e
         return false;
     }
     bool changed = false;
-    collect([&](std::span<const std::byte> record) {
+    const auto settle_and_send = [&] {
+        settle();
+        send_found(send);
+    };
+    find([&](std::span<const std::byte> record) {
         changed = true;
-        emit(record);
+        found_.emplace_back(record.begin(), record.end());
+        found_bytes_ += record.size();
+        if (found_bytes_ >= kMostFoundBytes) {
+            settle_and_send();
+        }
     });
+    if (changed) {
+        settle_and_send();
+    }
     const auto end = std::chrono::steady_clock::now();
     next_look_ = end + std::max<std::chrono::steady_clock::duration>(kLookEvery, (end - start) * kLookShare);
     return changed;

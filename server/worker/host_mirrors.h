@@ -27,6 +27,8 @@ class HostMirrors {
     static constexpr std::size_t kMaxMirrors = 65536;
     static constexpr std::size_t kMaxShared = 16384;  // a process has 65530 mappings
 
+    using Send = std::function<void(std::span<const std::byte>)>;
+
     struct Pages {
         void* start = nullptr;
         std::size_t bytes = 0;
@@ -52,10 +54,11 @@ class HostMirrors {
 
     // What the client has written.
     bool write(std::span<const std::byte> record);
-    // What the GPU has written.
-    void collect(const std::function<void(std::span<const std::byte>)>& emit);
-    // The same, when it is time to look although nobody asks; true when anything had changed.
-    bool watch(const std::function<void(std::span<const std::byte>)>& emit);
+    // What the GPU has written; before that what watch() has found and not sent.
+    void collect(const Send& send);
+    // The same, when it is time to look although nobody asks; true when anything had changed. `settle` runs before what
+    // was found is sent, and may call collect(): a later value never goes before an earlier one.
+    bool watch(const std::function<void()>& settle, const Send& send);
 
   private:
     struct Mirror {
@@ -68,8 +71,15 @@ class HostMirrors {
     };
     void add(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, const Pages& pages, codec::Twin twin,
              bool shared);
-    std::map<std::uint64_t, Mirror> mirrors_;  // by the range's address
-    std::uint64_t bytes_ = 0;                  // of those with a twin
+    void find(const Send& take);
+    void send_found(const Send& send);
+
+    static constexpr std::size_t kMostFoundBytes = 1u << 20;  // then it is sent
+
+    std::map<std::uint64_t, Mirror> mirrors_;    // by the range's address
+    std::vector<std::vector<std::byte>> found_;  // by watch(), not sent yet
+    std::size_t found_bytes_ = 0;
+    std::uint64_t bytes_ = 0;  // of those with a twin
     std::uint64_t shared_bytes_ = 0, max_shared_bytes_ = 0;
     std::size_t shared_ = 0;
     std::chrono::steady_clock::time_point next_look_{};

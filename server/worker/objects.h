@@ -36,10 +36,12 @@ struct StreamState {
     CUstream client = nullptr;  // null: the context's legacy stream; 2: a thread's own default stream
     CUstream driver = nullptr;
     ContextState* context = nullptr;
+    std::uint32_t thread = 0;  // of a thread's own default stream
     bool legacy = false;
     bool blocking = true;    // synchronizes with the legacy stream
     bool capturing = false;  // no event of ours may enter it
     std::deque<std::unique_ptr<Operation>> held;
+    std::size_t held_bytes = 0;  // what `held` costs
     std::deque<Completion> completions;
     std::uint32_t outstanding = 0;  // issued, not known to be complete
     std::uint32_t unmarked = 0;     // of these, issued since the last event of ours

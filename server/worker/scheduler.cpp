@@ -129,11 +129,37 @@ void Scheduler::hold(StreamState& stream, std::unique_ptr<Operation> operation) 
     if (operation->records != nullptr) {
         operation->records->held_record = operation->id;
     }
+    stream.held_bytes += operation->bytes;
+    held_bytes_ += operation->bytes;
     stream.held.push_back(std::move(operation));
     list(stream);
-    if (stream.held.size() >= kTellClientAt && !stream.client_held) {
-        stream.client_held = true;
-        tell_client_(stream, true);
+    if (!stream.client_held && (stream.held.size() >= kTellClientAt || stream.held_bytes > share_bytes())) {
+        tell_client(stream, true);
+    }
+}
+
+// What one stream may hold now.
+std::size_t Scheduler::share_bytes() const {
+    return (kHeldBudgetBytes - std::min(kHeldBudgetBytes, held_bytes_)) / kShareOfBudget;
+}
+
+void Scheduler::tell_client(StreamState& stream, bool held) {
+    stream.client_held = held;
+    clients_held_ += held ? 1 : std::size_t{0} - 1;
+    tell_client_(stream, held);
+}
+
+void Scheduler::release_client(StreamState& stream) {
+    if (stream.client_held && stream.held.size() <= kReleaseClientAt &&
+        (stream.held.empty() || stream.held_bytes <= share_bytes() / kReleaseShare)) {
+        tell_client(stream, false);
+    }
+}
+
+// Those as well whose share has grown because others hold less.
+void Scheduler::release_clients() {
+    for (std::size_t i = 0; clients_held_ != 0 && i < busy_.size(); ++i) {
+        release_client(*busy_[i]);
     }
 }
 
@@ -150,11 +176,10 @@ bool Scheduler::advance_head(StreamState& stream) {
     if (head.records != nullptr && head.records->held_record == head.id) {
         head.records->held_record = 0;
     }
+    stream.held_bytes -= head.bytes;
+    held_bytes_ -= head.bytes;
     stream.held.pop_front();
-    if (stream.client_held && stream.held.size() <= kReleaseClientAt) {
-        stream.client_held = false;
-        tell_client_(stream, false);
-    }
+    release_client(stream);
     return true;
 }
 
@@ -168,6 +193,9 @@ bool Scheduler::run_held() {
                 again = moved = true;
             }
         }
+    }
+    if (moved && clients_held_ != 0) {
+        release_clients();
     }
     return run_after_issue() || moved;
 }
@@ -412,6 +440,9 @@ void Scheduler::forget(StreamState& stream, CUresult result) {
     }
     std::deque<std::unique_ptr<Operation>> held = std::move(stream.held);
     stream.held.clear();
+    held_bytes_ -= std::exchange(stream.held_bytes, 0);
+    release_client(stream);
+    release_clients();
     std::deque<Completion> completions = std::move(stream.completions);
     stream.completions.clear();
     if (stream.listed) {

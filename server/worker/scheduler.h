@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "server/driver/api.h"
+#include "server/worker/command.h"
 #include "server/worker/objects.h"
 
 namespace gpupool::worker {
@@ -36,10 +37,11 @@ class Operation {
     virtual void abandon(CUresult) {}
 
     std::uint64_t id = 0;
-    std::uint32_t cost = 1;             // places in the driver's queue
-    std::vector<std::uint64_t> after;   // operations of other streams that must have been issued first
-    EventState* records = nullptr;      // the event that this operation will record
-    std::shared_ptr<EventState> keeps;  // the same, which may be destroyed before its turn comes
+    std::uint32_t cost = 1;              // places in the driver's queue
+    std::size_t bytes = kHeldCostBytes;  // that it costs while it is held
+    std::vector<std::uint64_t> after;    // operations of other streams that must have been issued first
+    EventState* records = nullptr;       // the event that this operation will record
+    std::shared_ptr<EventState> keeps;   // the same, which may be destroyed before its turn comes
 };
 
 class Scheduler {
@@ -53,6 +55,13 @@ class Scheduler {
     static constexpr std::size_t kGraphCredit = 960;
     static constexpr std::size_t kTellClientAt = 1024;  // held operations of one stream
     static constexpr std::size_t kReleaseClientAt = 256;
+    // The same by what they cost. A stream may hold a share of what is left of the session's budget: a few may hold
+    // much, of many each little, all together no more than the budget, an operation of each, and what was on its way
+    // when the client was told. A stream that holds less than the share, as one that holds nothing, goes on, so that
+    // what the others wait for can be sent.
+    static constexpr std::size_t kHeldBudgetBytes = 384u << 20;
+    static constexpr std::size_t kShareOfBudget = 8;  // one part in so many
+    static constexpr std::size_t kReleaseShare = 2;   // goes on at one part in so many of the share
 
     // `hold` tells the client to stop (true) or go on (false) sending work for a stream.
     Scheduler(const driver::Api& api, std::function<void(const StreamState&, bool)> hold);
@@ -146,6 +155,10 @@ class Scheduler {
     [[nodiscard]] bool full(const StreamState& stream, std::uint32_t cost) const;
     bool ready(const StreamState& stream, std::uint32_t cost) const;
     bool advance_head(StreamState& stream);
+    [[nodiscard]] std::size_t share_bytes() const;
+    void tell_client(StreamState& stream, bool held);
+    void release_client(StreamState& stream);
+    void release_clients();
     void list(StreamState& stream);
     bool poll_stream(StreamState& stream);
     bool poll_loose();
@@ -161,6 +174,8 @@ class Scheduler {
     std::uint32_t credit_ = kCredit;
     std::uint64_t next_id_ = 1;
     std::unordered_set<std::uint64_t> open_;  // held operations
+    std::size_t held_bytes_ = 0;              // what they cost
+    std::size_t clients_held_ = 0;            // streams for which the client was told to stop
     std::vector<StreamState*> busy_;          // with something held or to be polled
     std::vector<LooseEvent> loose_;
     std::vector<Found> found_;

@@ -100,6 +100,7 @@ class HeldCommand final : public HeldForCommand {
     HeldCommand(Worker& worker, Command command) : HeldForCommand(worker, std::move(command)) {
         command_.its_turn = true;
         command_.keep_body(kHeldCostBytes);
+        bytes += command_.body.size();
     }
     bool advance() override {
         worker_.dispatch(command_);

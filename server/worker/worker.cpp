@@ -22,9 +22,11 @@ constexpr std::size_t kChunkBytes = 1u << 20, kStagingBytes = 96u << 20, kSmallS
 static_assert(kChunkBytes <= wire::Lanes::kMostPieceBytes);
 static_assert(Scheduler::kCredit + Scheduler::kMaxMarks + 2 * kStagingBytes / kChunkBytes < 1020);
 constexpr std::size_t kPollEvery = 128;  // commands, so that a long batch does not keep completions waiting
-// Of commands that wait, far above what a client sends before it hears that it should wait. Ending the session is all
-// that is left: the data that would let the work begin lies behind more commands.
+// Of commands that wait, far above what a client sends before it hears that it should wait: the scheduler's budget, and
+// what is on its way when it is used up. Ending the session is all that is left: the data that would let the work begin
+// lies behind more commands.
 constexpr std::size_t kMaxHeldBytes = 768u << 20;
+static_assert(Scheduler::kHeldBudgetBytes + (256u << 20) <= kMaxHeldBytes);
 // How long the dispatcher looks without a pause for what somebody waits for, and then with short pauses.
 constexpr std::chrono::microseconds kLookFor{1000};
 constexpr std::chrono::milliseconds kLookNowAndThenFor{50};
@@ -55,8 +57,10 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
       pinned(library.api, [this](std::function<void()> free) { helpers.run(std::move(free), [] {}); }),
       scheduler(library.api,
                 [this](const StreamState& stream, bool held) {
-                    notify(codec::NoticeType::hold,
-                           codec::StreamHoldNotice{codec::to_wire(stream.client), held ? 1u : 0u, 0});
+                    notify(
+                        codec::NoticeType::hold,
+                        codec::StreamHoldNotice{codec::to_wire(stream.legacy ? CU_STREAM_LEGACY : stream.client),
+                                                codec::to_wire(stream.context->client), stream.thread, held ? 1u : 0u});
                 }),
       issuers(library.api, std::min(options.issuers, Issuers::kMostThreads)),
       tracer(
@@ -117,10 +121,9 @@ void Worker::loop() {
         moved = scheduler.run_held() || moved;
         moved = scheduler.poll() || moved;
         moved = graph_turns.poll() || moved;
-        moved = host_mirrors.watch([this](auto record) {
-            scheduler.settle();  // what was complete when the GPU wrote this
-            send_host_change(record);
-        }) || moved;
+        // What was complete when the GPU wrote to host memory goes first.
+        moved = host_mirrors.watch([this] { scheduler.settle(); }, [this](auto record) { send_host_change(record); }) ||
+                moved;
         if (tracer.on()) [[unlikely]] {
             moved = tracer.poll() || moved;
         }
@@ -281,6 +284,7 @@ StreamState* Worker::stream_of(const Command& command, CUstream handle, CUresult
         }
         auto stream = std::make_unique<StreamState>();
         stream->client = CU_STREAM_PER_THREAD;
+        stream->thread = command.header.thread;
         stream->context = context;
         result = scheduler.enter(context);
         if (result == CUDA_SUCCESS) {

@@ -21,7 +21,7 @@ using Bytes = std::vector<std::byte>;
 // The bytes of a frame, as a peer would send it that computes its CRCs well.
 Bytes frame_bytes(FrameHeader header, std::span<const std::byte> payload) {
     header.payload_bytes = static_cast<std::uint32_t>(payload.size());
-    header.payload_crc = wire::crc32c(payload);
+    header.payload_crc = wire::payload_crc(header.type, payload);
     std::array<std::byte, wire::kHeaderBytes> encoded;
     wire::encode(header, encoded);
     Bytes bytes(encoded.size() + payload.size());

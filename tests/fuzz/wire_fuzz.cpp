@@ -69,7 +69,7 @@ std::vector<std::byte> frames_from(Bytes input) {
         header.sequence = fields[2];
         header.acknowledged = fields[3];
         header.type = static_cast<wire::FrameType>(fields[0] % 12);
-        header.payload_crc = wire::crc32c(payload);
+        header.payload_crc = wire::payload_crc(header.type, payload);
         std::array<std::byte, wire::kHeaderBytes> encoded;
         wire::encode(header, encoded);
         if (fields[7] == 0xff) {  // a flag, with a CRC that covers it

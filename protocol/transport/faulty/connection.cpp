@@ -42,6 +42,14 @@ Status FaultyConnection::deliver(std::span<const ConstBuffer> buffers) {
     return {};
 }
 
+// `bytes` begin at `position` of the stream, the damage at `from`.
+void FaultyConnection::damage(MutableBuffer bytes, std::uint64_t position, std::uint64_t from) const {
+    const std::uint64_t end = std::min(position + bytes.size(), from + faults_.corrupt_bytes);
+    for (std::uint64_t at = std::max(position, from); at < end; ++at) {
+        bytes[static_cast<std::size_t>(at - position)] ^= kFlippedBit;
+    }
+}
+
 Status FaultyConnection::send_piece(ConstBuffer piece) {
     while (!piece.empty()) {
         std::size_t count =
@@ -55,10 +63,9 @@ Status FaultyConnection::send_piece(ConstBuffer piece) {
             count = static_cast<std::size_t>(std::min<std::uint64_t>(count, left));
         }
         const ConstBuffer part = piece.first(count);
-        const auto at = faults_.corrupt_sent_at;
-        if (at && *at >= sent_bytes_ && *at - sent_bytes_ < count) {
+        if (faults_.corrupt_sent_at) {
             std::vector<std::byte> changed(part.begin(), part.end());
-            changed[static_cast<std::size_t>(*at - sent_bytes_)] ^= kFlippedBit;
+            damage(changed, sent_bytes_, *faults_.corrupt_sent_at);
             const ConstBuffer buffers[] = {changed};
             GPUPOOL_TRY(deliver(buffers));
         } else {
@@ -104,10 +111,7 @@ Result<std::size_t> FaultyConnection::receive(MutableBuffer buffer) {
     }
     auto received = inner_->receive(buffer);
     if (!received) return received;
-    const auto at = faults_.corrupt_received_at;
-    if (at && *at >= received_bytes_ && *at - received_bytes_ < *received) {
-        buffer[static_cast<std::size_t>(*at - received_bytes_)] ^= kFlippedBit;
-    }
+    if (faults_.corrupt_received_at) damage(buffer.first(*received), received_bytes_, *faults_.corrupt_received_at);
     received_bytes_ += *received;
     return received;
 }

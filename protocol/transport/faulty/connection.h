@@ -27,8 +27,9 @@ struct Faults {
     std::size_t split_bytes = 0;                  // sends and receives 1 to this many bytes at a time; 0: whole
     std::optional<std::uint64_t> cut_after_sent;  // the connection dies when this many bytes have been sent
     std::optional<std::uint64_t> cut_after_received;
-    std::optional<std::uint64_t> corrupt_sent_at;  // one bit of this byte of the stream is flipped
+    std::optional<std::uint64_t> corrupt_sent_at;  // from this byte of the stream on a bit of each is flipped
     std::optional<std::uint64_t> corrupt_received_at;
+    std::size_t corrupt_bytes = 1;  // so many
 };
 
 class DelayLine;
@@ -51,6 +52,7 @@ class FaultyConnection final : public Connection {
   private:
     Status send_piece(ConstBuffer piece);
     Status deliver(std::span<const ConstBuffer> buffers);
+    void damage(MutableBuffer bytes, std::uint64_t position, std::uint64_t from) const;
 
     const Faults faults_;
     const std::unique_ptr<Connection> inner_;

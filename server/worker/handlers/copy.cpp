@@ -297,7 +297,10 @@ class CopyInline final : public Operation {
         }
     }
     // It has to wait: the data was taken out of the command already.
-    void keep() { command_.keep_header(kHeldCostBytes + data_.size()); }
+    void keep() {
+        bytes += data_.size();
+        command_.keep_header(bytes);
+    }
 
   private:
     Worker& worker_;

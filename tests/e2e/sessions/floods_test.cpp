@@ -16,5 +16,18 @@ INSTANTIATE_TEST_SUITE_P(Of, Floods,
                          ::testing::Values("function_flood", "copy_flood", "synchronize_flood", "failed_download"),
                          [](const auto& info) { return std::string(info.param); });
 
+// More than the worker keeps: who sends it waits, and the session lives.
+class Overflows : public SessionTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(Overflows, MakeTheirSenderWaitAndNobodyElse) {
+    Program program(*daemon_, session_program(GetParam()));
+    EXPECT_TRUE(program.succeeds(milliseconds(150000)));
+    EXPECT_GT(program.number("sent"), 0);
+    EXPECT_LT(program.number("sent"), 384 * 16 + 4096) << "all of 384 MiB, and what was on its way";
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Overflows, ::testing::Values("legacy_overflow", "own_overflow", "streams_overflow"),
+                         [](const auto& info) { return std::string(info.param); });
+
 }  // namespace
 }  // namespace gpupool::test

@@ -118,7 +118,7 @@ wire::FrameHeader HostileClient::next_header(wire::FrameType type, std::span<con
     header.sequence = ++sent_;
     header.acknowledged = acknowledging_ ? received_ : 0;
     header.type = type;
-    header.payload_crc = wire::crc32c(payload);
+    header.payload_crc = wire::payload_crc(type, payload);
     return header;
 }
 

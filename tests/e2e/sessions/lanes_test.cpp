@@ -53,6 +53,12 @@ TEST_P(LaneCopies, AreRightAsSoonAsTheyAreComplete) {
     EXPECT_EQ(has_lanes(program, count), count > 1) << program.errors();
 }
 
+TEST_P(LaneCopies, OfMemoryThatChangesGoOn) {
+    Program program(*daemon_, lanes_program("lanes_raced"), with_lanes(GetParam()));
+    EXPECT_TRUE(program.succeeds(milliseconds(150000)));
+    EXPECT_EQ(program.number("transfers"), 7);
+}
+
 // The session's own connection is fast, the data connections are slow: what says that data is there arrives before it.
 TEST_P(LaneCopies, AreRightWhereTheDataIsSlowerThanTheWordOfIt) {
     transport::faulty::Faults slow;
@@ -101,9 +107,11 @@ TEST_F(LaneFaults, ACutGivesErrorsAndLeavesNothing) {
     }
 }
 
-TEST_F(LaneFaults, ADamagedByteGivesErrorsAndLeavesNothing) {
+// As long as the longest piece, so that it cannot be data alone.
+TEST_F(LaneFaults, ADamagedStretchGivesErrorsAndLeavesNothing) {
     transport::faulty::Faults damage;
     damage.corrupt_sent_at = 20'000'001;
+    damage.corrupt_bytes = wire::Lanes::kMostPieceBytes + sizeof(wire::BulkHeader) + wire::kHeaderBytes;
     expect_loss(damage, {});
     expect_loss({}, damage);
 }
@@ -213,7 +221,7 @@ class HostileLanes : public SessionTest {
         header.payload_bytes = static_cast<std::uint32_t>(payload.size());
         header.sequence = number;
         header.type = wire::FrameType::bulk;
-        header.payload_crc = wire::crc32c(payload);
+        header.payload_crc = wire::payload_crc(header.type, payload);
         std::array<std::byte, wire::kHeaderBytes> head;
         wire::encode(header, head);
         const transport::ConstBuffer buffers[] = {head, payload};
@@ -323,9 +331,10 @@ TEST_F(HostileLanes, APieceOverTwoWaysAtOnceEndsTheSession) {
     header.payload_bytes = static_cast<std::uint32_t>(sizeof(wire::BulkHeader) + pull.bytes);
     header.sequence = 1;
     header.type = wire::FrameType::bulk;
-    wire::encode(header, std::span(head).first<wire::kHeaderBytes>());
     const wire::BulkHeader bulk{1, pull.offset};
     std::memcpy(head.data() + wire::kHeaderBytes, &bulk, sizeof bulk);
+    header.payload_crc = wire::payload_crc(header.type, std::span(head).subspan(wire::kHeaderBytes));
+    wire::encode(header, std::span(head).first<wire::kHeaderBytes>());
     const transport::ConstBuffer buffers[] = {head};
     ASSERT_TRUE(lane.connection->send(buffers));
     std::this_thread::sleep_for(milliseconds(300));

@@ -2,6 +2,7 @@
 
 #include <list>
 
+#include "protocol/wire/frame.h"
 #include "tests/e2e/sessions/proxy.h"
 #include "tests/e2e/sessions/sessions.h"
 
@@ -56,10 +57,12 @@ TEST_F(Line, ACutGivesErrorsAndLeavesNothing) {
     }
 }
 
-TEST_F(Line, ADamagedByteGivesErrorsAndLeavesNothing) {
+// As long as the longest bulk frame that a program's copies make, so that it cannot be data alone.
+TEST_F(Line, ADamagedStretchGivesErrorsAndLeavesNothing) {
     for (const std::uint64_t at : {20'000u, 100'001u, 3'000'002u, 20'000'003u}) {
         transport::faulty::Faults damage;
         damage.corrupt_sent_at = at;
+        damage.corrupt_bytes = (1u << 20) + wire::kHeaderBytes + sizeof(wire::BulkHeader);
         expect_loss(damage, {});
         expect_loss({}, damage);
     }

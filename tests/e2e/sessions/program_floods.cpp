@@ -2,8 +2,16 @@
 // way is free, and nothing may stand still for it meanwhile.
 //
 //   function_flood copy_flood synchronize_flood failed_download
+//
+// and modes that put more there than anybody keeps: who sends it has to wait until the way is free, and nobody else.
+//
+//   legacy_overflow own_overflow  a context's legacy stream, a thread's own by a call of the per-thread form
+//   streams_overflow              many streams, each of which holds little
+
+#include <dlfcn.h>
 
 #include <atomic>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -61,9 +69,88 @@ int failed_download(CUdeviceptr data, CUstream stream) {
     return 0;
 }
 
+constexpr std::size_t kCopyBytes = 64u << 10;  // what rides in a command
+
+// Copies of consecutive numbers to one place, in a thread of its own.
+class Sender {
+  public:
+    using Copy = decltype(&cuMemcpyHtoDAsync);
+    Sender(CUcontext context, CUstream stream, Copy copy, unsigned copies, std::atomic<unsigned>& sent)
+        : thread_([=, this, &sent] {
+              use(context);
+              must(driver.cuMemAlloc(&data_, kCopyBytes), "cuMemAlloc");
+              block(stream == nullptr ? CU_STREAM_PER_THREAD : stream);
+              std::vector<unsigned> words(kCopyBytes / sizeof(unsigned));
+              for (unsigned i = 1; i <= copies; ++i, ++sent) {
+                  words.front() = words.back() = i;
+                  must(copy(data_, words.data(), kCopyBytes, stream), "cuMemcpyHtoDAsync");
+              }
+              must(driver.cuStreamSynchronize(stream == nullptr ? CU_STREAM_PER_THREAD : stream),
+                   "cuStreamSynchronize");
+              must(driver.cuMemcpyDtoH(words.data(), data_, kCopyBytes), "cuMemcpyDtoH");
+              right_ = words.front() == copies && words.back() == copies;
+          }) {}
+    // Did the last copy win?
+    bool join() {
+        thread_.join();
+        return right_;
+    }
+
+  private:
+    CUdeviceptr data_ = 0;
+    bool right_ = false;
+    std::thread thread_;
+};
+
+int overflow(const std::string& mode, CUcontext context, CUstream other, CUdeviceptr data) {
+    std::atomic<unsigned> sent{0};
+    std::vector<std::unique_ptr<Sender>> senders;
+    const bool many = mode == "streams_overflow";
+    const unsigned copies = many ? 900 : 14'000;  // more than 800 MiB
+    for (int i = 0; i < (many ? 15 : 1); ++i) {
+        CUstream stream = mode == "legacy_overflow" ? CU_STREAM_LEGACY : nullptr;
+        Sender::Copy copy = driver.cuMemcpyHtoDAsync;
+        if (many) {
+            must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+        } else if (mode == "own_overflow") {
+            copy = reinterpret_cast<Sender::Copy>(dlsym(driver.library, "cuMemcpyHtoDAsync_v2_ptsz"));
+        }
+        senders.push_back(std::make_unique<Sender>(context, stream, copy, copies, sent));
+    }
+    // Until they have sent all, which is what must not be, or nothing for a while.
+    for (unsigned before = 0, all = copies * static_cast<unsigned>(senders.size()); sent != all;) {
+        before = sent;
+        std::this_thread::sleep_for(std::chrono::seconds(1));
+        if (before != 0 && before == sent) {
+            break;
+        }
+    }
+    say("sent", sent);
+    unsigned word = 0;
+    must(driver.cuMemsetD32Async(data, 77, 1, other), "cuMemsetD32Async");
+    must(driver.cuMemcpyDtoHAsync(&word, data, sizeof word, other), "cuMemcpyDtoHAsync");
+    must(driver.cuStreamSynchronize(other), "cuStreamSynchronize");
+    say("passed", word);
+    released = true;
+    for (const std::unique_ptr<Sender>& sender : senders) {
+        if (!sender->join()) {
+            return 15;
+        }
+    }
+    return word == 77 ? 0 : 10;
+}
+
 }  // namespace
 
 int run_flood(const std::string& mode) {
+    if (mode.ends_with("_overflow")) {
+        const CUcontext context = begin();
+        CUstream other = nullptr;
+        CUdeviceptr data = 0;
+        must(driver.cuStreamCreate(&other, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+        must(driver.cuMemAlloc(&data, sizeof(unsigned)), "cuMemAlloc");
+        return overflow(mode, context, other, data);
+    }
     if (mode != "function_flood" && mode != "copy_flood" && mode != "synchronize_flood" && mode != "failed_download") {
         return -1;
     }

@@ -6,6 +6,8 @@
 //   lanes_stream   when its data connections are open, copies both ways without end; says "waiting" when data flows,
 //   and
 //                  "error CODE" and "at MILLISECONDS" when that is over
+//   lanes_raced    copies from and to memory, pinned and pageable, that another thread writes to without end; says
+//                  "transfers N" when what it copied after that is right
 //   lanes_wait     copies, says "ready", and copies again when its stdin has ended
 
 #include <unistd.h>
@@ -190,6 +192,38 @@ int run_stream() {
     return 0;
 }
 
+// Natively a program that writes to memory while it is copied gets mixed bytes, and goes on.
+int run_raced() {
+    const CUcontext context = begin();
+    constexpr std::size_t kBytes = 16 * kMiB;
+    CUdeviceptr device = 0;
+    void* pinned = nullptr;
+    must(driver.cuMemAlloc(&device, kBytes), "cuMemAlloc");
+    must(driver.cuMemHostAlloc(&pinned, kBytes, 0), "cuMemHostAlloc");
+    std::vector<unsigned char> pageable(kBytes);
+    std::atomic<bool> over{false};
+    std::thread writer([&] {
+        for (std::size_t i = 0; !over.load(std::memory_order_relaxed); ++i) {
+            for (unsigned char* memory : {static_cast<unsigned char*>(pinned), pageable.data()}) {
+                std::atomic_ref(memory[i * 4099 % kBytes]).fetch_add(1, std::memory_order_relaxed);
+            }
+        }
+    });
+    for (int round = 0; round < 4; ++round) {
+        for (void* memory : {pinned, static_cast<void*>(pageable.data())}) {
+            must(driver.cuMemcpyHtoDAsync(device, memory, kBytes, nullptr), "cuMemcpyHtoDAsync");
+            must(driver.cuStreamSynchronize(nullptr), "cuStreamSynchronize");
+            must(driver.cuMemcpyDtoHAsync(memory, device, kBytes, nullptr), "cuMemcpyDtoHAsync");
+            must(driver.cuStreamSynchronize(nullptr), "cuStreamSynchronize");
+        }
+    }
+    over = true;
+    writer.join();
+    copy_both_ways(context, 0, 1);
+    say("transfers", transfers);
+    return 0;
+}
+
 int run_wait() {
     const CUcontext context = begin();
     CUdeviceptr memory = 0;
@@ -213,6 +247,9 @@ int run_lanes(const std::string& mode, int rounds) {
     }
     if (mode == "lanes_stream") {
         return run_stream();
+    }
+    if (mode == "lanes_raced") {
+        return run_raced();
     }
     return mode == "lanes_wait" ? run_wait() : -1;
 }

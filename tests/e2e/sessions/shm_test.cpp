@@ -61,6 +61,12 @@ TEST_F(Shm, SeveralSessionsDoNotMeet) {
     }
 }
 
+TEST_F(Shm, CopiesOfMemoryThatChangesGoOn) {
+    Program program(*daemon_, session_program("lanes_raced"), kOverShm);
+    EXPECT_TRUE(program.succeeds(milliseconds(150000)));
+    EXPECT_EQ(program.number("transfers"), 7);
+}
+
 TEST_F(Shm, AKilledClientLeavesNothing) {
     for (const int pause_ms : {0, 30, 90, 150}) {
         auto victim = begin("busy");

@@ -186,6 +186,24 @@ TEST(Downloads, EndWhenNobodyWritesThem) {
     EXPECT_FALSE(transfers.writes_into(memory, 8));
 }
 
+// The same, with the session's own connection in the middle of a part that a lane has brought as well.
+TEST(Downloads, DoNotEndWhileTheSessionsConnectionWritesThem) {
+    Transfers transfers;
+    std::vector<std::byte> seen;
+    const auto keep = [&](std::span<const std::byte> data) { seen.assign(data.begin(), data.end()); };
+    const std::uint64_t transfer = transfers.begin_download(8, 0x1000, 0x2000, keep);
+    const std::span<std::byte> place = transfers.place(transfer, 0, 8);
+    ASSERT_EQ(place.size(), 8u);
+    ASSERT_FALSE(transfers.begin_part(transfer, 0, 8).empty());
+    transfers.end_part(transfer, 8, true);
+    EXPECT_TRUE(transfers.writes_into(reinterpret_cast<void*>(0x1000), 1));
+    const auto data = pattern(8, 5);
+    std::memcpy(place.data(), data.data(), 8);  // it is there still
+    transfers.landed(transfer, 8);
+    EXPECT_EQ(seen, data);
+    EXPECT_FALSE(transfers.writes_into(reinterpret_cast<void*>(0x1000), 1));
+}
+
 TEST(Downloads, ACancelledOneIsKeptWhileAConnectionWritesIt) {
     for (const bool lane : {true, false}) {
         Transfers transfers;

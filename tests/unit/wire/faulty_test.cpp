@@ -82,8 +82,8 @@ TEST_F(Faulty, CutAfterReceived) {
     EXPECT_FALSE(send(*line_, 1).ok());
 }
 
-TEST_F(Faulty, CorruptsOneBitOfOneByte) {
-    make({.corrupt_sent_at = 1234, .corrupt_received_at = 5});
+TEST_F(Faulty, CorruptsOneBitOfEachByte) {
+    make({.corrupt_sent_at = 1234, .corrupt_received_at = 998, .corrupt_bytes = 4});
     const auto changed_at = [&](Connection& from, Connection& to) {
         std::vector<std::size_t> places;
         EXPECT_TRUE(send(from, 1000).ok());
@@ -94,8 +94,8 @@ TEST_F(Faulty, CorruptsOneBitOfOneByte) {
         }
         return places;
     };
-    EXPECT_EQ(changed_at(*line_, *peer_), std::vector<std::size_t>{1234});
-    EXPECT_EQ(changed_at(*peer_, *line_), std::vector<std::size_t>{5});
+    EXPECT_EQ(changed_at(*line_, *peer_), (std::vector<std::size_t>{1234, 1235, 1236, 1237}));
+    EXPECT_EQ(changed_at(*peer_, *line_), (std::vector<std::size_t>{998, 999, 1000, 1001}));
 }
 
 TEST_F(Faulty, ShutdownLetsTheLineRunOut) {

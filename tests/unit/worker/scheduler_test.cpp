@@ -177,6 +177,95 @@ TEST_F(SchedulerTest, TheClientIsToldToStopAndToGoOnOnce) {
     EXPECT_EQ(log.size(), Scheduler::kTellClientAt + 100);
 }
 
+TEST_F(SchedulerTest, TheClientIsToldToStopByWhatAStreamHoldsAsWell) {
+    constexpr std::size_t kMiB = 1u << 20;
+    StreamState& large = add_stream(1);
+    StreamState& small = add_stream(2);
+    bool ready = false, never = false;
+    const auto hold = [&](StreamState& stream, std::size_t bytes, const bool* gate) {
+        auto operation = step("work", gate);
+        operation->bytes = bytes;
+        scheduler.hold(stream, std::move(operation));
+    };
+    hold(small, 2 * kMiB, &never);
+    while (notices.empty()) {
+        hold(large, kMiB, &ready);
+        ASSERT_LE(large.held_bytes, Scheduler::kHeldBudgetBytes / Scheduler::kShareOfBudget);
+    }
+    EXPECT_EQ(notices[0], std::pair(large.client, true));
+    hold(small, kMiB, &never);
+    EXPECT_EQ(notices.size(), 1u) << "it holds less than its share";
+    ready = true;
+    scheduler.run_held();
+    ASSERT_EQ(notices.size(), 2u);
+    EXPECT_EQ(notices[1], std::pair(large.client, false));
+}
+
+// A client that does as it is told keeps all of its streams together near the budget, however many there are.
+TEST_F(SchedulerTest, ManyStreamsTogetherHoldNoMoreThanTheBudget) {
+    constexpr std::size_t kStreams = 3000, kBytes = 64u << 10;
+    std::vector<StreamState*> streams;
+    for (std::size_t i = 0; i < kStreams; ++i) {
+        streams.push_back(&add_stream(i + 1, false));
+    }
+    StreamState& idle = add_stream(kStreams + 1, false);
+    bool ready = false;
+    std::size_t held_bytes = 0, before = 1;
+    while (held_bytes != std::exchange(before, held_bytes)) {
+        for (StreamState* stream : streams) {
+            if (!stream->client_held) {
+                auto operation = step("work", &ready);
+                operation->bytes = kBytes;
+                scheduler.hold(*stream, std::move(operation));
+                held_bytes += kBytes;
+            }
+        }
+    }
+    EXPECT_EQ(notices.size(), kStreams);
+    EXPECT_LE(held_bytes, Scheduler::kHeldBudgetBytes + kStreams * kBytes) << "and one operation of each";
+    EXPECT_GE(held_bytes, Scheduler::kHeldBudgetBytes / 2);
+    EXPECT_FALSE(idle.client_held);
+    EXPECT_TRUE(scheduler.may_issue(idle)) << "what the others wait for can be sent";
+    ready = true;
+    scheduler.run_held();
+    EXPECT_EQ(notices.size(), 2 * kStreams);
+}
+
+TEST_F(SchedulerTest, AStreamGoesOnWhenOthersHaveLeftItAShare) {
+    StreamState& large = add_stream(1, false);
+    StreamState& small = add_stream(2, false);
+    bool ready = false, never = false;
+    const auto hold = [&](StreamState& stream, std::size_t bytes, const bool* gate) {
+        auto operation = step("work", gate);
+        operation->bytes = bytes;
+        scheduler.hold(stream, std::move(operation));
+    };
+    hold(large, Scheduler::kHeldBudgetBytes, &ready);  // what was on its way when the client was told
+    hold(small, 1u << 20, &never);
+    ASSERT_EQ(notices.size(), 2u);
+    ready = true;
+    scheduler.run_held();
+    ASSERT_EQ(notices.size(), 4u);
+    EXPECT_EQ(notices[3], std::pair(small.client, false)) << "its own work has not moved";
+}
+
+TEST_F(SchedulerTest, TheClientIsToldToGoOnWhereAStreamEnds) {
+    StreamState& stream = add_stream(1);
+    StreamState& other = add_stream(2, false);
+    bool never = false;
+    auto operation = step("work", &never);
+    operation->bytes = Scheduler::kHeldBudgetBytes;
+    scheduler.hold(stream, std::move(operation));
+    operation = step("work", &never);
+    operation->bytes = 1u << 20;
+    scheduler.hold(other, std::move(operation));
+    ASSERT_EQ(notices.size(), 2u);
+    scheduler.forget(stream, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    ASSERT_EQ(notices.size(), 4u);
+    EXPECT_EQ(notices[2], std::pair(stream.client, false));
+    EXPECT_EQ(notices[3], std::pair(other.client, false));
+}
+
 TEST_F(SchedulerTest, ForgettingAStreamEndsWhatWaitsForIt) {
     StreamState& stream = add_stream(1);
     StreamState& other = add_stream(2, false);

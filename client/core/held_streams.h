@@ -1,0 +1,38 @@
+// The streams for which the worker wants no more work now: what it holds for them is as much as it takes.
+//
+// Only who has work for such a stream waits: what it waits for may have to come from another stream's caller.
+//
+// Threads: any. Errors: set() says false. While no stream is held, a check is one relaxed load.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <set>
+
+#include "client/core/captures.h"
+
+namespace gpupool::client {
+
+class HeldStreams {
+  public:
+    static constexpr std::size_t kMost = 64u << 10;  // a server can name streams that are none
+
+    [[nodiscard]] bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
+    [[nodiscard]] bool contains(const StreamKey& stream) const;
+    // False: that is one too many.
+    [[nodiscard]] bool set(const StreamKey& stream, bool held);
+    // Until it is held no more, or the session has ended.
+    void wait(const StreamKey& stream);
+    // The session has ended.
+    void end();
+
+  private:
+    mutable std::mutex mutex_;
+    std::condition_variable changed_;
+    std::set<StreamKey> streams_;
+    std::atomic<std::size_t> count_{0};  // of streams_
+    bool ended_ = false;
+};
+
+}  // namespace gpupool::client
