@@ -48,6 +48,10 @@ void use(CUcontext context);
 // Ends the program with a line that names the call when it did not succeed.
 void must(CUresult result, const char* what);
 
+// The stream waits, on the host's side, until release().
+void block_until_release(CUstream stream);
+void release();
+
 // One line on stdout, at once: "WORD NUMBER".
 void say(const std::string& word, long long number = 0);
 

@@ -46,6 +46,26 @@ void Driver::close() {
     library = nullptr;
 }
 
+namespace {
+std::atomic<bool> released{false};
+}
+
+void block_until_release(CUstream stream) {
+    must(driver.cuLaunchHostFunc(
+             stream,
+             [](void*) {
+                 while (!released) {
+                     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                 }
+             },
+             nullptr),
+         "cuLaunchHostFunc");
+}
+
+void release() {
+    released = true;
+}
+
 void say(const std::string& word, long long number) {
     std::printf("%s %lld\n", word.c_str(), number);
     std::fflush(stdout);

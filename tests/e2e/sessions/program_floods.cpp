@@ -23,21 +23,7 @@ namespace {
 // The driver blocks the caller at about a thousand; below that it must not.
 constexpr unsigned kMany = 900;
 
-std::atomic<bool> released{false};
 std::atomic<unsigned> ran{0};
-
-// The stream waits, on the host's side, until `released`.
-void block(CUstream stream) {
-    must(driver.cuLaunchHostFunc(
-             stream,
-             [](void*) {
-                 while (!released) {
-                     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                 }
-             },
-             nullptr),
-         "cuLaunchHostFunc");
-}
 
 // Work of another stream comes through while `kMany` wait; then they are let go, and are all there at the end.
 int release_and_check(CUstream stream, CUstream other, CUdeviceptr data) {
@@ -46,7 +32,7 @@ int release_and_check(CUstream stream, CUstream other, CUdeviceptr data) {
     must(driver.cuMemcpyDtoHAsync(&word, data, sizeof word, other), "cuMemcpyDtoHAsync");
     must(driver.cuStreamSynchronize(other), "cuStreamSynchronize");
     say("passed", word);
-    released = true;
+    release();
     must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
     return word == 77 ? 0 : 10;
 }
@@ -79,7 +65,7 @@ class Sender {
         : thread_([=, this, &sent] {
               use(context);
               must(driver.cuMemAlloc(&data_, kCopyBytes), "cuMemAlloc");
-              block(stream == nullptr ? CU_STREAM_PER_THREAD : stream);
+              block_until_release(stream == nullptr ? CU_STREAM_PER_THREAD : stream);
               std::vector<unsigned> words(kCopyBytes / sizeof(unsigned));
               for (unsigned i = 1; i <= copies; ++i, ++sent) {
                   words.front() = words.back() = i;
@@ -131,7 +117,7 @@ int overflow(const std::string& mode, CUcontext context, CUstream other, CUdevic
     must(driver.cuMemcpyDtoHAsync(&word, data, sizeof word, other), "cuMemcpyDtoHAsync");
     must(driver.cuStreamSynchronize(other), "cuStreamSynchronize");
     say("passed", word);
-    released = true;
+    release();
     for (const std::unique_ptr<Sender>& sender : senders) {
         if (!sender->join()) {
             return 15;
@@ -166,7 +152,7 @@ int run_flood(const std::string& mode) {
         return failed_download(large + (30u << 20), stream);
     }
     std::vector<unsigned> words(kMany);
-    block(stream);
+    block_until_release(stream);
     if (mode == "function_flood") {
         for (unsigned i = 0; i < kMany; ++i) {
             must(driver.cuLaunchHostFunc(

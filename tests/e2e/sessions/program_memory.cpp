@@ -123,16 +123,8 @@ int run_quota(CUstream stream) {
 }
 
 int free_behind_wait(CUcontext context, CUstream stream) {
-    static std::atomic<bool> released{false}, behind{false};
-    must(driver.cuLaunchHostFunc(
-             stream,
-             [](void*) {
-                 while (!released) {
-                     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                 }
-             },
-             nullptr),
-         "cuLaunchHostFunc");
+    std::atomic<bool> behind{false};
+    block_until_release(stream);
     // More than the worker takes for a stream that waits: this thread is made to wait, in a free as well.
     std::thread freeing([&] {
         use(context);
@@ -154,7 +146,7 @@ int free_behind_wait(CUcontext context, CUstream stream) {
     must(driver.cuMemAllocAsync(&block, kMiB, other), "cuMemAllocAsync on another stream");
     must(driver.cuStreamSynchronize(other), "cuStreamSynchronize of another stream");
     must(driver.cuMemFreeAsync(block, other), "cuMemFreeAsync");
-    released = true;
+    release();
     freeing.join();
     must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
     return 0;
