@@ -14,6 +14,7 @@
 #include "client/cli/administration.h"
 #include "common/result.h"
 #include "common/unique_fd.h"
+#include "protocol/schema/session.capnp.h"
 #include "protocol/transport/connection.h"
 #include "protocol/wire/handshake_io.h"
 
@@ -88,7 +89,7 @@ struct HelloOptions {
     std::string process_name = "test";
     std::string token;
     std::string user_name = "tester";
-    std::uint32_t protocol_version = 1;
+    std::uint32_t protocol_version = schema::PROTOCOL_VERSION;
     std::uint64_t fingerprint = 0xaa;
     std::uint64_t memory_bytes = 0;
     std::vector<std::pair<std::string, std::string>> environment;
