@@ -153,10 +153,13 @@ class DeafNeighbour {
         rings[1].read = rings[1].written - shm::kRingBytes;
         EXPECT_TRUE(supervision::make_socket_pair(room_, theirs_));
         const int descriptors[] = {theirs_.get(), theirs_.get(), memory_.descriptor()};
-        EXPECT_TRUE(shm::send_with_descriptors(socket_.get(), shm::kGreeting, descriptors));
+        greeted_ = shm::send_with_descriptors(socket_.get(), shm::kGreeting, descriptors).ok();
     }
+    // False: the server had hung up before.
+    [[nodiscard]] bool greeted() const { return greeted_; }
 
   private:
+    bool greeted_ = false;
     shm::SharedMemory memory_ = *shm::SharedMemory::make("test", shm::kMemoryBytes);
     UniqueFd socket_, room_, theirs_;
 };
@@ -169,7 +172,7 @@ TEST_F(Strangers, WhoDoesNotReadItsRefusalDelaysNobody) {
     const auto before = daemon_->sessions(1);
     std::list<DeafNeighbour> neighbours;
     for (int i = 0; i < 8; ++i) {
-        neighbours.emplace_back(daemon_->address());
+        EXPECT_TRUE(neighbours.emplace_back(daemon_->address()).greeted());
     }
     std::list<Client> deaf;
     for (int i = 0; i < 8; ++i) {
