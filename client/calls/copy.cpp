@@ -80,9 +80,9 @@ bool others_see() {
            thread.per_thread_default;
 }
 
-// What is left of a copy that was sent: its end, where a synchronous one's could be missed.
-CUresult end_copy(CUresult sent, Waiting waiting, bool seen, CUstream stream) {
-    return sent == CUDA_SUCCESS && waiting == Waiting::as_synchronous && seen ? synchronize_stream(stream) : sent;
+// What is left of a copy that was sent: its end, where it could be missed.
+CUresult end_copy(CUresult sent, bool seen, CUstream stream) {
+    return sent == CUDA_SUCCESS && seen ? synchronize_stream(stream) : sent;
 }
 
 // Sends a copy to the host and, where it is to be waited for, has it answered behind its data: what comes of it is this
@@ -150,14 +150,15 @@ CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstrea
     const void* const host_src = reinterpret_cast<const void*>(src);
     if (to && from) {
         const CUresult sent = remote<calls::cuMemcpyDtoDAsync_v2>(dst, src, bytes, stream);
-        return end_copy(sent, waiting, s->host_mirrors.is_host(dst) || s->host_mirrors.is_host(src), stream);
+        const bool seen = !asynchronous && (s->host_mirrors.is_host(dst) || s->host_mirrors.is_host(src));
+        return end_copy(sent, seen, stream);
     }
     if (capturing) {
         return capture_copy(plain_copy(dst, to, src, from, bytes), true, stream);
     }
     if (to) {
         const CUresult sent = to_device(*s, dst, host_src, bytes, stream, asynchronous && pinned(*s, host_src));
-        return end_copy(sent, waiting, others_see() || s->host_mirrors.is_host(dst), stream);
+        return end_copy(sent, !asynchronous && (others_see() || s->host_mirrors.is_host(dst)), stream);
     }
     if (from) {
         return from_device(*s, host_dst, src, bytes, stream, !asynchronous || !pinned(*s, host_dst));
@@ -270,14 +271,16 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
             }
         }
         const CUresult sent = shaped_to_device(*s, c, bytes, stream);
-        return end_copy(sent, waiting, others_see() || host_sees(*s, c.dstMemoryType, c.dstDevice), stream);
+        const bool seen = !asynchronous && (others_see() || host_sees(*s, c.dstMemoryType, c.dstDevice));
+        return end_copy(sent, seen, stream);
     }
     if (to_host) {
         return shaped_from_device(*s, c, bytes, stream, !asynchronous || !pinned(*s, c.dstHost));
     }
     const CUresult sent = remote<calls::gpCopyShapedOnDevice>(&c, stream);
-    const bool seen = host_sees(*s, c.srcMemoryType, c.srcDevice) || host_sees(*s, c.dstMemoryType, c.dstDevice);
-    return end_copy(sent, waiting, seen, stream);
+    const bool seen =
+        !asynchronous && (host_sees(*s, c.srcMemoryType, c.srcDevice) || host_sees(*s, c.dstMemoryType, c.dstDevice));
+    return end_copy(sent, seen, stream);
 }
 
 CUDA_MEMCPY3D as_3d(const CUDA_MEMCPY2D& c) {

@@ -147,10 +147,10 @@ CUresult wait_for_device(ContextState* context) {
     return wait_for_context(*context);
 }
 
-CUresult allocate_with_reclaim(CUdevice device, ContextState* context, const std::function<CUresult()>& allocate) {
-    CUresult result = allocate();
+CUresult reclaim_and_allocate(CUdevice device, ContextState* context, const std::function<CUresult()>& allocate) {
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     Session& s = this_session();
-    if (result != CUDA_ERROR_OUT_OF_MEMORY || device < 0 || static_cast<std::size_t>(device) >= s.heaps.size()) {
+    if (device < 0 || static_cast<std::size_t>(device) >= s.heaps.size()) {
         return result;
     }
     if (heap_of(s, device).trim()) {

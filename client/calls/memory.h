@@ -11,8 +11,15 @@ namespace gpupool::client::entry {
 // wait for.
 CUresult wait_for_device(ContextState* context);
 
-// `allocate`, and once more where memory is short and the client has some of the device's that nothing uses: committed
-// slabs, and what the pool may give back when the work of `context`, null for none, is complete.
-CUresult allocate_with_reclaim(CUdevice device, ContextState* context, const std::function<CUresult()>& allocate);
+// Memory was short. `allocate` once more, where the client has some of the device's that nothing uses: committed slabs,
+// and what the pool may give back when the work of `context`, null for none, is complete.
+CUresult reclaim_and_allocate(CUdevice device, ContextState* context, const std::function<CUresult()>& allocate);
+
+// `allocate`, and the above where it has to be.
+template <class Allocate>
+CUresult allocate_with_reclaim(CUdevice device, ContextState* context, Allocate allocate) {
+    const CUresult result = allocate();
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? reclaim_and_allocate(device, context, allocate) : result;
+}
 
 }  // namespace gpupool::client::entry

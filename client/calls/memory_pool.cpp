@@ -102,10 +102,11 @@ StreamPool::Passed set_fence(Session& s, CUstream stream) {
     };
 }
 
-void note_allocated(CUdeviceptr address, std::size_t bytes, CUmemoryPool pool, ContextState& context) {
+void give(CUdeviceptr* dptr, CUdeviceptr address, std::size_t bytes, CUmemoryPool pool, ContextState& context) {
     MemoryRange range{address, bytes, MemoryKind::pool, context.device, &context};
     range.pool = pool;
     this_session().memory.add(range);
+    *dptr = address;
 }
 
 // From the client's pool, if it is the one that is meant and nothing is captured. False: the driver's affair.
@@ -125,8 +126,7 @@ bool allocate_here(CUdeviceptr* dptr, std::size_t bytes, CUmemoryPool pool, CUst
     result =
         allocate_with_reclaim(info.context->device, info.context, [&] { return own->allocate(bytes, key, address); });
     if (result == CUDA_SUCCESS) {
-        note_allocated(address, bytes, pool, *info.context);
-        *dptr = address;
+        give(dptr, address, bytes, pool, *info.context);
     }
     return true;
 }
@@ -166,8 +166,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStre
     CUdeviceptr address = 0;
     result = remote<calls::cuMemAllocAsync>(&address, bytesize, hStream);
     if (result == CUDA_SUCCESS) {
-        note_allocated(address, bytesize, nullptr, *context);
-        *dptr = address;
+        give(dptr, address, bytesize, nullptr, *context);
     }
     return result;
 }
@@ -182,8 +181,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytesize, CUmemo
     CUdeviceptr address = 0;
     result = remote<calls::cuMemAllocFromPoolAsync>(&address, bytesize, pool, hStream);
     if (result == CUDA_SUCCESS) {
-        note_allocated(address, bytesize, pool, *context);
-        *dptr = address;
+        give(dptr, address, bytesize, pool, *context);
     }
     return result;
 }

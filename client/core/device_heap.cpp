@@ -60,8 +60,7 @@ CUresult DeviceHeap::commit_slab(std::uint64_t bytes, bool shared, std::uint64_t
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = server_.commit(address, bytes);
-    if (const SlabPlace empty = find_empty(slabs_.end()); result == CUDA_ERROR_OUT_OF_MEMORY && empty != slabs_.end()) {
-        release(empty);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && release_empty()) {
         result = server_.commit(address, bytes);
     }
     if (result != CUDA_SUCCESS) {
@@ -142,6 +141,10 @@ void DeviceHeap::release(SlabPlace slab) {
 
 bool DeviceHeap::trim() {
     const std::lock_guard lock(mutex_);
+    return release_empty();
+}
+
+bool DeviceHeap::release_empty() {
     const SlabPlace empty = find_empty(slabs_.end());
     if (empty == slabs_.end()) {
         return false;

@@ -58,6 +58,7 @@ class DeviceHeap {
     void erase_free(std::map<std::uint64_t, std::uint64_t>::iterator it);
     using SlabPlace = std::map<std::uint64_t, Slab>::iterator;
     void release(SlabPlace slab);
+    bool release_empty();
     void release_if_empty(SlabPlace slab);
     // The empty slab that is kept, or slabs_.end().
     SlabPlace find_empty(SlabPlace but);

@@ -28,9 +28,10 @@ CUresult translate(Worker& worker, std::vector<CUlaunchAttribute>& attributes, b
 }
 
 // May it be issued at another moment than it comes, if only behind what its stream was given?
-bool is_independent(Worker& worker, const Command& command, const StreamState& stream, bool names_events) {
+bool is_independent(const Worker& worker, const Command& command, const ContextState* context,
+                    const StreamState& stream, bool names_events) {
     return !command.its_turn && !command.reply_wanted() && !stream.legacy && !stream.capturing && !names_events &&
-           !Scheduler::marks_next(stream) && !worker.tracer.on() && worker.context_of(command) == stream.context;
+           !Scheduler::marks_next(stream) && !worker.tracer.on() && context == stream.context;
 }
 
 }  // namespace
@@ -58,7 +59,8 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     if (result = translate(worker, launch.attributes, names_events); result != CUDA_SUCCESS) {
         return result;
     }
-    const bool independent = is_independent(worker, command, *stream, names_events);
+    const ContextState* const context = worker.context_of(command);
+    const bool independent = is_independent(worker, command, context, *stream, names_events);
     if (independent && worker.issuers.takes(*stream, worker.more_to_come())) {
         worker.issuers.hand_out(*stream, command, std::move(launch));
         worker.scheduler.issued(*stream);
@@ -67,7 +69,7 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     if (!independent || worker.issuers.busy_with(*stream)) {
         worker.settle_launches();
     }
-    if (result = worker.scheduler.enter(worker.context_of(command)); result != CUDA_SUCCESS) {
+    if (result = worker.scheduler.enter(context); result != CUDA_SUCCESS) {
         return result;
     }
     Tracer::Work work(worker.tracer, *stream, codec::TraceKind::kernel);

@@ -243,14 +243,16 @@ Outcome cuMemUnmap(Worker& worker, Command& command, codec::Slots<calls::cuMemUn
     worker.scheduler.enter(worker.context_of(command));
     const CUresult result = driver::call(worker.api.cuMemUnmap, address, bytes);
     auto& mappings = worker.memory.mappings;
+    bool freed = false;
     for (auto it = mappings.lower_bound(address);
          result == CUDA_SUCCESS && it != mappings.end() && it->first + it->second.bytes <= address + bytes;) {
         SharedAllocation& allocation = *it->second.allocation;
         --allocation.mappings;
-        if (worker.memory.settle(allocation)) {
-            worker.memory_changed();
-        }
+        freed = worker.memory.settle(allocation) || freed;
         it = mappings.erase(it);
+    }
+    if (freed) {
+        worker.memory_changed();
     }
     return result;
 }

@@ -174,10 +174,8 @@ TEST_F(HostileCalls, UseAfterDestroyIsRefused) {
 
 // A context that ends with work held in it and objects of it in use elsewhere.
 TEST_F(HostileCalls, AContextThatEndsInTheMiddleTakesItsObjectsAlong) {
-    auto second = client_->mint<CUcontext>();
-    ASSERT_EQ(
-        client_->call<calls::gpContextCreate>(&second, 0u, 0, static_cast<const CUexecAffinityParam*>(nullptr), 0u),
-        CUDA_SUCCESS);
+    const CUcontext second = client_->make_another_context();
+    ASSERT_NE(second, nullptr);
     const CUdeviceptr slab = client_->make_slab(4u << 20);
     const CUstream first_stream = client_->make_stream();
     client_->context = codec::to_wire(second);
@@ -214,10 +212,8 @@ TEST_F(HostileCalls, AContextThatEndsInTheMiddleTakesItsObjectsAlong) {
 
 // What comes behind a context's end is refused as soon as it comes, whatever the end waits for.
 TEST_F(HostileCalls, AContextThatEndsTakesNoMoreWork) {
-    auto second = client_->mint<CUcontext>();
-    ASSERT_EQ(
-        client_->call<calls::gpContextCreate>(&second, 0u, 0, static_cast<const CUexecAffinityParam*>(nullptr), 0u),
-        CUDA_SUCCESS);
+    const CUcontext second = client_->make_another_context();
+    ASSERT_NE(second, nullptr);
     const CUdeviceptr slab = client_->make_slab(4u << 20);
     client_->context = codec::to_wire(second);
     const CUstream stream = client_->make_stream();

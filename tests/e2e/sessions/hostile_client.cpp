@@ -204,6 +204,13 @@ CUcontext HostileClient::make_context() {
     return handle;
 }
 
+CUcontext HostileClient::make_another_context() {
+    auto handle = mint<CUcontext>();
+    const auto made =
+        call<calls::gpContextCreate>(&handle, 0u, 0, static_cast<const CUexecAffinityParam*>(nullptr), 0u);
+    return made == CUDA_SUCCESS ? handle : nullptr;
+}
+
 CUstream HostileClient::make_stream() {
     auto handle = mint<CUstream>();
     EXPECT_EQ(call<calls::cuStreamCreate>(&handle, static_cast<unsigned>(CU_STREAM_NON_BLOCKING)), CUDA_SUCCESS);

@@ -70,7 +70,8 @@ class HostileClient {
     Handle mint() {
         return codec::from_wire<Handle>(codec::make_handle(codec::handle_kind_of<Handle>, next_serial_++));
     }
-    CUcontext make_context();  // primary, and current for what follows
+    CUcontext make_context();          // primary, and current for what follows
+    CUcontext make_another_context();  // null where the call failed
     CUstream make_stream();
     CUevent make_event();
     CUdeviceptr make_slab(std::uint64_t bytes);

@@ -513,10 +513,8 @@ TEST_F(HostileGraphs, AnUpdateLeavesWhatWasLaunched) {
 
 // Its context ends while data for it is on its way.
 TEST_F(HostileGraphs, AContextMayEndWhileAGraphWaitsForData) {
-    auto second = client_->mint<CUcontext>();
-    ASSERT_EQ(
-        client_->call<calls::gpContextCreate>(&second, 0u, 0, static_cast<const CUexecAffinityParam*>(nullptr), 0u),
-        CUDA_SUCCESS);
+    const CUcontext second = client_->make_another_context();
+    ASSERT_NE(second, nullptr);
     const CUdeviceptr slab = client_->make_slab(2 * kMiB);
     client_->context = codec::to_wire(second);
     const CUstream stream = client_->make_stream();
@@ -537,10 +535,8 @@ TEST_F(HostileGraphs, AContextMayEndWhileAGraphWaitsForData) {
 }
 
 TEST_F(HostileGraphs, AnExecutableOfAnotherContext) {
-    auto second = client_->mint<CUcontext>();
-    ASSERT_EQ(
-        client_->call<calls::gpContextCreate>(&second, 0u, 0, static_cast<const CUexecAffinityParam*>(nullptr), 0u),
-        CUDA_SUCCESS);
+    const CUcontext second = client_->make_another_context();
+    ASSERT_NE(second, nullptr);
     const CUstream first_stream = client_->make_stream();
     client_->context = codec::to_wire(second);
     const CUgraph graph = make_graph();

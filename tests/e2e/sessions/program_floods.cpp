@@ -25,14 +25,20 @@ constexpr unsigned kMany = 900;
 
 std::atomic<unsigned> ran{0};
 
-// Work of another stream comes through while `kMany` wait; then they are let go, and are all there at the end.
-int release_and_check(CUstream stream, CUstream other, CUdeviceptr data) {
+// Work of another stream comes through; then those that wait are let go. What the work has written.
+unsigned pass_and_release(CUstream other, CUdeviceptr data) {
     unsigned word = 0;
     must(driver.cuMemsetD32Async(data, 77, 1, other), "cuMemsetD32Async");
     must(driver.cuMemcpyDtoHAsync(&word, data, sizeof word, other), "cuMemcpyDtoHAsync");
     must(driver.cuStreamSynchronize(other), "cuStreamSynchronize");
     say("passed", word);
     release();
+    return word;
+}
+
+// The same while `kMany` wait, which are all there at the end.
+int release_and_check(CUstream stream, CUstream other, CUdeviceptr data) {
+    const unsigned word = pass_and_release(other, data);
     must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
     return word == 77 ? 0 : 10;
 }
@@ -112,12 +118,7 @@ int overflow(const std::string& mode, CUcontext context, CUstream other, CUdevic
         }
     }
     say("sent", sent);
-    unsigned word = 0;
-    must(driver.cuMemsetD32Async(data, 77, 1, other), "cuMemsetD32Async");
-    must(driver.cuMemcpyDtoHAsync(&word, data, sizeof word, other), "cuMemcpyDtoHAsync");
-    must(driver.cuStreamSynchronize(other), "cuStreamSynchronize");
-    say("passed", word);
-    release();
+    const unsigned word = pass_and_release(other, data);
     for (const std::unique_ptr<Sender>& sender : senders) {
         if (!sender->join()) {
             return 15;
