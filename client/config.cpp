@@ -1,7 +1,6 @@
 #include "client/config.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +9,7 @@
 
 #include "common/environment.h"
 #include "common/files.h"
+#include "common/processors.h"
 #include "common/units.h"
 
 #define TOML_EXCEPTIONS 0
@@ -300,10 +300,7 @@ Status read_token(Draft& draft) {
 }  // namespace
 
 std::size_t default_lanes() {
-    cpu_set_t allowed;
-    CPU_ZERO(&allowed);
-    const int processors = ::sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-    return std::clamp<std::size_t>(static_cast<std::size_t>(processors) / 2, 1, max_default_lanes);
+    return std::clamp<std::size_t>(processors_allowed() / 2, 1, max_default_lanes);
 }
 
 Result<Config> load_config() {

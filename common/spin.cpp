@@ -1,16 +1,16 @@
 #include "common/spin.h"
 
-#include <sched.h>
-
 #include <cstdlib>
 #include <string_view>
+
+#include "common/processors.h"
 
 namespace gpupool {
 namespace {
 
-constexpr int kEnoughProcessors = 4;
+constexpr unsigned kEnoughProcessors = 4;
 
-bool decide() noexcept {
+bool decide() {
     const char* const asked = std::getenv("GPUPOOL_SPIN");
     if (asked != nullptr && std::string_view(asked) == "always") {
         return true;
@@ -18,9 +18,7 @@ bool decide() noexcept {
     if (asked != nullptr && std::string_view(asked) == "never") {
         return false;
     }
-    cpu_set_t allowed;
-    CPU_ZERO(&allowed);
-    return ::sched_getaffinity(0, sizeof allowed, &allowed) == 0 && CPU_COUNT(&allowed) >= kEnoughProcessors;
+    return processors_allowed() >= kEnoughProcessors;
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 
 namespace gpupool {
 
-// Whether this process has processors to spare for looking: four or more that it may run on. GPUPOOL_SPIN=always or
-// =never decides it otherwise.
+// Whether this process has processors to spare for looking: four or more, as processors_allowed() counts them.
+// GPUPOOL_SPIN=always or =never decides it otherwise.
 bool spinning_pays() noexcept;
 
 // Tells the processor that this is a loop that only looks.

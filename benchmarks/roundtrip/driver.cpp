@@ -24,6 +24,8 @@ void ok(CUresult result, const char* what) {
     }
 }
 
+namespace {
+
 Driver open_driver() {
     Driver driver;
     void* const library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -45,6 +47,13 @@ Driver open_driver() {
     ok(driver.cuModuleGetFunction(&driver.nothing, module, "nothing"), "cuModuleGetFunction");
     ok(driver.cuMemAlloc_v2(&driver.memory, kMemoryBytes), "cuMemAlloc");
     return driver;
+}
+
+}  // namespace
+
+const Driver& driver() {
+    static const Driver instance = open_driver();
+    return instance;
 }
 
 }  // namespace gpupool::benchmarks

@@ -1,6 +1,6 @@
 // The driver that the process finds as libcuda.so.1: natively NVIDIA's, below `gpupool run` gpupool's.
 //
-// Errors: open_driver() and ok() end the program, since a benchmark of failing calls means nothing.
+// Errors: driver() and ok() end the program, since a benchmark of failing calls means nothing.
 #pragma once
 
 #include <cuda.h>
@@ -15,7 +15,7 @@ namespace gpupool::benchmarks {
                     f(cuMemAllocHost_v2) f(cuMemFreeHost) f(cuMemcpyHtoD_v2) f(cuMemcpyDtoH_v2)                     \
                         f(cuMemcpyHtoDAsync_v2) f(cuMemcpyDtoHAsync_v2) f(cuStreamBeginCapture_v2)                  \
                             f(cuStreamEndCapture) f(cuGraphInstantiateWithFlags) f(cuGraphLaunch) f(cuGraphDestroy) \
-                                f(cuGraphExecDestroy)
+                                f(cuGraphExecDestroy) f(cuStreamWriteValue32_v2)
 
 struct Driver {
 #define GP_MEMBER(name) decltype(&::name) name = nullptr;
@@ -28,8 +28,8 @@ struct Driver {
 };
 inline constexpr std::size_t kMemoryBytes = 256u << 20;
 
-// Initialises device 0 and makes its primary context current.
-Driver open_driver();
+// Initialises device 0 and makes its primary context current, once.
+const Driver& driver();
 void ok(CUresult result, const char* what);
 
 }  // namespace gpupool::benchmarks

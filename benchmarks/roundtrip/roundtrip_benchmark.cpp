@@ -11,11 +11,6 @@
 namespace gpupool::benchmarks {
 namespace {
 
-const Driver& driver() {
-    static const Driver instance = open_driver();
-    return instance;
-}
-
 // So that deferred work is timed as it is handed over and never as it waits for room.
 constexpr int kInFlight = 256;
 

@@ -1,10 +1,10 @@
 #include "client/core/host_functions.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "client/core/thread.h"
 #include "common/log.h"
+#include "common/quiet_thread.h"
 #include "protocol/codec/handles.h"
 
 namespace gpupool::client {
@@ -38,7 +38,7 @@ bool HostFunctions::run_when_due(std::uint64_t ticket, Function function) {
 void HostFunctions::start_thread() {
     if (!started_) {
         started_ = true;
-        std::thread([this] { run(); }).detach();  // lives as long as the process, like the session
+        quiet_thread("gpupool-host", [this] { run(); }).detach();  // lives as long as the process, like the session
     }
 }
 

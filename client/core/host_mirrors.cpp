@@ -8,6 +8,7 @@
 #include "client/core/own_memory.h"
 #include "common/blocks.h"
 #include "common/log.h"
+#include "common/quiet_thread.h"
 
 namespace gpupool::client {
 namespace {
@@ -206,7 +207,7 @@ void HostMirrors::watch(std::function<bool()> publish) {
         }
     }
     // Lives as long as the process, like the session.
-    std::thread([this, publish = std::move(publish)] {
+    quiet_thread("gpupool-mirrors", [this, publish = std::move(publish)] {
         std::chrono::steady_clock::duration pause = kWatchPause;
         while (true) {
             std::this_thread::sleep_for(pause);

@@ -8,10 +8,10 @@
 #include <exception>
 
 #include "common/log.h"
+#include "common/quiet_thread.h"
 #include "protocol/schema/session.capnp.h"
 #include "protocol/transport/open.h"
 #include "protocol/wire/handshake_io.h"
-#include "protocol/wire/quiet_thread.h"
 
 namespace gpupool::client {
 
@@ -40,7 +40,7 @@ void LaneOpener::begin() noexcept {
         return;
     }
     try {
-        wire::quiet_thread("gpupool-lanes", [this] { open_all(); }).detach();
+        quiet_thread("gpupool-lanes", [this] { open_all(); }).detach();
     } catch (const std::exception& exception) {
         log::warn("no data connections: {}", exception.what());
     }

@@ -7,7 +7,9 @@
 #include <cstdio>
 
 #include "client/core/remote.h"
+#include "common/environment.h"
 #include "common/log.h"
+#include "common/visible_devices.h"
 #include "protocol/calls/table.h"
 #include "protocol/transport/endpoint.h"
 
@@ -52,9 +54,17 @@ void tell_once(State& s, const std::string& message) {
     log::error("{}", message);
 }
 
-std::string advice(const Config& config) {
-    return config.server.empty() ? "set GPUPOOL_SERVER=HOST:PORT, or start the program with `gpupool run`"
-                                 : "is gpupoold running there, and can this machine reach it?";
+// Whatever devices the server has. A UUID may be one of them.
+bool all_devices_are_hidden() {
+    const std::optional<std::string> shown = environment::raw("CUDA_VISIBLE_DEVICES");
+    constexpr std::array<DeviceUuid, 256> kMoreThanAnybodyHas{};
+    return shown && shown->find("GPU-") == std::string::npos && shown->find("MIG-") == std::string::npos &&
+           visible_devices(shown, kMoreThanAnybodyHas).empty();
+}
+
+const char* advice(bool named) {
+    return named ? "is gpupoold running there, and can this machine reach it?"
+                 : "no server was named: set GPUPOOL_SERVER=HOST:PORT, or start the program with `gpupool run`";
 }
 
 Session* connect_locked(State& s) {
@@ -73,14 +83,21 @@ Session* connect_locked(State& s) {
     if (const Status opened = open_log(*config); !opened) {
         return fail("no GPU: " + opened.error().message);
     }
-    if (config->server.empty()) {
+    if (all_devices_are_hidden()) {  // as natively: no device, and nothing to say about it
+        log::info("CUDA_VISIBLE_DEVICES shows no device: no server is asked");
+        s.failed_at = std::chrono::steady_clock::now();
+        return nullptr;
+    }
+    const bool named = !config->server.empty();
+    if (!named) {
         config->server = transport::kDefaultAddress;
     }
     Result<std::unique_ptr<Session>> session = Session::open(*config);
     if (!session) {
         const bool unreachable =
             session.error().code == ErrorCode::unavailable || session.error().code == ErrorCode::timed_out;
-        return fail("no GPU: " + session.error().message + (unreachable ? " (" + advice(*config) + ")" : ""));
+        return fail("no GPU: " + session.error().message +
+                    (unreachable ? std::string(" (") + advice(named) + ")" : ""));
     }
     Session* const opened = session->release();  // lives as long as the process
     if (const Status traced = trace::start(*config, *opened); !traced) {

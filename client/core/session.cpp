@@ -15,6 +15,7 @@
 #include "client/core/packed_rows.h"
 #include "client/error_text.h"
 #include "common/log.h"
+#include "common/printable.h"
 #include "protocol/calls/internal.h"
 #include "protocol/calls/table.h"
 #include "protocol/schema/session.capnp.h"
@@ -254,6 +255,18 @@ bool Session::take_output(codec::Reader& in, std::FILE* to) {
     return true;
 }
 
+bool Session::take_end(codec::Reader& in) {
+    constexpr std::size_t kMost_bytes = 500;
+    const auto bytes = in.value<std::uint64_t>();
+    const std::byte* const text = in.take(bytes);
+    if (text == nullptr) {
+        return false;
+    }
+    lose({ErrorCode::closed,
+          "the server has ended it: " + printable({reinterpret_cast<const char*>(text), bytes}, kMost_bytes)});
+    return true;
+}
+
 void Session::print_output() {
     std::vector<std::pair<std::FILE*, std::string>> output;
     {
@@ -288,6 +301,7 @@ bool Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
                         std::type_identity<codec::DeferredErrorNotice>());
         case Type::output: return take_output(in, stdout);
         case Type::errors: return take_output(in, stderr);
+        case Type::ended: return take_end(in);
         case Type::transfer_failed:
             return with([&](auto& failed) { return transfers.cancel(failed.transfer); },
                         std::type_identity<codec::TransferFailedNotice>());
@@ -398,7 +412,9 @@ bool Session::take_graph_copy(const codec::GraphCopyNotice& notice, bool upload)
 }
 
 void Session::on_closed(const Error& cause) {
-    lose(cause);
+    lose(cause.code != ErrorCode::closed
+             ? cause
+             : Error{cause.code, cause.message + " without saying why: the server's log may know"});
 }
 
 std::span<std::byte> Session::piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {

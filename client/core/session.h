@@ -192,6 +192,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     // False: no server says that.
     bool take_notice(const codec::ReplyHeader& header, std::span<std::byte> body);
     bool take_output(codec::Reader& in, std::FILE* to);
+    bool take_end(codec::Reader& in);
     void print_output();
     void take_deferred_error(const codec::DeferredErrorNotice& notice);
     bool take_pieces_sent(const codec::PiecesSentNotice& notice);

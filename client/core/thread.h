@@ -12,6 +12,7 @@
 #include <mutex>
 #include <vector>
 
+#include "common/adaptive_mutex.h"
 #include "common/spin.h"
 #include "protocol/calls/cuda_api.h"
 #include "protocol/codec/record.h"
@@ -37,7 +38,7 @@ class ReplySlot {
     void lose();
 
   private:
-    std::mutex mutex_;
+    AdaptiveMutex mutex_;
     std::condition_variable arrived_;
     bool expected_ = false;
     std::uint16_t opcode_ = 0;

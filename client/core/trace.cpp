@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fmt/format.h>
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <array>
@@ -13,7 +12,6 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <optional>
 #include <thread>
 
 #include "client/core/image_counts.h"
@@ -21,6 +19,7 @@
 #include "client/core/timeline.h"
 #include "common/files.h"
 #include "common/log.h"
+#include "common/quiet_thread.h"
 #include "protocol/calls/table.h"
 
 namespace gpupool::client::trace {
@@ -212,19 +211,10 @@ Status start_timeline(const Config& config, Session& session) {
     s.timeline->name_track({Actor::worker, 1}, "dispatcher");
     s.wire = std::make_unique<Wire>(*s.timeline);
     s.server = std::make_unique<ServerTrace>(*s.timeline);
-    // The application's signal handlers do not run on a thread of ours.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::optional<std::system_error> failure;
     try {
-        std::thread(keep_up).detach();  // lives as long as the process
+        quiet_thread("gpupool-trace", keep_up).detach();  // lives as long as the process
     } catch (const std::system_error& error) {
-        failure = error;
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    if (failure) {
-        return Error{ErrorCode::limit_exceeded, std::string("the trace cannot have a thread: ") + failure->what()};
+        return Error{ErrorCode::limit_exceeded, std::string("the trace cannot have a thread: ") + error.what()};
     }
     session.observe(s.wire.get());
     return {};

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/log.h"
+#include "common/quiet_thread.h"
 #include "protocol/codec/record.h"
 
 namespace gpupool::client {
@@ -17,7 +18,9 @@ void Transfers::start(wire::Channel& channel, wire::Lanes* lanes, std::function<
     channel_ = &channel;
     lanes_ = lanes;
     begins_ = std::move(begins);
-    std::thread([this] { answer_pulls(); }).detach();  // lives as long as the process, like the session
+    quiet_thread("gpupool-pulls", [this] {
+        answer_pulls();
+    }).detach();  // lives as long as the process, like the session
 }
 
 void Transfers::end() {

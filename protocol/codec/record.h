@@ -60,6 +60,7 @@ enum class NoticeType : std::uint16_t {
     graph_upload = 8,     // GraphCopy: send this host memory as bulk data of the transfer, in pieces
     graph_download = 9,   // GraphCopy: the transfer's bulk data goes to this host memory
     event_complete = 12,  // EventComplete: a record that gpEventWatch asked about has ended
+    ended = 14,           // the last: why the server has ended the session, 8 bytes of length, then the text
     pieces_sent = 13,     // PiecesSent: what follows is not acted on before they have landed
     host_memory = 11,     // what the GPU wrote to mapped host memory: a record of memory_changes.h
     trace_records = 20,   // TraceHeader, then TraceRecords (trace_records.h)

@@ -39,6 +39,9 @@ class Connection {
     // Sends as much of `buffers` as goes without waiting, and says how many bytes that were. A transport without such a
     // way takes nothing.
     virtual Result<std::size_t> send_some(std::span<const ConstBuffer> /*buffers*/) { return std::size_t{0}; }
+    // Is send_some() a copy and no system call, but to wake a peer that sleeps? Then whoever has something small to
+    // send does best to do so itself.
+    [[nodiscard]] virtual bool sends_by_copying() const noexcept { return false; }
 
     // Receives at least one byte into `buffer`, as much as has arrived; waits until there is one. Zero-sized buffers
     // are a caller's bug. An orderly end by the peer is `ErrorCode::closed`.

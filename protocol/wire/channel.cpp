@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "common/quiet_thread.h"
 #include "protocol/wire/channel_state.h"
-#include "protocol/wire/quiet_thread.h"
 
 namespace gpupool::wire {
 namespace {
@@ -27,6 +27,7 @@ Channel::State::State(std::unique_ptr<transport::Connection> first, Receiver& to
       acknowledge_every_bytes(std::min(kMostBetweenAcks_bytes, given.retained_bytes / 4)),
       bulk_frame_bytes(std::clamp(given.retained_bytes / 4, kLeastBulkFrame_bytes, kMostBulkFrame_bytes)),
       connection(std::move(first)),
+      copies(connection->sends_by_copying() && spinning_pays()),
       outbox(std::clamp<std::size_t>(given.frame_bytes, 1u << 10, kMaxPayloadBytes)) {}
 
 void Channel::State::wake_everybody() {
@@ -134,6 +135,7 @@ Status Channel::attach(std::unique_ptr<transport::Connection> connection, std::u
     (void)state.outbox.acknowledge(peer_received, graveyard);
     state.outbox.rewind();
     state.connection = std::move(connection);
+    state.copies = state.connection->sends_by_copying() && spinning_pays();
     ++state.generation;
     state.phase = Phase::open;
     state.acknowledged_to_peer = 0;

@@ -195,10 +195,8 @@ void Channel::State::mark_received(const FrameHeader& header, bool prompt) {
     received = header.sequence;
     received_since_ack_bytes += kHeaderBytes + header.payload_bytes;
     if (prompt || received_since_ack_bytes >= acknowledge_every_bytes) ack_urgent = true;
-    if (ack_urgent) tell_pump();
-    const bool wake = ack_urgent ? pump_asleep : pump_deeply_asleep;
-    if (!wake) return;
-    unlock_and_wake(lock);
+    const bool wake = ack_urgent ? pump_asleep || pump_looking : pump_deeply_asleep;
+    if (wake) unlock_and_wake(lock);
 }
 
 }  // namespace gpupool::wire

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "protocol/wire/channel_state.h"
 
@@ -11,6 +12,10 @@ namespace {
 
 // How long an acknowledgement waits for a frame to travel with.
 constexpr std::chrono::milliseconds kAckPatience{2};
+// Frames that the peer has not acknowledged, where it keeps up: those of a few calls.
+constexpr std::size_t kMostOnTheWay = 16;
+// How long records gather where sending costs next to nothing.
+constexpr std::chrono::microseconds kGatherFor{2};
 
 bool carries_records(FrameType type) {
     return type == FrameType::commands || type == FrameType::replies;
@@ -86,20 +91,18 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes) {
     return verdict();
 }
 
-// For a pump that looks, as opposed to one that sleeps.
+// Where it does not matter that the pump finds the lock taken.
 void Channel::State::tell_pump() {
-    if (pump_looking) {
-        pump_looking = false;
-        news.store(true, std::memory_order_release);
-    }
+    if (std::exchange(pump_looking, false)) news.store(true, std::memory_order_release);
 }
 
-// Wakes the pump when it sleeps; while it works it finds what was appended by itself, without a system call here.
+// Wakes the pump when it sleeps, tells it when it looks; while it works it finds what was appended by itself, without a
+// system call here.
 void Channel::State::unlock_and_wake(Lock& lock) {
-    const bool wake = pump_asleep;
-    pump_asleep = false;
-    tell_pump();
+    const bool wake = std::exchange(pump_asleep, false);
+    const bool tell = std::exchange(pump_looking, false);
     lock.unlock();
+    if (tell) news.store(true, std::memory_order_release);
     if (wake) pump_wake.notify_one();
 }
 
@@ -118,12 +121,13 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Promptness prom
     std::byte* place = state.outbox.add_record(type, padded);
     std::memset(place + padded - 8, 0, 8);
     fill(context, place);
-    if (promptness == Promptness::later) return {};
-    if (promptness == Promptness::now && state.can_send()) {
-        state.send_without_waiting(lock);
-        if (!state.batch_left && !state.can_send()) return {};
+    // Where somebody sends, that thread looks for more when it is done.
+    if (promptness == Promptness::later || !state.can_send()) return {};
+    if (promptness == Promptness::now || state.sends_itself()) {
+        state.send_here(lock);
+    } else {
+        state.unlock_and_wake(lock);
     }
-    state.unlock_and_wake(lock);
     return {};
 }
 
@@ -178,6 +182,12 @@ Status Channel::append_bulk(std::uint64_t transfer, std::uint64_t offset, std::s
         data = data.subspan(part.size());
     }
     return {};
+}
+
+// Is a record that is in no hurry sent by who appends it? Only where the peer keeps up: then the pump would be a way
+// round, and otherwise it sends many at a time.
+bool Channel::State::sends_itself() const {
+    return copies && outbox.retained() <= kMostOnTheWay;
 }
 
 bool Channel::State::can_send() const {
@@ -251,12 +261,16 @@ void Channel::State::send_without_waiting(Lock& lock) {
     end_batch(lock, taken ? Status() : Status(taken.error()));
 }
 
+// What is left, and what came meanwhile, is the pump's.
+void Channel::State::send_here(Lock& lock) {
+    send_without_waiting(lock);
+    if (batch_left || can_send()) unlock_and_wake(lock);
+}
+
 void Channel::nudge() {
     State& state = *state_;
     State::Lock lock(state.mutex);
-    if (!state.can_send()) return;
-    state.send_without_waiting(lock);
-    if (state.batch_left || state.can_send()) state.unlock_and_wake(lock);
+    if (state.can_send()) state.send_here(lock);
 }
 
 Status Channel::flush() {
@@ -277,14 +291,25 @@ Status Channel::flush() {
     return {};
 }
 
-// Looks for more to send before the pump sleeps.
-void Channel::State::look_for_work(Lock& lock) {
+// Looks for more to send before the pump sleeps. Did anything come, if somebody else may have sent it since?
+bool Channel::State::look_for_work(Lock& lock) {
     pump_looking = true;
     lock.unlock();
-    (void)pump_spin.until([&] { return news.load(std::memory_order_acquire); });
+    const bool came = pump_spin.until([&] { return news.load(std::memory_order_acquire); });
     lock.lock();
     pump_looking = false;
     news.store(false, std::memory_order_relaxed);
+    return came;
+}
+
+// A system call takes so long that much comes meanwhile. Where there is none, the pump would send every record by
+// itself, and contend for the lock with the thread that appends them.
+void Channel::State::let_gather(Lock& lock) {
+    if (batch_left || stopping) return;
+    lock.unlock();
+    const auto end = std::chrono::steady_clock::now() + kGatherFor;
+    while (std::chrono::steady_clock::now() < end) spin_pause();
+    lock.lock();
 }
 
 void Channel::State::run_pump() {
@@ -294,11 +319,11 @@ void Channel::State::run_pump() {
         if (batch_left || can_send()) {
             send_batch(lock);
             lingered = looked = false;
+            if (copies) let_gather(lock);
             continue;
         }
         if (!looked) {
-            look_for_work(lock);
-            looked = true;
+            looked = !look_for_work(lock);
             continue;
         }
         // After activity the pump sleeps lightly for a moment, which makes it the timer of acknowledgements that find

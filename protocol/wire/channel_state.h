@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/adaptive_mutex.h"
 #include "common/spin.h"
 #include "protocol/wire/channel.h"
 #include "protocol/wire/outbox.h"
@@ -69,11 +70,14 @@ struct Channel::State {
     void tell_pump();
     void unlock_and_wake(Lock& lock);
     [[nodiscard]] bool can_send() const;
+    [[nodiscard]] bool sends_itself() const;
     void begin_batch(Lock& lock);
     void end_batch(Lock& lock, const Status& status);
     void send_batch(Lock& lock);
     void send_without_waiting(Lock& lock);
-    void look_for_work(Lock& lock);
+    void send_here(Lock& lock);
+    bool look_for_work(Lock& lock);
+    void let_gather(Lock& lock);
     void run_pump();
 
     // channel_receive.cpp
@@ -95,9 +99,10 @@ struct Channel::State {
 
     std::mutex attaching;     // one attach() at a time; taken before `mutex`
     std::mutex closing_call;  // one close() at a time; taken before `mutex`
-    std::mutex mutex;
+    AdaptiveMutex mutex;
 
     std::shared_ptr<transport::Connection> connection;
+    bool copies = false;           // it sends by copying, and processors are to spare
     std::uint64_t generation = 1;  // of `connection`
     Phase phase = Phase::open;
     std::optional<Error> error;        // why it ended
@@ -114,7 +119,8 @@ struct Channel::State {
     bool batch_left = false;                // begun by a thread that may not wait; `sending` is the pump's now
     std::uint64_t batch_acknowledges = 0;
     // The pump looks for it without the lock. Whoever appends writes it only while the pump looks, and once: a word
-    // that one processor reads all the time is dear for another to write.
+    // that one processor reads all the time is dear for another to write. After the lock was released, which the pump
+    // takes next.
     alignas(64) std::atomic<bool> news{false};
     alignas(64) bool pump_looking = false;
     Spin pump_spin;                 // the pump's

@@ -6,6 +6,10 @@
 #include <bit>
 #include <cstring>
 
+#include "common/printable.h"
+
+#include "common/printable.h"
+
 namespace gpupool::wire {
 namespace {
 
@@ -46,7 +50,8 @@ Result<FrameHeader> decode(std::span<const std::byte, kHeaderBytes> in) {
     if (const auto magic = get<std::uint32_t>(at, 0); magic != kMagic) {
         return Error{
             ErrorCode::invalid_input,
-            fmt::format("not a gpupool frame: it starts with {:#010x} (does the other side speak gpupool?)", magic)};
+            fmt::format("not a gpupool frame: it starts with \"{}\", {:#010x} (does the other side speak gpupool?)",
+                        printable({reinterpret_cast<const char*>(at), sizeof magic}), magic)};
     }
     if (get<std::uint32_t>(at, 32) != crc32c(in.first<kCheckedBytes>())) {
         return Error{ErrorCode::invalid_input, "a frame header arrived damaged: its CRC does not match"};

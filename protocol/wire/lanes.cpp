@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
+#include "common/quiet_thread.h"
 #include "protocol/wire/frame.h"
 #include "protocol/wire/landed.h"
-#include "protocol/wire/quiet_thread.h"
 
 namespace gpupool::wire {
 namespace {

@@ -75,6 +75,8 @@ class Outbox {
     [[nodiscard]] std::uint64_t sent() const noexcept { return sent_; }
     [[nodiscard]] std::uint64_t attempted() const noexcept { return attempted_; }
     [[nodiscard]] std::uint64_t acknowledged() const noexcept { return acknowledged_; }
+    // Frames, sent and unsent.
+    [[nodiscard]] std::size_t retained() const noexcept { return frames_.size(); }
 
     // The next frames to send, as copies that hold no references (sequence, type, bulk, data, bytes): at least one
     // where there is one, then up to the limits. The open frame is closed when it is among them.

@@ -9,6 +9,7 @@
 
 #include "common/digest.h"
 #include "common/driver_environment.h"
+#include "common/printable.h"
 #include "server/supervision/message_socket.h"
 
 namespace gpupool::daemon {
@@ -104,13 +105,6 @@ std::variant<Guest, Refusal> check(const schema::Hello::Reader& hello, const Adm
 }
 
 }  // namespace
-
-std::string printable(std::string_view text, std::size_t max_bytes) {
-    std::string out(text.substr(0, max_bytes));
-    std::replace_if(
-        out.begin(), out.end(), [](unsigned char c) { return c < 0x20 || c >= 0x7f; }, '?');
-    return out;
-}
 
 bool secret_matches(std::string_view given, std::string_view secret) {
     if (secret.empty()) {

@@ -67,9 +67,6 @@ bool token_matches(std::string_view given, const std::vector<std::string>& token
 // The same for one secret. An empty one matches nothing.
 bool secret_matches(std::string_view given, std::string_view secret);
 
-// A peer's text made fit for logs and tables: control characters replaced, cut to `max_bytes`.
-std::string printable(std::string_view text, std::size_t max_bytes = 128);
-
 // The Hello that the worker is to see: without the credential, with printable texts, and with only those CUDA_*
 // variables that cannot make the server's driver load or write files. Throws kj::Exception when `hello` cannot be read.
 void copy_hello(const Guest& guest, schema::Hello::Builder out);

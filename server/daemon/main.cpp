@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <span>
 
 #include "common/hash.h"
@@ -246,7 +247,9 @@ Result<Place> claim_place(const Config& config, std::string worker) {
         auto listener = transport::listen(*endpoint);
         if (!listener) {
             Error error = listener.error();
-            error.message += "; is another gpupoold running there? --listen takes another address";
+            if (error.message.find(std::strerror(EADDRINUSE)) != std::string::npos) {
+                error.message += "; is another gpupoold running there? --listen takes another address";
+            }
             return error;
         }
         place.addresses.push_back((*listener)->address());

@@ -11,6 +11,7 @@
 #include <cerrno>
 
 #include "common/log.h"
+#include "common/printable.h"
 #include "protocol/schema/supervision.capnp.h"
 
 namespace gpupool::daemon {

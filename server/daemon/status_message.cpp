@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/printable.h"
 #include "protocol/schema/control.capnp.h"
 #include "protocol/wire/frame.h"
 

@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "common/log.h"
+#include "common/processors.h"
 #include "server/daemon/status_message.h"
 
 namespace gpupool::daemon {
@@ -18,7 +18,7 @@ namespace {
 
 // As many as paid with four threads of a program that launch to a stream each, where processors are to spare.
 std::size_t default_issuers() {
-    return std::thread::hardware_concurrency() >= 8 ? 3 : 0;
+    return processors_allowed() >= 8 ? 3 : 0;
 }
 
 std::uint64_t default_shared_memory_bytes() {

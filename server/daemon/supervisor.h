@@ -1,7 +1,7 @@
 // The daemon's one thread: starts workers for guests, listens to their reports, takes over those of an earlier daemon,
 // and sees to it that every worker ends.
 //
-// What ends a worker, by name (DESIGN, lifetime):
+// What ends a worker, by name:
 //   its client left, or it failed     it ends itself; the record goes when its process does
 //   it says `ending` and does not     killed after Config::worker_ending_timeout
 //   it is silent                      killed after Config::worker_silence_timeout (start_timeout before its first word)

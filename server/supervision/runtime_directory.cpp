@@ -82,8 +82,17 @@ Status make_private_directory(const std::string& path) {
         return Error{ErrorCode::refused, fmt::format("{} belongs to user {}, not to us ({}): set another directory",
                                                      path, facts.st_uid, ::geteuid())};
     }
-    // A directory of ours that others may enter (systemd makes them 0755): closed before anything is put into it.
-    if ((facts.st_mode & 0077) != 0 && ::chmod(path.c_str(), 0700) != 0) {
+    if ((facts.st_mode & 0077) == 0) {
+        return {};
+    }
+    // Others may enter it. One that bears our name is closed before anything is put into it (systemd makes them 0755);
+    // any other may be somebody's who needs it as it is.
+    if (!path.substr(path.rfind('/') + 1).starts_with("gpupool")) {
+        return Error{ErrorCode::refused,
+                     fmt::format("others may enter {}: chmod 700 it, or name a directory of its own, as {}/gpupool",
+                                 path, path)};
+    }
+    if (::chmod(path.c_str(), 0700) != 0) {
         return system_error(fmt::format("cannot make {} private", path), errno);
     }
     return {};

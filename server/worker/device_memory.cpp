@@ -1,6 +1,9 @@
 #include "server/worker/device_memory.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "common/log.h"
 
 namespace gpupool::worker {
 
@@ -10,6 +13,11 @@ bool MemoryAccount::charge(CUdevice device, std::uint64_t bytes) {
         return false;
     }
     if (quota_bytes != 0 && (bytes > quota_bytes || used_bytes[index] > quota_bytes - bytes)) {
+        if (!std::exchange(told, true)) {
+            log::warn(
+                "out of memory: {} bytes more on device {} would pass the session's quota of {}, of which {} are used",
+                bytes, device, quota_bytes, used_bytes[index]);
+        }
         return false;
     }
     used_bytes[index] += bytes;

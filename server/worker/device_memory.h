@@ -20,6 +20,7 @@ struct ContextState;
 // By device, against the session's quota.
 struct MemoryAccount {
     std::uint64_t quota_bytes = 0;  // per device; 0: none
+    bool told = false;              // the log, of the first allocation that did not fit
     std::vector<std::uint64_t> used_bytes;
 
     bool charge(CUdevice device, std::uint64_t bytes);

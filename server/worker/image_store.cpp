@@ -51,6 +51,12 @@ void each_entry(int folder, const std::function<void(const char* name)>& see) {
     ::closedir(listing);
 }
 
+// What the store itself puts there; anything else is somebody's and stays.
+bool is_kept_image(std::string_view name) {
+    constexpr std::size_t kDigits = 2 * sizeof(Digest);
+    return name.size() == kDigits && name.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
 int open_folder(int at, const char* name) {
     return ::openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
@@ -86,6 +92,9 @@ Tenant list_tenant(int root, const char* name) {
             if (std::time(nullptr) - facts.st_mtim.tv_sec > kAbandonedAfter_s) {
                 ::unlinkat(folder.get(), file, 0);
             }
+            return;
+        }
+        if (!is_kept_image(file)) {
             return;
         }
         if (tenant.files.size() >= kMostListed) {

@@ -13,7 +13,7 @@ constexpr std::size_t kMaxLetThroughBytes = 256u << 20;
 }  // namespace
 
 bool Inbox::push(std::shared_ptr<Frame> frame) {
-    std::unique_lock lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     not_full_.wait(lock,
                    [&] { return closed_ || bytes_ < (letting_through_ > 0 ? kMaxLetThroughBytes : kMaxFrameBytes); });
     if (closed_) {
@@ -21,9 +21,8 @@ bool Inbox::push(std::shared_ptr<Frame> frame) {
     }
     bytes_ += frame->bytes;
     frames_.push_back(std::move(frame));
-    news_.store(true, std::memory_order_release);
     lock.unlock();
-    not_empty_.notify_one();
+    tell();
     return true;
 }
 
@@ -31,27 +30,24 @@ void Inbox::post(std::function<void()> job) {
     {
         const std::lock_guard lock(mutex_);
         jobs_.push_back(std::move(job));
-        news_.store(true, std::memory_order_release);
     }
-    not_empty_.notify_one();
+    tell();
 }
 
 void Inbox::poke() {
     {
         const std::lock_guard lock(mutex_);
         poked_ = true;
-        news_.store(true, std::memory_order_release);
     }
-    not_empty_.notify_one();
+    tell();
 }
 
 void Inbox::close() {
     {
         const std::lock_guard lock(mutex_);
         closed_ = true;
-        news_.store(true, std::memory_order_release);
     }
-    not_empty_.notify_all();
+    tell();
     not_full_.notify_all();
 }
 
@@ -63,6 +59,11 @@ void Inbox::let_through(bool through) {
     if (through) {
         not_full_.notify_all();
     }
+}
+
+void Inbox::tell() {
+    news_.store(true, std::memory_order_release);
+    not_empty_.notify_one();
 }
 
 Inbox::Batch Inbox::take() {
@@ -85,16 +86,19 @@ Inbox::Batch Inbox::take() {
 }
 
 void Inbox::wait(std::chrono::microseconds patience) {
-    std::unique_lock lock(mutex_);
-    not_empty_.wait_for(lock, patience, [&] { return ready(); });
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (not_empty_.wait_for(lock, patience, [&] { return ready(); })) {
+        news_.store(true, std::memory_order_relaxed);  // whoever brought it may not have come to that yet
+    }
 }
 
 void Inbox::wait() {
     if (spin_.until([this] { return news_.load(std::memory_order_acquire); })) {
         return;
     }
-    std::unique_lock lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     not_empty_.wait(lock, [&] { return ready(); });
+    news_.store(true, std::memory_order_relaxed);
 }
 
 bool Inbox::closed() const {

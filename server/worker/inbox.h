@@ -16,6 +16,7 @@
 #include <mutex>
 #include <vector>
 
+#include "common/adaptive_mutex.h"
 #include "common/spin.h"
 #include "server/worker/command.h"
 
@@ -48,16 +49,19 @@ class Inbox {
     [[nodiscard]] bool closed() const;
 
   private:
+    void tell();
     [[nodiscard]] bool ready() const { return poked_ || closed_ || !frames_.empty() || !jobs_.empty(); }
 
-    mutable std::mutex mutex_;
+    mutable AdaptiveMutex mutex_;
     std::condition_variable not_empty_, not_full_;
     std::vector<std::shared_ptr<Frame>> frames_;
     std::vector<std::function<void()>> jobs_;
     std::size_t bytes_ = 0;
-    int letting_through_ = 0;        // threads that wait for the receiving one
-    std::atomic<bool> news_{false};  // something came since the last take(); looked at without the mutex
-    Spin spin_;                      // the dispatcher's
+    int letting_through_ = 0;  // threads that wait for the receiving one
+    // Something came since the last take(). Looked at without the mutex, and set after it was released, since whoever
+    // sees it takes the mutex next.
+    std::atomic<bool> news_{false};
+    Spin spin_;  // the dispatcher's
     bool poked_ = false;
     bool closed_ = false;
 };

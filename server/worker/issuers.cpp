@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "common/log.h"
-#include "protocol/wire/quiet_thread.h"
+#include "common/quiet_thread.h"
 
 namespace gpupool::worker {
 
@@ -29,7 +29,7 @@ bool Issuers::start(std::size_t count) {
     while (issuers_.size() < count) {
         auto issuer = std::make_unique<Issuer>();
         try {
-            issuer->thread = wire::quiet_thread("gpupool-issue", [this, &own = *issuer] { serve(own); });
+            issuer->thread = quiet_thread("gpupool-issue", [this, &own = *issuer] { serve(own); });
         } catch (const std::system_error& error) {
             log::warn("launches are issued by {} threads: no more can be started: {}", issuers_.size() + 1,
                       error.what());

@@ -34,6 +34,15 @@ constexpr std::chrono::microseconds kShortPause{20};
 constexpr std::chrono::microseconds kLongPause{500};
 constexpr unsigned long kTimerSlack_ns = 1000;  // the kernel's 50 us by default would make every short pause a long one
 
+// The next command was written by another processor: its lines come while this one is with the driver. Beyond the
+// frame's end this asks for nothing that matters.
+void fetch_ahead(const std::byte* command) {
+    constexpr std::size_t kLine_bytes = 64, kLaunch_bytes = 256;
+    for (std::size_t line = 0; line < kLaunch_bytes; line += kLine_bytes) {
+        __builtin_prefetch(command + line);
+    }
+}
+
 wire::Lanes::Limits lane_limits(std::size_t lanes) {
     wire::Lanes::Limits limits;
     limits.lanes = lanes;
@@ -89,8 +98,15 @@ Error Worker::run(std::unique_ptr<transport::Connection> connection) {
     channel_ = std::make_unique<wire::Channel>(std::move(connection), *this, channel_limits());
     channel_->start();
     loop();
-    const std::lock_guard lock(end_mutex_);
-    return end_.value_or(Error{ErrorCode::closed, "the session ended"});
+    Error cause{ErrorCode::closed, "the session ended"};
+    {
+        const std::lock_guard lock(end_mutex_);
+        cause = end_.value_or(cause);
+    }
+    // For a client that is still there. The process ends in any case, see Options::ending.
+    notify_text(codec::NoticeType::ended, cause.message);
+    (void)channel_->flush();
+    return cause;
 }
 
 void Worker::stop(const std::string& why) {
@@ -127,8 +143,8 @@ void Worker::loop() {
         if (tracer.on()) [[unlikely]] {
             moved = tracer.poll() || moved;
         }
-        channel_->nudge();
         if (moved) {
+            channel_->nudge();
             idle_since.reset();
         } else {
             pause(idle_since);
@@ -192,6 +208,7 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
         command.body = {at + sizeof command.header, bytes - sizeof command.header};
         command.frame = frame;
         bytes_to_come_ -= bytes;
+        fetch_ahead(at + bytes);
         dispatch(command);
         if (ending_) {
             return false;
@@ -370,13 +387,19 @@ void Worker::send_output(DeviceOutput* output, codec::NoticeType type) {
     }
     constexpr std::size_t kPartBytes = 64u << 10;
     const std::string text = output->take();
-    for (std::size_t offset = 0; offset < text.size(); offset += kPartBytes) {
-        const std::size_t bytes = std::min(kPartBytes, text.size() - offset);
-        const std::uint64_t size = bytes;
-        std::string notice(reinterpret_cast<const char*>(&size), sizeof size);
-        notice.append(text, offset, bytes);
-        notify_bytes(type, notice.data(), notice.size());
+    if (type == codec::NoticeType::errors && !text.empty()) {
+        log::warn("the driver says: {}", text.substr(0, text.find('\n')));
     }
+    for (std::size_t offset = 0; offset < text.size(); offset += kPartBytes) {
+        notify_text(type, std::string_view(text).substr(offset, kPartBytes));
+    }
+}
+
+void Worker::notify_text(codec::NoticeType type, std::string_view text) {
+    const std::uint64_t size = text.size();
+    std::string notice(reinterpret_cast<const char*>(&size), sizeof size);
+    notice.append(text);
+    notify_bytes(type, notice.data(), notice.size());
 }
 
 // In the order of the session's own connection, so only where data went over others since the last time. Not before

@@ -17,6 +17,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -172,6 +173,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     CUresult take_latched(const Command& command);
     void send_host_change(std::span<const std::byte> record);
     void send_output(DeviceOutput* output, codec::NoticeType type);
+    void notify_text(codec::NoticeType type, std::string_view text);
     void notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes);
 
     Options options_;

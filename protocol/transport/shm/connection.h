@@ -49,6 +49,7 @@ class ShmConnection final : public Connection {
 
     Status send(std::span<const ConstBuffer> buffers) override;
     Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override;
+    [[nodiscard]] bool sends_by_copying() const noexcept override { return true; }
     Result<std::size_t> receive(MutableBuffer buffer) override;
     void set_receive_deadline(Clock::time_point deadline) noexcept override { deadline_ = deadline; }
     void set_send_patience(std::chrono::milliseconds patience) noexcept override { send_patience_ = patience; }

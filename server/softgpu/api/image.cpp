@@ -17,7 +17,8 @@ constexpr fatbin::ComputeCapability capability{9, 0};
 std::string machine_code_message(std::uint32_t arch) {
     const std::string name = arch == 0 ? "a GPU" : "sm_" + std::to_string(arch);
     return "the image holds only machine code for " + name +
-           "; the software GPU runs PTX (compile with -gencode arch=compute_XX,code=compute_XX)";
+           "; the software GPU runs PTX (compile with -gencode arch=compute_XX,code=compute_XX; what nvJitLink links is "
+           "machine code)";
 }
 
 std::string newer_target_message(std::uint32_t arch) {
@@ -129,6 +130,7 @@ CUresult ptx_of_image(const void* image, std::string& text, std::string& message
     }
     if (error != CUDA_SUCCESS) return error;
     text = ptx::join_units(units);
+    message.clear();  // what the whole lacks, its parts have
     return CUDA_SUCCESS;
 }
 

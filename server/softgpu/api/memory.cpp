@@ -37,6 +37,10 @@ CUresult allocate(const AllocationRequest& request, std::uint64_t& address) {
     // As the hardware hands out memory, so that "used" is what a program can take.
     const std::uint64_t counted_bytes = counted ? (request.size_bytes + 511) / 512 * 512 : 0;
     Device& device = *request.context->device;
+    if (const MemoryPool* const pool = request.pool.get();
+        pool != nullptr && pool->most_bytes != 0 && pool->used_bytes.load() + counted_bytes > pool->most_bytes) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (counted && !device.take(counted_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     void* memory = map_memory(request.size_bytes);
     if (memory == nullptr) {

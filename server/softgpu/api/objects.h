@@ -101,9 +101,13 @@ struct Stream : std::enable_shared_from_this<Stream> {
     void wait(std::uint64_t sequence);
     bool is_done(std::uint64_t sequence);
     std::uint64_t submitted();
+    // Nothing more will come: an idle thread ends.
+    void let_go();
 
   private:
-    void run();
+    // False where no thread can be had.
+    bool start_thread();
+    void run(std::chrono::milliseconds patience);
 
     std::mutex mutex_;
     std::condition_variable changed_;
@@ -115,12 +119,14 @@ struct Stream : std::enable_shared_from_this<Stream> {
     std::uint64_t submitted_ = 0;
     std::uint64_t completed_ = 0;
     bool running_ = false;
+    bool destroyed_ = false;
 };
 
 struct MemoryPool {
     int device = 0;
     bool is_default = false;
     std::uint64_t release_threshold_bytes = 0;
+    std::uint64_t most_bytes = 0;  // 0: no limit of its own
     std::atomic<std::uint64_t> used_bytes{0};
     std::atomic<std::uint64_t> used_high_bytes{0};
     std::map<int, int> flags;  // the reuse policies, by attribute

@@ -135,6 +135,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* pro
     if (const CUresult error = find_device(properties->location.id, device); error != CUDA_SUCCESS) return error;
     auto pool = std::make_shared<MemoryPool>();
     pool->device = device->ordinal;
+    pool->most_bytes = properties->maxSize;
     state().pools.add(pool);
     *handle = reinterpret_cast<CUmemoryPool>(pool.get());
     return CUDA_SUCCESS;

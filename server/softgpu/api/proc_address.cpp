@@ -31,6 +31,7 @@ struct Form {
     int since;
     bool per_thread;
     const char* symbol;
+    const char* plain;  // the same but for what a null stream means
 };
 using Index = std::unordered_map<std::string_view, std::vector<Form>>;
 
@@ -40,8 +41,9 @@ const Index& index() {
         std::unordered_map<std::string_view, std::string_view> base_of;
 #define GP_CALL(op, symbol, base, since, ...) \
     base_of[#symbol] = #base;                 \
-    (*table)[#base].push_back({since, false, #symbol});
-#define GP_PER_THREAD(symbol, suffix, since, ...) (*table)[base_of[#symbol]].push_back({since, true, #symbol #suffix});
+    (*table)[#base].push_back({since, false, #symbol, #symbol});
+#define GP_PER_THREAD(symbol, suffix, since, ...) \
+    (*table)[base_of[#symbol]].push_back({since, true, #symbol #suffix, #symbol});
 #include "protocol/calls/table.def"
 #undef GP_CALL
 #undef GP_PER_THREAD
@@ -76,7 +78,8 @@ CUresult look_up(const char* name, void** function, int version, cuuint64_t flag
         status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
         return CUDA_SUCCESS;
     }
-    *function = find_entry_point(best->symbol);
+    // A per-thread form is always there: what it stands on may not be.
+    *function = find_entry_point(best->plain) == nullptr ? nullptr : find_entry_point(best->symbol);
     if (*function != nullptr) status = CU_GET_PROC_ADDRESS_SUCCESS;
     return CUDA_SUCCESS;
 }

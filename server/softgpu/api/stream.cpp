@@ -1,4 +1,5 @@
 // Streams: in-order queues with a thread each, and the rules between the legacy stream and the blocking ones.
+#include <system_error>
 #include <thread>
 
 #include "server/softgpu/api/objects.h"
@@ -10,6 +11,8 @@ namespace {
 constexpr std::size_t max_queued = 1020;
 // An idle stream's thread ends after this long; the next work starts another.
 constexpr auto idle_time = std::chrono::milliseconds(200);
+// So long a thread is asked for where none can be had, in which those of idle streams end.
+constexpr auto thread_patience = 3 * idle_time;
 
 }  // namespace
 
@@ -42,23 +45,52 @@ void Stream::wait_for_space() {
 }
 
 std::uint64_t Stream::submit(Work work, std::shared_ptr<Moment> done) {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     queue_.push_back({std::move(work), std::move(done)});
-    if (!running_) {
-        running_ = true;
-        std::thread([self = shared_from_this()] { self->run(); }).detach();
-    } else if (queue_.size() == 1) {
-        changed_.notify_all();
+    const std::uint64_t number = ++submitted_;
+    if (running_) {
+        if (queue_.size() == 1) changed_.notify_all();
+        return number;
     }
-    return ++submitted_;
+    running_ = true;
+    lock.unlock();
+    if (!start_thread()) {
+        // As after a fault: nothing runs any more, and everything comes to its end, here.
+        context.poison(CUDA_ERROR_OPERATING_SYSTEM);
+        run(std::chrono::milliseconds(0));
+    }
+    return number;
 }
 
-void Stream::run() {
+bool Stream::start_thread() {
+    for (const auto until = std::chrono::steady_clock::now() + thread_patience;;) {
+        try {
+            std::thread([self = shared_from_this()] { self->run(idle_time); }).detach();
+            return true;
+        } catch (const std::system_error& error) {
+            if (std::chrono::steady_clock::now() >= until) {
+                std::fprintf(stderr, "gpupool software GPU: there is no thread to be had for a stream: %s\n",
+                             error.what());
+                return false;
+            }
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+}
+
+void Stream::let_go() {
+    const std::lock_guard lock(mutex_);
+    destroyed_ = true;
+    changed_.notify_all();
+}
+
+void Stream::run(std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
     for (;;) {
         if (queue_.empty()) {
-            const auto until = std::chrono::system_clock::now() + idle_time;
-            if (!changed_.wait_until(lock, until, [&] { return !queue_.empty(); })) {
+            const auto until = std::chrono::system_clock::now() + patience;
+            changed_.wait_until(lock, until, [&] { return !queue_.empty() || destroyed_; });
+            if (queue_.empty()) {
                 running_ = false;
                 return;
             }

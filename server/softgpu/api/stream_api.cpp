@@ -83,6 +83,7 @@ CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) {
     if (!stream->is_done(stream->submitted())) {
         stream->submit([stream]() -> CUresult { return CUDA_SUCCESS; });
     }
+    stream->let_go();
     return CUDA_SUCCESS;
 }
 

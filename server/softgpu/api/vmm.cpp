@@ -192,8 +192,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmem
     const auto memory = find(handle);
     if (memory == nullptr || size == 0 || !aligned(pointer) || !aligned(size) || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!aligned(offset) || offset > memory->size_bytes || memory->size_bytes - offset < size)
-        return CUDA_ERROR_INVALID_VALUE;
+    if (offset != 0 || memory->size_bytes < size) return CUDA_ERROR_INVALID_VALUE;
     if (!inside_reservation(pointer, size) || overlaps_mapping(pointer, size)) return CUDA_ERROR_INVALID_VALUE;
     void* mapped = mmap(reinterpret_cast<void*>(pointer), size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->descriptor,
                         static_cast<off_t>(offset));

@@ -88,7 +88,8 @@ class BlockRunner {
     bool enter(Warp& w, const Inst& i, const CallSite& site, const CompiledFunction& callee, std::uint32_t lanes);
     bool builtin(Warp& w, const Inst& i, const CallSite& site, std::uint32_t lanes);
     bool builtin_lane(Warp& w, const Inst& i, const CallSite& site, std::uint32_t lane);
-    void print(Warp& w, const Inst& i, std::uint32_t lane, std::uint64_t format, std::uint64_t arguments);
+    // Gives the number of arguments that the format asks for.
+    std::uint32_t print(Warp& w, const Inst& i, std::uint32_t lane, std::uint64_t format, std::uint64_t arguments);
     void ret(Warp& w, std::uint32_t lanes);
 
     const LaunchState& launch_;

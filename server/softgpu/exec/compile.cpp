@@ -22,6 +22,9 @@ constexpr std::uint32_t recursive_stack_bytes = 64U << 10;
 // What ptxas accepts.
 constexpr std::uint64_t max_constant_bytes = 64U << 10;
 constexpr std::uint32_t max_param_bytes = 32764, max_param_bytes_before_8_1 = 4352;
+constexpr std::uint32_t most_static_shared_bytes = 48U << 10;
+// What the software GPU is. "sm_90a" has what that capability alone has.
+constexpr std::uint32_t own_architecture = 90;
 
 std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) {
     return (value + alignment - 1) / alignment * alignment;
@@ -40,6 +43,7 @@ class Compiler {
     Compiler(const ptx::Module& source, CompiledModule& target) : source_(source), target_(target) {}
 
     Status run() {
+        GPUPOOL_TRY(check_target());
         GPUPOOL_TRY(place_variables());
         declare_functions();
         GPUPOOL_TRY(check_parameters());
@@ -57,13 +61,31 @@ class Compiler {
                 if (!error.lacking) return Error{ErrorCode::unsupported, std::move(message)};
                 refuse(target_.functions[i], std::move(message));
             }
-            if (!function.entry) common_shared_bytes_ = target_.functions[i].shared_bytes;
+            if (!function.entry) {
+                common_shared_bytes_ = target_.functions[i].shared_bytes;
+            } else if (const auto own = target_.functions[i].shared_bytes - base; own > most_static_shared_bytes) {
+                return Error{ErrorCode::invalid_input,
+                             fmt::format("kernel '{}' uses {} bytes of static shared memory, of which there are {}",
+                                         target_.functions[i].name, own, most_static_shared_bytes)};
+            }
         }
         finish();
         return first_refusal();
     }
 
   private:
+    Status check_target() const {
+        const std::string_view target = source_.target;
+        const std::uint32_t architecture = architecture_of(target);
+        const std::string plain = "sm_" + std::to_string(architecture);
+        if (target == plain ? architecture <= own_architecture
+                            : target == plain + "a" && architecture == own_architecture) {
+            return {};
+        }
+        return Error{
+            ErrorCode::invalid_input,
+            fmt::format("the PTX is for the target '{}'; the software GPU is an sm_{}", target, own_architecture)};
+    }
     // The rest of the module can run without it.
     static void refuse(CompiledFunction& function, std::string message) {
         function.refusal = std::move(message);

@@ -83,15 +83,17 @@ std::string device_string(std::uint64_t address) {
     return {text, strnlen(text, limit)};
 }
 
-std::string format_device_printf(const std::string& format, const std::uint8_t* arguments,
-                                 std::size_t arguments_bytes) {
+std::string format_device_printf(const std::string& format, const std::uint8_t* arguments, std::size_t arguments_bytes,
+                                 std::uint32_t& arguments_read) {
     std::string result;
+    arguments_read = 0;
     std::size_t used = 0;
     const auto take = [&](std::size_t bytes) {
         used = (used + bytes - 1) / bytes * bytes;
         std::uint64_t value = 0;
         if (used + bytes <= arguments_bytes) std::memcpy(&value, arguments + used, bytes);
         used += bytes;
+        ++arguments_read;
         return value;
     };
     for (std::size_t at = 0; at < format.size() && result.size() < max_printf_bytes;) {

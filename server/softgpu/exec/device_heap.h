@@ -18,6 +18,7 @@ std::uint64_t device_heap_limit();
 std::string device_string(std::uint64_t address);
 
 // The text of a device printf from its format and its packed arguments (naturally aligned, 4 or 8 bytes each).
-std::string format_device_printf(const std::string& format, const std::uint8_t* arguments, std::size_t arguments_bytes);
+std::string format_device_printf(const std::string& format, const std::uint8_t* arguments, std::size_t arguments_bytes,
+                                 std::uint32_t& arguments_read);
 
 }  // namespace gpupool::softgpu

@@ -150,8 +150,11 @@ HelperPool& HelperPool::instance() {
 
 HelperPool::HelperPool() {
     const std::uint32_t processors = std::max(1U, std::thread::hardware_concurrency());
-    size_ = processors - 1;
-    for (std::uint32_t i = 0; i < size_; ++i) std::thread([this] { loop(); }).detach();
+    try {
+        for (; size_ < processors - 1; ++size_) std::thread([this] { loop(); }).detach();
+    } catch (const std::system_error&) {
+        // As many as there are: the stream's own thread does what they do not.
+    }
 }
 
 void HelperPool::help(Grid& grid, std::uint32_t helpers) {

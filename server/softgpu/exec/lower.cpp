@@ -420,7 +420,9 @@ std::uint32_t Lowering::destination(const ptx::Operand& operand, Slot kind) {
 
 std::uint32_t Lowering::special_register(std::string_view name, Slot kind) {
     const Op* found = op_table().find(fmt::format("sreg.{}", name));
-    if (found == nullptr) fail(fmt::format("the software GPU does not support the special register '{}'", name));
+    if (found == nullptr)
+        fail(fmt::format("'{}' is neither a register that was declared nor a special one that the software GPU has",
+                         name));
     if (name.substr(0, 14) == "%reserved_smem") target_.uses_reserved_shared = true;
     const std::uint32_t result = temporary(found->d);
     emit(*found).d = result;

@@ -139,20 +139,24 @@ bool BlockRunner::builtin(Warp& w, const Inst& i, const CallSite& site, std::uin
     return w.fault.kind == FaultKind::none;
 }
 
-void BlockRunner::print(Warp& w, const Inst& i, std::uint32_t lane, std::uint64_t format, std::uint64_t arguments) {
+std::uint32_t BlockRunner::print(Warp& w, const Inst& i, std::uint32_t lane, std::uint64_t format,
+                                 std::uint64_t arguments) {
     // The packed arguments are in local memory, behind a generic pointer.
     const std::uint8_t* packed = nullptr;
     std::size_t packed_bytes = 0;
     if (arguments != 0) {
         const std::uint64_t offset = arguments - windows().local_base;
         if (offset >= w.local_stride_bytes) {
-            return w.raise(FaultKind::illegal_address, i, arguments, "printf's arguments are not in local memory");
+            w.raise(FaultKind::illegal_address, i, arguments, "printf's arguments are not in local memory");
+            return 0;
         }
         packed = w.local + std::size_t{lane} * w.local_stride_bytes + offset;
         packed_bytes = w.local_stride_bytes - offset;
     }
-    const std::string text = format_device_printf(device_string(format), packed, packed_bytes);
+    std::uint32_t arguments_read = 0;
+    const std::string text = format_device_printf(device_string(format), packed, packed_bytes, arguments_read);
     std::fwrite(text.data(), 1, text.size(), stdout);
+    return arguments_read;
 }
 
 bool BlockRunner::builtin_lane(Warp& w, const Inst& i, const CallSite& site, std::uint32_t lane) {
@@ -170,10 +174,7 @@ bool BlockRunner::builtin_lane(Warp& w, const Inst& i, const CallSite& site, std
                     std::min<std::size_t>(8, site.result_sizes_bytes[0]));
     };
     switch (site.builtin) {
-        case Builtin::vprintf:
-            print(w, i, lane, argument(0), argument(1));
-            answer(0);
-            break;
+        case Builtin::vprintf: answer(argument(0) == 0 ? ~0U : print(w, i, lane, argument(0), argument(1))); break;
         case Builtin::assertfail:
             std::fprintf(stderr, "%s:%u: %s: block: [%u,%u,%u], thread: [%u,%u,%u] Assertion `%s` failed.\n",
                          device_string(argument(1)).c_str(), static_cast<unsigned>(argument(2)),

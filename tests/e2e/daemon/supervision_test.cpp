@@ -212,6 +212,25 @@ TEST(RuntimeDirectoryTest, IsPrivateAndHasOneOwner) {
     EXPECT_TRUE(supervision::RuntimeDirectory::claim(root, "1234"));
 }
 
+// It may be /tmp, or somebody's home.
+TEST(RuntimeDirectoryTest, LeavesADirectoryAsItIsThatOthersMayEnter) {
+    TemporaryFolder folder;
+    const auto others = folder.path() + "/shared", ours = folder.path() + "/gpupool-run";
+    for (const auto& path : {others, ours}) {
+        ASSERT_EQ(::mkdir(path.c_str(), 0700), 0);
+        ASSERT_EQ(::chmod(path.c_str(), 01777), 0);
+    }
+    const auto refused = supervision::RuntimeDirectory::claim(others, "1234");
+    ASSERT_FALSE(refused);
+    EXPECT_NE(refused.error().message.find("others may enter " + others), std::string::npos) << refused.error().message;
+    struct stat facts {};
+    ASSERT_EQ(::stat(others.c_str(), &facts), 0);
+    EXPECT_EQ(facts.st_mode & 07777, 01777u);
+    EXPECT_TRUE(supervision::RuntimeDirectory::claim(ours, "1234")) << "one that bears our name is closed";
+    ASSERT_EQ(::stat(ours.c_str(), &facts), 0);
+    EXPECT_EQ(facts.st_mode & 07777, 0700u);
+}
+
 TEST(RuntimeDirectoryTest, RefusesWhatIsNotOurs) {
     TemporaryFolder folder;
     ASSERT_EQ(::symlink("/tmp", (folder.path() + "/link").c_str()), 0);

@@ -37,10 +37,18 @@ TEST_F(Devices, AProgramChoosesAndNumbersThem) {
     EXPECT_EQ(seen({"CUDA_VISIBLE_DEVICES=2,0"}), "3 1");
     EXPECT_EQ(seen({"CUDA_VISIBLE_DEVICES=1,-1,0"}), "2");
     EXPECT_EQ(seen({"CUDA_VISIBLE_DEVICES=GPU-67707570-6f6f-6c2d-736f-667467707503"}), "4");
-    for (const char* none : {"CUDA_VISIBLE_DEVICES=-1", "CUDA_VISIBLE_DEVICES=", "CUDA_VISIBLE_DEVICES=7"}) {
+    EXPECT_EQ(seen({"CUDA_VISIBLE_DEVICES=7"}), "none");
+    EXPECT_NE(errors_.find("CUDA_VISIBLE_DEVICES shows none"), std::string::npos) << errors_;
+}
+
+// The usual way to run without a GPU.
+TEST_F(Devices, WhoHidesAllOfThemAsksNoServer) {
+    start({});
+    for (const char* none : {"CUDA_VISIBLE_DEVICES=-1", "CUDA_VISIBLE_DEVICES=", "CUDA_VISIBLE_DEVICES=-1,0"}) {
         EXPECT_EQ(seen({none}), "none") << none;
-        EXPECT_NE(errors_.find("CUDA_VISIBLE_DEVICES shows none"), std::string::npos) << errors_;
+        EXPECT_EQ(errors_.find("gpupool:"), std::string::npos) << errors_;
     }
+    EXPECT_EQ(daemon_->log().find("session "), std::string::npos) << daemon_->log();
 }
 
 TEST_F(Devices, WhatTheOperatorHidesStaysHidden) {

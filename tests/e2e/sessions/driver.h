@@ -23,7 +23,8 @@
                                         each(cuDeviceGetDefaultMemPool) each(cuMemAddressReserve) each(cuMemCreate) \
                                             each(cuMemMap) each(cuMemSetAccess) each(cuMemUnmap) each(cuMemRelease) \
                                                 each(cuMemRetainAllocationHandle) each(cuArrayCreate)               \
-                                                    each(cuArrayDestroy)
+                                                    each(cuArrayDestroy) each(cuStreamWaitEvent)                    \
+                                                        each(cuMemcpyDtoDAsync)
 
 namespace gpupool::session_program {
 
@@ -66,6 +67,7 @@ int run_waiting(const std::string& mode);
 int run_lanes(const std::string& mode, int rounds);
 int run_pinned(const std::string& mode);
 int run_memory(const std::string& mode);
+int run_stress(const std::string& mode);
 int run_ending(const std::string& mode, char** argv);
 
 }  // namespace gpupool::session_program

@@ -20,7 +20,8 @@ TEST_P(Endings, EndOrderlyAndLeaveNothing) {
 
 INSTANTIATE_TEST_SUITE_P(By, Endings,
                          ::testing::Values("visit", "atexit", "late_atexit", "destructor", "exit_busy",
-                                           "exit_elsewhere", "quick_exit", "close", "reload", "fork_exec", "fork_busy"),
+                                           "exit_elsewhere", "quick_exit", "close", "reload", "fork_exec", "fork_busy",
+                                           "signals"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -25,6 +25,7 @@ class SessionQuota : public SessionTest {
 TEST_F(SessionQuota, AllOfItIsToBeHadAndNoMore) {
     Program program(*daemon_, session_program("quota"));
     EXPECT_TRUE(program.succeeds());
+    EXPECT_NE(daemon_->log().find("would pass the session's quota of 67108864"), std::string::npos) << daemon_->log();
 }
 
 }  // namespace

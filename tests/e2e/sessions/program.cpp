@@ -2,7 +2,7 @@
 //
 //   steady   checks results without end, until stdin ends; exits with 0 when all were right
 //   busy     a bit of everything without end, says "ready" after the first round
-//   others   see program_waits.cpp, program_floods.cpp, program_lanes.cpp and program_endings.cpp
+//   others   see the other program_*.cpp
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -217,5 +217,6 @@ int main(int argc, char** argv) {
     verdict = verdict >= 0 ? verdict : run_lanes(mode, argc > 2 ? std::atoi(argv[2]) : 1);
     verdict = verdict >= 0 ? verdict : run_pinned(mode);
     verdict = verdict >= 0 ? verdict : run_memory(mode);
+    verdict = verdict >= 0 ? verdict : run_stress(mode);
     return verdict >= 0 ? verdict : run_ending(mode, argv);
 }

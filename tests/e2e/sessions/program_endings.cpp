@@ -4,8 +4,11 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -55,6 +58,42 @@ void keep_calling() {
             }
         }
     }).detach();
+}
+
+// Of every thread but this one: is a signal that is sent to the process none of its business?
+int signals_are_ours() {
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+        std::ifstream status(task.path() / "status");
+        std::string word, name, blocked;
+        while (status >> word && word != "SigBlk:") {
+            if (word == "Name:") {
+                status >> name;
+            }
+        }
+        status >> blocked;
+        const bool is_this = task.path().filename() == std::to_string(::gettid());
+        if (!is_this && (std::stoull(blocked, nullptr, 16) & (1ull << (SIGUSR1 - 1))) == 0) {
+            say("takes_signals:" + name);
+            return 10;
+        }
+    }
+    return 0;
+}
+
+// With all of the client's threads there.
+int run_signals() {
+    must(driver.cuLaunchHostFunc(
+             nullptr, [](void*) {}, nullptr),
+         "cuLaunchHostFunc");
+    void* mapped = nullptr;
+    must(driver.cuMemHostAlloc(&mapped, 4096, CU_MEMHOSTALLOC_DEVICEMAP), "cuMemHostAlloc");
+    must(driver.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(mapped), 1, 4096, nullptr), "cuMemsetD8Async");
+    std::vector<unsigned char> much(8u << 20);
+    CUdeviceptr data = 0;
+    must(driver.cuMemAlloc(&data, much.size()), "cuMemAlloc");
+    must(driver.cuMemcpyHtoD(data, much.data(), much.size()), "cuMemcpyHtoD");
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    return signals_are_ours();
 }
 
 int child_status(pid_t child) {
@@ -135,6 +174,9 @@ int run_ending(const std::string& mode, char** argv) {
     hold_something();
     if (mode == "visit" || mode == "atexit") {
         return 0;
+    }
+    if (mode == "signals") {
+        return run_signals();
     }
     if (mode == "late_atexit") {
         std::atexit([] { late_calls("atexit"); });

@@ -14,9 +14,10 @@
 //       --dump FOLDER                         only writes the PTX, for an assembler to look at
 //
 // A program whose results differ runs natively once more, without the driver's optimizations: where those results are
-// the software GPU's, the assembler has changed what the program means. The record then holds them, marked as such.
+// the software GPU's, the assembler has changed what the program means. The record then holds them, marked as such, and
+// the summary counts the threads as the optimizer's.
 //
-// Exit status: 0 when nothing differs but the bits of NaNs, and nothing is refused by one side alone.
+// Exit status: 0 when nothing else differs but the bits of NaNs, and nothing is refused by one side alone.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -44,7 +45,7 @@ struct Options {
 
 // The outcome of all instructions of one name.
 struct Row {
-    std::uint64_t compared = 0, different = 0, other_nan = 0, outside = 0;
+    std::uint64_t compared = 0, different = 0, optimizer = 0, other_nan = 0, outside = 0;
     std::vector<std::string> examples, refused;
 };
 
@@ -245,6 +246,7 @@ class Test {
                                    std::to_string(threads_of_a_program) +
                                    " threads differ; without the driver's optimizations " +
                                    (agrees ? "it agrees" : "it differs too " + native_error));
+            (agrees ? row.optimizer : row.different) += differing;
             if (agrees) theirs = plain, name += unoptimized;
         }
         row.compared += threads_of_a_program;
@@ -280,7 +282,6 @@ class Test {
             ++differing;
             if (shown[step]++ == 0) row.examples.push_back(what + " thread " + std::to_string(i) + "  " + difference);
         }
-        row.different += differing;
         return differing;
     }
 
@@ -305,24 +306,26 @@ class Test {
         return {};
     }
 
+    static void print_row(const std::string& name, const Row& row) {
+        const auto number = [](std::uint64_t value) { return static_cast<unsigned long long>(value); };
+        printf("%-44s %10llu %9llu %9llu %9llu %8llu %7zu\n", name.c_str(), number(row.compared), number(row.different),
+               number(row.optimizer), number(row.other_nan), number(row.outside), row.refused.size());
+    }
+
     int report(std::size_t tried) const {
         bool good = true;
-        std::uint64_t compared = 0, different = 0, other_nan = 0, outside = 0, refused = 0;
-        printf("\n%-44s %10s %9s %9s %8s %7s\n", "instruction", "compared", "different", "other NaN", "outside",
-               "refused");
+        Row all;
+        printf("\n%-44s %10s %9s %9s %9s %8s %7s\n", "instruction", "compared", "different", "optimizer", "other NaN",
+               "outside", "refused");
         for (const auto& [name, row] : rows_) {
-            compared += row.compared, different += row.different, other_nan += row.other_nan, outside += row.outside;
-            refused += row.refused.size();
+            all.compared += row.compared, all.different += row.different, all.optimizer += row.optimizer;
+            all.other_nan += row.other_nan, all.outside += row.outside;
+            all.refused.insert(all.refused.end(), row.refused.begin(), row.refused.end());
             good = good && row.different == 0 && row.refused.empty();
-            if (options_.table || row.different != 0 || row.other_nan != 0 || !row.refused.empty())
-                printf("%-44s %10llu %9llu %9llu %8llu %7zu\n", name.c_str(),
-                       static_cast<unsigned long long>(row.compared), static_cast<unsigned long long>(row.different),
-                       static_cast<unsigned long long>(row.other_nan), static_cast<unsigned long long>(row.outside),
-                       row.refused.size());
+            if (options_.table || row.different + row.optimizer + row.other_nan != 0 || !row.refused.empty())
+                print_row(name, row);
         }
-        printf("%-44s %10llu %9llu %9llu %8llu %7llu\n", "all", static_cast<unsigned long long>(compared),
-               static_cast<unsigned long long>(different), static_cast<unsigned long long>(other_nan),
-               static_cast<unsigned long long>(outside), static_cast<unsigned long long>(refused));
+        print_row("all", all);
         printf("%zu instructions of %zu names\n", tried, rows_.size());
         for (const auto& [name, row] : rows_) {
             for (const auto& example : row.examples) printf("differs  %s\n", example.c_str());

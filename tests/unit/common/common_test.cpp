@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include "common/environment.h"
 #include "common/hash.h"
+#include "common/processors.h"
 #include "common/unique_fd.h"
 #include "common/units.h"
 
@@ -112,6 +115,48 @@ TEST(UniqueFd, ClosesOnceAndOnlyItsOwn) {
     kept.reset();
     EXPECT_TRUE(is_open(raw));
     ::close(raw);
+}
+
+// A folder as the kernel shows control groups in.
+class ControlGroups : public testing::Test {
+  protected:
+    void TearDown() override { std::filesystem::remove_all(mount_); }
+    void write(const std::string& file, const std::string& text) {
+        const std::filesystem::path path = mount_ + "/" + file;
+        std::filesystem::create_directories(path.parent_path());
+        std::ofstream(path) << text << "\n";
+    }
+    const std::string mount_ = testing::TempDir() + "gpupool-groups-" + std::to_string(::getpid());
+};
+
+TEST_F(ControlGroups, TheLeastQuotaOnTheWayDownCounts) {
+    write("cpu.max", "max 100000");
+    EXPECT_EQ(processors_of_quota("0::/\n", mount_), std::nullopt);
+    write("slice/cpu.max", "350000 100000");
+    write("slice/service/cpu.max", "800000 100000");
+    EXPECT_EQ(processors_of_quota("0::/slice/service\n", mount_), 3u);
+    write("slice/service/cpu.max", "50000 100000");
+    EXPECT_EQ(processors_of_quota("0::/slice/service\n", mount_), 1u);
+    write("cpu.max", "200000 100000");  // a container's own group is its root, whatever the host calls it
+    EXPECT_EQ(processors_of_quota("0::/docker/4711\n", mount_), 2u);
+}
+
+TEST_F(ControlGroups, OfTheFirstVersionToo) {
+    write("cpu/jobs/cpu.cfs_quota_us", "-1");
+    write("cpu/jobs/cpu.cfs_period_us", "100000");
+    EXPECT_EQ(processors_of_quota("5:memory:/jobs\n2:cpu,cpuacct:/jobs\n", mount_), std::nullopt);
+    write("cpu/jobs/cpu.cfs_quota_us", "600000");
+    EXPECT_EQ(processors_of_quota("5:memory:/jobs\n2:cpu,cpuacct:/jobs\n", mount_), 6u);
+    EXPECT_EQ(processors_of_quota("5:memory:/jobs\n2:cpuset:/jobs\n", mount_), std::nullopt);
+}
+
+TEST_F(ControlGroups, WhatMakesNoSenseLimitsNothing) {
+    for (const char* text : {"", "max", "0 0", "-5 100000", "x y", "100000 -1"}) {
+        write("cpu.max", text);
+        EXPECT_EQ(processors_of_quota("0::/\n", mount_), std::nullopt) << text;
+    }
+    EXPECT_EQ(processors_of_quota("no colons\n:\n::\n", mount_), std::nullopt);
+    EXPECT_GE(processors_allowed(), 1u);
 }
 
 }  // namespace

@@ -229,6 +229,16 @@ TEST_F(CaptureTest, NamesGiveTheFormOfTheProgramsVersion) {
     EXPECT_EQ(entry_point("cuStreamGetCaptureInfo_v3"), find(13000));
 }
 
+TEST_F(CaptureTest, OfWhatIsNotThereThereIsNoPerThreadFormEither) {
+    for (const cuuint64_t flags : {CU_GET_PROC_ADDRESS_DEFAULT, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM}) {
+        void* found = nullptr;
+        CUdriverProcAddressQueryResult status{};
+        EXPECT_EQ(CUDA_SUCCESS, CALL(cuGetProcAddress_v2)("cuMemcpyBatchAsync", &found, 13000, flags, &status));
+        EXPECT_EQ(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, status);
+        EXPECT_EQ(nullptr, found);
+    }
+}
+
 TEST_F(CaptureTest, AStreamThatWasJoinedAgainMayBeDestroyedBeforeTheEnd) {
     CUstream side = nullptr;
     CUevent back = nullptr;

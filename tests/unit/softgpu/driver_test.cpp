@@ -10,6 +10,8 @@
 #include <cstring>
 #include <thread>
 
+#include "tests/unit/thread_shortage.h"
+
 namespace gpupool::softgpu_test {
 namespace {
 
@@ -191,6 +193,7 @@ TEST_F(DriverTest, MappedMemoryAtARequestedAddress) {
     properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     CUmemGenericAllocationHandle memory = 0;
     OK(CALL(cuMemCreate)(&memory, size, &properties, 0));
+    EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, CALL(cuMemMap)(at, size / 2, size / 2, memory, 0)) << "an offset must be 0";
     OK(CALL(cuMemMap)(at, size, 0, memory, 0));
     EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, CALL(cuMemsetD32_v2)(at, 1, 1)) << "no access was given yet";
     const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -209,6 +212,51 @@ TEST_F(DriverTest, MappedMemoryAtARequestedAddress) {
     OK(CALL(cuMemRelease)(memory));
     OK(CALL(cuMemAddressFree)(at, size));
     OK(CALL(cuMemAddressFree)(again, size));
+}
+
+TEST_F(DriverTest, APoolGivesNoMoreThanItMay) {
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    properties.maxSize = 1U << 20;
+    CUmemoryPool pool = nullptr;
+    CUdeviceptr first = 0, second = 0;
+    OK(CALL(cuMemPoolCreate)(&pool, &properties));
+    OK(CALL(cuMemAllocFromPoolAsync)(&first, 1U << 20, pool, nullptr));
+    EXPECT_EQ(CUDA_ERROR_OUT_OF_MEMORY, CALL(cuMemAllocFromPoolAsync)(&second, 512, pool, nullptr));
+    OK(CALL(cuMemFreeAsync)(first, nullptr));
+    OK(CALL(cuCtxSynchronize)());
+    OK(CALL(cuMemAllocFromPoolAsync)(&second, 512, pool, nullptr));
+    OK(CALL(cuMemPoolDestroy)(pool));
+}
+
+// The process goes on, and so does whoever waits.
+TEST_F(DriverTest, WithoutAThreadForAStreamItsContextEnds) {
+    CUstream stream = nullptr;
+    OK(CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+    CUdeviceptr memory = 0;
+    OK(CALL(cuMemAlloc_v2)(&memory, 4));
+    {
+        const gpupool::test::ThreadShortage shortage;
+        OK(CALL(cuMemsetD32Async)(memory, 1, 1, stream));
+        EXPECT_EQ(CUDA_ERROR_OPERATING_SYSTEM, CALL(cuStreamSynchronize)(stream));
+    }
+    EXPECT_EQ(CUDA_ERROR_OPERATING_SYSTEM, CALL(cuCtxSynchronize)());
+}
+
+TEST_F(DriverTest, WhatPtxasRefusesIsRefused) {
+    const auto load = [](const std::string& target, const std::string& shared) {
+        CUmodule module = nullptr;
+        return CALL(cuModuleLoadData)(
+            &module, (".version 8.0\n.target " + target + "\n.address_size 64\n.visible .entry k() { .shared .b8 s[" +
+                      shared + "]; .reg .b32 %a; mov.u32 %a, s; st.shared.b32 [%a], 1; ret; }\n")
+                         .c_str());
+    };
+    for (const char* target : {"sm_52", "sm_75", "sm_90", "sm_90a"}) EXPECT_EQ(CUDA_SUCCESS, load(target, "49152"));
+    for (const char* target : {"sm_100", "sm_120a", "sm_80a", "sm_90f", "sm_200", "compute_90"}) {
+        EXPECT_EQ(CUDA_ERROR_INVALID_PTX, load(target, "4")) << target;
+    }
+    EXPECT_EQ(CUDA_ERROR_INVALID_PTX, load("sm_90", "49156")) << "static shared memory";
 }
 
 TEST_F(DriverTest, ImagesThatCannotRunSayWhy) {

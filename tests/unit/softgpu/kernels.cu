@@ -2,11 +2,18 @@
 #include <cooperative_groups.h>
 
 #include <cassert>
+#include <cstdio>
 
 extern "C" {
 
 __constant__ float coefficients[4] = {1, 2, 3, 4};
 __device__ int counter = 7;
+
+__global__ void count_printed(int* counts) {
+    counts[0] = printf("%d of %s, 100%%\n", 1, "two");
+    counts[1] = printf("nothing\n");
+}
+
 __device__ int* counter_pointer = &counter;
 
 __global__ void vector_add(const float* a, const float* b, float* c, int n) {

@@ -28,6 +28,16 @@ TEST_F(DriverTest, VectorAdd) {
     for (int i = 0; i < n; ++i) ASSERT_EQ(a[i] + b[i], c[i]) << i;
 }
 
+TEST_F(DriverTest, PrintfGivesTheNumberOfItsArguments) {
+    CUdeviceptr counts = 0;
+    int host[2] = {-1, -1};
+    OK(CALL(cuMemAlloc_v2)(&counts, sizeof host));
+    OK(launch("count_printed", {1}, {1}, 0, nullptr, counts));
+    OK(CALL(cuMemcpyDtoH_v2)(host, counts, sizeof host));
+    EXPECT_EQ(2, host[0]);
+    EXPECT_EQ(0, host[1]);
+}
+
 TEST_F(DriverTest, MatrixMultiply) {
     const int n = 64;
     std::vector<float> a(n * n), b(n * n);

@@ -3,6 +3,7 @@
 #include "server/worker/images.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,7 +15,7 @@
 #include "common/digest.h"
 #include "common/fatbin/compression.h"
 #include "protocol/calls/image_hash.h"
-#include "tests/unit/worker/thread_shortage.h"
+#include "tests/unit/thread_shortage.h"
 
 namespace gpupool::test {
 namespace {
@@ -214,6 +215,19 @@ TEST_F(KeptImages, NothingButFilesIsRead) {
     EXPECT_EQ(store->find(hash("image")), nullptr) << "and nobody waits for a writer";
 }
 
+TEST_F(KeptImages, WhatIsNoImageStays) {
+    fs::create_directories(root_ + "/data");
+    std::ofstream(root_ + "/data/precious") << "somebody's";
+    std::ofstream(root_ + "/note") << "somebody's";
+    const auto store = open("one", kFileBytes + 100);
+    for (const char letter : {'a', 'b', 'c'}) {
+        keep(*store, std::string(1000, letter));
+    }
+    EXPECT_FALSE(fs::exists(file_of(std::string(1000, 'a')))) << "room was made";
+    EXPECT_TRUE(fs::exists(root_ + "/data/precious"));
+    EXPECT_TRUE(fs::exists(root_ + "/note"));
+}
+
 TEST_F(KeptImages, TheOneUsedLongestAgoMakesRoom) {
     const auto store = open("one", 2 * kFileBytes + 100);
     const std::string a(1000, 'a'), b(1000, 'b'), c(1000, 'c');
@@ -276,7 +290,7 @@ TEST_F(KeptImages, NobodyKeepsFilesWithoutEnd) {
     const auto store = open("one", std::uint64_t{1} << 40), other = open("other", std::uint64_t{1} << 40);
     keep(*other, "another's");
     for (std::size_t i = 0; i < ImageStore::kMaxFiles + 10; ++i) {
-        std::ofstream file(root_ + "/one/" + std::to_string(i));
+        std::ofstream file(root_ + "/one/" + fmt::format("{:064x}", i));
     }
     keep(*store, "image");
     store->finish(std::chrono::seconds(100));

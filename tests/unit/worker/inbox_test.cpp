@@ -11,7 +11,7 @@
 #include "protocol/transport/inproc/connection.h"
 #include "protocol/wire/channel.h"
 #include "server/worker/helpers.h"
-#include "tests/unit/worker/thread_shortage.h"
+#include "tests/unit/thread_shortage.h"
 
 namespace gpupool::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/unit/worker/thread_shortage.h"
+#include "tests/unit/thread_shortage.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

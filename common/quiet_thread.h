@@ -1,4 +1,5 @@
-// A thread of ours in somebody else's process: it never runs the application's signal handlers.
+// A thread of ours in somebody else's process: signals that are sent to the process are none of its business. Those of
+// faults are its own, and end where the application wants them.
 //
 // Ownership: the caller's. Threads: any. Errors: std::system_error where no thread can be had.
 #pragma once
@@ -9,15 +10,18 @@
 #include <thread>
 #include <utility>
 
-namespace gpupool::wire {
+namespace gpupool {
 
 // `name`: at most 15 characters.
 template <class Body>
 std::thread quiet_thread(const char* name, Body body) {
-    sigset_t all;
+    sigset_t blocked;
     sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigfillset(&blocked);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) {
+        sigdelset(&blocked, fault);
+    }
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
     struct Restore {
         const sigset_t& mask;
         ~Restore() { pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
@@ -27,4 +31,4 @@ std::thread quiet_thread(const char* name, Body body) {
     return thread;
 }
 
-}  // namespace gpupool::wire
+}  // namespace gpupool

@@ -1,0 +1,174 @@
+// A bit of everything from several threads at once, while a stream that waits holds much: what each thread's own stream
+// computes is the proof that nothing was lost, doubled or put in another order.
+//
+//   stress
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "tests/e2e/sessions/driver.h"
+
+namespace gpupool::session_program {
+namespace {
+
+constexpr std::size_t kThreads = 4;
+constexpr unsigned kRounds = 40;
+constexpr unsigned kHeld = 900;                      // launches that wait, below what a driver takes without blocking
+constexpr std::array kSizes_words = {64u, 40'000u};  // what rides in a command, and what does not
+
+void add(CUfunction function, CUdeviceptr data, unsigned words, unsigned value, CUstream stream) {
+    void* arguments[] = {&data, &words, &value};
+    must(driver.cuLaunchKernel(function, (words + 255) / 256, 1, 1, 256, 1, 1, 0, stream, arguments, nullptr),
+         "cuLaunchKernel");
+}
+
+using Events = std::array<CUevent, kThreads>;
+
+// One thread's stream and what it has to hold: all words the same.
+class Chain {
+  public:
+    Chain(CUcontext context, CUfunction function, const Events& events, std::size_t number)
+        : context_(context),
+          function_(function),
+          events_(events),
+          number_(number),
+          words_(kSizes_words[number % kSizes_words.size()]) {}
+
+    bool run() {
+        use(context_);
+        must(driver.cuStreamCreate(&stream_, number_ == 0 ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING),
+             "cuStreamCreate");
+        must(driver.cuMemAlloc(&data_, bytes()), "cuMemAlloc");
+        must(driver.cuMemHostAlloc(&pinned_, bytes(), 0), "cuMemHostAlloc");
+        must(driver.cuMemsetD32Async(data_, 0, words_, stream_), "cuMemsetD32Async");
+        bool right = true;
+        for (unsigned round = 0; round < kRounds && right; ++round) {
+            right = step();
+        }
+        return right && check();
+    }
+
+  private:
+    [[nodiscard]] std::size_t bytes() const { return words_ * sizeof(unsigned); }
+
+    bool step() {
+        switch (random_() % 6) {
+            case 0: launch_many(); return true;
+            case 1: set(); return true;
+            case 2: send_pageable(); return true;
+            case 3: send_pinned(); return true;
+            case 4: use_stream_memory(); return true;
+            default: meet_others(); return check();
+        }
+    }
+
+    void launch_many() {
+        const unsigned count = 1 + random_() % 60;
+        for (unsigned i = 1; i <= count; ++i) {
+            add(function_, data_, words_, i, stream_);
+            expected_ += i;
+        }
+    }
+
+    void set() {
+        expected_ = random_();
+        must(driver.cuMemsetD32Async(data_, expected_, words_, stream_), "cuMemsetD32Async");
+    }
+
+    // Its memory is free to be used again at once.
+    void send_pageable() {
+        expected_ = random_();
+        std::vector<unsigned> words(words_, expected_);
+        must(driver.cuMemcpyHtoDAsync(data_, words.data(), bytes(), stream_), "cuMemcpyHtoDAsync");
+        std::fill(words.begin(), words.end(), ~expected_);
+    }
+
+    void send_pinned() {
+        must(driver.cuStreamSynchronize(stream_), "cuStreamSynchronize");
+        expected_ = random_();
+        std::fill_n(static_cast<unsigned*>(pinned_), words_, expected_);
+        must(driver.cuMemcpyHtoDAsync(data_, pinned_, bytes(), stream_), "cuMemcpyHtoDAsync");
+    }
+
+    // Freed behind work that still reads it.
+    void use_stream_memory() {
+        CUdeviceptr other = 0;
+        must(driver.cuMemAllocAsync(&other, bytes(), stream_), "cuMemAllocAsync");
+        expected_ = random_();
+        must(driver.cuMemsetD32Async(other, expected_, words_, stream_), "cuMemsetD32Async");
+        must(driver.cuMemcpyDtoDAsync(data_, other, bytes(), stream_), "cuMemcpyDtoDAsync");
+        must(driver.cuMemFreeAsync(other, stream_), "cuMemFreeAsync");
+    }
+
+    void meet_others() {
+        must(driver.cuEventRecord(events_[number_], stream_), "cuEventRecord");
+        must(driver.cuStreamWaitEvent(stream_, events_[(number_ + 1) % kThreads], 0), "cuStreamWaitEvent");
+    }
+
+    bool check() {
+        std::vector<unsigned> words(words_, ~expected_);
+        must(driver.cuMemcpyDtoHAsync(words.data(), data_, bytes(), stream_), "cuMemcpyDtoHAsync");
+        must(driver.cuStreamSynchronize(stream_), "cuStreamSynchronize");
+        const bool right = std::ranges::all_of(words, [&](unsigned word) { return word == expected_; });
+        if (!right) {
+            say("wrong:" + std::to_string(words.front()) + ":expected", expected_);
+        }
+        return right;
+    }
+
+    const CUcontext context_;
+    const CUfunction function_;
+    const Events& events_;
+    const std::size_t number_;
+    const unsigned words_;
+    std::minstd_rand random_{static_cast<unsigned>(number_ + 1)};
+    CUstream stream_ = nullptr;
+    CUdeviceptr data_ = 0;
+    void* pinned_ = nullptr;
+    unsigned expected_ = 0;
+};
+
+int stress() {
+    const CUcontext context = begin();
+    const CUfunction function = kernel("add_value");
+    Events events{};
+    for (CUevent& event : events) {
+        must(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+    }
+    CUstream held = nullptr;
+    CUdeviceptr sum = 0;
+    unsigned result = 0;
+    must(driver.cuStreamCreate(&held, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    must(driver.cuMemAlloc(&sum, sizeof result), "cuMemAlloc");
+    must(driver.cuMemsetD32Async(sum, 0, 1, held), "cuMemsetD32Async");
+    block_until_release(held);
+    for (unsigned i = 0; i < kHeld; ++i) {
+        add(function, sum, 1, 1, held);
+    }
+    std::atomic<unsigned> right{0};
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < kThreads; ++i) {
+        threads.emplace_back([&, i] { right += Chain(context, function, events, i).run() ? 1 : 0; });
+    }
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
+    say("passed", right);
+    release();
+    must(driver.cuMemcpyDtoHAsync(&result, sum, sizeof result, held), "cuMemcpyDtoHAsync");
+    must(driver.cuStreamSynchronize(held), "cuStreamSynchronize");
+    say("held", result);
+    return right == kThreads && result == kHeld ? 0 : 10;
+}
+
+}  // namespace
+
+int run_stress(const std::string& mode) {
+    return mode == "stress" ? stress() : -1;
+}
+
+}  // namespace gpupool::session_program

@@ -1,0 +1,33 @@
+// Threads of one program that do all at once, over each transport, with and without threads that issue launches.
+
+#include "tests/e2e/sessions/sessions.h"
+
+namespace gpupool::test {
+namespace {
+
+struct Way {
+    const char* transport;
+    int issuers;
+};
+
+class Stress : public SessionTest, public ::testing::WithParamInterface<Way> {
+  protected:
+    Stress() { settings_ = "[limits]\nissuers = " + std::to_string(GetParam().issuers) + "\n"; }
+};
+
+TEST_P(Stress, EveryThreadFindsWhatItsStreamComputed) {
+    Program program(*daemon_, session_program("stress"),
+                    {std::string("GPUPOOL_TRANSPORT=") + GetParam().transport, "GPUPOOL_SPIN=always"});
+    EXPECT_TRUE(program.succeeds(milliseconds(120000)));
+    EXPECT_EQ(program.number("held", milliseconds(0)), 900);
+}
+
+std::string name_of(const ::testing::TestParamInfo<Way>& info) {
+    return std::string(info.param.transport) + "_issuers_" + std::to_string(info.param.issuers);
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, Stress, ::testing::Values(Way{"tcp", 0}, Way{"tcp", 2}, Way{"shm", 0}, Way{"shm", 2}),
+                         name_of);
+
+}  // namespace
+}  // namespace gpupool::test
