@@ -18,9 +18,8 @@ void Transfers::start(wire::Channel& channel, wire::Lanes* lanes, std::function<
     channel_ = &channel;
     lanes_ = lanes;
     begins_ = std::move(begins);
-    quiet_thread("gpupool-pulls", [this] {
-        answer_pulls();
-    }).detach();  // lives as long as the process, like the session
+    // Lives as long as the process, like the session.
+    quiet_thread("gpupool-pulls", [this] { answer_pulls(); }).detach();
 }
 
 void Transfers::end() {

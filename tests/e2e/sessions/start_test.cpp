@@ -323,7 +323,7 @@ TEST_F(Stock, MayHoldContexts) {
 TEST_F(Stock, ADriverThatFailsIsNotTriedWithoutEnd) {
     start("[stock]\nworkers = 1\n", {"GPUPOOL_SOFTGPU_DEVICES=2"});
     ASSERT_TRUE(is_ready());
-    Program program(*daemon_, vector_add(), {"CUDA_VISIBLE_DEVICES=-1"});
+    Program program(*daemon_, vector_add(), {"CUDA_VISIBLE_DEVICES=7"});
     EXPECT_NE(program.wait(), 0);
     EXPECT_TRUE(eventually([&] { return daemon_->log().find("cannot be prepared") != std::string::npos; },
                            milliseconds(20000)));
