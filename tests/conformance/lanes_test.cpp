@@ -67,12 +67,12 @@ TEST(LanesTest, WaitingForAPieceWaitsForThoseBeforeIt) {
     constexpr std::size_t kCount = 40;
     Faults slow;
     slow.delay = 400ms;
+    const auto data = pattern(kCount * kPieceBytes, 1);
     LanePair pair(0, inproc_pair);
     const auto add = [&](std::size_t index, Ends ends) {
         EXPECT_TRUE(pair.client.add(index, std::move(ends.first)).ok());
         EXPECT_TRUE(pair.server.add(index, std::move(ends.second)).ok());
     };
-    const auto data = pattern(kCount * kPieceBytes, 1);
     pair.server_side.expect_transfer(1, data.size());
     add(0, faulty_pair(slow));
     ASSERT_TRUE(send_all(pair.client, 1, std::span(data).first(kPieceBytes), kPieceBytes).ok());
@@ -99,10 +99,10 @@ TEST(LanesTest, NothingWasSentMeansNothingToWaitFor) {
 }
 
 TEST(LanesTest, AFullQueueMakesItsProducerWait) {
+    const auto data = pattern(20 * kPieceBytes, 1);
     LanePair pair(0, inproc_pair, {.lanes = 1, .queued_bytes = 2 * kPieceBytes});
     auto [here, there] = inproc_pair();  // nobody reads the other end
     ASSERT_TRUE(pair.client.add(0, std::move(here)).ok());
-    const auto data = pattern(20 * kPieceBytes, 1);
     std::atomic<std::size_t> done{0};
     std::atomic<bool> back{false};
     std::thread producer([&] {
@@ -122,9 +122,9 @@ TEST(LanesTest, ALaneThatBreaksEndsThemAll) {
     Faults cut;
     cut.cut_after_sent = 300'000;
     std::atomic<std::size_t> made{0};
+    const auto data = pattern(8u << 20, 1);
     LanePair pair(3, [&] { return made++ == 1 ? faulty_pair(cut) : inproc_pair(); },
                   {.lanes = 3, .queued_bytes = 1u << 20});
-    const auto data = pattern(8u << 20, 1);
     pair.server_side.expect_transfer(1, data.size());
     std::atomic<std::size_t> done{0};
     std::size_t sent = 0;
@@ -156,8 +156,8 @@ TEST(LanesTest, ADamagedHeaderEndsThemAndItsPieceIsNotTakenForData) {
     for (const std::size_t at : {5u, 12u, 20u, 30u, 33u, 40u, 47u, 48u, 55u}) {
         Faults damage;
         damage.corrupt_sent_at = kHeadBytes + kPieceBytes + at;
-        LanePair pair(1, [&] { return faulty_pair(damage); });
         const auto data = pattern(4 * kPieceBytes, 1);
+        LanePair pair(1, [&] { return faulty_pair(damage); });
         pair.server_side.expect_transfer(1, data.size());
         (void)send_all(pair.client, 1, data, kPieceBytes);
         ASSERT_TRUE(pair.server_side.wait_ended()) << "byte " << at;
@@ -173,8 +173,8 @@ TEST(LanesTest, ADamagedHeaderEndsThemAndItsPieceIsNotTakenForData) {
 TEST(LanesTest, DataIsTheConnectionsToGuard) {
     Faults change;
     change.corrupt_sent_at = 30'000;  // in the second piece's data
-    LanePair pair(1, [&] { return faulty_pair(change); });
     const auto data = pattern(4 * kPieceBytes, 1);
+    LanePair pair(1, [&] { return faulty_pair(change); });
     pair.server_side.expect_transfer(1, data.size());
     ASSERT_TRUE(send_all(pair.client, 1, data, kPieceBytes).ok());
     ASSERT_TRUE(pair.server.wait_landed(pair.client.sent_up_to()));
@@ -194,13 +194,13 @@ TEST(LanesTest, ClosingFreesWhoWaits) {
 }
 
 TEST(LanesTest, AnIndexIsTakenOnceAndWithinTheLimit) {
+    const auto data = pattern(kPieceBytes, 1);
     LanePair pair(2, inproc_pair, {.lanes = 3});
     EXPECT_FALSE(pair.server.add(1, inproc_pair().first).ok());
     EXPECT_FALSE(pair.server.add(3, inproc_pair().first).ok());
     EXPECT_FALSE(pair.server.admits(3).ok());
     EXPECT_TRUE(pair.server.admits(2).ok());
     EXPECT_EQ(pair.server.count(), 2u);
-    const auto data = pattern(kPieceBytes, 1);
     pair.server_side.expect_transfer(1, data.size());
     ASSERT_TRUE(send_all(pair.client, 1, data, kPieceBytes).ok());
     EXPECT_TRUE(pair.server.wait_landed(1));
