@@ -9,12 +9,6 @@
 namespace gpupool::benchmarks {
 namespace {
 
-void launch(const Driver& d) {
-    CUdeviceptr argument = d.memory;
-    void* arguments[] = {&argument};
-    ok(d.cuLaunchKernel(d.nothing, 1, 1, 1, 32, 1, 1, 0, d.stream, arguments, nullptr), "cuLaunchKernel");
-}
-
 void until_ready(CUresult (*query)(const Driver&), const Driver& d) {
     CUresult result = query(d);
     while (result == CUDA_ERROR_NOT_READY) {
@@ -30,68 +24,65 @@ CUresult query_stream(const Driver& d) {
     return d.cuStreamQuery(d.stream);
 }
 
-void completion_by_stream_synchronize(benchmark::State& state) {
+// `notice` returns when the kernel that was launched before it is complete.
+template <class Notice>
+void completion(benchmark::State& state, Notice notice) {
     const Driver& d = driver();
     for (auto _ : state) {
-        launch(d);
-        ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
+        ok(launch(d), "cuLaunchKernel");
+        notice(d);
     }
+}
+
+void record(const Driver& d) {
+    ok(d.cuEventRecord(d.event, d.stream), "cuEventRecord");
+}
+
+void completion_by_stream_synchronize(benchmark::State& state) {
+    completion(state, [](const Driver& d) { ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize"); });
 }
 
 void completion_by_event_synchronize(benchmark::State& state) {
-    const Driver& d = driver();
-    for (auto _ : state) {
-        launch(d);
-        ok(d.cuEventRecord(d.event, d.stream), "cuEventRecord");
+    completion(state, [](const Driver& d) {
+        record(d);
         ok(d.cuEventSynchronize(d.event), "cuEventSynchronize");
-    }
+    });
 }
 
 void completion_by_event_query(benchmark::State& state) {
-    const Driver& d = driver();
-    for (auto _ : state) {
-        launch(d);
-        ok(d.cuEventRecord(d.event, d.stream), "cuEventRecord");
+    completion(state, [](const Driver& d) {
+        record(d);
         until_ready(query_event, d);
-    }
+    });
 }
 
 // What kernels print is written out by a call that synchronizes.
 void completion_by_event_query_and_synchronize(benchmark::State& state) {
-    const Driver& d = driver();
-    for (auto _ : state) {
-        launch(d);
-        ok(d.cuEventRecord(d.event, d.stream), "cuEventRecord");
+    completion(state, [](const Driver& d) {
+        record(d);
         until_ready(query_event, d);
         ok(d.cuEventSynchronize(d.event), "cuEventSynchronize");
-    }
+    });
 }
 
 void completion_by_stream_query(benchmark::State& state) {
-    const Driver& d = driver();
-    for (auto _ : state) {
-        launch(d);
-        until_ready(query_stream, d);
-    }
+    completion(state, [](const Driver& d) { until_ready(query_stream, d); });
 }
 
 // The GPU writes a word that the processor looks at.
 void completion_by_written_value(benchmark::State& state) {
-    const Driver& d = driver();
     void* memory = nullptr;
-    ok(d.cuMemAllocHost_v2(&memory, sizeof(unsigned)), "cuMemAllocHost");
+    ok(driver().cuMemAllocHost_v2(&memory, sizeof(unsigned)), "cuMemAllocHost");
     const std::atomic_ref<unsigned> word(*static_cast<unsigned*>(memory));
     word.store(0);
-    unsigned count = 0;
-    for (auto _ : state) {
-        launch(d);
+    completion(state, [&, count = 0u](const Driver& d) mutable {
         ok(d.cuStreamWriteValue32_v2(d.stream, reinterpret_cast<CUdeviceptr>(memory), ++count, 0),
            "cuStreamWriteValue32");
         while (word.load(std::memory_order_acquire) != count) {
         }
-    }
-    ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
-    ok(d.cuMemFreeHost(memory), "cuMemFreeHost");
+    });
+    ok(driver().cuStreamSynchronize(driver().stream), "cuStreamSynchronize");
+    ok(driver().cuMemFreeHost(memory), "cuMemFreeHost");
 }
 
 BENCHMARK(completion_by_stream_synchronize)->UseRealTime();

@@ -56,4 +56,10 @@ const Driver& driver() {
     return instance;
 }
 
+CUresult launch(const Driver& d) {
+    CUdeviceptr argument = d.memory;
+    void* arguments[] = {&argument};
+    return d.cuLaunchKernel(d.nothing, 1, 1, 1, 32, 1, 1, 0, d.stream, arguments, nullptr);
+}
+
 }  // namespace gpupool::benchmarks

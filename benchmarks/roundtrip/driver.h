@@ -30,6 +30,8 @@ inline constexpr std::size_t kMemoryBytes = 256u << 20;
 
 // Initialises device 0 and makes its primary context current, once.
 const Driver& driver();
+// The kernel that does nothing, into the stream.
+CUresult launch(const Driver& driver);
 void ok(CUresult result, const char* what);
 
 }  // namespace gpupool::benchmarks

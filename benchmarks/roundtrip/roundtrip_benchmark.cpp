@@ -30,12 +30,6 @@ void deferred(benchmark::State& state, Work work) {
     ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
 }
 
-CUresult launch(const Driver& d) {
-    CUdeviceptr argument = d.memory;
-    void* arguments[] = {&argument};
-    return d.cuLaunchKernel(d.nothing, 1, 1, 1, 32, 1, 1, 0, d.stream, arguments, nullptr);
-}
-
 void call_local(benchmark::State& state) {
     const Driver& d = driver();
     CUcontext context = nullptr;

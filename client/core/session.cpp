@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <optional>
+#include <string_view>
 #include <thread>
 #include <type_traits>
 
@@ -238,18 +240,32 @@ void Session::violation(const char* what) {
     lose({ErrorCode::invalid_input, fmt::format("the server sent {}", what)});
 }
 
-bool Session::take_output(codec::Reader& in, std::FILE* to) {
+namespace {
+
+// 8 bytes of length, then the text; none where that is not so.
+std::optional<std::string_view> read_text(codec::Reader& in) {
     const auto bytes = in.value<std::uint64_t>();
     const std::byte* const text = in.take(bytes);
     if (text == nullptr) {
+        return std::nullopt;
+    }
+    return std::string_view(reinterpret_cast<const char*>(text), bytes);
+}
+
+}  // namespace
+
+bool Session::take_output(codec::Reader& in, std::FILE* to) {
+    const auto text = read_text(in);
+    if (!text) {
         return false;
     }
+    const std::size_t bytes = text->size();
     const std::lock_guard lock(output_mutex_);
     if (output_bytes_ + bytes > kMaxOutputBytes) {
         log::warn("{} bytes that kernels printed are lost: nobody waits for the GPU", bytes);
         return true;
     }
-    output_.emplace_back(to, std::string(reinterpret_cast<const char*>(text), bytes));
+    output_.emplace_back(to, *text);
     output_bytes_ += bytes;
     has_output_.store(true, std::memory_order_release);
     return true;
@@ -257,13 +273,11 @@ bool Session::take_output(codec::Reader& in, std::FILE* to) {
 
 bool Session::take_end(codec::Reader& in) {
     constexpr std::size_t kMost_bytes = 500;
-    const auto bytes = in.value<std::uint64_t>();
-    const std::byte* const text = in.take(bytes);
-    if (text == nullptr) {
+    const auto text = read_text(in);
+    if (!text) {
         return false;
     }
-    lose({ErrorCode::closed,
-          "the server has ended it: " + printable({reinterpret_cast<const char*>(text), bytes}, kMost_bytes)});
+    lose({ErrorCode::closed, "the server has ended it: " + printable(*text, kMost_bytes)});
     return true;
 }
 

@@ -18,6 +18,11 @@ Error closed_here() {
     return {ErrorCode::closed, "the channel was closed"};
 }
 
+// Does whoever has something to send do best to send it? Where that is no more than a copy, and processors are to spare.
+bool sends_best_itself(const transport::Connection& connection) {
+    return connection.sends_by_copying() && spinning_pays();
+}
+
 }  // namespace
 
 // The peer's limit is not known, but is the same in practice: acknowledging well within it keeps it sending.
@@ -27,7 +32,7 @@ Channel::State::State(std::unique_ptr<transport::Connection> first, Receiver& to
       acknowledge_every_bytes(std::min(kMostBetweenAcks_bytes, given.retained_bytes / 4)),
       bulk_frame_bytes(std::clamp(given.retained_bytes / 4, kLeastBulkFrame_bytes, kMostBulkFrame_bytes)),
       connection(std::move(first)),
-      copies(connection->sends_by_copying() && spinning_pays()),
+      copies(sends_best_itself(*connection)),
       outbox(std::clamp<std::size_t>(given.frame_bytes, 1u << 10, kMaxPayloadBytes)) {}
 
 void Channel::State::wake_everybody() {
@@ -135,7 +140,7 @@ Status Channel::attach(std::unique_ptr<transport::Connection> connection, std::u
     (void)state.outbox.acknowledge(peer_received, graveyard);
     state.outbox.rewind();
     state.connection = std::move(connection);
-    state.copies = state.connection->sends_by_copying() && spinning_pays();
+    state.copies = sends_best_itself(*state.connection);
     ++state.generation;
     state.phase = Phase::open;
     state.acknowledged_to_peer = 0;

@@ -247,8 +247,9 @@ void Channel::State::send_batch(Lock& lock) {
     end_batch(lock, to->send(batch.buffers));
 }
 
-// What the connection does not take at once is left to the pump, and the sending role with it. Leaves locked.
-void Channel::State::send_without_waiting(Lock& lock) {
+// By this thread, as far as that goes without waiting. What the connection does not take at once is left to the pump,
+// and the sending role with it; what came meanwhile is the pump's as well.
+void Channel::State::send_here(Lock& lock) {
     const auto to = connection;
     begin_batch(lock);
     const auto taken = to->send_some(batch.buffers);
@@ -256,14 +257,9 @@ void Channel::State::send_without_waiting(Lock& lock) {
         batch.drop(*taken);
         lock.lock();
         batch_left = true;
-        return;
+    } else {
+        end_batch(lock, taken ? Status() : Status(taken.error()));
     }
-    end_batch(lock, taken ? Status() : Status(taken.error()));
-}
-
-// What is left, and what came meanwhile, is the pump's.
-void Channel::State::send_here(Lock& lock) {
-    send_without_waiting(lock);
     if (batch_left || can_send()) unlock_and_wake(lock);
 }
 

@@ -74,7 +74,6 @@ struct Channel::State {
     void begin_batch(Lock& lock);
     void end_batch(Lock& lock, const Status& status);
     void send_batch(Lock& lock);
-    void send_without_waiting(Lock& lock);
     void send_here(Lock& lock);
     bool look_for_work(Lock& lock);
     void let_gather(Lock& lock);

@@ -12,12 +12,13 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr fatbin::ComputeCapability capability{9, 0};
+constexpr fatbin::ComputeCapability capability{own_architecture / 10, own_architecture % 10};
 
 std::string machine_code_message(std::uint32_t arch) {
     const std::string name = arch == 0 ? "a GPU" : "sm_" + std::to_string(arch);
     return "the image holds only machine code for " + name +
-           "; the software GPU runs PTX (compile with -gencode arch=compute_XX,code=compute_XX; what nvJitLink links is "
+           "; the software GPU runs PTX (compile with -gencode arch=compute_XX,code=compute_XX; what nvJitLink links "
+           "is "
            "machine code)";
 }
 

@@ -23,8 +23,6 @@ constexpr std::uint32_t recursive_stack_bytes = 64U << 10;
 constexpr std::uint64_t max_constant_bytes = 64U << 10;
 constexpr std::uint32_t max_param_bytes = 32764, max_param_bytes_before_8_1 = 4352;
 constexpr std::uint32_t most_static_shared_bytes = 48U << 10;
-// What the software GPU is. "sm_90a" has what that capability alone has.
-constexpr std::uint32_t own_architecture = 90;
 
 std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) {
     return (value + alignment - 1) / alignment * alignment;

@@ -17,6 +17,9 @@
 
 namespace gpupool::softgpu {
 
+// What the software GPU is: ten times its compute capability.
+constexpr std::uint32_t own_architecture = 90;
+
 struct ModuleVariable {
     std::string name;
     std::uint64_t address = 0;

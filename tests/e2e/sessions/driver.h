@@ -60,6 +60,8 @@ void say(const std::string& word, long long number = 0);
 std::int64_t now_ms();
 
 CUfunction kernel(const char* name);
+// Launches add_value: `value` more in each of the words.
+void add(CUfunction add_value, CUdeviceptr data, unsigned words, unsigned value, CUstream stream);
 
 // The modes, by subject.
 int run_flood(const std::string& mode);

@@ -108,6 +108,12 @@ CUfunction kernel(const char* name) {
     return function;
 }
 
+void add(CUfunction add_value, CUdeviceptr data, unsigned words, unsigned value, CUstream stream) {
+    void* arguments[] = {&data, &words, &value};
+    must(driver.cuLaunchKernel(add_value, (words + 255) / 256, 1, 1, 256, 1, 1, 0, stream, arguments, nullptr),
+         "cuLaunchKernel");
+}
+
 namespace {
 
 constexpr unsigned kWords = 40'000;  // more than rides in a command
@@ -117,13 +123,6 @@ void check_words(const std::vector<unsigned>& words, unsigned expected) {
         say("wrong", words.front());
         std::_Exit(4);
     }
-}
-
-void add(CUfunction function, CUdeviceptr data, unsigned value, CUstream stream) {
-    unsigned count = kWords;
-    void* arguments[] = {&data, &count, &value};
-    must(driver.cuLaunchKernel(function, (kWords + 255) / 256, 1, 1, 256, 1, 1, 0, stream, arguments, nullptr),
-         "cuLaunchKernel");
 }
 
 int run_steady() {
@@ -146,7 +145,7 @@ int run_steady() {
         const auto value = static_cast<unsigned>(rounds % 1000);
         std::vector<unsigned> words(kWords, value);
         must(driver.cuMemcpyHtoDAsync(data, words.data(), words.size() * sizeof(unsigned), stream), "cuMemcpyHtoD");
-        add(function, data, 5, stream);
+        add(function, data, kWords, 5, stream);
         must(driver.cuMemcpyDtoHAsync(words.data(), data, words.size() * sizeof(unsigned), stream), "cuMemcpyDtoH");
         must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
         check_words(words, value + 5);
@@ -177,7 +176,7 @@ int run_busy() {
             must(driver.cuMemAlloc(&data, words.size() * sizeof(unsigned)), "cuMemAlloc");
             must(driver.cuMemcpyHtoDAsync(data, words.data(), words.size() * sizeof(unsigned), stream), "copy in");
             for (unsigned i = 0; i < 20; ++i) {
-                add(function, data, 1, stream);
+                add(function, data, kWords, 1, stream);
             }
             must(driver.cuLaunchHostFunc(
                      stream, [](void*) {}, nullptr),

@@ -20,12 +20,6 @@ constexpr unsigned kRounds = 40;
 constexpr unsigned kHeld = 900;                      // launches that wait, below what a driver takes without blocking
 constexpr std::array kSizes_words = {64u, 40'000u};  // what rides in a command, and what does not
 
-void add(CUfunction function, CUdeviceptr data, unsigned words, unsigned value, CUstream stream) {
-    void* arguments[] = {&data, &words, &value};
-    must(driver.cuLaunchKernel(function, (words + 255) / 256, 1, 1, 256, 1, 1, 0, stream, arguments, nullptr),
-         "cuLaunchKernel");
-}
-
 using Events = std::array<CUevent, kThreads>;
 
 // One thread's stream and what it has to hold: all words the same.
