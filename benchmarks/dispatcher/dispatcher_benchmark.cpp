@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -17,26 +19,61 @@ constexpr std::size_t kFrames = 64, kLaunchesInFrame = 256, kArgumentBytes = 64;
 constexpr std::size_t kLaunches = kFrames * kLaunchesInFrame;
 
 std::atomic<std::size_t> launched{0};
-// How often an event is asked for in vain, so that the stream's credit runs out and launches are held.
-unsigned asked_in_vain = 0;
-unsigned asked = 0;
 std::chrono::nanoseconds launch_time{0};
+
+// A GPU that comes to all that it was given now and then only, so that streams' credit runs out and launches are held.
+class LaggingGpu {
+  public:
+    LaggingGpu() { lagging_ = this; }
+    ~LaggingGpu() {
+        stopping_ = true;
+        thread_.join();
+        lagging_ = nullptr;
+    }
+    LaggingGpu(const LaggingGpu&) = delete;
+    LaggingGpu& operator=(const LaggingGpu&) = delete;
+
+    static bool take(CUdeviceptr address, cuuint32_t value) {
+        if (lagging_ == nullptr) {
+            return false;
+        }
+        const std::lock_guard lock(lagging_->mutex_);
+        lagging_->marks_[address] = value;
+        return true;
+    }
+
+  private:
+    static constexpr std::chrono::microseconds kEvery{200};  // a thousand launches or so, twice a stream's credit
+
+    void run() {
+        while (!stopping_) {
+            std::this_thread::sleep_for(kEvery);
+            const std::lock_guard lock(mutex_);
+            for (const auto& [address, value] : marks_) {
+                __atomic_store_n(reinterpret_cast<cuuint32_t*>(address), value, __ATOMIC_RELEASE);
+            }
+            marks_.clear();
+        }
+    }
+
+    static inline LaggingGpu* lagging_ = nullptr;
+    std::mutex mutex_;
+    std::map<CUdeviceptr, cuuint32_t> marks_;  // guarded
+    std::atomic<bool> stopping_{false};
+    std::thread thread_{[this] { run(); }};
+};
 
 driver::Library null_driver() {
     driver::Library library;
     driver::Api& api = library.api;
-    api.cuCtxSetCurrent = [](CUcontext) { return CUDA_SUCCESS; };
-    api.cuStreamCreate = [](CUstream* stream, unsigned) {
-        *stream = reinterpret_cast<CUstream>(0x100);
+    test::add_idle_gpu(api);
+    api.cuStreamQuery = [](CUstream) { return CUDA_ERROR_NOT_READY; };
+    api.cuStreamWriteValue32_v2 = [](CUstream, CUdeviceptr address, cuuint32_t value, unsigned) {
+        if (!LaggingGpu::take(address, value)) {
+            __atomic_store_n(reinterpret_cast<cuuint32_t*>(address), value, __ATOMIC_RELEASE);
+        }
         return CUDA_SUCCESS;
     };
-    api.cuEventCreate = [](CUevent* event, unsigned) {
-        *event = reinterpret_cast<CUevent>(0x200);
-        return CUDA_SUCCESS;
-    };
-    api.cuEventRecord = [](CUevent, CUstream) { return CUDA_SUCCESS; };
-    api.cuEventQuery = [](CUevent) { return asked++ % (asked_in_vain + 1) == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; };
-    api.cuEventSynchronize = [](CUevent) { return CUDA_SUCCESS; };
     api.cuLaunchKernel = [](CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
                             void**, void**) {
         if (launch_time.count() != 0) {
@@ -75,18 +112,16 @@ void run(benchmark::State& state, std::size_t issuers) {
 }
 
 void dispatch_launches(benchmark::State& state) {
-    asked_in_vain = 0;
     launch_time = {};
     run(state, 0);
 }
 void dispatch_held_launches(benchmark::State& state) {
-    asked_in_vain = 7;
+    const LaggingGpu gpu;
     launch_time = {};
     run(state, 0);
 }
 // The driver takes 2 us a launch; the second argument is how many issuers there are besides the dispatcher.
 void dispatch_to_slow_driver(benchmark::State& state) {
-    asked_in_vain = 0;
     launch_time = std::chrono::microseconds(2);
     run(state, static_cast<std::size_t>(state.range(1)));
 }

@@ -61,6 +61,7 @@ Lane::~Lane() {
         const std::lock_guard lock(mutex_);
         finished_ = true;
     }
+    news_.store(true, std::memory_order_release);
     came_.notify_one();
     thread_.join();
 }
@@ -75,6 +76,7 @@ Status Lane::push(transport::ConstBuffer data) {
     parts_.push_back({link_.admit(data.size()), {data.begin(), data.end()}});
     held_bytes_ += data.size();
     lock.unlock();
+    news_.store(true, std::memory_order_release);
     came_.notify_one();
     return {};
 }
@@ -85,6 +87,12 @@ void Lane::run() {
     std::vector<transport::ConstBuffer> buffers;
     std::unique_lock lock(mutex_);
     while (true) {
+        if (!finished_ && parts_.empty()) {
+            news_.store(false, std::memory_order_relaxed);
+            lock.unlock();
+            spin_.until([&] { return news_.load(std::memory_order_acquire); });
+            lock.lock();
+        }
         came_.wait(lock, [&] { return finished_ || !parts_.empty(); });
         if (parts_.empty()) {
             return;

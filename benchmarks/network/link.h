@@ -12,6 +12,7 @@
 //   kBufferBytes more; then push waits, and so its sender. Errors: the connection's, reported by push.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -21,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/spin.h"
 #include "protocol/transport/connection.h"
 
 namespace gpupool::network {
@@ -73,6 +75,8 @@ class Lane {
     std::size_t held_bytes_ = 0;
     bool finished_ = false;
     std::optional<Error> error_;
+    std::atomic<bool> news_{false};  // a part came, or the end; for a look without the lock
+    Spin spin_;                      // the thread's
     std::thread thread_;  // the last: it uses all of the above
 };
 

@@ -119,9 +119,9 @@ class Channel {
     Status append_frame(FrameType type, std::span<const std::byte> payload);
 
     // Appends bulk data, in as many frames as it takes. With `done`, the data is sent from where it lies and `done`
-    // says when it is no longer needed; without, it is copied before this returns.
+    // says when it is no longer needed; without, it is copied before this returns. It leaves soon, or later.
     Status append_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
-                       std::function<void()> done = {});
+                       std::function<void()> done = {}, Promptness promptness = Promptness::soon);
 
     // Waits until everything appended so far was handed to the connection (not: received).
     Status flush();

@@ -131,11 +131,11 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Promptness prom
     return {};
 }
 
-Status Channel::State::append_own_frame(OutFrame frame) {
+Status Channel::State::append_own_frame(OutFrame frame, Promptness promptness) {
     Lock lock(mutex);
     GPUPOOL_TRY(wait_for_room(lock, frame.payload_bytes()));
     outbox.add_frame(std::move(frame));
-    unlock_and_wake(lock);
+    if (promptness != Promptness::later) unlock_and_wake(lock);
     return {};
 }
 
@@ -159,7 +159,7 @@ Status Channel::append_frame(FrameType type, std::span<const std::byte> payload)
 }
 
 Status Channel::append_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
-                            std::function<void()> done) {
+                            std::function<void()> done, Promptness promptness) {
     // Every frame holds a share, and so does this call: `done` runs once, when the last one has gone, however it went.
     std::shared_ptr<Transfer> shared;
     if (done) shared = std::make_shared<Transfer>(std::move(done));
@@ -177,7 +177,7 @@ Status Channel::append_bulk(std::uint64_t transfer, std::uint64_t offset, std::s
             std::memcpy(frame.chunk->data.get(), part.data(), part.size());
             frame.data = frame.chunk->data.get();
         }
-        GPUPOOL_TRY(state_->append_own_frame(std::move(frame)));
+        GPUPOOL_TRY(state_->append_own_frame(std::move(frame), promptness));
         offset += part.size();
         data = data.subspan(part.size());
     }

@@ -66,7 +66,7 @@ struct Channel::State {
 
     // channel_send.cpp
     Status wait_for_room(Lock& lock, std::size_t bytes);
-    Status append_own_frame(OutFrame frame);
+    Status append_own_frame(OutFrame frame, Promptness promptness = Promptness::soon);
     void tell_pump();
     void unlock_and_wake(Lock& lock);
     [[nodiscard]] bool can_send() const;

@@ -68,7 +68,7 @@ void Inbox::tell() {
 
 Inbox::Batch Inbox::take() {
     Batch batch;
-    if (!news_.load(std::memory_order_acquire)) {
+    if (!has_news()) {
         return batch;
     }
     {
@@ -93,7 +93,7 @@ void Inbox::wait(std::chrono::microseconds patience) {
 }
 
 void Inbox::wait() {
-    if (spin_.until([this] { return news_.load(std::memory_order_acquire); })) {
+    if (spin_.until([this] { return has_news(); })) {
         return;
     }
     std::unique_lock<std::mutex> lock(mutex_);

@@ -43,6 +43,8 @@ class Inbox {
     };
     // What there is, without waiting.
     Batch take();
+    // Would take() bring anything?
+    [[nodiscard]] bool has_news() const { return news_.load(std::memory_order_acquire); }
     // Waits until there is something, or for `patience`.
     void wait(std::chrono::microseconds patience);
     void wait();

@@ -13,7 +13,7 @@ bool Issuers::takes(StreamState& stream, bool more) {
         return false;
     }
     const bool another = std::exchange(last_, &stream) != &stream;
-    mixed_ = mixed_ - mixed_ / 16 + (another ? kMixedScale / 16 : 0);
+    mixed_ = mixed_ - mixed_ / kMixedOver + (another ? kMixedScale / kMixedOver : 0);
     if (!more || mixed_ < kMixedEnough) {
         return false;
     }
@@ -42,13 +42,15 @@ bool Issuers::start(std::size_t count) {
     return true;
 }
 
-void Issuers::hand_out(const StreamState& stream, const Command& command, KernelLaunch launch) {
+void Issuers::hand_out(const StreamState& stream, const Command& command, KernelLaunch launch, std::uint32_t mark) {
     Issuer& issuer = *issuers_[static_cast<std::size_t>(stream.issuer - 1)];
     const std::uint32_t place = issuer.handed.load(std::memory_order_relaxed);
     wait_for(issuer, place - kMostWaiting + 1);
     Job& job = issuer.ring[place % kMostWaiting];
     job.command = command;
     job.launch = std::move(launch);
+    job.mark = mark;
+    job.mark_word = stream.marks.device_word;
     job.context = stream.context->driver;
     job.contexts_ended = contexts_ended_;
     issuer.handed.store(place + 1, std::memory_order_release);
@@ -122,6 +124,11 @@ void Issuers::issue(Job& job, CUcontext& current, std::uint32_t& contexts_ended)
         contexts_ended = job.contexts_ended;
     }
     result = result != CUDA_SUCCESS ? result : job.launch.issue(api_);
+    if (job.mark != 0) {
+        // One that fails is found by asking the driver.
+        driver::call(api_.cuStreamWriteValue32_v2, job.launch.stream, job.mark_word, cuuint32_t{job.mark},
+                     static_cast<unsigned>(CU_STREAM_WRITE_VALUE_DEFAULT));
+    }
     if (result != CUDA_SUCCESS) {
         const std::lock_guard lock(failures_mutex_);
         failures_.push_back({std::move(job.command), std::move(job.launch), result});

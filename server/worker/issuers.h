@@ -33,7 +33,7 @@ namespace gpupool::worker {
 class Issuers {
   public:
     static constexpr std::size_t kMostThreads = 8;
-    static constexpr std::uint32_t kMostWaiting = 64;  // launches that one of them was handed
+    static constexpr std::uint32_t kMostWaiting = 128;  // launches that one of them was handed
 
     struct Failure {
         Command command;
@@ -47,8 +47,9 @@ class Issuers {
 
     // A launch for `stream` came, with `more` behind it that is here already: is it to be handed out?
     bool takes(StreamState& stream, bool more);
-    // It is issued by the issuer of its stream, some time before settle() returns.
-    void hand_out(const StreamState& stream, const Command& command, KernelLaunch launch);
+    // It is issued by the issuer of its stream, some time before settle() returns, and after it `mark` is written to the
+    // stream's word (Scheduler::issued_elsewhere); 0: nothing is.
+    void hand_out(const StreamState& stream, const Command& command, KernelLaunch launch, std::uint32_t mark);
     // Was anything handed out since settle()? Anything of `stream`?
     [[nodiscard]] bool busy() const { return busy_; }
     [[nodiscard]] bool busy_with(const StreamState& stream) const { return busy_ && stream.issuer > 0; }
@@ -63,6 +64,8 @@ class Issuers {
     struct Job {
         Command command;
         KernelLaunch launch;
+        std::uint32_t mark = 0;
+        CUdeviceptr mark_word = 0;
         CUcontext context = nullptr;
         std::uint32_t contexts_ended = 0;
     };
@@ -75,8 +78,9 @@ class Issuers {
         std::thread thread;
     };
 
-    // How mixed launches are: of kMixedScale all come for another stream than the one before.
-    static constexpr unsigned kMixedScale = 1024, kMixedEnough = kMixedScale / 4;
+    // How mixed launches are: of kMixedScale all of the last kMixedOver or so came for another stream than the one
+    // before. Threads that launch at the same time come in bursts of dozens each.
+    static constexpr unsigned kMixedScale = 1u << 20, kMixedOver = 256, kMixedEnough = kMixedScale / 64;
 
     bool start(std::size_t count);
     static void wait_for(Issuer& issuer, std::uint32_t done);

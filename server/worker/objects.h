@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "protocol/calls/cuda_api.h"
+#include "server/worker/pinned_memory.h"
 
 namespace gpupool::worker {
 
@@ -26,10 +27,23 @@ using Action = std::function<void(CUresult)>;
 enum class Effect { sends_data, tells_of_event, answers };
 
 struct Completion {
-    CUevent event = nullptr;
+    std::uint32_t mark = 0;   // its number, see MarkWord
+    CUevent event = nullptr;  // before the mark, where kernels may have printed; otherwise null
     Action action;
     Effect effect = Effect::answers;
     std::uint32_t credit = 0;  // launches and copies of the stream that are done with it
+};
+
+// A word of pinned memory that the GPU writes behind a stream's work: the number of our last mark that it came to.
+struct MarkWord {
+    const std::uint32_t* word = nullptr;  // null: the stream was never marked
+    CUdeviceptr device_word = 0;
+    std::uint32_t last = 0;  // mark that was given to the driver
+
+    // Numbers wrap around.
+    [[nodiscard]] bool reached(std::uint32_t mark) const {
+        return static_cast<std::int32_t>(__atomic_load_n(word, __ATOMIC_ACQUIRE) - mark) >= 0;
+    }
 };
 
 struct StreamState {
@@ -39,12 +53,13 @@ struct StreamState {
     std::uint32_t thread = 0;  // of a thread's own default stream
     bool legacy = false;
     bool blocking = true;    // synchronizes with the legacy stream
-    bool capturing = false;  // no event of ours may enter it
+    bool capturing = false;  // no mark of ours may enter it
     std::deque<std::unique_ptr<Operation>> held;
     std::size_t held_bytes = 0;  // what `held` costs
     std::deque<Completion> completions;
+    MarkWord marks;
     std::uint32_t outstanding = 0;  // issued, not known to be complete
-    std::uint32_t unmarked = 0;     // of these, issued since the last event of ours
+    std::uint32_t unmarked = 0;     // of these, issued since our last mark
     bool touched = false;           // has had work since the last synchronization found it idle
     bool client_held = false;       // the client was told to send no more for it
     bool listed = false;            // in the scheduler's list of busy streams
@@ -72,10 +87,12 @@ struct ContextState {
     CUresult lost = CUDA_SUCCESS;     // the sticky error that ended it
     CUresult latched = CUDA_SUCCESS;  // the first failure of a deferred call that nobody was told of
     StreamState legacy;
-    CUstream helper = nullptr;  // blocking, ours: an event on it stands for the legacy stream without stalling others
+    CUstream helper = nullptr;  // blocking, ours: a mark on it stands for the legacy stream without stalling others
     std::unordered_map<CUstream, std::unique_ptr<StreamState>> streams;          // by client handle
     std::unordered_map<std::uint32_t, std::unique_ptr<StreamState>> per_thread;  // by client thread
     std::vector<CUevent> spare_events;
+    std::vector<PinnedMemory::BlockPtr> mark_memory;
+    std::vector<MarkWord> spare_marks;  // words without a stream, with the numbers that they came to
 
     template <class Visit>
     void each_stream(Visit&& visit) {

@@ -31,6 +31,7 @@ std::string DeviceOutput::take() {
         return {};
     }
     empty_locked();
+    has_text_.store(false, std::memory_order_relaxed);
     std::string text = std::exchange(text_, {});
     if (const std::size_t dropped = std::exchange(dropped_bytes_, 0); dropped != 0) {
         text += "\n[gpupool: " + std::to_string(dropped) + " bytes of kernel output were dropped]\n";
@@ -46,6 +47,7 @@ void DeviceOutput::empty_locked() {
         const std::size_t kept = std::min(room, static_cast<std::size_t>(count));
         text_.append(buffer, kept);
         dropped_bytes_ += static_cast<std::size_t>(count) - kept;
+        has_text_.store(true, std::memory_order_relaxed);
     }
 }
 

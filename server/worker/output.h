@@ -5,9 +5,10 @@
 // A thread empties the pipe, so that the driver never waits for it; what it holds is bounded, and the rest is dropped
 // with a note, as the driver does with its own buffer.
 //
-// Threads: take() any. Ownership: one per descriptor, which it takes over.
+// Threads: take() and has_text() any. Ownership: one per descriptor, which it takes over.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <mutex>
 #include <string>
@@ -26,6 +27,8 @@ class DeviceOutput {
 
     // Everything that was written up to now.
     std::string take();
+    // Has anything been read that nobody took? What was written a moment ago need not have been.
+    [[nodiscard]] bool has_text() const { return has_text_.load(std::memory_order_relaxed); }
 
   private:
     void empty_locked();
@@ -35,6 +38,7 @@ class DeviceOutput {
     std::mutex mutex_;
     std::string text_;
     std::size_t dropped_bytes_ = 0;
+    std::atomic<bool> has_text_{false};
 };
 
 }  // namespace gpupool::worker

@@ -1,4 +1,4 @@
-// Pinned memory of executable graphs: bounded for the session, and used again instead of being given back: the driver
+// Pinned memory, of executable graphs or of the words that streams are marked with: bounded for the session, and used again instead of being given back: the driver
 // waits for all work when it unregisters memory, and the work may wait for the dispatcher, which then may not get into
 // the driver (a graph was seen to hang so). Only where the bound is reached is idle memory given back, on a helper
 // thread.
@@ -24,7 +24,7 @@ namespace gpupool::worker {
 
 class PinnedMemory {
   public:
-    // The client takes no more than that at one time.
+    // The client's graphs take no more than that at one time.
     static constexpr std::uint64_t kMaxBytes = codec::kMaxGraphCopyBytes;
     static constexpr std::uint64_t kLeastBytes = 4096;  // that a block takes, however small; sizes are powers of two
 

@@ -41,8 +41,9 @@ struct Group {
 
 }  // namespace
 
-Scheduler::Scheduler(const driver::Api& api, std::function<void(const StreamState&, bool)> hold)
-    : api_(api), tell_client_(std::move(hold)) {}
+Scheduler::Scheduler(const driver::Api& api, PinnedMemory& mark_memory,
+                     std::function<void(const StreamState&, bool)> hold)
+    : api_(api), mark_memory_(mark_memory), tell_client_(std::move(hold)) {}
 
 CUresult Scheduler::enter(const ContextState* context) {
     if (entered_ && context == current_) {
@@ -104,7 +105,7 @@ void Scheduler::issued(StreamState& stream, std::uint32_t cost) {
     }
     stream.outstanding += cost;
     stream.unmarked += cost;
-    if (stream.unmarked >= kMarkEvery) {
+    if (stream.unmarked >= (cost > 1 ? kMarkGraphsEvery : kMarkEvery)) {
         mark(stream, {});
     }
 }
@@ -166,6 +167,9 @@ void Scheduler::release_clients() {
 bool Scheduler::advance_head(StreamState& stream) {
     Operation& head = *stream.held.front();
     if (full(stream, head.cost)) {
+        if (stream.completions.empty() && stream.unmarked != 0) {
+            mark(stream, {});  // or the places that it waits for would never be known to be free
+        }
         return false;
     }
     std::erase_if(head.after, [&](std::uint64_t id) { return !open_.contains(id); });
@@ -232,6 +236,42 @@ CUresult Scheduler::new_event(ContextState& context, CUevent& event) {
     return driver::call(api_.cuEventCreate, &event, static_cast<unsigned>(CU_EVENT_DISABLE_TIMING));
 }
 
+CUresult Scheduler::record_event(ContextState& context, CUstream target, CUevent& event) {
+    if (const CUresult result = new_event(context, event); result != CUDA_SUCCESS) {
+        return result;
+    }
+    const CUresult result = driver::call(api_.cuEventRecord, event, target);
+    if (result != CUDA_SUCCESS) {
+        context.spare_events.push_back(std::exchange(event, nullptr));
+    }
+    return result;
+}
+
+// In the stream's context, which is current.
+CUresult Scheduler::give_word(StreamState& stream) {
+    ContextState& context = *stream.context;
+    if (context.spare_marks.empty()) {
+        PinnedMemory::BlockPtr block;
+        CUresult result = mark_memory_.allocate(kMarkMemory_bytes, block);
+        CUdeviceptr device_block = 0;
+        if (result == CUDA_SUCCESS) {
+            result = driver::call(api_.cuMemHostGetDevicePointer_v2, &device_block, static_cast<void*>(block->data()),
+                                  0u);
+        }
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+        for (std::size_t at = 0; at < kMarkMemory_bytes; at += kBetweenWords) {
+            context.spare_marks.push_back(
+                {reinterpret_cast<const std::uint32_t*>(block->data() + at), device_block + at, 0});
+        }
+        context.mark_memory.push_back(std::move(block));
+    }
+    stream.marks = context.spare_marks.back();
+    context.spare_marks.pop_back();
+    return CUDA_SUCCESS;
+}
+
 void Scheduler::mark(StreamState& stream, Action action, std::uint32_t credit, Effect effect) {
     if (stream.capturing) {
         if (action) {
@@ -240,9 +280,7 @@ void Scheduler::mark(StreamState& stream, Action action, std::uint32_t credit, E
         return;
     }
     ContextState& context = *stream.context;
-    credit += stream.unmarked;
-    stream.unmarked = 0;
-    CUevent event = nullptr;
+    credit += std::exchange(stream.unmarked, 0);
     CUresult result = enter(&context);
     CUstream target = stream.driver;
     if (result == CUDA_SUCCESS && stream.legacy) {
@@ -251,11 +289,17 @@ void Scheduler::mark(StreamState& stream, Action action, std::uint32_t credit, E
         }
         target = context.helper;
     }
-    if (result == CUDA_SUCCESS) {
-        result = new_event(context, event);
+    if (result == CUDA_SUCCESS && stream.marks.word == nullptr) {
+        result = give_word(stream);
     }
+    CUevent event = nullptr;
+    if (result == CUDA_SUCCESS && action && kernels_print_) {
+        result = record_event(context, target, event);
+    }
+    const std::uint32_t number = stream.marks.last + 1;
     if (result == CUDA_SUCCESS) {
-        result = driver::call(api_.cuEventRecord, event, target);
+        result = driver::call(api_.cuStreamWriteValue32_v2, target, stream.marks.device_word, cuuint32_t{number},
+                              static_cast<unsigned>(CU_STREAM_WRITE_VALUE_DEFAULT));
     }
     if (result != CUDA_SUCCESS) {
         if (event != nullptr) {
@@ -267,38 +311,97 @@ void Scheduler::mark(StreamState& stream, Action action, std::uint32_t credit, E
         }
         return;
     }
-    stream.completions.push_back({event, std::move(action), effect, credit});
+    stream.marks.last = number;
     data_outstanding_ += effect == Effect::sends_data ? 1 : 0;
+    stream.completions.push_back({number, event, std::move(action), effect, credit});
     list(stream);
+}
+
+void Scheduler::at_mark(StreamState& stream, Action action) {
+    if (stream.completions.empty() || kernels_print_) {
+        mark(stream, std::move(action));
+    } else {
+        stream.completions.push_back({stream.marks.last, nullptr, std::move(action), Effect::answers, 0});
+    }
+}
+
+std::uint32_t Scheduler::issued_elsewhere(StreamState& stream) {
+    stream.touched = true;
+    ++stream.outstanding;
+    if (++stream.unmarked < kMarkEvery) {
+        return 0;
+    }
+    const std::uint32_t number = ++stream.marks.last;
+    stream.completions.push_back({number, nullptr, {}, Effect::answers, std::exchange(stream.unmarked, 0)});
+    list(stream);
+    return number;
+}
+
+// The oldest mark was reached, or never will be.
+void Scheduler::complete_first(StreamState& stream, CUresult result) {
+    Completion& first = stream.completions.front();
+    stream.outstanding -= std::min(stream.outstanding, first.credit);
+    if (first.event != nullptr) {
+        // It is complete, so this does not wait; it makes the driver write out what kernels printed.
+        driver::call(api_.cuEventSynchronize, first.event);
+        stream.context->spare_events.push_back(first.event);
+    }
+    Action action = std::move(first.action);
+    const Effect effect = first.effect;
+    stream.completions.pop_front();
+    if (effect == Effect::sends_data) {
+        --data_outstanding_;
+        action(result);
+    } else if (action) {
+        note_found(&stream, std::move(action), effect, result);
+    }
 }
 
 bool Scheduler::poll_stream(StreamState& stream) {
     bool moved = false;
-    while (!stream.completions.empty()) {
-        Completion& head = stream.completions.front();
+    while (!stream.completions.empty() && stream.marks.reached(stream.completions.front().mark)) {
         enter(stream.context);
-        const CUresult result = driver::call(api_.cuEventQuery, head.event);
-        if (result == CUDA_ERROR_NOT_READY) {
-            break;
-        }
-        stream.outstanding -= std::min(stream.outstanding, head.credit);
-        if (head.action) {
-            // It is complete, so this does not wait; it makes the driver write out what kernels printed.
-            driver::call(api_.cuEventSynchronize, head.event);
-        }
-        stream.context->spare_events.push_back(head.event);
-        Action action = std::move(head.action);
-        const Effect effect = head.effect;
-        stream.completions.pop_front();
+        complete_first(stream, CUDA_SUCCESS);
         moved = true;
-        if (effect == Effect::sends_data) {
-            --data_outstanding_;
-            action(result);
-        } else if (action) {
-            note_found(&stream, std::move(action), effect, result);
-        }
     }
     return moved;
+}
+
+// Asks the driver how `stream` is: the word of a context that has died is not written any more.
+CUresult Scheduler::ask(StreamState& stream) {
+    if (stream.completions.empty() || stream.capturing) {
+        return CUDA_ERROR_NOT_READY;
+    }
+    enter(stream.context);
+    const CUstream target = stream.legacy ? stream.context->helper : stream.driver;
+    const CUresult result = driver::call(api_.cuStreamQuery, target);
+    if (result == CUDA_ERROR_NOT_READY) {
+        return result;
+    }
+    if (result != CUDA_SUCCESS) {
+        driver::call(api_.cuStreamSynchronize, target);  // which says at once what the driver knows of it
+    }
+    for (std::size_t left = stream.completions.size(); left != 0; --left) {
+        complete_first(stream, result);
+    }
+    return result;
+}
+
+// A stream each time; all of a context that turns out to have died.
+bool Scheduler::ask_in_turn() {
+    const auto now = std::chrono::steady_clock::now();
+    if (busy_.empty() || now - asked_ < kAskEvery) {
+        return false;
+    }
+    asked_ = now;
+    StreamState& stream = *busy_[next_asked_++ % busy_.size()];
+    const CUresult result = ask(stream);
+    for (std::size_t i = 0; result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY && i < busy_.size(); ++i) {
+        if (busy_[i]->context == stream.context) {
+            ask(*busy_[i]);
+        }
+    }
+    return result != CUDA_ERROR_NOT_READY;
 }
 
 bool Scheduler::poll_loose() {
@@ -334,6 +437,12 @@ void Scheduler::note_found(const StreamState* stream, Action action, Effect effe
 // What precedes something found complete is complete too, so that the next pass finds it: data first, then, with its
 // own data before it, what is told of events.
 bool Scheduler::run_found() {
+    if (found_.size() == 1 && data_outstanding_ == 0 && tellings_outstanding_ == 0) {
+        const Found found = std::move(found_.front());
+        found_.clear();
+        found.action(found.result);
+        return true;
+    }
     std::vector<Found> due;
     for (Found& found : found_) {
         if (found.passes_left < 0) {
@@ -359,6 +468,7 @@ bool Scheduler::run_found() {
 
 bool Scheduler::poll(bool thorough) {
     bool moved = !found_.empty();
+    moved = ask_in_turn() || moved;
     for (std::size_t i = 0; i < busy_.size();) {
         StreamState& stream = *busy_[i];
         moved = poll_stream(stream) || moved;
@@ -448,6 +558,9 @@ void Scheduler::forget(StreamState& stream, CUresult result) {
     if (stream.listed) {
         stream.listed = false;
         busy_.erase(std::find(busy_.begin(), busy_.end(), &stream));
+    }
+    if (stream.marks.word != nullptr) {
+        stream.context->spare_marks.push_back(std::exchange(stream.marks, {}));
     }
     if (stream.context != nullptr && current_ == stream.context) {
         entered_ = false;

@@ -22,6 +22,9 @@ constexpr std::size_t kChunkBytes = 1u << 20, kStagingBytes = 96u << 20, kSmallS
 static_assert(kChunkBytes <= wire::Lanes::kMostPieceBytes);
 static_assert(Scheduler::kCredit + Scheduler::kMaxMarks + 2 * kStagingBytes / kChunkBytes < 1020);
 constexpr std::size_t kPollEvery = 128;  // commands, so that a long batch does not keep completions waiting
+constexpr std::size_t kPollIssuersEvery = 512;  // where issuers have to be waited for before the look
+constexpr std::size_t kLeastSentByItself_bytes = 32u << 10;
+constexpr unsigned kMostBatchesAhead = 8;  // that are taken before issuers are waited for
 // Of commands that wait, far above what a client sends before it hears that it should wait: the scheduler's budget, and
 // what is on its way when it is used up. Ending the session is all that is left: the data that would let the work begin
 // lies behind more commands.
@@ -64,7 +67,8 @@ wire::Limits channel_limits() {
 Worker::Worker(const driver::Library& library, int device_count, Options options)
     : api(library.api),
       pinned(library.api, [this](std::function<void()> free) { helpers.run(std::move(free), [] {}); }),
-      scheduler(library.api,
+      mark_memory(library.api, [this](std::function<void()> free) { helpers.run(std::move(free), [] {}); }),
+      scheduler(library.api, mark_memory,
                 [this](const StreamState& stream, bool held) {
                     notify(
                         codec::NoticeType::hold,
@@ -90,6 +94,7 @@ Worker::~Worker() {
     lanes_.close();
     issuers.stop();
     pinned.stop();
+    mark_memory.stop();
     helpers.stop();
 }
 
@@ -125,17 +130,29 @@ void Worker::stop(const std::string& why) {
 void Worker::loop() {
     ::prctl(PR_SET_TIMERSLACK, kTimerSlack_ns);
     std::optional<std::chrono::steady_clock::time_point> idle_since;
+    unsigned batches_ahead = 0;
     while (!ending_) {
         Inbox::Batch batch = inbox.take();
         bool moved = !batch.empty();
+        if (!batch.jobs.empty()) {
+            settle_launches();
+        }
         for (const std::function<void()>& job : batch.jobs) {
             job();
         }
         if (!take_frames(batch.frames)) {
             return;
         }
+        if (issuers.busy() && inbox.has_news() && ++batches_ahead < kMostBatchesAhead) {
+            continue;
+        }
+        batches_ahead = 0;
+        settle_launches();
         moved = scheduler.run_held() || moved;
-        moved = scheduler.poll() || moved;
+        if (scheduler.poll()) {
+            channel_->nudge();  // somebody waits for it
+            moved = true;
+        }
         moved = graph_turns.poll() || moved;
         // What was complete when the GPU wrote to host memory goes first.
         moved = host_mirrors.watch([this] { scheduler.settle(); }, [this](auto record) { send_host_change(record); }) ||
@@ -184,7 +201,6 @@ bool Worker::take_frames(const std::vector<std::shared_ptr<Frame>>& frames) {
             return false;
         }
     }
-    settle_launches();
     return true;
 }
 
@@ -214,7 +230,7 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
             return false;
         }
         offset += bytes;
-        if (++since_poll_ >= kPollEvery) {
+        if (++since_poll_ >= (issuers.busy() ? kPollIssuersEvery : kPollEvery)) {
             since_poll_ = 0;
             settle_launches();
             scheduler.run_held();
@@ -345,7 +361,7 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
     }
     announce_pieces();
     if (synchronizes) {
-        send_what_precedes();
+        send_what_precedes(result);
     }
     codec::ReplyHeader reply{};
     reply.bytes = static_cast<std::uint32_t>(sizeof reply + codec::aligned(body_bytes));
@@ -367,10 +383,11 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
     }
 }
 
-void Worker::send_what_precedes() {
+void Worker::send_what_precedes(CUresult result) {
     send_host_changes();
-    send_output(options_.output, codec::NoticeType::output);
-    send_output(options_.errors, codec::NoticeType::errors);
+    const bool may_have_printed = scheduler.kernels_print() || result != CUDA_SUCCESS;
+    send_output(options_.output, codec::NoticeType::output, may_have_printed);
+    send_output(options_.errors, codec::NoticeType::errors, may_have_printed);
 }
 
 void Worker::send_host_changes() {
@@ -381,8 +398,9 @@ void Worker::send_host_change(std::span<const std::byte> record) {
     notify_bytes(codec::NoticeType::host_memory, record.data(), record.size());
 }
 
-void Worker::send_output(DeviceOutput* output, codec::NoticeType type) {
-    if (output == nullptr) {
+// Unless the look is `thorough`, only what has been here for a moment is found.
+void Worker::send_output(DeviceOutput* output, codec::NoticeType type, bool thorough) {
+    if (output == nullptr || !(thorough || output->has_text())) {
         return;
     }
     constexpr std::size_t kPartBytes = 64u << 10;
@@ -504,8 +522,11 @@ void Worker::add_lane(std::size_t index, std::unique_ptr<transport::Connection> 
 
 void Worker::send_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
                        std::function<void()> done) {
-    const Status sent = lanes_.take(data.size()) ? lanes_.send(transfer, offset, data, std::move(done))
-                                                 : channel_->append_bulk(transfer, offset, data, std::move(done));
+    // Little data goes with the reply that follows it.
+    const auto promptness = data.size() < kLeastSentByItself_bytes ? wire::Promptness::later : wire::Promptness::soon;
+    const Status sent = lanes_.take(data.size())
+                            ? lanes_.send(transfer, offset, data, std::move(done))
+                            : channel_->append_bulk(transfer, offset, data, std::move(done), promptness);
     if (!sent) {
         stop(sent.error().message);
     }

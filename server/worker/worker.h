@@ -80,7 +80,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     std::atomic<std::size_t> held_bytes{0};
 
     const driver::Api& api;
-    PinnedMemory pinned;  // of graphs; before all that may hold some of it
+    PinnedMemory pinned;       // of graphs; before all that may hold some of it
+    PinnedMemory mark_memory;  // of streams' marks
     Objects objects;
     HandleTable handles;
     Scheduler scheduler;
@@ -125,9 +126,9 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
                    std::function<void()> done);
     // For the descriptors that came with it; its bytes are the channel's.
     transport::Connection& connection() { return *connection_; }
-    // Before the client is told that something is complete: what the GPU wrote to mapped host memory and what kernels
-    // printed by then.
-    void send_what_precedes();
+    // Before the client is told that something is complete, or of its error: what the GPU wrote to mapped host memory
+    // and what kernels printed by then.
+    void send_what_precedes(CUresult result);
     void send_host_changes();
     void memory_changed();
     // What the client calls so has ended.
@@ -172,7 +173,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void pause(std::optional<std::chrono::steady_clock::time_point>& idle_since);
     CUresult take_latched(const Command& command);
     void send_host_change(std::span<const std::byte> record);
-    void send_output(DeviceOutput* output, codec::NoticeType type);
+    void send_output(DeviceOutput* output, codec::NoticeType type, bool thorough);
     void notify_text(codec::NoticeType type, std::string_view text);
     void notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes);
 

@@ -102,6 +102,7 @@ void end_context(Worker& worker, const Command& command, CUcontext client, std::
                                in_use.put_back(worker);
                                worker.host_mirrors.release_of(client);
                                worker.pinned.forget(driver);
+                               worker.mark_memory.forget(driver);
                                worker.answer(command, *result);
                            });
     });

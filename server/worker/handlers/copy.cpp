@@ -189,8 +189,8 @@ class CopyOut final : public Copy {
             }
             return true;
         }
-        // The reply says that the data is there: behind the last piece.
-        worker_.scheduler.mark(stream_, [&worker = worker_, command = command_, issued = result_](CUresult result) {
+        // The reply says that the data is there: behind the last piece, which was just marked.
+        worker_.scheduler.at_mark(stream_, [&worker = worker_, command = command_, issued = result_](CUresult result) {
             worker.answer(command, issued != CUDA_SUCCESS ? issued : result, true);
         });
         return true;

@@ -184,7 +184,7 @@ Outcome gpEventWatch(Worker& worker, Command&, codec::Slots<calls::gpEventWatch>
     const CUevent client = slots.at<Call::event>().value;
     const std::uint64_t record = slots.at<Call::record>().value;
     const auto tell = [&worker, client, record](CUresult result) {
-        worker.send_what_precedes();
+        worker.send_what_precedes(result);
         worker.notify(codec::NoticeType::event_complete,
                       codec::EventCompleteNotice{codec::to_wire(client), record, result, 0});
     };

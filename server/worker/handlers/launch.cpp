@@ -31,7 +31,7 @@ CUresult translate(Worker& worker, std::vector<CUlaunchAttribute>& attributes, b
 bool is_independent(const Worker& worker, const Command& command, const ContextState* context,
                     const StreamState& stream, bool names_events) {
     return !command.its_turn && !command.reply_wanted() && !stream.legacy && !stream.capturing && !names_events &&
-           !Scheduler::marks_next(stream) && !worker.tracer.on() && context == stream.context;
+           Scheduler::may_issue_elsewhere(stream) && !worker.tracer.on() && context == stream.context;
 }
 
 }  // namespace
@@ -62,8 +62,7 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     const ContextState* const context = worker.context_of(command);
     const bool independent = is_independent(worker, command, context, *stream, names_events);
     if (independent && worker.issuers.takes(*stream, worker.more_to_come())) {
-        worker.issuers.hand_out(*stream, command, std::move(launch));
-        worker.scheduler.issued(*stream);
+        worker.issuers.hand_out(*stream, command, std::move(launch), worker.scheduler.issued_elsewhere(*stream));
         return Outcome::answered();
     }
     if (!independent || worker.issuers.busy_with(*stream)) {

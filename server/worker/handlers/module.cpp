@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/fatbin/image.h"
+#include "server/worker/image_prints.h"
 #include "server/worker/jit_options.h"
 #include "server/worker/serve.h"
 
@@ -45,6 +46,7 @@ struct LoadJob {
     CUcontext context;
     CUresult result = CUDA_SUCCESS;
     Handle handle = nullptr;
+    bool prints = true;
 };
 
 // The log travels with a failure too: that is what it is for.
@@ -73,6 +75,7 @@ Outcome load(Worker& worker, Command& command, codec::Slots<Call>& slots, std::u
                     job->image.outcome() == ImageUse::Outcome::wanted ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
                 return;
             }
+            job->prints = image_prints(*job->image.bytes());
             const Loadable loadable(job->image.bytes());
             driver::call(api.cuCtxSetCurrent, job->context);
             job->result = call(api, loadable.image(), *job);
@@ -83,6 +86,9 @@ Outcome load(Worker& worker, Command& command, codec::Slots<Call>& slots, std::u
             if (wanted) {
                 // Nothing has come about, and nothing has failed.
             } else if (job->result == CUDA_SUCCESS) {
+                if (job->prints) {
+                    worker.scheduler.expect_output();
+                }
                 worker.handles.bind(codec::from_wire<Handle>(minted), job->handle);
             } else {
                 worker.handles.bind_failed(minted);

@@ -161,11 +161,16 @@ TEST_F(HostileBulk, RepliesThatAreNeverReadStopTheSessionAndNothingElse) {
     client_->stop_acknowledging();
     std::size_t free_bytes = 0, total_bytes = 0;
     bool taken = true;
-    for (int i = 0; i < 4'000'000 && taken; ++i) {
+    for (int i = 0; i < 4'000'000 && taken; ++i) {  // whose replies are more than the worker keeps
         client_->add<calls::cuMemGetInfo_v2>(&free_bytes, &total_bytes);
         if (i % 10'000 == 0) {
             taken = client_->flush(milliseconds(1500));
         }
+    }
+    const std::vector<unsigned char> data(32u << 10);
+    for (int i = 0; i < 32'000 && taken; ++i) {  // a gigabyte
+        client_->add<calls::gpCopyToDevice>(slab_, data.size(), std::uint64_t{0}, data.data(), data.size(), stream_);
+        taken = client_->flush(milliseconds(1500));
     }
     EXPECT_FALSE(taken) << "the worker takes commands without end";
     EXPECT_LT(client_->worker_resident_bytes(), 1024 * kMiB);

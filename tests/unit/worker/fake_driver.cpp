@@ -42,7 +42,33 @@ FakeDriver::FakeDriver() {
         const bool done = it->second.index <= self_->streams_[it->second.stream].completed;
         return done ? self_->query_result : CUDA_ERROR_NOT_READY;
     };
-    api.cuEventSynchronize = api.cuEventQuery;
+    api.cuEventSynchronize = [](CUevent event) {
+        ++self_->event_synchronizations;
+        return self_->api.cuEventQuery(event);
+    };
+    api.cuStreamWriteValue32_v2 = [](CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
+        if (self_->record_result != CUDA_SUCCESS) {
+            return self_->record_result;
+        }
+        Stream& state = self_->streams_[stream];
+        state.writes.push_back({++state.records, address, value});
+        return CUDA_SUCCESS;
+    };
+    api.cuStreamQuery = [](CUstream stream) {
+        ++self_->stream_queries;
+        const Stream& state = self_->streams_[stream];
+        return state.completed == state.records ? self_->query_result : CUDA_ERROR_NOT_READY;
+    };
+    api.cuStreamSynchronize = api.cuStreamQuery;
+    api.cuCtxGetCurrent = [](CUcontext* context) {
+        *context = self_->current;
+        return CUDA_SUCCESS;
+    };
+    api.cuMemHostRegister_v2 = [](void*, std::size_t, unsigned) { return CUDA_SUCCESS; };
+    api.cuMemHostGetDevicePointer_v2 = [](CUdeviceptr* device, void* host, unsigned) {
+        *device = reinterpret_cast<CUdeviceptr>(host);
+        return CUDA_SUCCESS;
+    };
 }
 
 FakeDriver::~FakeDriver() {
@@ -50,12 +76,25 @@ FakeDriver::~FakeDriver() {
 }
 
 void FakeDriver::complete(CUstream stream) {
-    streams_[stream].completed = streams_[stream].records;
+    complete(stream, streams_[stream].records);
 }
 
 void FakeDriver::complete(CUstream stream, std::size_t count) {
     Stream& state = streams_[stream];
     state.completed = std::min(state.records, state.completed + count);
+    write_completed(state);
+}
+
+void FakeDriver::write_completed(Stream& stream) const {
+    std::erase_if(stream.writes, [&](const Write& write) {
+        if (write.index > stream.completed) {
+            return false;
+        }
+        if (query_result == CUDA_SUCCESS) {
+            __atomic_store_n(reinterpret_cast<cuuint32_t*>(write.address), write.value, __ATOMIC_RELEASE);
+        }
+        return true;
+    });
 }
 
 std::size_t FakeDriver::records_on(CUstream stream) const {

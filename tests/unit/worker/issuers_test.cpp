@@ -40,21 +40,11 @@ thread_local CUcontext current = nullptr;
 driver::Library recording_driver() {
     driver::Library library;
     driver::Api& api = library.api;
+    add_idle_gpu(api);
     api.cuCtxSetCurrent = [](CUcontext context) {
         current = context;
         return CUDA_SUCCESS;
     };
-    api.cuEventCreate = [](CUevent* event, unsigned) {
-        *event = reinterpret_cast<CUevent>(0x200);
-        return CUDA_SUCCESS;
-    };
-    api.cuStreamCreate = [](CUstream* stream, unsigned) {
-        *stream = reinterpret_cast<CUstream>(0x100000);
-        return CUDA_SUCCESS;
-    };
-    api.cuEventRecord = [](CUevent, CUstream) { return CUDA_SUCCESS; };
-    api.cuEventQuery = [](CUevent) { return CUDA_SUCCESS; };
-    api.cuEventSynchronize = [](CUevent) { return CUDA_SUCCESS; };
     api.cuLaunchKernel = [](CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                             CUstream stream, void**, void** extra) {
         std::uint64_t serial = 0;

@@ -43,6 +43,26 @@ class FrameOfCommands {
     std::vector<std::byte> data_;
 };
 
+// Contexts, and marks that are reached at once.
+inline void add_idle_gpu(driver::Api& api) {
+    api.cuCtxSetCurrent = [](CUcontext) { return CUDA_SUCCESS; };
+    api.cuCtxGetCurrent = [](CUcontext*) { return CUDA_SUCCESS; };
+    api.cuStreamCreate = [](CUstream* stream, unsigned) {
+        *stream = reinterpret_cast<CUstream>(0x100000);
+        return CUDA_SUCCESS;
+    };
+    api.cuStreamQuery = [](CUstream) { return CUDA_SUCCESS; };
+    api.cuMemHostRegister_v2 = [](void*, std::size_t, unsigned) { return CUDA_SUCCESS; };
+    api.cuMemHostGetDevicePointer_v2 = [](CUdeviceptr* device, void* host, unsigned) {
+        *device = reinterpret_cast<CUdeviceptr>(host);
+        return CUDA_SUCCESS;
+    };
+    api.cuStreamWriteValue32_v2 = [](CUstream, CUdeviceptr address, cuuint32_t value, unsigned) {
+        __atomic_store_n(reinterpret_cast<cuuint32_t*>(address), value, __ATOMIC_RELEASE);
+        return CUDA_SUCCESS;
+    };
+}
+
 class LaunchingSession {
   public:
     LaunchingSession(driver::Library driver, std::size_t stream_count, worker::Worker::Options options)

@@ -1,9 +1,14 @@
 // Waiting without blocking: when_complete, when_recorded, when_issued, and what becomes of errors.
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
 #include "tests/unit/worker/scheduler_fixture.h"
 
 namespace gpupool::test {
 namespace {
 
+using worker::Scheduler;
 using worker::StreamState;
 
 TEST_F(SchedulerTest, WhenCompleteWaitsForTheStreamsWork) {
@@ -144,6 +149,7 @@ TEST_F(SchedulerTest, DataGoesBeforeTheAnswerOfAnotherStreamThatWaitedForIt) {
     EXPECT_TRUE(scheduler.waiting());
     scheduler.poll();
     scheduler.poll();
+    scheduler.poll();
     EXPECT_EQ(log, (Log{"data", "event", "answer"}));
     EXPECT_FALSE(scheduler.waiting());
 }
@@ -205,6 +211,114 @@ TEST_F(SchedulerTest, AnActionMayAskForMoreWhileItRuns) {
     fake.complete(stream.driver);
     scheduler.poll();
     EXPECT_EQ(log, (Log{"first", "second"}));
+}
+
+// Polls for longer than the scheduler waits before it asks the driver.
+void poll_for_a_while(worker::Scheduler& scheduler) {
+    for (int i = 0; i < 10; ++i) {
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+        scheduler.poll();
+    }
+}
+
+TEST_F(SchedulerTest, ADeadContextWritesNoMarkAndIsFoundAllTheSame) {
+    StreamState& a = add_stream(1);
+    StreamState& b = add_stream(2);
+    scheduler.when_complete(a, note("a"));
+    scheduler.when_complete(b, note("b"));
+    scheduler.when_complete(a, note("later"));
+    fake.query_result = CUDA_ERROR_LAUNCH_FAILED;
+    fake.complete(a.driver);
+    fake.complete(b.driver);
+    poll_for_a_while(scheduler);
+    std::sort(log.begin(), log.end());
+    const std::string error = "!" + std::to_string(CUDA_ERROR_LAUNCH_FAILED);
+    EXPECT_EQ(log, (Log{"a" + error, "b" + error, "later" + error}));
+    EXPECT_FALSE(scheduler.waiting());
+}
+
+TEST_F(SchedulerTest, ACapturingStreamIsNotAsked) {
+    StreamState& stream = add_stream(1);
+    scheduler.when_complete(stream, note("before"));
+    stream.capturing = true;
+    poll_for_a_while(scheduler);
+    EXPECT_EQ(fake.stream_queries, 0u) << "the driver would end the capture";
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{"before"});
+}
+
+TEST_F(SchedulerTest, OnlyWhereKernelsMayPrintHasAMarkAnEventThatIsSynchronized) {
+    StreamState& stream = add_stream(1);
+    scheduler.when_complete(stream, note("silent"));
+    EXPECT_EQ(fake.events(), 0u);
+    scheduler.expect_output();
+    scheduler.mark(stream, {});
+    EXPECT_EQ(fake.events(), 0u) << "nobody waits for it";
+    for (int i = 0; i < 3; ++i) {
+        scheduler.when_complete(stream, note("printed"));
+        fake.complete(stream.driver);
+        scheduler.poll();
+    }
+    EXPECT_EQ(fake.events(), 1u) << "it is used again";
+    EXPECT_EQ(fake.event_synchronizations, 3u);
+    EXPECT_EQ(log, (Log{"silent", "printed", "printed", "printed"}));
+}
+
+TEST_F(SchedulerTest, WhatWaitsForTheLastMarkNeedsNoOther) {
+    StreamState& stream = add_stream(1);
+    scheduler.mark(stream, note("data"), 0, worker::Effect::sends_data);
+    scheduler.at_mark(stream, note("answer"));
+    EXPECT_EQ(fake.records_on(stream.driver), 1u);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{});
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"data", "answer"}));
+    scheduler.at_mark(stream, note("alone"));
+    EXPECT_EQ(fake.records_on(stream.driver), 2u) << "the last mark is gone";
+}
+
+TEST_F(SchedulerTest, WorkThatAnotherThreadIssuesIsMarkedThere) {
+    StreamState& stream = add_stream(1);
+    for (std::uint32_t i = 1; i < Scheduler::kMarkEvery; ++i) {
+        ASSERT_TRUE(Scheduler::may_issue_elsewhere(stream));
+        ASSERT_EQ(scheduler.issued_elsewhere(stream), 0u);
+    }
+    EXPECT_FALSE(Scheduler::may_issue_elsewhere(stream)) << "the stream has no word yet";
+    scheduler.issued(stream);
+    for (std::uint32_t i = 1; i < Scheduler::kMarkEvery; ++i) {
+        ASSERT_EQ(scheduler.issued_elsewhere(stream), 0u);
+    }
+    ASSERT_TRUE(Scheduler::may_issue_elsewhere(stream));
+    const std::uint32_t number = scheduler.issued_elsewhere(stream);
+    EXPECT_EQ(number, 2u);
+    EXPECT_EQ(stream.outstanding, 2 * Scheduler::kMarkEvery);
+    fake.complete(stream.driver);
+    fake.recorded_event(stream.driver);  // for the driver there is more
+    scheduler.poll();
+    EXPECT_EQ(stream.outstanding, Scheduler::kMarkEvery) << "the other thread has not written it yet";
+    fake.api.cuStreamWriteValue32_v2(stream.driver, stream.marks.device_word, number, 0);
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_EQ(stream.outstanding, 0u);
+}
+
+TEST_F(SchedulerTest, AWordOfAStreamThatHasEndedServesAnother) {
+    StreamState& old = add_stream(1);
+    scheduler.when_complete(old, note("old"));
+    fake.complete(old.driver);
+    scheduler.poll();
+    const std::uint32_t* const word = old.marks.word;
+    scheduler.forget(old, CUDA_SUCCESS);
+    StreamState& next = add_stream(2);
+    scheduler.when_complete(next, note("next"));
+    EXPECT_EQ(next.marks.word, word);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{"old"}) << "what the old stream wrote means nothing for the next";
+    fake.complete(next.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"old", "next"}));
 }
 
 }  // namespace

@@ -18,13 +18,13 @@ class SchedulerGraphs : public SchedulerTest {
 
 TEST_F(SchedulerGraphs, AGraphTakesAPlaceForEachNode) {
     StreamState& stream = add_stream(1);
-    ASSERT_TRUE(scheduler.may_issue(stream, 400));
-    scheduler.issued(stream, 400);
-    EXPECT_EQ(stream.outstanding, 400u);
+    ASSERT_TRUE(scheduler.may_issue(stream, 500));
+    scheduler.issued(stream, 500);
+    EXPECT_EQ(stream.outstanding, 500u);
     EXPECT_EQ(fake.records_on(stream.driver), 1u) << "so many are marked at once";
-    // With the mark, 401 places of 960 are taken.
-    EXPECT_TRUE(scheduler.may_issue(stream, 559));
-    EXPECT_FALSE(scheduler.may_issue(stream, 560));
+    // With the mark, 501 places of 960 are taken.
+    EXPECT_TRUE(scheduler.may_issue(stream, 459));
+    EXPECT_FALSE(scheduler.may_issue(stream, 460));
     EXPECT_TRUE(scheduler.may_issue(stream)) << "single operations have their own credit";
     fake.complete(stream.driver);
     scheduler.poll();
@@ -34,7 +34,7 @@ TEST_F(SchedulerGraphs, AGraphTakesAPlaceForEachNode) {
 
 TEST_F(SchedulerGraphs, SmallGraphsShareAMark) {
     StreamState& stream = add_stream(1);
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < 47; ++i) {
         scheduler.issued(stream, 10);
     }
     EXPECT_EQ(fake.records_on(stream.driver), 0u);
@@ -43,6 +43,20 @@ TEST_F(SchedulerGraphs, SmallGraphsShareAMark) {
     fake.complete(stream.driver);
     scheduler.poll();
     EXPECT_EQ(stream.outstanding, 0u);
+}
+
+// Nothing else would ever say that the few before it are done.
+TEST_F(SchedulerGraphs, OneThatWaitsForAFewUnmarkedOperationsMarksThem) {
+    StreamState& stream = add_stream(1);
+    scheduler.issued(stream);
+    scheduler.hold(stream, graph("large", 960));
+    EXPECT_FALSE(scheduler.run_held());
+    EXPECT_FALSE(scheduler.run_held());
+    EXPECT_EQ(fake.records_on(stream.driver), 1u);
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_EQ(log, Log{"large"});
 }
 
 TEST_F(SchedulerGraphs, OneThatIsLargerThanTheQueueGoesAlone) {
