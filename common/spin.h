@@ -25,16 +25,16 @@ inline void spin_pause() noexcept {
 
 class Spin {
   public:
-    // Asks `look` until it says true, for at most the budget; its last answer.
+    // Asks `look` until it says true, for at most `budget`; its last answer.
     template <class Look>
-    bool until(Look&& look) {
+    bool until(Look&& look, std::chrono::microseconds budget = kBudget) {
         if (look()) {
             return true;
         }
         if (!worth_it()) {
             return false;
         }
-        const auto end = std::chrono::steady_clock::now() + kBudget;
+        const auto end = std::chrono::steady_clock::now() + budget;
         do {
             for (int i = 0; i < kLooksPerClock; ++i) {
                 spin_pause();

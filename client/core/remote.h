@@ -141,6 +141,7 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
     static CUresult receive(Session& session, ThreadState& thread, ContextState* context, codec::Arguments addresses) {
         ReplySlot::Reply& reply = [&]() -> ReplySlot::Reply& {
             const trace::Wait waiting(trace::Wait::For::reply);
+            session.look_for(thread.reply);
             return thread.reply.wait();
         }();
         session.print_new_output();

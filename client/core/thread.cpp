@@ -94,7 +94,6 @@ void ReplySlot::expect(std::uint16_t opcode) {
 }
 
 ReplySlot::Reply& ReplySlot::wait() {
-    (void)spin_.until([this] { return there_.load(std::memory_order_acquire); });
     std::unique_lock<std::mutex> lock(mutex_);
     arrived_.wait(lock, [&] { return there_.load(std::memory_order_relaxed); });
     expected_ = false;

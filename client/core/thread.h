@@ -33,11 +33,24 @@ class ReplySlot {
     // By the waiting thread, before it sends a command of this opcode.
     void expect(std::uint16_t opcode);
     Reply& wait();
+    // Looks for it for as long as that pays before it is waited for, and calls `also` all the time.
+    template <class Also>
+    void look(Also&& also) {
+        (void)spin_.until(
+            [&] {
+                also();
+                return there_.load(std::memory_order_acquire);
+            },
+            kLookFor);
+    }
     // By the receiving thread. False when nobody waits for it.
     bool deliver(const codec::ReplyHeader& header, const std::byte* body, std::size_t bytes);
     void lose();
 
   private:
+    // A driver looks all the time while it waits for the GPU, unless it is told to yield or to sleep.
+    static constexpr std::chrono::milliseconds kLookFor{5};
+
     AdaptiveMutex mutex_;
     std::condition_variable arrived_;
     bool expected_ = false;

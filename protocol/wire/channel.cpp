@@ -18,11 +18,6 @@ Error closed_here() {
     return {ErrorCode::closed, "the channel was closed"};
 }
 
-// Does whoever has something to send do best to send it? Where that is no more than a copy, and processors are to spare.
-bool sends_best_itself(const transport::Connection& connection) {
-    return connection.sends_by_copying() && spinning_pays();
-}
-
 }  // namespace
 
 // The peer's limit is not known, but is the same in practice: acknowledging well within it keeps it sending.
@@ -32,8 +27,16 @@ Channel::State::State(std::unique_ptr<transport::Connection> first, Receiver& to
       acknowledge_every_bytes(std::min(kMostBetweenAcks_bytes, given.retained_bytes / 4)),
       bulk_frame_bytes(std::clamp(given.retained_bytes / 4, kLeastBulkFrame_bytes, kMostBulkFrame_bytes)),
       connection(std::move(first)),
-      copies(sends_best_itself(*connection)),
-      outbox(std::clamp<std::size_t>(given.frame_bytes, 1u << 10, kMaxPayloadBytes)) {}
+      outbox(std::clamp<std::size_t>(given.frame_bytes, 1u << 10, kMaxPayloadBytes)) {
+    learn_connection();
+}
+
+// What saves hand-overs where processors are to spare: does whoever has something to send do best to send it, since it
+// is no more than a copy? May who waits for something see it arrive?
+void Channel::State::learn_connection() {
+    copies = connection->sends_by_copying() && spinning_pays();
+    can_look.store(connection->can_look() && spinning_pays(), std::memory_order_relaxed);
+}
 
 void Channel::State::wake_everybody() {
     pump_asleep = false;
@@ -140,7 +143,7 @@ Status Channel::attach(std::unique_ptr<transport::Connection> connection, std::u
     (void)state.outbox.acknowledge(peer_received, graveyard);
     state.outbox.rewind();
     state.connection = std::move(connection);
-    state.copies = sends_best_itself(*state.connection);
+    state.learn_connection();
     ++state.generation;
     state.phase = Phase::open;
     state.acknowledged_to_peer = 0;

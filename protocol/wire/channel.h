@@ -10,7 +10,8 @@
 //
 // Receiving: a thread of its own reads, checks sequence and CRC (bulk data has none: frame.h), and calls the
 // `Receiver`. It never waits for the sending side, nor the sending side for it, so bulk data in both directions cannot
-// deadlock.
+// deadlock. Where the transport lets a thread see what has arrived, who waits for it may take frames itself (`Look`),
+// which saves handing them over; the Receiver is called by one thread at a time all the same.
 //
 // Resumption: when the connection breaks and `Limits::resume` is set, the channel stays usable: appends go on being
 // retained, and `attach()` with a new connection and the peer's last received sequence sends again what the peer lacks.
@@ -20,7 +21,7 @@
 //   reference stays valid until its `done` was called (exactly once, also when the channel ends).
 //   Without `Limits::resume` that is when the connection has taken it, otherwise when the peer has acknowledged it.
 // Threads: all methods from any thread, except that `close()`, `flush()` and the destructor must not be called from a
-//   Receiver, nor `attach()` but from its on_closed. An append from a Receiver never waits, since the acknowledgements
+//   Receiver, nor `attach()` but from its on_closed. A Look is one thread's, and ends before the channel does. An append from a Receiver never waits, since the acknowledgements
 //   that would make room are read by that very thread: up to twice `retained_bytes` it is taken, beyond that refused
 //   with `limit_exceeded`. A `done` runs on one of the channel's threads, or inside the call that ended the transfer;
 //   it must not wait and must not call the channel.
@@ -129,6 +130,25 @@ class Channel {
     // Orderly end: sends what is pending and a goodbye, and waits until the peer has acknowledged them (for at most
     // `patience`), then shuts down.
     void close(std::chrono::milliseconds patience = std::chrono::milliseconds(500));
+
+    // Looks for frames while it lives, which should be for a moment, or until the thread that has it sleeps: the reading
+    // thread gives way meanwhile. Where the connection cannot be looked at, that thread stays awake instead.
+    class Look {
+      public:
+        explicit Look(Channel& channel);
+        ~Look() { end(); }
+        Look(const Look&) = delete;
+        Look& operator=(const Look&) = delete;
+
+        // Gives frames that are here as a whole to the Receiver. What is not, or somebody else is at, ends the look.
+        void take();
+
+      private:
+        void end();
+
+        Channel& channel_;
+        std::shared_ptr<transport::Connection> connection_;  // null: it has ended
+    };
 
     // Continues after a break on a new connection; `peer_received` is the last sequence that the peer saw. A connection
     // that still seems to work is given up for the new one. A claim about `peer_received` that cannot be true is

@@ -1,4 +1,4 @@
-// The receiving half: the reader's thread.
+// The receiving half: the reader's thread, and who looks instead of it.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -11,6 +11,8 @@ namespace {
 
 // How long the end waits for the acknowledgement of the peer's goodbye to leave.
 constexpr std::chrono::milliseconds kFarewellPatience{200};
+// Frames that who looks takes at once, before it does something with them.
+constexpr std::size_t kMostLookedFor = 8;
 
 Stop violation(std::string message) {
     return {{ErrorCode::invalid_input, std::move(message)}, false};
@@ -72,9 +74,11 @@ std::optional<Stop> check_kind(const FrameHeader& header) {
 
 }  // namespace
 
+thread_local const Channel::State* Channel::State::reading_here = nullptr;
+
 void Channel::State::run_reader() {
     Lock lock(mutex);
-    reader_id = std::this_thread::get_id();
+    reading_here = this;
     for (;;) {
         // A connection that broke before it was read from is taken up all the same, so that each is reported once.
         reader_wake.wait(lock, [&] { return phase == Phase::ended || generation != reader_generation; });
@@ -97,15 +101,81 @@ void Channel::State::run_reader() {
 }
 
 Stop Channel::State::read_frames(transport::Connection& from) {
-    FrameReader reader(from);
-    std::uint64_t applied = 0;
-    for (;;) {
-        if (auto stop = read_one(reader, applied)) return std::move(*stop);
+    {
+        const std::lock_guard role(receiving);
+        reading_from = &from;
+        frames.emplace(from);
+        applied = 0;
+        found_stop.reset();
     }
+    std::optional<Stop> stop;
+    while (!stop) stop = read_when_it_comes(from);
+    const std::lock_guard role(receiving);
+    reading_from = nullptr;
+    return std::move(*stop);
 }
 
-// `applied`: the last acknowledgement taken from this connection, which spares the lock for repeated ones.
-std::optional<Stop> Channel::State::read_one(FrameReader& reader, std::uint64_t& applied) {
+std::optional<Stop> Channel::State::read_when_it_comes(transport::Connection& from) {
+    if (!can_look.load(std::memory_order_relaxed)) {
+        const std::lock_guard role(receiving);
+        return read_one(*frames);
+    }
+    if (auto status = from.wait_arrival(); !status) return lost(status.error());
+    const std::lock_guard role(receiving);
+    if (found_stop) return std::move(found_stop);
+    if (from.arrived_bytes() == 0) return std::nullopt;  // who looked was quicker
+    do {
+        if (auto stop = read_one(*frames)) return stop;
+    } while (frames->buffered_bytes() != 0);
+    return std::nullopt;
+}
+
+// Is the next frame buffered but for `beyond` bytes, so that reading it waits for nothing?
+bool Channel::State::frame_is_here(std::size_t beyond_bytes) const {
+    std::array<std::byte, kHeaderBytes> bytes;
+    if (!frames->peek(bytes)) return false;
+    const auto header = decode(bytes);
+    return !header || frames->buffered_bytes() + beyond_bytes >= kHeaderBytes + header->payload_bytes;
+}
+
+// False when it did nothing: somebody else is at it, or has to wait for the rest of a frame.
+bool Channel::State::look(transport::Connection& from) {
+    const std::unique_lock role(receiving, std::try_to_lock);
+    if (!role || reading_from != &from || found_stop) return false;
+    const auto* const before = std::exchange(reading_here, this);
+    std::size_t taken = 0;
+    for (; !found_stop; ++taken) {
+        // What is buffered the reader would not see arrive, so all of that is taken.
+        const bool more = taken < kMostLookedFor;
+        if (more) frames->gather(kHeaderBytes);
+        if (!frame_is_here(more ? from.arrived_bytes() : 0)) break;
+        found_stop = read_one(*frames);
+    }
+    if (found_stop) from.shutdown();  // the reader wakes, and reports it
+    reading_here = before;
+    return taken != 0;
+}
+
+Channel::Look::Look(Channel& channel) : channel_(channel) {
+    State& state = *channel.state_;
+    {
+        const State::Lock lock(state.mutex);
+        connection_ = state.connection;
+    }
+    connection_->begin_looking();
+}
+
+void Channel::Look::end() {
+    if (const auto looked_at = std::exchange(connection_, nullptr)) looked_at->end_looking();
+}
+
+void Channel::Look::take() {
+    State& state = *channel_.state_;
+    if (!connection_ || !state.can_look.load(std::memory_order_relaxed)) return;
+    if (connection_->arrived_bytes() != 0 && !state.look(*connection_)) end();
+}
+
+std::optional<Stop> Channel::State::read_one(FrameReader& reader) {
     std::array<std::byte, kHeaderBytes> bytes;
     if (auto status = reader.read(bytes); !status) return lost(status.error());
     const auto header = decode(bytes);
@@ -120,7 +190,7 @@ std::optional<Stop> Channel::State::read_one(FrameReader& reader, std::uint64_t&
     }
     if (header->type == FrameType::ack) return std::nullopt;
 
-    const std::uint64_t last = received;  // only this thread writes it
+    const std::uint64_t last = received;  // only who reads writes it
     if (header->sequence <= last) {       // sent again after a break, but it had arrived
         if (auto status = reader.skip(header->payload_bytes); !status) return lost(status.error());
         return std::nullopt;

@@ -125,6 +125,11 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Promptness prom
     if (promptness == Promptness::later || !state.can_send()) return {};
     if (promptness == Promptness::now || state.sends_itself()) {
         state.send_here(lock);
+    } else if (state.pump_asleep && spinning_pays()) {
+        // It sleeps only after a while, and waking up takes far longer than sending: this record does not wait for it.
+        state.pump_asleep = false;
+        state.send_here(lock);
+        state.pump_wake.notify_one();
     } else {
         state.unlock_and_wake(lock);
     }

@@ -2,12 +2,13 @@
 //
 //   channel.cpp          the public face: life, attach, close
 //   channel_send.cpp     appending, back-pressure, the pump
-//   channel_receive.cpp  the reader
+//   channel_receive.cpp  the reader, and who looks
 //
 // Threads: `mutex` guards every member that is neither const nor said to be otherwise. It is never held across a call
 // of
 //   the connection, of the Receiver or of a `done`. Two roles pass between threads: whoever set `sending` may use the
-//   batch and send on `connection` (with `batch_left` it has passed that on to the pump); the reader alone receives.
+//   batch and send on `connection` (with `batch_left` it has passed that on to the pump); whoever holds
+//   `receiving`, which is taken before `mutex`, may receive and call the Receiver: the reader, or who looks.
 // Life: open -> (broken -> open by attach())* -> ended. `broken` exists only with Limits::resume.
 #pragma once
 
@@ -22,11 +23,10 @@
 #include "common/adaptive_mutex.h"
 #include "common/spin.h"
 #include "protocol/wire/channel.h"
+#include "protocol/wire/frame_reader.h"
 #include "protocol/wire/outbox.h"
 
 namespace gpupool::wire {
-
-class FrameReader;
 
 // Why reading stopped. A violation will be repeated by a peer that means it, so a new connection would not help.
 struct Stop {
@@ -62,7 +62,8 @@ struct Channel::State {
     // channel.cpp
     void fail(Lock& lock, Error cause, bool resumable);
     void wake_everybody();
-    [[nodiscard]] bool on_reader() const { return std::this_thread::get_id() == reader_id; }
+    void learn_connection();
+    [[nodiscard]] bool on_reader() const { return reading_here == this; }
 
     // channel_send.cpp
     Status wait_for_room(Lock& lock, std::size_t bytes);
@@ -82,7 +83,10 @@ struct Channel::State {
     // channel_receive.cpp
     void run_reader();
     Stop read_frames(transport::Connection& from);
-    std::optional<Stop> read_one(FrameReader& reader, std::uint64_t& applied);
+    std::optional<Stop> read_when_it_comes(transport::Connection& from);
+    std::optional<Stop> read_one(FrameReader& reader);
+    [[nodiscard]] bool frame_is_here(std::size_t beyond_bytes) const;
+    bool look(transport::Connection& from);
     std::optional<Stop> take_bulk(FrameReader& reader, const FrameHeader& header);
     std::optional<Stop> take_frame(FrameReader& reader, const FrameHeader& header);
     std::optional<Stop> apply_acknowledged(std::uint64_t sequence);
@@ -101,8 +105,9 @@ struct Channel::State {
     AdaptiveMutex mutex;
 
     std::shared_ptr<transport::Connection> connection;
-    bool copies = false;           // it sends by copying, and processors are to spare
-    std::uint64_t generation = 1;  // of `connection`
+    bool copies = false;                // it sends by copying, and processors are to spare
+    std::atomic<bool> can_look{false};  // it lets who waits see what has arrived; the same
+    std::uint64_t generation = 1;       // of `connection`
     Phase phase = Phase::open;
     std::optional<Error> error;        // why it ended
     std::optional<Error> break_cause;  // why it is broken
@@ -128,6 +133,12 @@ struct Channel::State {
     bool pump_asleep = false;
     bool pump_deeply_asleep = false;  // without a time-out
 
+    std::mutex receiving;  // guards what follows
+    transport::Connection* reading_from = nullptr;
+    std::optional<FrameReader> frames;
+    std::uint64_t applied = 0;       // the last acknowledgement taken from it, which spares the lock for repeated ones
+    std::optional<Stop> found_stop;  // by who looked, for the reader to report
+
     std::uint64_t received = 0;  // the last sequence that arrived whole
     std::uint64_t acknowledged_to_peer = 0;
     std::size_t received_since_ack_bytes = 0;
@@ -135,7 +146,7 @@ struct Channel::State {
 
     Reading reading = Reading::idle;
     std::uint64_t reader_generation = 0;
-    std::thread::id reader_id;
+    static thread_local const State* reading_here;  // whose Receiver the thread may be in
 
     std::uint64_t frames_sent = 0;
     std::uint64_t bytes_sent = 0;

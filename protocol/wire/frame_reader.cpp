@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace gpupool::wire {
 
@@ -30,6 +31,20 @@ Status FrameReader::read(std::span<std::byte> out) {
         out = out.subspan(count);
     }
     return {};
+}
+
+void FrameReader::gather(std::size_t bytes) {
+    if (buffered_bytes() >= bytes || connection_.arrived_bytes() == 0) return;
+    std::memmove(buffer_.data(), buffer_.data() + begin_, buffered_bytes());
+    end_ -= std::exchange(begin_, 0);
+    const auto received = connection_.receive(std::span(buffer_).subspan(end_));
+    end_ += received ? *received : 0;
+}
+
+bool FrameReader::peek(std::span<std::byte> out) const {
+    if (buffered_bytes() < out.size()) return false;
+    std::memcpy(out.data(), buffer_.data() + begin_, out.size());
+    return true;
 }
 
 Status FrameReader::skip(std::size_t bytes) {

@@ -20,6 +20,12 @@ class FrameReader {
     // Fills all of `out`.
     Status read(std::span<std::byte> out);
 
+    // Reads ahead, without waiting, so that at least `bytes` are buffered, if they have arrived. Errors are the next
+    // read()'s.
+    void gather(std::size_t bytes);
+    // The next bytes, which stay; false where fewer are buffered.
+    bool peek(std::span<std::byte> out) const;
+
     // Reads `bytes` and forgets them.
     Status skip(std::size_t bytes);
 

@@ -14,8 +14,10 @@ constexpr std::size_t kMaxLetThroughBytes = 256u << 20;
 
 bool Inbox::push(std::shared_ptr<Frame> frame) {
     std::unique_lock<std::mutex> lock(mutex_);
-    not_full_.wait(lock,
-                   [&] { return closed_ || bytes_ < (letting_through_ > 0 ? kMaxLetThroughBytes : kMaxFrameBytes); });
+    not_full_.wait(lock, [&] {
+        return closed_ || bytes_ < (letting_through_ > 0 ? kMaxLetThroughBytes : kMaxFrameBytes) ||
+               std::this_thread::get_id() == dispatcher_;
+    });
     if (closed_) {
         return false;
     }
@@ -74,6 +76,7 @@ Inbox::Batch Inbox::take() {
     {
         const std::lock_guard lock(mutex_);
         news_.store(false, std::memory_order_relaxed);
+        dispatcher_ = std::this_thread::get_id();
         batch.frames.swap(frames_);
         batch.jobs.swap(jobs_);
         batch.poked = std::exchange(poked_, false);
@@ -93,9 +96,6 @@ void Inbox::wait(std::chrono::microseconds patience) {
 }
 
 void Inbox::wait() {
-    if (spin_.until([this] { return has_news(); })) {
-        return;
-    }
     std::unique_lock<std::mutex> lock(mutex_);
     not_empty_.wait(lock, [&] { return ready(); });
     news_.store(true, std::memory_order_relaxed);

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "common/adaptive_mutex.h"
@@ -26,7 +27,7 @@ class Inbox {
   public:
     static constexpr std::size_t kMaxFrameBytes = 16u << 20;
 
-    // False when closed.
+    // False when closed. Never waits where the dispatcher itself receives.
     bool push(std::shared_ptr<Frame> frame);
     void post(std::function<void()> job);
     // Something outside changed that held work may wait for.
@@ -45,7 +46,15 @@ class Inbox {
     Batch take();
     // Would take() bring anything?
     [[nodiscard]] bool has_news() const { return news_.load(std::memory_order_acquire); }
-    // Waits until there is something, or for `patience`.
+    // Looks for as long as that pays, and calls `also` all the time; true when there is something.
+    template <class Also>
+    bool look(Also&& also) {
+        return spin_.until([&] {
+            also();
+            return has_news();
+        });
+    }
+    // Sleeps until there is something, or for `patience`.
     void wait(std::chrono::microseconds patience);
     void wait();
     [[nodiscard]] bool closed() const;
@@ -60,6 +69,7 @@ class Inbox {
     std::vector<std::function<void()>> jobs_;
     std::size_t bytes_ = 0;
     int letting_through_ = 0;  // threads that wait for the receiving one
+    std::thread::id dispatcher_;
     // Something came since the last take(). Looked at without the mutex, and set after it was released, since whoever
     // sees it takes the mutex next.
     std::atomic<bool> news_{false};

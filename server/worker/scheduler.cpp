@@ -81,6 +81,7 @@ bool Scheduler::ready(const StreamState& stream, std::uint32_t cost) const {
 }
 
 bool Scheduler::may_issue(StreamState& stream, std::uint32_t cost) {
+    ++stream.context->turns;
     if (!stream.held.empty()) {
         return false;
     }
@@ -100,6 +101,7 @@ void Scheduler::list(StreamState& stream) {
 
 void Scheduler::issued(StreamState& stream, std::uint32_t cost) {
     stream.touched = true;
+    ++stream.context->turns;
     if (stream.capturing) {
         return;
     }
@@ -172,6 +174,7 @@ bool Scheduler::advance_head(StreamState& stream) {
         }
         return false;
     }
+    ++stream.context->turns;
     std::erase_if(head.after, [&](std::uint64_t id) { return !open_.contains(id); });
     if (!head.after.empty() || !head.advance()) {
         return false;
@@ -255,8 +258,8 @@ CUresult Scheduler::give_word(StreamState& stream) {
         CUresult result = mark_memory_.allocate(kMarkMemory_bytes, block);
         CUdeviceptr device_block = 0;
         if (result == CUDA_SUCCESS) {
-            result = driver::call(api_.cuMemHostGetDevicePointer_v2, &device_block, static_cast<void*>(block->data()),
-                                  0u);
+            result =
+                driver::call(api_.cuMemHostGetDevicePointer_v2, &device_block, static_cast<void*>(block->data()), 0u);
         }
         if (result != CUDA_SUCCESS) {
             return result;
@@ -312,6 +315,7 @@ void Scheduler::mark(StreamState& stream, Action action, std::uint32_t credit, E
         return;
     }
     stream.marks.last = number;
+    stream.marks.made_at = context.turns;
     data_outstanding_ += effect == Effect::sends_data ? 1 : 0;
     stream.completions.push_back({number, event, std::move(action), effect, credit});
     list(stream);
@@ -327,6 +331,7 @@ void Scheduler::at_mark(StreamState& stream, Action action) {
 
 std::uint32_t Scheduler::issued_elsewhere(StreamState& stream) {
     stream.touched = true;
+    ++stream.context->turns;
     ++stream.outstanding;
     if (++stream.unmarked < kMarkEvery) {
         return 0;
@@ -389,6 +394,9 @@ CUresult Scheduler::ask(StreamState& stream) {
 
 // A stream each time; all of a context that turns out to have died.
 bool Scheduler::ask_in_turn() {
+    if (++polls_ % kPollsPerLookAtTheClock != 0) {
+        return false;
+    }
     const auto now = std::chrono::steady_clock::now();
     if (busy_.empty() || now - asked_ < kAskEvery) {
         return false;
@@ -503,7 +511,12 @@ bool Scheduler::awaited() const {
 
 void Scheduler::when_complete(StreamState& stream, Action action) {
     if (stream.held.empty() && !full(stream, 1)) {
-        mark(stream, std::move(action));
+        // Not even another stream, which the legacy one would wait for, has been given anything since the last mark?
+        if (stream.marks.made_at == stream.context->turns) {
+            at_mark(stream, std::move(action));
+        } else {
+            mark(stream, std::move(action));
+        }
         return;
     }
     hold(stream, std::make_unique<Turn>([this, &stream, action] { mark(stream, action); }, action));

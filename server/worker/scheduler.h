@@ -6,9 +6,9 @@
 // blocking stream behind the legacy stream. Everything else goes on.
 //
 // Waiting is done with marks: behind a stream's work the GPU writes a number to a word of pinned memory, which costs
-// nothing to look at, where asking the driver for an event that is complete costs 1.3 us (measured). A context that died
-// writes nothing any more, so now and then the driver is asked for a stream all the same. None of the marks enters a
-// capturing stream. For the legacy stream they are written by a blocking helper stream, because a mark in the legacy
+// nothing to look at, where asking the driver for an event that is complete costs 1.3 us (measured). A context that
+// died writes nothing any more, so now and then the driver is asked for a stream all the same. None of the marks enters
+// a capturing stream. For the legacy stream they are written by a blocking helper stream, because a mark in the legacy
 // stream itself would stall later work of the other blocking streams.
 //
 // The driver writes out what kernels printed only when something is synchronized. Where kernels may print, a mark that
@@ -77,7 +77,7 @@ class Scheduler {
     // Makes `context` current for the driver calls that follow on this thread.
     CUresult enter(const ContextState* context);
 
-    // May work for `stream` go to the driver right now?
+    // May work for `stream` go to the driver right now? Asked before any does that was not held.
     bool may_issue(StreamState& stream, std::uint32_t cost = 1);
 
     // Work was given to the driver for `stream`.
@@ -167,6 +167,7 @@ class Scheduler {
     static constexpr int kMostPasses = 3;
     static constexpr std::chrono::microseconds kLooseEvery{20};
     static constexpr std::chrono::microseconds kAskEvery{100};
+    static constexpr unsigned kPollsPerLookAtTheClock = 16;
     static constexpr std::size_t kBetweenWords = 64;  // bytes: a line each, which only the GPU writes
     static constexpr std::size_t kMarkMemory_bytes = 4096;
     struct AfterIssue {
@@ -213,6 +214,7 @@ class Scheduler {
     std::size_t events_awaited_ = 0;        // entries of loose_ that somebody waits for
     std::chrono::steady_clock::time_point loose_polled_{}, asked_{};
     std::size_t next_asked_ = 0;
+    unsigned polls_ = 0;
     bool kernels_print_ = false;
     std::deque<AfterIssue> after_issue_;
 };

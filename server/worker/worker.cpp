@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t kChunkBytes = 1u << 20, kStagingBytes = 96u << 20, kSmallStagingBytes = 32u << 20;
 static_assert(kChunkBytes <= wire::Lanes::kMostPieceBytes);
 static_assert(Scheduler::kCredit + Scheduler::kMaxMarks + 2 * kStagingBytes / kChunkBytes < 1020);
-constexpr std::size_t kPollEvery = 128;  // commands, so that a long batch does not keep completions waiting
+constexpr std::size_t kPollEvery = 128;         // commands, so that a long batch does not keep completions waiting
 constexpr std::size_t kPollIssuersEvery = 512;  // where issuers have to be waited for before the look
 constexpr std::size_t kLeastSentByItself_bytes = 32u << 10;
 constexpr unsigned kMostBatchesAhead = 8;  // that are taken before issuers are waited for
@@ -103,6 +103,7 @@ Error Worker::run(std::unique_ptr<transport::Connection> connection) {
     channel_ = std::make_unique<wire::Channel>(std::move(connection), *this, channel_limits());
     channel_->start();
     loop();
+    look_.reset();
     Error cause{ErrorCode::closed, "the session ended"};
     {
         const std::lock_guard lock(end_mutex_);
@@ -134,6 +135,9 @@ void Worker::loop() {
     while (!ending_) {
         Inbox::Batch batch = inbox.take();
         bool moved = !batch.empty();
+        if (moved) {
+            look_.reset();
+        }
         if (!batch.jobs.empty()) {
             settle_launches();
         }
@@ -174,7 +178,12 @@ void Worker::loop() {
 // frame comes.
 void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_since) {
     if (!scheduler.waiting()) {
-        if (host_mirrors.empty() && !tracer.waiting()) {
+        const bool only_frames = host_mirrors.empty() && !tracer.waiting();
+        if (only_frames && inbox.look([this] { look_for_frames(); })) {
+            return;
+        }
+        look_.reset();
+        if (only_frames) {
             inbox.wait();
         } else {
             inbox.wait(kLongPause);  // a kernel may write for a program that only looks
@@ -185,10 +194,20 @@ void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_si
     const auto idle_for = now - idle_since.value_or(now);
     idle_since = idle_since.value_or(now);
     if (idle_for < kLookFor && spinning_pays() && scheduler.awaited()) {
+        look_for_frames();
         spin_pause();
     } else {
+        look_.reset();
         inbox.wait(idle_for < kLookNowAndThenFor ? kShortPause : kLongPause);
     }
+}
+
+// By the dispatcher itself, which saves waking it, or at least the hand-over between two processors.
+void Worker::look_for_frames() {
+    if (!look_) {
+        look_.emplace(*channel_);
+    }
+    look_->take();
 }
 
 bool Worker::take_frames(const std::vector<std::shared_ptr<Frame>>& frames) {

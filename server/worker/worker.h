@@ -171,6 +171,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     bool take_frames(const std::vector<std::shared_ptr<Frame>>& frames);
     bool take_frame(const std::shared_ptr<Frame>& frame);
     void pause(std::optional<std::chrono::steady_clock::time_point>& idle_since);
+    void look_for_frames();
     CUresult take_latched(const Command& command);
     void send_host_change(std::span<const std::byte> record);
     void send_output(DeviceOutput* output, codec::NoticeType type, bool thorough);
@@ -187,6 +188,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     std::optional<Error> end_;  // guarded by end_mutex_
     std::atomic<bool> ending_{false};
     transport::Connection* connection_ = nullptr;  // the channel's, which never attaches another
+    std::optional<wire::Channel::Look> look_;      // the idle dispatcher's
     // The last: their threads use all of the above until they are gone.
     std::unique_ptr<wire::Channel> channel_;
     wire::Lanes lanes_;

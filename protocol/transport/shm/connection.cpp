@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -25,15 +27,20 @@ RingMemory ring_of(const SharedMemory& memory, bool to_server) {
             memory.bytes().subspan(kControlBytes + (to_server ? 0 : kRingBytes), kRingBytes)};
 }
 
-// Sleeps until `socket` was rung, its other end is gone, or the time is over (false).
-Result<bool> sleep_at(int socket, Clock::time_point deadline) {
+enum class Woken { by_socket, otherwise, too_late };
+
+// Sleeps until `socket` was rung, its other end is gone, the event descriptor was written to, or the time is over.
+Result<Woken> sleep_at(int socket, int event, Clock::time_point deadline) {
     for (;;) {
-        pollfd entry{socket, POLLIN, 0};
-        const int ready = ::poll(&entry, 1, poll_timeout_ms(deadline));
-        if (ready >= 0) return ready > 0;
+        std::array entries{pollfd{socket, POLLIN, 0}, pollfd{event, POLLIN, 0}};
+        const int ready = ::poll(entries.data(), entries.size(), poll_timeout_ms(deadline));
+        if (ready == 0) return Woken::too_late;
+        if (ready > 0) return entries[0].revents != 0 ? Woken::by_socket : Woken::otherwise;
         if (errno != EINTR) return system_error("poll", errno);
     }
 }
+
+constexpr int kNoEvent = -1;  // poll() passes over it
 
 }  // namespace
 
@@ -41,7 +48,8 @@ ShmConnection::ShmConnection(Parts parts, Side side, std::string peer)
     : parts_(std::move(parts)),
       peer_(std::move(peer)),
       out_(ring_of(parts_.memory, side == Side::client)),
-      in_(ring_of(parts_.memory, side == Side::server)) {}
+      in_(ring_of(parts_.memory, side == Side::server)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 std::vector<int> ShmConnection::descriptors() const {
     return {parts_.socket.get(), parts_.room.get(), parts_.passage.get(), parts_.memory.descriptor()};
@@ -93,11 +101,12 @@ Status ShmConnection::wait_for_room() {
     if (send_spin_.until([&] { return out_.may_write(); })) return {};
     const auto deadline = send_patience_.count() == 0 ? kNoDeadline : Clock::now() + send_patience_;
     while (out_.prepare_to_sleep()) {
-        const auto woken = sleep_at(parts_.room.get(), deadline);
-        const bool there = woken && *woken && take_rings(parts_.room.get());
+        const auto woken = sleep_at(parts_.room.get(), kNoEvent, deadline);
+        const bool there = woken && *woken == Woken::by_socket && take_rings(parts_.room.get());
         if (shut_down_.load(std::memory_order_acquire)) return closed_here();
         if (!woken) return woken.error();
-        if (!*woken) return Error{ErrorCode::timed_out, fmt::format("{} took nothing in time", peer_)};
+        if (*woken == Woken::too_late)
+            return Error{ErrorCode::timed_out, fmt::format("{} took nothing in time", peer_)};
         if (!there) return closed_there();
     }
     return {};
@@ -131,24 +140,79 @@ Result<std::size_t> ShmConnection::send_some(std::span<const ConstBuffer> buffer
     return total;
 }
 
+// In the midst of receiving: whoever looks finds that somebody else is at it.
 Status ShmConnection::wait_for_bytes() {
-    if (receive_spin_.until([&] { return in_.may_read(); })) return {};
+    if (receive_spin_.until([&] { return in_.readable_bytes() != 0; })) return {};
     if (!in_.prepare_to_sleep()) return {};
-    const auto woken = sleep_at(parts_.socket.get(), deadline_);
+    auto slept = sleep_for_bytes();
     in_.stay_awake();
+    return slept;
+}
+
+Status ShmConnection::sleep_for_bytes() {
+    const auto woken = sleep_at(parts_.socket.get(), wake_.get(), deadline_);
     if (!woken) return woken.error();
-    if (*woken) {
-        peer_gone_ = !take_rings(parts_.socket.get());
-    } else if (!in_.may_read()) {
+    if (*woken == Woken::by_socket) {
+        if (!take_rings(parts_.socket.get())) peer_gone_.store(true, std::memory_order_release);
+    } else if (*woken == Woken::otherwise) {
+        std::uint64_t count = 0;
+        (void)!::read(wake_.get(), &count, sizeof(count));
+    } else if (in_.readable_bytes() == 0) {
         return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
     }
     return {};
 }
 
+// False when nothing came for as long as it pays to stay awake: neither bytes nor somebody else who looks for them.
+bool ShmConnection::spin_while_others_look() {
+    for (;;) {
+        const std::uint32_t looks = looks_.load(std::memory_order_relaxed);
+        const auto mine = [&] { return lookers_.load(std::memory_order_acquire) == 0 && in_.readable_bytes() != 0; };
+        if (!receive_spin_.until([&] { return mine() || looks_.load(std::memory_order_relaxed) != looks; })) {
+            return false;
+        }
+        if (mine()) return true;
+    }
+}
+
+Status ShmConnection::wait_arrival() {
+    if (spin_while_others_look()) return {};
+    {
+        const std::lock_guard lock(looking_);
+        if (lookers_.load(std::memory_order_relaxed) == 0 && !in_.prepare_to_sleep()) return {};
+        gave_way_ = true;
+    }
+    auto slept = sleep_for_bytes();
+    {
+        const std::lock_guard lock(looking_);
+        gave_way_ = false;
+        in_.stay_awake();
+    }
+    if (shut_down_.load(std::memory_order_acquire)) return closed_here();
+    if (peer_gone_.load(std::memory_order_acquire) && in_.readable_bytes() == 0) return closed_there();
+    return slept;
+}
+
+void ShmConnection::begin_looking() noexcept {
+    const std::lock_guard lock(looking_);
+    looks_.store(looks_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    lookers_.store(lookers_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    if (gave_way_) in_.stay_awake();
+}
+
+void ShmConnection::end_looking() noexcept {
+    const std::lock_guard lock(looking_);
+    const unsigned left = lookers_.load(std::memory_order_relaxed) - 1;
+    lookers_.store(left, std::memory_order_release);
+    if (left != 0 || !gave_way_ || in_.prepare_to_sleep()) return;
+    const std::uint64_t one = 1;
+    (void)!::write(wake_.get(), &one, sizeof(one));
+}
+
 Result<std::size_t> ShmConnection::receive(MutableBuffer buffer) {
     for (;;) {
         // Before the look into the ring: what a peer had written when it went is still there to be read.
-        const bool gone = peer_gone_;
+        const bool gone = peer_gone_.load(std::memory_order_acquire);
         // What had arrived before our own shutdown is still readable, but its reader has been told to stop.
         if (shut_down_.load(std::memory_order_acquire)) return closed_here();
         const auto received = in_.read(buffer.first(std::min(buffer.size(), kReceiveBytes)));

@@ -16,6 +16,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,11 @@ class ShmConnection final : public Connection {
     Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override;
     [[nodiscard]] bool sends_by_copying() const noexcept override { return true; }
     Result<std::size_t> receive(MutableBuffer buffer) override;
+    [[nodiscard]] bool can_look() const noexcept override { return true; }
+    [[nodiscard]] std::size_t arrived_bytes() const noexcept override { return in_.readable_bytes(); }
+    Status wait_arrival() override;
+    void begin_looking() noexcept override;
+    void end_looking() noexcept override;
     void set_receive_deadline(Clock::time_point deadline) noexcept override { deadline_ = deadline; }
     void set_send_patience(std::chrono::milliseconds patience) noexcept override { send_patience_ = patience; }
     void shutdown() noexcept override;
@@ -69,6 +75,8 @@ class ShmConnection final : public Connection {
     Status publish();
     Status wait_for_room();
     Status wait_for_bytes();
+    bool spin_while_others_look();
+    Status sleep_for_bytes();
     [[nodiscard]] Error closed_here() const;
     [[nodiscard]] Error closed_there() const;
 
@@ -82,8 +90,15 @@ class ShmConnection final : public Connection {
 
     RingReader in_;  // these are the receiving thread's
     Spin receive_spin_;
-    bool peer_gone_ = false;
+    std::atomic<bool> peer_gone_{false};
     Clock::time_point deadline_ = kNoDeadline;
+
+    // Who looks needs no bell, and the sender shall not ring it: that is a system call.
+    std::mutex looking_;                   // guards the bell, with what follows
+    std::atomic<unsigned> lookers_{0};     // read without
+    std::atomic<std::uint32_t> looks_{0};  // that have begun; read without
+    bool gave_way_ = false;                // a thread sleeps in wait_arrival()
+    UniqueFd wake_;                        // for that thread
 };
 
 // Takes over the server's end, of which `descriptors` are another process's descriptors().

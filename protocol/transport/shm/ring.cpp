@@ -75,44 +75,50 @@ void RingWriter::stay_awake() noexcept {
 }
 
 RingReader::RingReader(RingMemory memory) noexcept
-    : memory_(memory), read_(shared(memory.control->read).load(std::memory_order_relaxed)), written_(read_) {}
+    : memory_(memory),
+      read_(shared(memory.control->read).load(std::memory_order_relaxed)),
+      written_(read_.load(std::memory_order_relaxed)) {}
 
-Status RingReader::look() {
+Status RingReader::look(std::uint64_t read) {
     const std::uint64_t written = shared(memory_.control->written).load(std::memory_order_acquire);
-    const std::uint64_t ahead = written - read_;
-    if (ahead > memory_.bytes.size() || ahead < written_ - read_) return impossible("writer");
+    const std::uint64_t ahead = written - read;
+    if (ahead > memory_.bytes.size() || ahead < written_ - read) return impossible("writer");
     written_ = written;
     return {};
 }
 
 Result<std::size_t> RingReader::read(MutableBuffer out) {
     const std::size_t capacity = memory_.bytes.size();
-    if (written_ - read_ < out.size()) GPUPOOL_TRY(look());
-    const std::size_t total = std::min<std::size_t>(out.size(), written_ - read_);
+    std::uint64_t read = read_.load(std::memory_order_relaxed);
+    if (written_ - read < out.size()) GPUPOOL_TRY(look(read));
+    const std::size_t total = std::min<std::size_t>(out.size(), written_ - read);
     for (std::size_t done = 0; done < total;) {
-        const std::size_t at = read_ & (capacity - 1);
+        const std::size_t at = read & (capacity - 1);
         const std::size_t count = std::min(total - done, capacity - at);
         std::memcpy(out.data() + done, memory_.bytes.data() + at, count);
-        read_ += count;
+        read += count;
         done += count;
     }
+    read_.store(read, std::memory_order_relaxed);
     return total;
 }
 
 bool RingReader::release() noexcept {
-    shared(memory_.control->read).store(read_, std::memory_order_seq_cst);
+    const std::uint64_t read = read_.load(std::memory_order_relaxed);
+    shared(memory_.control->read).store(read, std::memory_order_seq_cst);
     // A writer sleeps only where the ring was full, so the read that empties it comes by here at the latest.
-    return memory_.bytes.size() - (written_ - read_) >= memory_.bytes.size() / 4 &&
-           take(memory_.control->writer_sleeps);
+    return memory_.bytes.size() - (written_ - read) >= memory_.bytes.size() / 4 && take(memory_.control->writer_sleeps);
 }
 
-bool RingReader::may_read() const noexcept {
-    return shared(memory_.control->written).load(std::memory_order_acquire) != read_;
+std::size_t RingReader::readable_bytes() const noexcept {
+    return shared(memory_.control->written).load(std::memory_order_acquire) - read_.load(std::memory_order_relaxed);
 }
 
 bool RingReader::prepare_to_sleep() noexcept {
     shared(memory_.control->reader_sleeps).store(1, std::memory_order_seq_cst);
-    if (shared(memory_.control->written).load(std::memory_order_seq_cst) == read_) return true;
+    if (shared(memory_.control->written).load(std::memory_order_seq_cst) == read_.load(std::memory_order_relaxed)) {
+        return true;
+    }
     stay_awake();
     return false;
 }

@@ -10,11 +10,13 @@
 // one word and then read the other's: at least one of them must see the other, which only sequential consistency gives,
 // so these four accesses have it. On x86-64 that is one locked instruction for every publish().
 //
-// Ownership: borrows the memory. Threads: a RingWriter is used by one thread at a time, a RingReader by one other.
+// Ownership: borrows the memory. Threads: a RingWriter is used by one thread at a time, a RingReader by one other; the
+//   reader's readable_bytes(), prepare_to_sleep() and stay_awake() by any.
 // Units: bytes; indices count what was ever written or read. Errors: `invalid_input` when the other side's index cannot
 //   be true; the ring is of no further use then.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -76,7 +78,7 @@ class RingReader {
     explicit RingReader(RingMemory memory) noexcept;
 
     // Whether nothing was ever read.
-    [[nodiscard]] bool unused() const noexcept { return read_ == 0; }
+    [[nodiscard]] bool unused() const noexcept { return read_.load(std::memory_order_relaxed) == 0; }
 
     // Copies what has arrived, as much as fits; 0 when there is nothing.
     Result<std::size_t> read(MutableBuffer out);
@@ -85,16 +87,17 @@ class RingReader {
     // good part of the ring is free: not for every few bytes.
     [[nodiscard]] bool release() noexcept;
 
-    [[nodiscard]] bool may_read() const noexcept;
+    // As the writer says, and read() has yet to check.
+    [[nodiscard]] std::size_t readable_bytes() const noexcept;
     [[nodiscard]] bool prepare_to_sleep() noexcept;
     void stay_awake() noexcept;
 
   private:
-    Status look();
+    Status look(std::uint64_t read);
 
     RingMemory memory_;
-    std::uint64_t read_;
-    std::uint64_t written_;  // the last index seen of the writer's
+    std::atomic<std::uint64_t> read_;  // written by who reads
+    std::uint64_t written_;            // the last index seen of the writer's
 };
 
 }  // namespace gpupool::transport::shm

@@ -26,6 +26,9 @@ constexpr int kKeepaliveIdle_s = 15;
 constexpr int kKeepaliveInterval_s = 5;
 constexpr int kKeepaliveProbes = 3;
 
+// Who waits for what will arrive does not sleep for as long, or longer; then this is no place to sleep either.
+constexpr std::chrono::milliseconds kAwaitedFor{5};
+
 void set_option(int descriptor, int level, int name, int value) {
     // These only tune; a socket that does not know one (a local one) works without.
     (void)::setsockopt(descriptor, level, name, &value, sizeof(value));
@@ -148,10 +151,12 @@ Status TcpConnection::wait_readable() {
 Result<std::size_t> TcpConnection::receive(MutableBuffer buffer) {
     if (deadline_ != kNoDeadline) GPUPOOL_TRY(wait_readable());
     ssize_t received = -1;
-    const bool there = spin_.until([&] {
+    const auto look = [&] {
         received = ::recv(descriptor_, buffer.data(), buffer.size(), MSG_DONTWAIT);
         return received >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
-    });
+    };
+    bool there = spin_.until(look);
+    if (!there && awaited_.load(std::memory_order_relaxed) != 0) there = spin_.until(look, kAwaitedFor);
     for (bool looked = there;; looked = false) {
         if (!looked) received = ::recv(descriptor_, buffer.data(), buffer.size(), 0);
         // What had arrived before our own shutdown is still readable, but its reader has been told to stop.

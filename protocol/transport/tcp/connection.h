@@ -29,6 +29,8 @@ class TcpConnection final : public Connection {
     Status send(std::span<const ConstBuffer> buffers) override;
     Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override;
     Result<std::size_t> receive(MutableBuffer buffer) override;
+    void begin_looking() noexcept override { awaited_.fetch_add(1, std::memory_order_relaxed); }
+    void end_looking() noexcept override { awaited_.fetch_sub(1, std::memory_order_relaxed); }
     void set_receive_deadline(Clock::time_point deadline) noexcept override { deadline_ = deadline; }
     void set_send_patience(std::chrono::milliseconds patience) noexcept override;
     void shutdown() noexcept override;
@@ -43,6 +45,7 @@ class TcpConnection final : public Connection {
     const int descriptor_;
     const std::string peer_;
     std::atomic<bool> shut_down_{false};
+    std::atomic<unsigned> awaited_{0};  // threads that wait for what will arrive, and do not sleep
     Clock::time_point deadline_ = kNoDeadline;  // these two are the receiving thread's
     Spin spin_;
 };

@@ -171,10 +171,14 @@ class CopyOut final : public Copy {
             note(result);
             if (result_ != CUDA_SUCCESS) {
                 worker_.staging.put(chunk);  // what it holds is not the client's
+                worker_.scheduler.issued(stream_);
                 give_up(worker_, transfer_, *flight_);
                 break;
             }
             flight_->chunks.fetch_add(1, std::memory_order_relaxed);
+            if (pieces_.done()) {
+                worker_.scheduler.issued(stream_);  // before the mark, so that it stands for all of it
+            }
             worker_.scheduler.mark(
                 stream_,
                 [&worker = worker_, transfer = transfer_, piece, chunk, flight = flight_](CUresult result) {
@@ -182,7 +186,6 @@ class CopyOut final : public Copy {
                 },
                 0, Effect::sends_data);
         }
-        worker_.scheduler.issued(stream_);
         if (!command_.reply_wanted()) {
             if (result_ != CUDA_SUCCESS) {
                 worker_.answer(command_, result_);

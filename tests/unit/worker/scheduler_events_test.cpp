@@ -11,6 +11,14 @@ namespace {
 using worker::Scheduler;
 using worker::StreamState;
 
+// Polls for longer than the scheduler waits before it asks the driver.
+void poll_for_a_while(worker::Scheduler& scheduler) {
+    for (int i = 0; i < 100; ++i) {
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+        scheduler.poll();
+    }
+}
+
 TEST_F(SchedulerTest, WhenCompleteWaitsForTheStreamsWork) {
     StreamState& stream = add_stream(1);
     scheduler.issued(stream);
@@ -80,7 +88,7 @@ TEST_F(SchedulerTest, TheFirstErrorOfAContextsStreamsIsReportedOnce) {
     fake.query_result = CUDA_ERROR_ILLEGAL_ADDRESS;
     fake.complete(a.driver);
     fake.complete(context.helper);
-    scheduler.poll();
+    poll_for_a_while(scheduler);
     EXPECT_EQ(log, Log{"all!" + std::to_string(CUDA_ERROR_ILLEGAL_ADDRESS)});
 }
 
@@ -213,14 +221,6 @@ TEST_F(SchedulerTest, AnActionMayAskForMoreWhileItRuns) {
     EXPECT_EQ(log, (Log{"first", "second"}));
 }
 
-// Polls for longer than the scheduler waits before it asks the driver.
-void poll_for_a_while(worker::Scheduler& scheduler) {
-    for (int i = 0; i < 10; ++i) {
-        std::this_thread::sleep_for(std::chrono::microseconds(200));
-        scheduler.poll();
-    }
-}
-
 TEST_F(SchedulerTest, ADeadContextWritesNoMarkAndIsFoundAllTheSame) {
     StreamState& a = add_stream(1);
     StreamState& b = add_stream(2);
@@ -277,6 +277,30 @@ TEST_F(SchedulerTest, WhatWaitsForTheLastMarkNeedsNoOther) {
     EXPECT_EQ(log, (Log{"data", "answer"}));
     scheduler.at_mark(stream, note("alone"));
     EXPECT_EQ(fake.records_on(stream.driver), 2u) << "the last mark is gone";
+}
+
+TEST_F(SchedulerTest, WhatWasJustMarkedIsNotMarkedAgain) {
+    StreamState& stream = add_stream(1);
+    StreamState& other = add_stream(2);
+    const auto records = [&] { return fake.records_on(stream.driver) + fake.records_on(context.helper); };
+    scheduler.issued(stream);
+    scheduler.mark(stream, note("data"), 0, worker::Effect::sends_data);
+    scheduler.when_complete(stream, note("stream"));
+    EXPECT_EQ(records(), 1u);
+    scheduler.when_complete(context.legacy, note("legacy"));
+    EXPECT_EQ(records(), 2u);
+    scheduler.when_complete(context.legacy, note("legacy"));
+    EXPECT_EQ(records(), 2u);
+    // The legacy stream waits for the others as well, which the mark did not.
+    ASSERT_TRUE(scheduler.may_issue(other));
+    scheduler.when_complete(context.legacy, note("legacy later"));
+    EXPECT_EQ(records(), 3u);
+    fake.complete(stream.driver);
+    fake.complete(context.helper);
+    scheduler.poll();
+    scheduler.poll();
+    std::sort(log.begin() + 1, log.end());
+    EXPECT_EQ(log, (Log{"data", "legacy", "legacy", "legacy later", "stream"}));
 }
 
 TEST_F(SchedulerTest, WorkThatAnotherThreadIssuesIsMarkedThere) {

@@ -1,0 +1,169 @@
+// Who waits receives itself, where the transport lets it: nothing gets lost, doubled or out of order between those who
+// look and the channel's own reader, and an end is reported as ever. Where it cannot, looking changes nothing.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <optional>
+#include <thread>
+
+#include "tests/conformance/channel_fixture.h"
+
+namespace gpupool::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::Channel;
+
+class Looks : public ::testing::TestWithParam<Transport> {
+  protected:
+    [[nodiscard]] static Ends ends() { return GetParam().connected_pair(); }
+
+    static void expect_words(Recorder& recorder, std::uint64_t count) {
+        EXPECT_TRUE(eventually([&] { return recorder.payload_bytes() >= count * 8; }));
+        const auto words = recorder.words();
+        ASSERT_EQ(words.size(), count);
+        for (std::uint64_t i = 0; i < count; ++i) ASSERT_EQ(words[i], i);
+    }
+};
+
+// Each answer is taken by who waits for it, or by the reader once that has given up for the moment.
+TEST_P(Looks, RoundTripsByWhoWaits) {
+    ChannelPair pair(ends());
+    constexpr std::uint64_t kCount = 300;
+    std::thread server([&] {
+        for (std::uint64_t i = 0; i < kCount; ++i) {
+            std::optional<Channel::Look> look(pair.server);
+            while (pair.server_side.payload_bytes() <= i * 8) {
+                look->take();
+                std::this_thread::yield();
+            }
+            look.reset();
+            ASSERT_TRUE(append_word(pair.server, i).ok());
+        }
+    });
+    for (std::uint64_t i = 0; i < kCount; ++i) {
+        ASSERT_TRUE(append_word(pair.client, i).ok());
+        std::optional<Channel::Look> look(pair.client);
+        const auto patience = std::chrono::steady_clock::now() + (i % 7 == 0 ? 0us : 2000us);
+        while (pair.client_side.payload_bytes() <= i * 8 && std::chrono::steady_clock::now() < patience) {
+            look->take();
+            std::this_thread::yield();
+        }
+        look.reset();
+        ASSERT_TRUE(eventually([&] { return pair.client_side.payload_bytes() > i * 8; }));
+    }
+    server.join();
+    expect_words(pair.server_side, kCount);
+    expect_words(pair.client_side, kCount);
+}
+
+// Several look and cease to all the time, beside the reader, while records and data come without a pause.
+TEST_P(Looks, ManyLookWhileMuchComes) {
+    wire::Limits limits;
+    limits.retained_bytes = 256u << 10;
+    ChannelPair pair(ends(), limits);
+    constexpr std::uint64_t kCount = 20'000;
+    constexpr std::size_t kData = 8u << 20;
+    const auto data = pattern(kData, 3);
+    auto& landed = pair.server_side.expect_transfer(1, kData);
+    std::atomic<bool> over{false};
+    std::vector<std::thread> lookers;
+    for (int i = 0; i < 3; ++i) {
+        lookers.emplace_back([&, i] {
+            while (!over) {
+                Channel::Look look(pair.server);
+                for (int n = 0; n < 10 << i; ++n) look.take();
+                std::this_thread::yield();
+            }
+        });
+    }
+    std::thread bulk([&] { EXPECT_TRUE(pair.client.append_bulk(1, 0, data).ok()); });
+    for (std::uint64_t i = 0; i < kCount; ++i) ASSERT_TRUE(append_word(pair.client, i).ok());
+    bulk.join();
+    EXPECT_TRUE(pair.server_side.wait_bulk_bytes(kData));
+    expect_words(pair.server_side, kCount);
+    over = true;
+    for (auto& looker : lookers) looker.join();
+    EXPECT_EQ(landed, data);
+}
+
+// The reader slept while somebody looked, and nobody looks any more.
+TEST_P(Looks, WhatComesAfterwardsIsTheReaders) {
+    ChannelPair pair(ends());
+    for (std::uint64_t i = 0; i < 30; ++i) {
+        {
+            Channel::Look look(pair.server);
+            std::this_thread::sleep_for(2ms);
+            if (i % 2 == 0) look.take();
+            if (i % 3 == 0) {
+                ASSERT_TRUE(append_word(pair.client, i).ok());
+            }
+            if (i % 6 == 0) std::this_thread::sleep_for(1ms);  // it has come, and is not taken
+        }
+        if (i % 3 != 0) {
+            ASSERT_TRUE(append_word(pair.client, i).ok());
+        }
+        ASSERT_TRUE(eventually([&] { return pair.server_side.payload_bytes() > i * 8; }));
+    }
+    expect_words(pair.server_side, 30);
+}
+
+// A frame of which only a part is here is the reader's: who looks is not kept.
+TEST_P(Looks, HalfAFrameKeepsNobody) {
+    auto [peer, ours] = ends();
+    Recorder recorder;
+    Channel channel(std::move(ours), recorder);
+    channel.start();
+    std::vector<std::byte> payload(64);
+    std::array<std::byte, wire::kHeaderBytes> header;
+    wire::FrameHeader fields;
+    fields.payload_bytes = 64;
+    fields.sequence = 1;
+    fields.type = wire::FrameType::commands;
+    fields.payload_crc = wire::payload_crc(fields.type, payload);
+    wire::encode(fields, header);
+    const transport::ConstBuffer first(header);
+    ASSERT_TRUE(peer->send(std::span(&first, 1)).ok());
+    Channel::Look look(channel);
+    for (int i = 0; i < 1000; ++i) look.take();  // comes back every time
+    EXPECT_TRUE(recorder.frames().empty());
+    const transport::ConstBuffer rest(payload);
+    ASSERT_TRUE(peer->send(std::span(&rest, 1)).ok());
+    EXPECT_TRUE(recorder.wait_frames(1)) << "the reader does not wait for who looks no more";
+}
+
+TEST_P(Looks, WhatBreaksTheRulesIsReportedOnceByTheReader) {
+    auto [peer, ours] = ends();
+    Recorder recorder;
+    Channel channel(std::move(ours), recorder);
+    channel.start();
+    Channel::Look look(channel);
+    const std::vector<std::byte> garbage(512, std::byte{0x5a});
+    const transport::ConstBuffer all(garbage);
+    ASSERT_TRUE(peer->send(std::span(&all, 1)).ok());
+    ASSERT_TRUE(eventually([&] {
+        look.take();
+        return recorder.times_closed() != 0;
+    }));
+    EXPECT_EQ(recorder.times_closed(), 1u);
+    EXPECT_EQ(recorder.cause()->code, ErrorCode::invalid_input);
+}
+
+TEST_P(Looks, AnEndIsReportedWhileSomebodyLooks) {
+    ChannelPair pair(ends());
+    Channel::Look look(pair.server);
+    ASSERT_TRUE(append_word(pair.client, 0).ok());
+    std::thread other([&] { pair.client.close(5s); });
+    EXPECT_TRUE(eventually([&] {
+        look.take();
+        return pair.server_side.times_closed() == 1;
+    }));
+    other.join();
+    expect_words(pair.server_side, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Looks, ::testing::ValuesIn(all_transports()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace gpupool::testing
