@@ -47,17 +47,17 @@ class Connection {
     // are a caller's bug. An orderly end by the peer is `ErrorCode::closed`.
     virtual Result<std::size_t> receive(MutableBuffer buffer) = 0;
 
-    // ---- Looking. Where what has arrived can be seen without a system call, the thread that waits for it may receive it
-    // itself, which saves handing it over. Who receives otherwise then waits in wait_arrival() and gives way; receive()
-    // is still one thread's at a time, which is the threads' business.
+    // ---- Looking. Where what has arrived can be seen without a system call, the thread that waits for it may receive
+    // it itself, which saves handing it over. Who receives otherwise then waits in wait_arrival() and gives way;
+    // receive() is still one thread's at a time, which is the threads' business.
 
     [[nodiscard]] virtual bool can_look() const noexcept { return false; }
     // That can be received without waiting; any thread.
     [[nodiscard]] virtual std::size_t arrived_bytes() const noexcept { return 0; }
     // Returns when something has arrived and nobody looks, perhaps also when not; errors as receive(). One thread.
     virtual Status wait_arrival() { return {}; }
-    // Between these two calls some thread waits for what will arrive, and looks at arrived_bytes() all the time where it
-    // can; several may.
+    // Between these two calls some thread waits for what will arrive, and looks at arrived_bytes() all the time where
+    // it can; several may.
     virtual void begin_looking() noexcept {}
     virtual void end_looking() noexcept {}
 
