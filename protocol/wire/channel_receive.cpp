@@ -110,24 +110,22 @@ Stop Channel::State::read_frames(transport::Connection& from) {
     }
     std::optional<Stop> stop;
     while (!stop) stop = read_when_it_comes(from);
-    const std::lock_guard role(receiving);
-    reading_from = nullptr;
     return std::move(*stop);
 }
 
 std::optional<Stop> Channel::State::read_when_it_comes(transport::Connection& from) {
-    if (!can_look.load(std::memory_order_relaxed)) {
-        const std::lock_guard role(receiving);
-        return read_one(*frames);
-    }
-    if (auto status = from.wait_arrival(); !status) return lost(status.error());
+    const bool looks = can_look.load(std::memory_order_relaxed);
+    const auto came = looks ? from.wait_arrival() : Status();
     const std::lock_guard role(receiving);
-    if (found_stop) return std::move(found_stop);
-    if (from.arrived_bytes() == 0) return std::nullopt;  // who looked was quicker
-    do {
-        if (auto stop = read_one(*frames)) return stop;
-    } while (frames->buffered_bytes() != 0);
-    return std::nullopt;
+    std::optional<Stop> stop = std::move(found_stop);  // which made the wait end
+    if (!stop && !came) stop = lost(came.error());
+    if (!stop && looks && from.arrived_bytes() == 0) return std::nullopt;  // who looked was quicker
+    while (!stop) {
+        stop = read_one(*frames);
+        if (frames->buffered_bytes() == 0) break;
+    }
+    if (stop) reading_from = nullptr;
+    return stop;
 }
 
 // Is the next frame buffered but for `beyond` bytes, so that reading it waits for nothing?

@@ -68,6 +68,11 @@ void Inbox::tell() {
     not_empty_.notify_one();
 }
 
+void Inbox::serve_here() {
+    const std::lock_guard lock(mutex_);
+    dispatcher_ = std::this_thread::get_id();
+}
+
 Inbox::Batch Inbox::take() {
     Batch batch;
     if (!has_news()) {
@@ -76,7 +81,6 @@ Inbox::Batch Inbox::take() {
     {
         const std::lock_guard lock(mutex_);
         news_.store(false, std::memory_order_relaxed);
-        dispatcher_ = std::this_thread::get_id();
         batch.frames.swap(frames_);
         batch.jobs.swap(jobs_);
         batch.poked = std::exchange(poked_, false);

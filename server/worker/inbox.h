@@ -42,6 +42,8 @@ class Inbox {
         bool poked = false;
         [[nodiscard]] bool empty() const { return frames.empty() && jobs.empty() && !poked; }
     };
+    // The calling thread is the dispatcher.
+    void serve_here();
     // What there is, without waiting.
     Batch take();
     // Would take() bring anything?

@@ -65,6 +65,7 @@ struct StreamState {
     bool client_held = false;       // the client was told to send no more for it
     bool listed = false;            // in the scheduler's list of busy streams
     bool ending = false;            // destroyed: nothing new for it
+    bool gone = false;              // the driver has it no more
     int issuer = -1;                // who issues its mixed launches (issuers.h); 0: the dispatcher, -1: not decided
 };
 

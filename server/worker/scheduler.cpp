@@ -60,7 +60,8 @@ bool Scheduler::full(const StreamState& stream, std::uint32_t cost) const {
         const std::size_t taken = stream.outstanding + stream.completions.size();
         return taken != 0 && taken + cost > kGraphCredit;
     }
-    return stream.outstanding >= credit_ || stream.completions.size() >= kMaxMarks;
+    return stream.outstanding >= credit_ ||
+           stream.completions.size() >= (kernels_print_ ? kMaxMarksWithEvents : kMaxMarks);
 }
 
 bool Scheduler::ready(const StreamState& stream, std::uint32_t cost) const {
@@ -275,12 +276,12 @@ CUresult Scheduler::give_word(StreamState& stream) {
     return CUDA_SUCCESS;
 }
 
-void Scheduler::mark(StreamState& stream, Action action, std::uint32_t credit, Effect effect) {
+CUresult Scheduler::mark(StreamState& stream, Action action, std::uint32_t credit, Effect effect) {
     if (stream.capturing) {
         if (action) {
             action(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
-        return;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     ContextState& context = *stream.context;
     credit += std::exchange(stream.unmarked, 0);
@@ -312,17 +313,18 @@ void Scheduler::mark(StreamState& stream, Action action, std::uint32_t credit, E
         if (action) {
             action(result);
         }
-        return;
+        return result;
     }
     stream.marks.last = number;
     stream.marks.made_at = context.turns;
     data_outstanding_ += effect == Effect::sends_data ? 1 : 0;
     stream.completions.push_back({number, event, std::move(action), effect, credit});
     list(stream);
+    return CUDA_SUCCESS;
 }
 
 void Scheduler::at_mark(StreamState& stream, Action action) {
-    if (stream.completions.empty() || kernels_print_) {
+    if (stream.completions.empty() || stream.unmarked != 0 || kernels_print_) {
         mark(stream, std::move(action));
     } else {
         stream.completions.push_back({stream.marks.last, nullptr, std::move(action), Effect::answers, 0});
@@ -374,7 +376,7 @@ bool Scheduler::poll_stream(StreamState& stream) {
 
 // Asks the driver how `stream` is: the word of a context that has died is not written any more.
 CUresult Scheduler::ask(StreamState& stream) {
-    if (stream.completions.empty() || stream.capturing) {
+    if (stream.completions.empty() || stream.capturing || stream.gone) {
         return CUDA_ERROR_NOT_READY;
     }
     enter(stream.context);

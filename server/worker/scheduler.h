@@ -56,6 +56,7 @@ class Scheduler {
     // Marks take places in the driver's queue as well: with the credit and the pieces of one copy this stays below what
     // the driver takes without blocking.
     static constexpr std::size_t kMaxMarks = 256;
+    static constexpr std::size_t kMaxMarksWithEvents = 96;
     // A launched graph takes a place for each of its nodes (measured): one of many nodes may go alone only.
     static constexpr std::size_t kGraphCredit = 960;
     // A mark behind a graph costs the GPU several microseconds in which the next one could begin (measured).
@@ -110,7 +111,8 @@ class Scheduler {
     // What is complete is found by looking at stream after stream, so that one may be seen complete before another that
     // it waited for: an action runs when all data that precedes it has been sent and all events that precede it were
     // told.
-    void mark(StreamState& stream, Action action, std::uint32_t credit = 0, Effect effect = Effect::answers);
+    // Where that fails, `action` has run with the error, which is returned as well.
+    CUresult mark(StreamState& stream, Action action, std::uint32_t credit = 0, Effect effect = Effect::answers);
     // The same where nothing was given to the driver for `stream` since its last mark.
     void at_mark(StreamState& stream, Action action);
 

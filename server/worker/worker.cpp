@@ -21,6 +21,7 @@ namespace {
 constexpr std::size_t kChunkBytes = 1u << 20, kStagingBytes = 96u << 20, kSmallStagingBytes = 32u << 20;
 static_assert(kChunkBytes <= wire::Lanes::kMostPieceBytes);
 static_assert(Scheduler::kCredit + Scheduler::kMaxMarks + 2 * kStagingBytes / kChunkBytes < 1020);
+static_assert(Scheduler::kCredit + 2 * Scheduler::kMaxMarksWithEvents + 3 * kStagingBytes / kChunkBytes < 1020);
 constexpr std::size_t kPollEvery = 128;         // commands, so that a long batch does not keep completions waiting
 constexpr std::size_t kPollIssuersEvery = 512;  // where issuers have to be waited for before the look
 constexpr std::size_t kLeastSentByItself_bytes = 32u << 10;
@@ -132,6 +133,7 @@ void Worker::loop() {
     ::prctl(PR_SET_TIMERSLACK, kTimerSlack_ns);
     std::optional<std::chrono::steady_clock::time_point> idle_since;
     unsigned batches_ahead = 0;
+    inbox.serve_here();
     while (!ending_) {
         Inbox::Batch batch = inbox.take();
         bool moved = !batch.empty();
@@ -158,6 +160,9 @@ void Worker::loop() {
             moved = true;
         }
         moved = graph_turns.poll() || moved;
+        if (!host_mirrors.empty()) {
+            look_.reset();  // to compare them takes long
+        }
         // What was complete when the GPU wrote to host memory goes first.
         moved = host_mirrors.watch([this] { scheduler.settle(); }, [this](auto record) { send_host_change(record); }) ||
                 moved;

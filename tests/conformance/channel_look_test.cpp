@@ -108,27 +108,39 @@ TEST_P(Looks, WhatComesAfterwardsIsTheReaders) {
     expect_words(pair.server_side, 30);
 }
 
+// The first frame of a session, as it travels: 64 bytes of commands.
+std::vector<std::byte> first_frame() {
+    const std::vector<std::byte> payload(64);
+    wire::FrameHeader fields;
+    fields.payload_bytes = static_cast<std::uint32_t>(payload.size());
+    fields.sequence = 1;
+    fields.type = wire::FrameType::commands;
+    fields.payload_crc = wire::payload_crc(fields.type, payload);
+    std::array<std::byte, wire::kHeaderBytes> header;
+    wire::encode(fields, header);
+    std::vector<std::byte> frame(header.begin(), header.end());
+    frame.insert(frame.end(), payload.begin(), payload.end());
+    return frame;
+}
+
+Status send_all(transport::Connection& to, std::span<const std::byte> bytes) {
+    const transport::ConstBuffer all(bytes);
+    return to.send(std::span(&all, 1));
+}
+
 // A frame of which only a part is here is the reader's: who looks is not kept.
 TEST_P(Looks, HalfAFrameKeepsNobody) {
     auto [peer, ours] = ends();
     Recorder recorder;
     Channel channel(std::move(ours), recorder);
     channel.start();
-    std::vector<std::byte> payload(64);
-    std::array<std::byte, wire::kHeaderBytes> header;
-    wire::FrameHeader fields;
-    fields.payload_bytes = 64;
-    fields.sequence = 1;
-    fields.type = wire::FrameType::commands;
-    fields.payload_crc = wire::payload_crc(fields.type, payload);
-    wire::encode(fields, header);
-    const transport::ConstBuffer first(header);
-    ASSERT_TRUE(peer->send(std::span(&first, 1)).ok());
+    const auto frame = first_frame();
+    const std::span<const std::byte> bytes(frame);
+    ASSERT_TRUE(send_all(*peer, bytes.first(40)).ok());
     Channel::Look look(channel);
     for (int i = 0; i < 1000; ++i) look.take();  // comes back every time
     EXPECT_TRUE(recorder.frames().empty());
-    const transport::ConstBuffer rest(payload);
-    ASSERT_TRUE(peer->send(std::span(&rest, 1)).ok());
+    ASSERT_TRUE(send_all(*peer, bytes.subspan(40)).ok());
     EXPECT_TRUE(recorder.wait_frames(1)) << "the reader does not wait for who looks no more";
 }
 
@@ -137,16 +149,28 @@ TEST_P(Looks, WhatBreaksTheRulesIsReportedOnceByTheReader) {
     Recorder recorder;
     Channel channel(std::move(ours), recorder);
     channel.start();
+    ASSERT_TRUE(send_all(*peer, first_frame()).ok());
+    ASSERT_TRUE(recorder.wait_frames(1));
     Channel::Look look(channel);
-    const std::vector<std::byte> garbage(512, std::byte{0x5a});
-    const transport::ConstBuffer all(garbage);
-    ASSERT_TRUE(peer->send(std::span(&all, 1)).ok());
+    std::this_thread::sleep_for(GetParam().name.ends_with("delay") ? 20ms : 2ms);  // the reader sleeps
+    ASSERT_TRUE(send_all(*peer, std::vector<std::byte>(512, std::byte{0x5a})).ok());
     ASSERT_TRUE(eventually([&] {
         look.take();
         return recorder.times_closed() != 0;
     }));
     EXPECT_EQ(recorder.times_closed(), 1u);
     EXPECT_EQ(recorder.cause()->code, ErrorCode::invalid_input);
+}
+
+// Whoever looks is kept from it, even by waiting for what the reader has yet to see.
+TEST_P(Looks, TheReaderTakesOverFromWhoIsKept) {
+    ChannelPair pair(ends());
+    const Channel::Look look(pair.server);
+    std::this_thread::sleep_for(2ms);
+    for (std::uint64_t i = 0; i < 5; ++i) {
+        ASSERT_TRUE(append_word(pair.client, i).ok());
+        expect_words(pair.server_side, i + 1);
+    }
 }
 
 TEST_P(Looks, AnEndIsReportedWhileSomebodyLooks) {

@@ -41,6 +41,7 @@ Result<Woken> sleep_at(int socket, int event, Clock::time_point deadline) {
 }
 
 constexpr int kNoEvent = -1;  // poll() passes over it
+constexpr std::chrono::milliseconds kGivesWayFor{1};
 
 }  // namespace
 
@@ -144,13 +145,13 @@ Result<std::size_t> ShmConnection::send_some(std::span<const ConstBuffer> buffer
 Status ShmConnection::wait_for_bytes() {
     if (receive_spin_.until([&] { return in_.readable_bytes() != 0; })) return {};
     if (!in_.prepare_to_sleep()) return {};
-    auto slept = sleep_for_bytes();
+    auto slept = sleep_for_bytes(deadline_);
     in_.stay_awake();
     return slept;
 }
 
-Status ShmConnection::sleep_for_bytes() {
-    const auto woken = sleep_at(parts_.socket.get(), wake_.get(), deadline_);
+Status ShmConnection::sleep_for_bytes(Clock::time_point deadline) {
+    const auto woken = sleep_at(parts_.socket.get(), wake_.get(), deadline);
     if (!woken) return woken.error();
     if (*woken == Woken::by_socket) {
         if (!take_rings(parts_.socket.get())) peer_gone_.store(true, std::memory_order_release);
@@ -177,12 +178,16 @@ bool ShmConnection::spin_while_others_look() {
 
 Status ShmConnection::wait_arrival() {
     if (spin_while_others_look()) return {};
+    bool rung = true;
     {
         const std::lock_guard lock(looking_);
-        if (lookers_.load(std::memory_order_relaxed) == 0 && !in_.prepare_to_sleep()) return {};
+        rung = lookers_.load(std::memory_order_relaxed) == 0;
+        if (rung && !in_.prepare_to_sleep()) return {};
         gave_way_ = true;
     }
-    auto slept = sleep_for_bytes();
+    // Who looks may be kept from it, even by waiting for what has arrived here.
+    auto slept = sleep_for_bytes(rung ? deadline_ : std::min(deadline_, Clock::now() + kGivesWayFor));
+    if (!rung && !slept && slept.error().code == ErrorCode::timed_out && Clock::now() < deadline_) slept = Status();
     {
         const std::lock_guard lock(looking_);
         gave_way_ = false;
@@ -197,7 +202,6 @@ void ShmConnection::begin_looking() noexcept {
     const std::lock_guard lock(looking_);
     looks_.store(looks_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     lookers_.store(lookers_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-    if (gave_way_) in_.stay_awake();
 }
 
 void ShmConnection::end_looking() noexcept {

@@ -52,7 +52,7 @@ class ShmConnection final : public Connection {
     Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override;
     [[nodiscard]] bool sends_by_copying() const noexcept override { return true; }
     Result<std::size_t> receive(MutableBuffer buffer) override;
-    [[nodiscard]] bool can_look() const noexcept override { return true; }
+    [[nodiscard]] bool can_look() const noexcept override { return wake_.get() >= 0; }
     [[nodiscard]] std::size_t arrived_bytes() const noexcept override { return in_.readable_bytes(); }
     Status wait_arrival() override;
     void begin_looking() noexcept override;
@@ -76,7 +76,7 @@ class ShmConnection final : public Connection {
     Status wait_for_room();
     Status wait_for_bytes();
     bool spin_while_others_look();
-    Status sleep_for_bytes();
+    Status sleep_for_bytes(Clock::time_point deadline);
     [[nodiscard]] Error closed_here() const;
     [[nodiscard]] Error closed_there() const;
 

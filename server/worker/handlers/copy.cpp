@@ -179,12 +179,12 @@ class CopyOut final : public Copy {
             if (pieces_.done()) {
                 worker_.scheduler.issued(stream_);  // before the mark, so that it stands for all of it
             }
-            worker_.scheduler.mark(
+            note(worker_.scheduler.mark(
                 stream_,
                 [&worker = worker_, transfer = transfer_, piece, chunk, flight = flight_](CUresult result) {
                     send(worker, transfer, piece, chunk, result, flight);
                 },
-                0, Effect::sends_data);
+                0, Effect::sends_data));
         }
         if (!command_.reply_wanted()) {
             if (result_ != CUDA_SUCCESS) {

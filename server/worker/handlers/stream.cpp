@@ -51,8 +51,9 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
     }
     worker.scheduler.enter(stream->context);
     const CUstream driver_stream = stream->driver;
-    const auto end = [&worker, client, context = stream->context, driver_stream](CUresult) {
+    const auto end = [&worker, client, stream, context = stream->context, driver_stream](CUresult) {
         worker.scheduler.enter(context);
+        stream->gone = true;
         driver::call(worker.api.cuStreamDestroy_v2, driver_stream);
         // Not from within the scheduler's walk over this very stream.
         worker.inbox.post([&worker, client, context_handle = context->client] {

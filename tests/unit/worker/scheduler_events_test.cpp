@@ -279,6 +279,39 @@ TEST_F(SchedulerTest, WhatWaitsForTheLastMarkNeedsNoOther) {
     EXPECT_EQ(fake.records_on(stream.driver), 2u) << "the last mark is gone";
 }
 
+TEST_F(SchedulerTest, AMarkThatFailedIsNoMarkToWaitFor) {
+    StreamState& stream = add_stream(1);
+    scheduler.when_complete(stream, note("before"));
+    scheduler.issued(stream);
+    fake.record_result = CUDA_ERROR_LAUNCH_FAILED;
+    EXPECT_EQ(scheduler.mark(stream, note("data"), 0, worker::Effect::sends_data), CUDA_ERROR_LAUNCH_FAILED);
+    EXPECT_EQ(log, Log{"data!" + std::to_string(CUDA_ERROR_LAUNCH_FAILED)});
+}
+
+TEST_F(SchedulerTest, AtMarkMarksWhatWasIssuedSince) {
+    StreamState& stream = add_stream(1);
+    scheduler.mark(stream, note("first"));
+    scheduler.issued(stream);
+    scheduler.at_mark(stream, note("second"));
+    fake.complete(stream.driver, 1);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{"first"});
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"first", "second"}));
+}
+
+TEST_F(SchedulerTest, AStreamThatTheDriverHasNoMoreIsNotAsked) {
+    StreamState& stream = add_stream(1);
+    scheduler.when_complete(stream, note("last"));
+    stream.gone = true;
+    poll_for_a_while(scheduler);
+    EXPECT_EQ(fake.stream_queries, 0u);
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{"last"});
+}
+
 TEST_F(SchedulerTest, WhatWasJustMarkedIsNotMarkedAgain) {
     StreamState& stream = add_stream(1);
     StreamState& other = add_stream(2);
