@@ -59,7 +59,7 @@ class Scheduler {
     static constexpr std::size_t kMaxMarksWithEvents = 96;
     // A launched graph takes a place for each of its nodes (measured): one of many nodes may go alone only.
     static constexpr std::size_t kGraphCredit = 960;
-    // A mark behind a graph costs the GPU several microseconds in which the next one could begin (measured).
+    // A mark behind a graph costs the GPU 1.4 us in which the next one could begin (measured).
     static constexpr std::uint32_t kMarkGraphsEvery = kGraphCredit / 2;
     static constexpr std::size_t kTellClientAt = 1024;  // held operations of one stream
     static constexpr std::size_t kReleaseClientAt = 256;
@@ -110,8 +110,7 @@ class Scheduler {
     // Marks `stream` behind what was issued to it; `action` runs when the GPU has come there.
     // What is complete is found by looking at stream after stream, so that one may be seen complete before another that
     // it waited for: an action runs when all data that precedes it has been sent and all events that precede it were
-    // told.
-    // Where that fails, `action` has run with the error, which is returned as well.
+    // told. Where the stream cannot be marked, `action` has run with the error, which is returned as well.
     CUresult mark(StreamState& stream, Action action, std::uint32_t credit = 0, Effect effect = Effect::answers);
     // The same where nothing was given to the driver for `stream` since its last mark.
     void at_mark(StreamState& stream, Action action);

@@ -93,7 +93,8 @@ class ShmConnection final : public Connection {
     std::atomic<bool> peer_gone_{false};
     Clock::time_point deadline_ = kNoDeadline;
 
-    // Who looks needs no bell, and the sender shall not ring it: that is a system call.
+    // Who looks needs no bell, and to ring it is a system call of the sender: who sleeps beside asks for none, but
+    // wakes after a moment.
     std::mutex looking_;                   // guards the bell, with what follows
     std::atomic<unsigned> lookers_{0};     // read without
     std::atomic<std::uint32_t> looks_{0};  // that have begun; read without
