@@ -153,7 +153,7 @@ TEST_P(Looks, WhatBreaksTheRulesIsReportedOnceByTheReader) {
     ASSERT_TRUE(recorder.wait_frames(1));
     Channel::Look look(channel);
     std::this_thread::sleep_for(GetParam().name.ends_with("delay") ? 20ms : 2ms);  // the reader sleeps
-    ASSERT_TRUE(send_all(*peer, std::vector<std::byte>(512, std::byte{0x5a})).ok());
+    (void)send_all(*peer, std::vector<std::byte>(512, std::byte{0x5a}));           // may end in the middle of it
     ASSERT_TRUE(eventually([&] {
         look.take();
         return recorder.times_closed() != 0;
