@@ -283,6 +283,12 @@ CUresult Scheduler::mark(StreamState& stream, Action action, std::uint32_t credi
         }
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
+    if (stream.gone) {  // so all of its work was complete
+        if (action) {
+            action(CUDA_SUCCESS);
+        }
+        return CUDA_SUCCESS;
+    }
     ContextState& context = *stream.context;
     credit += std::exchange(stream.unmarked, 0);
     CUresult result = enter(&context);

@@ -301,6 +301,17 @@ TEST_F(SchedulerTest, AtMarkMarksWhatWasIssuedSince) {
     EXPECT_EQ(log, (Log{"first", "second"}));
 }
 
+TEST_F(SchedulerTest, AStreamThatTheDriverHasNoMoreIsComplete) {
+    StreamState& stream = add_stream(1);
+    scheduler.issued(stream);
+    stream.gone = true;
+    scheduler.when_complete(context, note("context"));
+    EXPECT_EQ(fake.records_on(stream.driver), 0u);
+    fake.complete(context.helper);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{"context"});
+}
+
 TEST_F(SchedulerTest, AStreamThatTheDriverHasNoMoreIsNotAsked) {
     StreamState& stream = add_stream(1);
     scheduler.when_complete(stream, note("last"));
