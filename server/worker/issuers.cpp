@@ -125,9 +125,7 @@ void Issuers::issue(Job& job, CUcontext& current, std::uint32_t& contexts_ended)
     }
     result = result != CUDA_SUCCESS ? result : job.launch.issue(api_);
     if (job.mark != 0) {
-        // One that fails is found by asking the driver.
-        driver::call(api_.cuStreamWriteValue32_v2, job.launch.stream, job.mark_word, cuuint32_t{job.mark},
-                     static_cast<unsigned>(CU_STREAM_WRITE_VALUE_DEFAULT));
+        (void)write_mark(api_, job.launch.stream, job.mark_word, job.mark);  // a failure is found by asking the driver
     }
     if (result != CUDA_SUCCESS) {
         const std::lock_guard lock(failures_mutex_);

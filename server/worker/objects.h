@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "protocol/calls/cuda_api.h"
+#include "server/driver/api.h"
 #include "server/worker/pinned_memory.h"
 
 namespace gpupool::worker {
@@ -46,6 +47,12 @@ struct MarkWord {
         return static_cast<std::int32_t>(__atomic_load_n(word, __ATOMIC_ACQUIRE) - mark) >= 0;
     }
 };
+
+// Has the GPU write `number` to a stream's word behind what `stream` was given. Any thread, in the stream's context.
+inline CUresult write_mark(const driver::Api& api, CUstream stream, CUdeviceptr device_word, std::uint32_t number) {
+    return driver::call(api.cuStreamWriteValue32_v2, stream, device_word, cuuint32_t{number},
+                        static_cast<unsigned>(CU_STREAM_WRITE_VALUE_DEFAULT));
+}
 
 struct StreamState {
     CUstream client = nullptr;  // null: the context's legacy stream; 2: a thread's own default stream

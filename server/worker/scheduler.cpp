@@ -308,8 +308,7 @@ CUresult Scheduler::mark(StreamState& stream, Action action, std::uint32_t credi
     }
     const std::uint32_t number = stream.marks.last + 1;
     if (result == CUDA_SUCCESS) {
-        result = driver::call(api_.cuStreamWriteValue32_v2, target, stream.marks.device_word, cuuint32_t{number},
-                              static_cast<unsigned>(CU_STREAM_WRITE_VALUE_DEFAULT));
+        result = write_mark(api_, target, stream.marks.device_word, number);
     }
     if (result != CUDA_SUCCESS) {
         if (event != nullptr) {
