@@ -25,6 +25,7 @@ void Transfers::start(wire::Channel& channel, wire::Lanes* lanes, std::function<
 void Transfers::end() {
     std::unique_lock lock(mutex_);
     ending_ = true;
+    pulled_.notify_one();
     changed_.notify_all();
     changed_.wait_for(lock, kEndPatience, [&] { return in_use_ == 0 && receiving_ == 0; });
     ended_ = true;
@@ -280,7 +281,7 @@ void Transfers::send_unasked(std::uint64_t transfer, std::span<const std::byte> 
             pulls_.push_back({transfer, offset, std::min(piece_bytes, bytes - offset)});
         }
     }
-    changed_.notify_all();
+    tell_of_pull();
 }
 
 bool Transfers::pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes) {
@@ -301,8 +302,14 @@ bool Transfers::pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t
         }
         pulls_.push_back({transfer, offset, bytes});
     }
-    changed_.notify_all();
+    tell_of_pull();
     return true;
+}
+
+// Whether the thread that answers waits for a pull or for the source of one.
+void Transfers::tell_of_pull() {
+    pulled_.notify_one();
+    changed_.notify_all();
 }
 
 void Transfers::changed() {
@@ -351,7 +358,9 @@ void Transfers::answer_pulls() {
         };
         auto next = find();
         while (next == pulls_.end() && !ending_) {
-            changed_.wait(lock);
+            // Without pulls it sleeps through the ends of downloads, which would each cost the receiving thread a
+            // system call to wake it.
+            (pulls_.empty() ? pulled_ : changed_).wait(lock);
             next = find();
         }
         if (ending_) {

@@ -126,6 +126,7 @@ class Transfers {
     bool note_landed(std::uint64_t transfer, Download& download, std::size_t bytes);
     [[nodiscard]] bool being_written(std::uint64_t transfer) const;
     void answer_pulls();
+    void tell_of_pull();
     [[nodiscard]] bool may_read(const Upload& upload) const;
     void sent(std::uint64_t transfer, std::uint64_t bytes);
     // With the lock held; whether it was the end of it.
@@ -133,7 +134,8 @@ class Transfers {
     void end_download(std::uint64_t transfer);
 
     mutable std::mutex mutex_;
-    mutable std::condition_variable changed_;
+    mutable std::condition_variable changed_;  // a transfer ended, or what a `ready` looks at
+    std::condition_variable pulled_;           // the first pull came
     std::uint64_t next_ = 1;
     std::unordered_map<std::uint64_t, std::unique_ptr<Download>> downloads_;
     std::unordered_map<std::uint64_t, std::unique_ptr<Upload>> uploads_;

@@ -220,8 +220,9 @@ std::optional<Stop> Channel::State::take_bulk(FrameReader& reader, const FrameHe
         receiver.on_bulk_lost(bulk.transfer, bulk.offset, bytes);
         return lost(status.error());
     }
-    // The sender may be waiting to use that memory again, so the acknowledgement leaves as soon as the burst is over.
-    mark_received(header, reader.buffered_bytes() < kHeaderBytes);
+    // A sender that would have to send it again may be waiting to use that memory, so the acknowledgement leaves as
+    // soon as the burst is over.
+    mark_received(header, limits.resume && reader.buffered_bytes() < kHeaderBytes);
     receiver.on_bulk(bulk.transfer, bulk.offset, bytes);
     return std::nullopt;
 }

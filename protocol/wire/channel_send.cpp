@@ -14,7 +14,7 @@ namespace {
 constexpr std::chrono::milliseconds kAckPatience{2};
 // Frames that the peer has not acknowledged, where it keeps up: those of a few calls.
 constexpr std::size_t kMostOnTheWay = 16;
-// How long records gather where sending costs next to nothing.
+// How long the pump lets records gather.
 constexpr std::chrono::microseconds kGatherFor{2};
 
 bool carries_records(FrameType type) {
@@ -303,8 +303,9 @@ bool Channel::State::look_for_work(Lock& lock) {
     return came;
 }
 
-// A system call takes so long that much comes meanwhile. Where there is none, the pump would send every record by
-// itself, and contend for the lock with the thread that appends them.
+// Where sending costs next to nothing, the pump would send every record by itself, and contend for the lock with the
+// thread that appends them. Where it is a system call, much comes meanwhile, but the first record goes alone; and who
+// is about to wait for an answer to it would have to wait for that call before its own, instead of sending both in one.
 void Channel::State::let_gather(Lock& lock) {
     if (batch_left || stopping) return;
     lock.unlock();
@@ -325,6 +326,7 @@ void Channel::State::run_pump() {
         }
         if (!looked) {
             looked = !look_for_work(lock);
+            if (!looked && !copies) let_gather(lock);
             continue;
         }
         // After activity the pump sleeps lightly for a moment, which makes it the timer of acknowledgements that find

@@ -104,7 +104,8 @@ void Outbox::bury(OutFrame&& frame, Graveyard& graveyard) {
         frame.chunk->capacity == frame_bytes_) {
         spare_ = std::move(frame.chunk);
     }
-    if (frame.chunk || frame.transfer) graveyard.push_back(std::move(frame));
+    const bool last_of_chunk = frame.chunk && frame.chunk.use_count() == 1;
+    if (last_of_chunk || frame.transfer) graveyard.push_back(std::move(frame));
 }
 
 void Outbox::clear(Graveyard& graveyard) {
