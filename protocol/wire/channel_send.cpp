@@ -14,8 +14,10 @@ namespace {
 constexpr std::chrono::milliseconds kAckPatience{2};
 // Frames that the peer has not acknowledged, where it keeps up: those of a few calls.
 constexpr std::size_t kMostOnTheWay = 16;
-// How long the pump lets records gather.
+// How long the pump lets records gather, and how long where the peer has enough to do with little ones.
 constexpr std::chrono::microseconds kGatherFor{2};
+constexpr std::chrono::microseconds kGatherLongFor{5};
+constexpr std::size_t kLittle_bytes = 16u << 10;
 
 bool carries_records(FrameType type) {
     return type == FrameType::commands || type == FrameType::replies;
@@ -308,8 +310,9 @@ bool Channel::State::look_for_work(Lock& lock) {
 // is about to wait for an answer to it would have to wait for that call before its own, instead of sending both in one.
 void Channel::State::let_gather(Lock& lock) {
     if (batch_left || stopping) return;
+    const bool enough = outbox.retained() > kMostOnTheWay && batch.total_bytes <= kLittle_bytes;
     lock.unlock();
-    const auto end = std::chrono::steady_clock::now() + kGatherFor;
+    const auto end = std::chrono::steady_clock::now() + (enough ? kGatherLongFor : kGatherFor);
     while (std::chrono::steady_clock::now() < end) spin_pause();
     lock.lock();
 }

@@ -108,6 +108,20 @@ TEST_P(Looks, WhatComesAfterwardsIsTheReaders) {
     expect_words(pair.server_side, 30);
 }
 
+// The reader leaves it to those who look again and again, until they cease to.
+TEST_P(Looks, AReaderThatLeftItToOthersComesBack) {
+    ChannelPair pair(ends());
+    for (std::uint64_t i = 0; i < 3; ++i) {
+        for (int n = 0; n < 300; ++n) {
+            Channel::Look look(pair.server);
+            look.take();
+            std::this_thread::sleep_for(5us);
+        }
+        ASSERT_TRUE(append_word(pair.client, i).ok());
+        expect_words(pair.server_side, i + 1);
+    }
+}
+
 // The first frame of a session, as it travels: 64 bytes of commands.
 std::vector<std::byte> first_frame() {
     const std::vector<std::byte> payload(64);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <thread>
 
 #include "protocol/transport/shm/local_socket.h"
 
@@ -42,6 +43,10 @@ Result<Woken> sleep_at(int socket, int event, Clock::time_point deadline) {
 
 constexpr int kNoEvent = -1;  // poll() passes over it
 constexpr std::chrono::milliseconds kGivesWayFor{1};
+// After so many looks of others, none of which left anything, who reads dozes while they go on, for so long at a time:
+// to watch them costs a processor, and costs them, who write what is watched.
+constexpr unsigned kLooksUntilDozing = 64;
+constexpr std::chrono::microseconds kDozesFor{50};
 
 }  // namespace
 
@@ -168,11 +173,20 @@ Status ShmConnection::sleep_for_bytes(Clock::time_point deadline) {
 bool ShmConnection::spin_while_others_look() {
     for (;;) {
         const std::uint32_t looks = looks_.load(std::memory_order_relaxed);
+        const auto others = [&] { return looks_.load(std::memory_order_relaxed) != looks; };
         const auto mine = [&] { return lookers_.load(std::memory_order_acquire) == 0 && in_.readable_bytes() != 0; };
-        if (!receive_spin_.until([&] { return mine() || looks_.load(std::memory_order_relaxed) != looks; })) {
+        if (looks_of_others_ >= kLooksUntilDozing) {
+            std::this_thread::sleep_for(kDozesFor);
+            if (!others()) looks_of_others_ = 0;
+        } else if (receive_spin_.until([&] { return mine() || others(); })) {
+            ++looks_of_others_;
+        } else {
             return false;
         }
-        if (mine()) return true;
+        if (mine()) {
+            looks_of_others_ = 0;
+            return true;
+        }
     }
 }
 

@@ -90,6 +90,7 @@ class ShmConnection final : public Connection {
 
     RingReader in_;  // these are the receiving thread's
     Spin receive_spin_;
+    unsigned looks_of_others_ = 0;  // since this thread found something itself
     std::atomic<bool> peer_gone_{false};
     Clock::time_point deadline_ = kNoDeadline;
 
