@@ -149,8 +149,11 @@ bool Channel::State::look(transport::Connection& from) {
         if (!frame_is_here(more ? from.arrived_bytes() : 0)) break;
         found_stop = read_one(*frames);
     }
-    if (found_stop) from.shutdown();  // the reader wakes, and reports it
     reading_here = before;
+    if (found_stop) {  // the reader wakes, and reports it; told here, since the pump may notice the end before
+        Lock lock(mutex);
+        fail(lock, found_stop->cause, found_stop->resumable);
+    }
     return taken != 0;
 }
 

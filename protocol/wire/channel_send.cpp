@@ -310,7 +310,7 @@ bool Channel::State::look_for_work(Lock& lock) {
 // is about to wait for an answer to it would have to wait for that call before its own, instead of sending both in one.
 void Channel::State::let_gather(Lock& lock) {
     if (batch_left || stopping) return;
-    const bool enough = outbox.retained() > kMostOnTheWay && batch.total_bytes <= kLittle_bytes;
+    const bool enough = !sending && outbox.retained() > kMostOnTheWay && batch.total_bytes <= kLittle_bytes;
     lock.unlock();
     const auto end = std::chrono::steady_clock::now() + (enough ? kGatherLongFor : kGatherFor);
     while (std::chrono::steady_clock::now() < end) spin_pause();

@@ -12,6 +12,7 @@
 #include "protocol/transport/faulty/listener.h"
 #include "protocol/transport/inproc/connector.h"
 #include "protocol/transport/inproc/listener.h"
+#include "protocol/transport/open.h"
 #include "protocol/transport/shm/connector.h"
 #include "protocol/transport/shm/listener.h"
 #include "protocol/transport/tcp/connector.h"
@@ -47,6 +48,32 @@ Meeting meet_shm() {
     auto listener = transport::shm::listen_at_name(name);
     EXPECT_TRUE(listener.ok()) << (listener ? "" : listener.error().message);
     return {std::move(*listener), [name] { return transport::shm::connect_to_name(name); }};
+}
+
+// Gives the server's end as a worker has it, which takes it over from its daemon. Between processes of one host that is
+// another class of connection than the one that was accepted.
+class AdoptingListener final : public transport::Listener {
+  public:
+    explicit AdoptingListener(std::unique_ptr<transport::Listener> inner) : inner_(std::move(inner)) {}
+    Result<std::unique_ptr<transport::Connection>> accept() override {
+        auto accepted = inner_->accept();
+        if (!accepted) return accepted;
+        // Takes what the client has sent beside its data, of which nothing has been read.
+        if (const Status greeted = (*accepted)->send({}); !greeted) return greeted.error();
+        std::vector<UniqueFd> descriptors;
+        for (const int descriptor : (*accepted)->descriptors()) descriptors.emplace_back(::dup(descriptor));
+        return transport::adopt(std::move(descriptors));
+    }
+    void shutdown() noexcept override { inner_->shutdown(); }
+    [[nodiscard]] std::string address() const override { return inner_->address(); }
+
+  private:
+    const std::unique_ptr<transport::Listener> inner_;
+};
+
+Meeting meet_shm_adopted() {
+    auto meeting = meet_shm();
+    return {std::make_unique<AdoptingListener>(std::move(meeting.listener)), std::move(meeting.connect)};
 }
 
 Transport faulty(const Transport& plain, const std::string& suffix, const Faults& faults) {
@@ -91,6 +118,7 @@ std::vector<Transport> all_transports() {
         all.push_back(faulty(plain, "_split", split));
         all.push_back(faulty(plain, "_delay", delay));
     }
+    all.push_back({"shm_adopted", meet_shm_adopted, true});
     return all;
 }
 

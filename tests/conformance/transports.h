@@ -33,7 +33,7 @@ inline void PrintTo(const Transport& transport, std::ostream* out) {
     *out << transport.name;
 }
 
-// tcp, inproc and shm, plain, split into small pieces, and delayed.
+// tcp, inproc and shm, plain, split into small pieces, and delayed, and shm as a worker takes it over.
 std::vector<Transport> all_transports();
 
 // The plain ones.
