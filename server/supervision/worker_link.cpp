@@ -139,9 +139,16 @@ Status WorkerLink::take_assignment(Message received) {
             return Error{ErrorCode::invalid_input, "the daemon sent something else than an Assignment"};
         }
         assignment_ = message.getAssignment();
-        assignment_.getSessionId();
         assignment_.getSupervisionPath();
-        assignment_.getHello().getClient();
+        auto report = report_.initRoot<schema::Report>();
+        report.setSessionId(assignment_.getSessionId());
+        report.setWorkerProcessId(static_cast<std::uint32_t>(::getpid()));
+        report.setStartedUnixMilliseconds(started_unix_ms_);
+        report.setPeer(assignment_.getPeer());
+        report.setClient(assignment_.getHello().getClient());
+        report.setMemoryQuotaBytes(assignment_.getMemoryQuotaBytes());
+        report.setSessionToken(assignment_.getSessionToken());
+        report.setMaxLanes(assignment_.getMaxLanes());
     } catch (const kj::Exception& exception) {
         return Error{ErrorCode::invalid_input,
                      fmt::format("the daemon's Assignment cannot be read: {}", exception.getDescription().cStr())};
@@ -155,7 +162,13 @@ Status WorkerLink::take_assignment(Message received) {
 
 void WorkerLink::start(WorkerHandlers handlers) {
     handlers_ = std::move(handlers);
-    thread_ = std::thread([this] { run(); });
+    thread_ = std::thread([this] {
+        try {
+            run();
+        } catch (const kj::Exception& exception) {  // out of memory, say: not the whole process's end
+            stop(fmt::format("the worker cannot report any more: {}", exception.getDescription().cStr()));
+        }
+    });
 }
 
 void WorkerLink::set_state(const std::string& state) {
@@ -186,7 +199,9 @@ void WorkerLink::set_memory_used(std::vector<std::uint64_t> bytes_by_device) {
             return;
         }
         memory_used_bytes_ = std::move(bytes_by_device);
-        report_due_ = true;
+        if (std::exchange(memory_due_, true)) {
+            return;
+        }
     }
     wake();
 }
@@ -231,9 +246,10 @@ void WorkerLink::run() {
             if (finished_) {
                 return;
             }
-            if (report_due_) {
+            if (std::exchange(report_due_, false)) {
                 next_report_ = Clock::now();
-                report_due_ = false;
+            } else if (memory_due_) {
+                next_report_ = std::min(next_report_, last_report_ + limits_.least_between_reports);
             }
             if (new_client_.get() >= 0) {
                 client_ = std::move(new_client_);
@@ -316,17 +332,11 @@ void WorkerLink::handle_client() {
 
 void WorkerLink::send_report() {
     capnp::MallocMessageBuilder message;
-    auto report = message.initRoot<schema::Report>();
-    report.setSessionId(assignment_.getSessionId());
-    report.setWorkerProcessId(static_cast<std::uint32_t>(::getpid()));
-    report.setStartedUnixMilliseconds(started_unix_ms_);
-    report.setPeer(assignment_.getPeer());
-    report.setClient(assignment_.getHello().getClient());
-    report.setMemoryQuotaBytes(assignment_.getMemoryQuotaBytes());
-    report.setSessionToken(assignment_.getSessionToken());
-    report.setMaxLanes(assignment_.getMaxLanes());
+    message.setRoot(report_.getRoot<schema::Report>().asReader());
+    auto report = message.getRoot<schema::Report>();
     {
         const std::lock_guard lock(mutex_);
+        memory_due_ = false;
         report.setState(state_);
         auto memory = report.initMemoryUsed(static_cast<unsigned>(memory_used_bytes_.size()));
         for (unsigned i = 0; i < memory_used_bytes_.size(); ++i) {
@@ -341,7 +351,8 @@ void WorkerLink::send_report() {
         lose_daemon(sent.error().message);
         return;
     }
-    next_report_ = Clock::now() + limits_.report_interval;
+    last_report_ = Clock::now();
+    next_report_ = last_report_ + limits_.report_interval;
 }
 
 void WorkerLink::lose_daemon(const std::string& why) {

@@ -18,6 +18,8 @@
 //   `timed_out`, `invalid_input`.
 #pragma once
 
+#include <capnp/message.h>
+
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -39,6 +41,7 @@ namespace gpupool::supervision {
 struct WorkerLimits {
     std::chrono::milliseconds assignment_patience{10000};
     std::chrono::milliseconds report_interval{1000};
+    std::chrono::milliseconds least_between_reports{20};  // of memory, which may change all the time
     std::chrono::milliseconds reconnect_interval{100};
     std::chrono::milliseconds stop_patience{2000};
 };
@@ -116,6 +119,8 @@ class WorkerLink {
     Message assignment_message_;
     std::unique_ptr<capnp::FlatArrayMessageReader> assignment_reader_;
     schema::Assignment::Reader assignment_;
+    // What every report repeats. A reader may be read only so often (it counts, against hostile messages).
+    capnp::MallocMessageBuilder report_;
     std::vector<UniqueFd> connection_;
     WorkerHandlers handlers_;
     UniqueFd wake_;  // eventfd
@@ -126,7 +131,7 @@ class WorkerLink {
     MessageSocket socket_;
     std::vector<Message> early_messages_;  // came right behind the Assignment
     UniqueFd client_;
-    Clock::time_point next_report_{};
+    Clock::time_point next_report_{}, last_report_{};
     Clock::time_point connected_at_{};
     Clock::time_point daemon_lost_at_{};
     bool stop_called_ = false;
@@ -139,6 +144,7 @@ class WorkerLink {
     UniqueFd new_client_;
     Clock::time_point process_deadline_ = Clock::time_point::max();
     bool report_due_ = true;
+    bool memory_due_ = false;
     bool finished_ = false;
 };
 

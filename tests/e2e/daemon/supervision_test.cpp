@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <thread>
 
@@ -18,6 +19,7 @@
 #include "server/daemon/worker_process.h"
 #include "server/supervision/message_socket.h"
 #include "server/supervision/runtime_directory.h"
+#include "server/supervision/worker_link.h"
 #include "tests/e2e/daemon/harness.h"
 
 namespace gpupool::test {
@@ -110,6 +112,47 @@ TEST(MessageSocketTest, RefusesLengthsThatNoMessageHas) {
         ASSERT_FALSE(refused) << length;
         EXPECT_NE(refused.error().message.find(std::to_string(length)), std::string::npos);
     }
+}
+
+// A reader of a message may be read only so often: what reports repeat comes from elsewhere.
+TEST(WorkerLinkTest, ReportsForAsLongAsItLives) {
+    UniqueFd ours, theirs, client[2];
+    ASSERT_TRUE(supervision::make_socket_pair(ours, theirs));
+    ASSERT_TRUE(supervision::make_socket_pair(client[0], client[1]));
+    MessageSocket daemon(std::move(ours));
+    capnp::MallocMessageBuilder message;
+    auto assignment = message.initRoot<schema::ToWorker>().initAssignment();
+    assignment.setSessionId("reports");
+    const std::string name(3000, 'n');
+    assignment.initHello().initClient().setProcessName(name);
+    ASSERT_TRUE(daemon.send(message, std::array{client[1].get()}));
+
+    supervision::WorkerLimits limits;
+    limits.report_interval = std::chrono::hours(1);
+    limits.least_between_reports = std::chrono::milliseconds(0);
+    auto link = supervision::WorkerLink::open(theirs.release(), limits);
+    ASSERT_TRUE(link) << link.error().message;
+    std::string stopped;
+    (*link)->start({.stop = [&](const std::string& reason) { stopped = reason; }, .client_gone = {}, .lane = {}});
+    constexpr std::uint64_t kReports = 4000;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    std::uint64_t told = 0;
+    for (std::uint64_t bytes = 1; bytes <= kReports && std::chrono::steady_clock::now() < deadline; ++bytes) {
+        (*link)->set_memory_used({bytes});
+        while (told < bytes && std::chrono::steady_clock::now() < deadline) {
+            auto messages = daemon.receive();
+            ASSERT_TRUE(messages) << messages.error().message;
+            for (const auto& report : *messages) {
+                capnp::FlatArrayMessageReader reader(report.words);
+                const auto content = reader.getRoot<schema::Report>();
+                ASSERT_EQ(content.getClient().getProcessName().size(), name.size());
+                told = content.getMemoryUsed().size() == 0 ? 0 : content.getMemoryUsed()[0];
+            }
+        }
+    }
+    EXPECT_EQ(told, kReports);
+    link->reset();
+    EXPECT_EQ(stopped, "");
 }
 
 TEST(RefusalTest, IsDroppedWhereThePeerDoesNotTakeIt) {
