@@ -129,7 +129,15 @@ CUresult capture_copy(const CUDA_MEMCPY3D& copy, bool plain, CUstream stream) {
     return result != CUDA_SUCCESS ? result : remote<calls::gpCaptureCopy>(&named, plain ? 1u : 0u, stream);
 }
 
-CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstream stream, Waiting waiting) {
+bool may_copy(const Session& s, CUdeviceptr dst, CUdeviceptr src, std::size_t bytes) {
+    return dst != 0 && src != 0 && may_hold(s, dst, bytes) && may_hold(s, src, bytes);
+}
+
+// What a call says of an address, which may be either as well.
+enum class Side { any, host, device };
+
+CUresult copy_plain(CUdeviceptr dst, Side dst_side, CUdeviceptr src, Side src_side, std::size_t bytes, CUstream stream,
+                    Waiting waiting) {
     Session* s = nullptr;
     if (const CUresult result = prepare(s); result != CUDA_SUCCESS) {
         return result;
@@ -137,8 +145,17 @@ CUresult copy_plain(CUdeviceptr dst, CUdeviceptr src, std::size_t bytes, CUstrea
     if (bytes == 0) {
         return CUDA_SUCCESS;
     }
+    if (!may_copy(*s, dst, src, bytes)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     const bool capturing = captures(*s, stream);
     bool to = on_device(*s, dst), from = on_device(*s, src);
+    // Of a module's variable, say, whose address a kernel told, only the driver knows.
+    const bool ask_to = !to && dst_side == Side::device && !s->memory.find(dst);
+    const bool ask_from = !from && src_side == Side::device && !s->memory.find(src);
+    const WaitForReplies until_known(ask_to || ask_from);
+    to = to || ask_to;
+    from = from || ask_from;
     const bool to_shared = to && s->host_mirrors.is_shared(dst), from_shared = from && s->host_mirrors.is_shared(src);
     const bool within_host = (to_shared || !to) && (from_shared || !from);
     if (capturing || within_host) {  // host memory stays what the program calls it
@@ -342,29 +359,39 @@ CUresult from_array(void* destination, CUarray array, std::size_t offset, std::s
 }  // namespace
 
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount) {
-    return copy_plain(dst, src, ByteCount, nullptr, Waiting::as_synchronous);
+    return copy_plain(dst, Side::any, src, Side::any, ByteCount, nullptr, Waiting::as_synchronous);
 }
 CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount, CUstream hStream) {
-    return copy_plain(dst, src, ByteCount, hStream, Waiting::as_asynchronous);
+    return copy_plain(dst, Side::any, src, Side::any, ByteCount, hStream, Waiting::as_asynchronous);
 }
 CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void* srcHost, std::size_t ByteCount) {
-    return copy_plain(dstDevice, address_of(srcHost), ByteCount, nullptr, Waiting::as_synchronous);
+    return copy_plain(dstDevice, Side::device, address_of(srcHost), Side::host, ByteCount, nullptr,
+                      Waiting::as_synchronous);
 }
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void* srcHost, std::size_t ByteCount, CUstream hStream) {
-    return copy_plain(dstDevice, address_of(srcHost), ByteCount, hStream, Waiting::as_asynchronous);
+    return copy_plain(dstDevice, Side::device, address_of(srcHost), Side::host, ByteCount, hStream,
+                      Waiting::as_asynchronous);
 }
 CUresult cuMemcpyDtoH_v2(void* dstHost, CUdeviceptr srcDevice, std::size_t ByteCount) {
-    return copy_plain(address_of(dstHost), srcDevice, ByteCount, nullptr, Waiting::as_synchronous);
+    return copy_plain(address_of(dstHost), Side::host, srcDevice, Side::device, ByteCount, nullptr,
+                      Waiting::as_synchronous);
 }
 CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, std::size_t ByteCount, CUstream hStream) {
-    return copy_plain(address_of(dstHost), srcDevice, ByteCount, hStream, Waiting::as_asynchronous);
+    return copy_plain(address_of(dstHost), Side::host, srcDevice, Side::device, ByteCount, hStream,
+                      Waiting::as_asynchronous);
 }
 CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, std::size_t ByteCount) {
-    return copy_plain(dstDevice, srcDevice, ByteCount, nullptr, Waiting::as_synchronous);
+    return copy_plain(dstDevice, Side::device, srcDevice, Side::device, ByteCount, nullptr, Waiting::as_synchronous);
 }
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, std::size_t ByteCount, CUstream hStream) {
-    return ByteCount == 0 ? CUDA_SUCCESS
-                          : remote<calls::cuMemcpyDtoDAsync_v2>(dstDevice, srcDevice, ByteCount, hStream);
+    Session* s = nullptr;
+    const CUresult result = prepare(s);
+    if (result != CUDA_SUCCESS || ByteCount == 0) {
+        return result;
+    }
+    return may_copy(*s, dstDevice, srcDevice, ByteCount)
+               ? remote<calls::cuMemcpyDtoDAsync_v2>(dstDevice, srcDevice, ByteCount, hStream)
+               : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* pCopy) {
     return copy_2d(pCopy, nullptr, Waiting::as_synchronous);

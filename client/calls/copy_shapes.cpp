@@ -64,6 +64,14 @@ bool on_device(const Session& s, std::uint64_t address) {
     return range && (range->on_device() || s.host_mirrors.device_address(range->base) == range->base);
 }
 
+bool may_hold(const Session& s, std::uint64_t address, std::uint64_t bytes) {
+    const auto range = s.memory.find(address);
+    if (!range) {
+        return !s.window.contains(address);
+    }
+    return range->kind != MemoryKind::device || bytes <= range->base + range->bytes - address;
+}
+
 void resolve_unified(const Session& s, CUDA_MEMCPY3D& c) {
     if (c.srcMemoryType == CU_MEMORYTYPE_UNIFIED) {
         c.srcMemoryType = on_device(s, c.srcDevice) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;

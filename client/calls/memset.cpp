@@ -1,5 +1,6 @@
 // Memsets: deferred, so that what the driver would refuse at once is refused here.
 
+#include "client/calls/copy_shapes.h"
 #include "client/calls/handlers.h"
 #include "client/core/remote.h"
 
@@ -24,13 +25,8 @@ CUresult check(CUdeviceptr destination, std::size_t element_bytes, std::size_t w
     if (width > kLimit || height > kLimit || pitch > kLimit || (height > 1 && pitch < width * element_bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const auto range = this_session().memory.find(destination);
-    if (range) {
-        const std::uint64_t room = range->base + range->bytes - destination;
-        const std::uint64_t needed = (height - 1) * pitch + width * element_bytes;
-        return needed > room && range->kind == MemoryKind::device ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-    }
-    return CUDA_SUCCESS;
+    const std::uint64_t bytes = (height - 1) * pitch + width * element_bytes;
+    return may_hold(this_session(), destination, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace

@@ -1,3 +1,5 @@
+#include <vector>
+
 #include "tests/gpu/driver.h"
 #include "tests/gpu/errors.h"
 #include "tests/gpu/images.h"
@@ -52,8 +54,18 @@ void memory_mistakes() {
     report("memset_misaligned", cuMemsetD32(block + 2, 0, 4), {CUDA_ERROR_INVALID_VALUE});
     report("address_range_of_none", cuMemGetAddressRange(&none, &pitch, 0x1000),
            {CUDA_ERROR_NOT_FOUND, CUDA_ERROR_INVALID_VALUE});
+    std::vector<char> host(64 << 10);
+    report("copy_to_null", cuMemcpyHtoD(0, host.data(), 64), {CUDA_ERROR_INVALID_VALUE});
+    report("copy_from_null", cuMemcpyDtoH(host.data(), 0, 64), {CUDA_ERROR_INVALID_VALUE});
+    report("copy_beyond_end", cuMemcpyHtoD(block, host.data(), host.size()), {CUDA_ERROR_INVALID_VALUE});
+    report("copy_out_beyond_end", cuMemcpyDtoH(host.data(), block, host.size()), {CUDA_ERROR_INVALID_VALUE});
+    report("memset_beyond_end", cuMemsetD8(block, 0, host.size()), {CUDA_ERROR_INVALID_VALUE});
+    report("copy_to_nowhere", cuMemcpyHtoD(0x1000, host.data(), 64), {CUDA_ERROR_INVALID_VALUE});
+    report("copy_from_nowhere", cuMemcpyDtoH(host.data(), 0x1000, 64), {CUDA_ERROR_INVALID_VALUE});
     report("free_inside", cuMemFree(block + 256), {CUDA_ERROR_INVALID_VALUE});
     report("free", cuMemFree(block), {CUDA_SUCCESS});
+    report("copy_to_freed", cuMemcpyHtoD(block, host.data(), 64), {CUDA_ERROR_INVALID_VALUE});
+    report("copy_from_freed", cuMemcpyDtoH(host.data(), block, 64), {CUDA_ERROR_INVALID_VALUE});
     report("free_twice", cuMemFree(block), {CUDA_ERROR_INVALID_VALUE});
     report("free_bad_pointer", cuMemFree(0x1000), {CUDA_ERROR_INVALID_VALUE});
     report("reserve_nothing", cuMemAddressReserve(&block, 0, 0, 0, 0), {CUDA_ERROR_INVALID_VALUE});
