@@ -21,29 +21,25 @@ struct Piece {
 
 class PieceCutter {
   public:
-    PieceCutter(std::uint64_t bytes, std::size_t max_bytes)
-        : width_(bytes), height_(1), depth_(1), max_bytes_(max_bytes), total_(bytes) {}
-    PieceCutter(const CopyShape& shape, std::size_t max_bytes)
-        : width_(shape.WidthInBytes),
-          height_(shape.Height),
-          depth_(shape.Depth),
-          max_bytes_(max_bytes),
-          total_(width_ * height_ * depth_) {}
+    explicit PieceCutter(std::uint64_t bytes) : width_(bytes), height_(1), depth_(1), total_(bytes) {}
+    explicit PieceCutter(const CopyShape& shape)
+        : width_(shape.WidthInBytes), height_(shape.Height), depth_(shape.Depth), total_(width_ * height_ * depth_) {}
 
     [[nodiscard]] bool done() const { return offset_ == total_; }
+    [[nodiscard]] std::uint64_t left_bytes() const { return total_ - offset_; }
 
-    Piece next() {
+    Piece next(std::size_t max_bytes) {
         Piece piece;
         piece.offset = offset_;
         const std::uint64_t row = offset_ / width_;
         piece.x_bytes = offset_ % width_;
         piece.y = row % height_;
         piece.z = row / height_;
-        if (piece.x_bytes != 0 || width_ > max_bytes_) {
-            piece.width_bytes = std::min<std::uint64_t>(max_bytes_, width_ - piece.x_bytes);
+        if (piece.x_bytes != 0 || width_ > max_bytes) {
+            piece.width_bytes = std::min<std::uint64_t>(max_bytes, width_ - piece.x_bytes);
         } else {
             piece.width_bytes = width_;
-            piece.height = std::min<std::uint64_t>(max_bytes_ / width_, height_ - piece.y);
+            piece.height = std::min<std::uint64_t>(max_bytes / width_, height_ - piece.y);
         }
         piece.bytes = piece.width_bytes * piece.height;
         offset_ += piece.bytes;
@@ -52,7 +48,6 @@ class PieceCutter {
 
   private:
     std::uint64_t width_, height_, depth_;
-    std::size_t max_bytes_;
     std::uint64_t total_;
     std::uint64_t offset_ = 0;
 };

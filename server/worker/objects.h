@@ -14,6 +14,7 @@
 #include "protocol/calls/cuda_api.h"
 #include "server/driver/api.h"
 #include "server/worker/pinned_memory.h"
+#include "server/worker/staging.h"
 
 namespace gpupool::worker {
 
@@ -54,6 +55,13 @@ inline CUresult write_mark(const driver::Api& api, CUstream stream, CUdeviceptr 
                         static_cast<unsigned>(CU_STREAM_WRITE_VALUE_DEFAULT));
 }
 
+// A word of pinned memory on which a stream waits for a host function, which runs in the client.
+struct HostFunctionWord {
+    std::uint32_t* word = nullptr;
+    CUdeviceptr device_word = 0;
+    const ContextState* context = nullptr;
+};
+
 struct StreamState {
     CUstream client = nullptr;  // null: the context's legacy stream; 2: a thread's own default stream
     CUstream driver = nullptr;
@@ -73,6 +81,7 @@ struct StreamState {
     bool listed = false;            // in the scheduler's list of busy streams
     bool ending = false;            // destroyed: nothing new for it
     bool gone = false;              // the driver has it no more
+    Staging::SharePtr staging;      // what it holds of the staging memory
     int issuer = -1;                // who issues its mixed launches (issuers.h); 0: the dispatcher, -1: not decided
 };
 
@@ -83,7 +92,9 @@ struct EventState {
     unsigned flags = 0;
     std::uint64_t held_record = 0;  // the operation that will record it, while that is held
     std::uint32_t waiters = 0;      // that wait for the present record
+    std::uint32_t held_uses = 0;    // held operations that name it
     bool ending = false;            // destroyed: nothing new with it
+    std::function<void()> end;      // what is left to do then, once nothing that is held names it
     bool in_graph = false;          // a graph names the driver's event: it stays that one
 };
 
@@ -101,8 +112,9 @@ struct ContextState {
     std::unordered_map<std::uint32_t, std::unique_ptr<StreamState>> per_thread;  // by client thread
     std::uint64_t turns = 0;  // grows before and after streams of it are given work
     std::vector<CUevent> spare_events;
-    std::vector<PinnedMemory::BlockPtr> mark_memory;
-    std::vector<MarkWord> spare_marks;  // words without a stream, with the numbers that they came to
+    std::vector<PinnedMemory::BlockPtr> words;  // of the next two
+    std::vector<MarkWord> spare_marks;          // words without a stream, with the numbers that they came to
+    std::vector<HostFunctionWord> spare_words;
 
     template <class Visit>
     void each_stream(Visit&& visit) {

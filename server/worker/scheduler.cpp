@@ -41,9 +41,9 @@ struct Group {
 
 }  // namespace
 
-Scheduler::Scheduler(const driver::Api& api, PinnedMemory& mark_memory,
+Scheduler::Scheduler(const driver::Api& api, PinnedMemory& word_memory,
                      std::function<void(const StreamState&, bool)> hold)
-    : api_(api), mark_memory_(mark_memory), tell_client_(std::move(hold)) {}
+    : api_(api), word_memory_(word_memory), tell_client_(std::move(hold)) {}
 
 CUresult Scheduler::enter(const ContextState* context) {
     if (entered_ && context == current_) {
@@ -115,7 +115,7 @@ void Scheduler::issued(StreamState& stream, std::uint32_t cost) {
 
 void Scheduler::hold(StreamState& stream, std::unique_ptr<Operation> operation) {
     operation->id = next_id_++;
-    open_.insert(operation->id);
+    open_.emplace(operation->id, operation.get());
     const auto wait_for_tail = [&](const StreamState& other) {
         if (&other != &stream && !other.held.empty()) {
             operation->after.push_back(other.held.back()->id);
@@ -181,14 +181,28 @@ bool Scheduler::advance_head(StreamState& stream) {
         return false;
     }
     open_.erase(head.id);
-    if (head.records != nullptr && head.records->held_record == head.id) {
-        head.records->held_record = 0;
-    }
     stream.held_bytes -= head.bytes;
     held_bytes_ -= head.bytes;
+    const std::unique_ptr<Operation> issued = std::move(stream.held.front());
     stream.held.pop_front();
     release_client(stream);
+    end(*issued);
     return true;
+}
+
+// It is held no more.
+void Scheduler::end(Operation& operation) {
+    if (operation.records != nullptr && operation.records->held_record == operation.id) {
+        operation.records->held_record = 0;
+    }
+    for (const std::function<void()>& action : operation.then) {
+        action();
+    }
+    for (const std::shared_ptr<EventState>& event : operation.events) {
+        if (--event->held_uses == 0 && event->end) {
+            std::exchange(event->end, nullptr)();
+        }
+    }
 }
 
 bool Scheduler::run_held() {
@@ -212,7 +226,7 @@ bool Scheduler::run_after_issue() {
     bool moved = false;
     while (!after_issue_.empty()) {
         const std::uint64_t up_to = after_issue_.front().up_to;
-        if (std::any_of(open_.begin(), open_.end(), [&](std::uint64_t id) { return id <= up_to; })) {
+        if (std::any_of(open_.begin(), open_.end(), [&](const auto& entry) { return entry.first <= up_to; })) {
             break;
         }
         const std::function<void()> action = std::move(after_issue_.front().action);
@@ -229,6 +243,15 @@ void Scheduler::when_issued(std::function<void()> action) {
         return;
     }
     after_issue_.push_back({next_id_ - 1, std::move(action)});
+}
+
+void Scheduler::when_issued(std::uint64_t operation, std::function<void()> action) {
+    const auto held = open_.find(operation);
+    if (held == open_.end()) {
+        action();
+    } else {
+        held->second->then.push_back(std::move(action));
+    }
 }
 
 CUresult Scheduler::new_event(ContextState& context, CUevent& event) {
@@ -256,7 +279,7 @@ CUresult Scheduler::give_word(StreamState& stream) {
     ContextState& context = *stream.context;
     if (context.spare_marks.empty()) {
         PinnedMemory::BlockPtr block;
-        CUresult result = mark_memory_.allocate(kMarkMemory_bytes, block);
+        CUresult result = word_memory_.allocate(kMarkMemory_bytes, block);
         CUdeviceptr device_block = 0;
         if (result == CUDA_SUCCESS) {
             result =
@@ -269,7 +292,7 @@ CUresult Scheduler::give_word(StreamState& stream) {
             context.spare_marks.push_back(
                 {reinterpret_cast<const std::uint32_t*>(block->data() + at), device_block + at, 0});
         }
-        context.mark_memory.push_back(std::move(block));
+        context.words.push_back(std::move(block));
     }
     stream.marks = context.spare_marks.back();
     context.spare_marks.pop_back();
@@ -564,9 +587,6 @@ void Scheduler::detach(EventState& event) {
 void Scheduler::forget(StreamState& stream, CUresult result) {
     for (auto& operation : stream.held) {
         open_.erase(operation->id);
-        if (operation->records != nullptr && operation->records->held_record == operation->id) {
-            operation->records->held_record = 0;
-        }
     }
     std::deque<std::unique_ptr<Operation>> held = std::move(stream.held);
     stream.held.clear();
@@ -600,6 +620,7 @@ void Scheduler::forget(StreamState& stream, CUresult result) {
     }
     for (const std::unique_ptr<Operation>& operation : held) {
         operation->abandon(result);
+        end(*operation);
     }
 }
 

@@ -22,7 +22,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "server/driver/api.h"
@@ -45,8 +45,14 @@ class Operation {
     std::uint32_t cost = 1;              // places in the driver's queue
     std::size_t bytes = kHeldCostBytes;  // that it costs while it is held
     std::vector<std::uint64_t> after;    // operations of other streams that must have been issued first
-    EventState* records = nullptr;       // the event that this operation will record
-    std::shared_ptr<EventState> keeps;   // the same, which may be destroyed before its turn comes
+    EventState* records = nullptr;       // the event that this operation will record, which it names as well
+    std::vector<std::shared_ptr<EventState>> events;  // that it names: they may be destroyed before its turn comes
+    std::vector<std::function<void()>> then;          // runs when it was issued
+
+    void names(std::shared_ptr<EventState> event) {
+        ++event->held_uses;
+        events.push_back(std::move(event));
+    }
 };
 
 class Scheduler {
@@ -72,8 +78,8 @@ class Scheduler {
     static constexpr std::size_t kReleaseShare = 2;   // goes on at one part in so many of the share
 
     // `hold` tells the client to stop (true) or go on (false) sending work for a stream.
-    // `mark_memory` outlives the scheduler.
-    Scheduler(const driver::Api& api, PinnedMemory& mark_memory, std::function<void(const StreamState&, bool)> hold);
+    // `word_memory` outlives the scheduler.
+    Scheduler(const driver::Api& api, PinnedMemory& word_memory, std::function<void(const StreamState&, bool)> hold);
 
     // Makes `context` current for the driver calls that follow on this thread.
     CUresult enter(const ContextState* context);
@@ -104,8 +110,10 @@ class Scheduler {
     }
     // Runs `action` when the event's present record is complete.
     void when_recorded(EventState& event, Action action, Effect effect = Effect::answers);
-    // Runs `action` when every operation that is held now has been issued.
+    // Runs `action` when every operation that is held now has been issued,
     void when_issued(std::function<void()> action);
+    // or that one.
+    void when_issued(std::uint64_t operation, std::function<void()> action);
 
     // Marks `stream` behind what was issued to it; `action` runs when the GPU has come there.
     // What is complete is found by looking at stream after stream, so that one may be seen complete before another that
@@ -180,6 +188,7 @@ class Scheduler {
     [[nodiscard]] bool full(const StreamState& stream, std::uint32_t cost) const;
     bool ready(const StreamState& stream, std::uint32_t cost) const;
     bool advance_head(StreamState& stream);
+    static void end(Operation& operation);
     [[nodiscard]] std::size_t share_bytes() const;
     void tell_client(StreamState& stream, bool held);
     void release_client(StreamState& stream);
@@ -198,16 +207,16 @@ class Scheduler {
     CUresult new_event(ContextState& context, CUevent& event);
 
     const driver::Api& api_;
-    PinnedMemory& mark_memory_;
+    PinnedMemory& word_memory_;
     std::function<void(const StreamState&, bool)> tell_client_;
     const ContextState* current_ = nullptr;
     bool entered_ = false;
     std::uint32_t credit_ = kCredit;
     std::uint64_t next_id_ = 1;
-    std::unordered_set<std::uint64_t> open_;  // held operations
-    std::size_t held_bytes_ = 0;              // what they cost
-    std::size_t clients_held_ = 0;            // streams for which the client was told to stop
-    std::vector<StreamState*> busy_;          // with something held or to be polled
+    std::unordered_map<std::uint64_t, Operation*> open_;  // held operations
+    std::size_t held_bytes_ = 0;                          // what they cost
+    std::size_t clients_held_ = 0;                        // streams for which the client was told to stop
+    std::vector<StreamState*> busy_;                      // with something held or to be polled
     std::vector<LooseEvent> loose_;
     std::vector<Found> found_;
     std::size_t data_outstanding_ = 0;      // completions that send data

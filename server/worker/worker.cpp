@@ -18,7 +18,18 @@ namespace {
 
 // A chunk is one piece on a lane. All of them in one stream, each a copy and an event of ours, stay with the stream's
 // credit and marks (scheduler.h) below the 1,020 entries that a driver takes without blocking.
-constexpr std::size_t kChunkBytes = 1u << 20, kStagingBytes = 96u << 20, kSmallStagingBytes = 32u << 20;
+constexpr std::size_t kChunkBytes = 1u << 20, kStagingBytes = 96u << 20;
+// The small ones are for data that comes with a command, for the ends of copies, and in reserve.
+constexpr StagingSize kStagingSizes[] = {{4u << 10, 1u << 20, 8u << 20, 8u << 20},
+                                         {codec::kMaxInlineBytes, 4u << 20, 32u << 20, 32u << 20},
+                                         {kChunkBytes, 8u << 20, kStagingBytes, 0}};
+constexpr std::size_t kAllStagingBytes = [] {
+    std::size_t bytes = 0;
+    for (const StagingSize& size : kStagingSizes) {
+        bytes += size.max_bytes + size.reserve_bytes;
+    }
+    return bytes;
+}();
 static_assert(kChunkBytes <= wire::Lanes::kMostPieceBytes);
 static_assert(Scheduler::kCredit + Scheduler::kMaxMarks + 2 * kStagingBytes / kChunkBytes < 1020);
 static_assert(Scheduler::kCredit + 2 * Scheduler::kMaxMarksWithEvents + 3 * kStagingBytes / kChunkBytes < 1020);
@@ -52,14 +63,14 @@ wire::Lanes::Limits lane_limits(std::size_t lanes) {
     limits.lanes = lanes;
     // The dispatcher never waits: all of the staging memory fits, and a chunk for each lane that has just given it
     // back.
-    limits.queued_bytes = kStagingBytes + wire::Lanes::kMostLanes * kChunkBytes;
+    limits.queued_bytes = kAllStagingBytes + wire::Lanes::kMostLanes * kChunkBytes;
     return limits;
 }
 
 wire::Limits channel_limits() {
     wire::Limits limits;
     // All of the staging memory can be on its way out at once without an append having to wait.
-    limits.retained_bytes = kStagingBytes + (32u << 20);
+    limits.retained_bytes = kAllStagingBytes + (32u << 20);
     return limits;
 }
 
@@ -68,8 +79,8 @@ wire::Limits channel_limits() {
 Worker::Worker(const driver::Library& library, int device_count, Options options)
     : api(library.api),
       pinned(library.api, [this](std::function<void()> free) { helpers.run(std::move(free), [] {}); }),
-      mark_memory(library.api, [this](std::function<void()> free) { helpers.run(std::move(free), [] {}); }),
-      scheduler(library.api, mark_memory,
+      word_memory(library.api, [this](std::function<void()> free) { helpers.run(std::move(free), [] {}); }),
+      scheduler(library.api, word_memory,
                 [this](const StreamState& stream, bool held) {
                     notify(
                         codec::NoticeType::hold,
@@ -81,8 +92,7 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
           library.api, [this](const ContextState* context) { scheduler.enter(context); },
           [this](codec::NoticeType type, const void* notice, std::size_t bytes) { notify_bytes(type, notice, bytes); }),
       helpers(inbox, &tracer),
-      staging(library.api, kChunkBytes, kStagingBytes, [this] { inbox.poke(); }),
-      small_staging(library.api, codec::kMaxInlineBytes, kSmallStagingBytes, [this] { inbox.poke(); }),
+      staging(library.api, {std::begin(kStagingSizes), std::end(kStagingSizes)}, [this] { inbox.poke(); }),
       options_(std::move(options)),
       lanes_(*this, lane_limits(options_.max_lanes)) {
     images.set_store(options_.image_store);
@@ -95,7 +105,7 @@ Worker::~Worker() {
     lanes_.close();
     issuers.stop();
     pinned.stop();
-    mark_memory.stop();
+    word_memory.stop();
     helpers.stop();
 }
 

@@ -31,7 +31,6 @@
 #include "server/worker/graph_turns.h"
 #include "server/worker/handle_table.h"
 #include "server/worker/helpers.h"
-#include "server/worker/host_function_words.h"
 #include "server/worker/host_mirrors.h"
 #include "server/worker/images.h"
 #include "server/worker/inbox.h"
@@ -81,7 +80,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
 
     const driver::Api& api;
     PinnedMemory pinned;       // of graphs; before all that may hold some of it
-    PinnedMemory mark_memory;  // of streams' marks
+    PinnedMemory word_memory;  // of what streams write to and wait for: their marks, host functions
     Objects objects;
     HandleTable handles;
     Scheduler scheduler;
@@ -89,13 +88,12 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     Inbox inbox;
     Tracer tracer;
     Helpers helpers;
-    Staging staging;        // for bulk data
-    Staging small_staging;  // for data that comes with a command
+    Staging staging;
     Incoming incoming;
     Images images;
     DeviceMemory memory;
     HostMirrors host_mirrors;
-    HostFunctionWords host_functions;
+    std::unordered_map<std::uint64_t, HostFunctionWord> host_functions;  // that streams wait for, by the client's ticket
     GraphBook graphs;
     GraphTurns graph_turns{*this};
     std::size_t captures = 0;                                                 // that have begun and not ended

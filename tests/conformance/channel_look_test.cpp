@@ -2,6 +2,7 @@
 // look and the channel's own reader, and an end is reported as ever. Where it cannot, looking changes nothing.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 #include <thread>
@@ -133,8 +134,8 @@ std::vector<std::byte> first_frame() {
     fields.payload_crc = wire::payload_crc(fields.type, payload);
     std::array<std::byte, wire::kHeaderBytes> header;
     wire::encode(fields, header);
-    std::vector<std::byte> frame(header.begin(), header.end());
-    frame.insert(frame.end(), payload.begin(), payload.end());
+    std::vector<std::byte> frame(header.size() + payload.size());
+    std::copy(payload.begin(), payload.end(), std::copy(header.begin(), header.end(), frame.begin()));
     return frame;
 }
 

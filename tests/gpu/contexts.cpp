@@ -178,6 +178,28 @@ void destroyed(CUdevice device) {
     DRIVER_OK(cuCtxDestroy(observer));
 }
 
+// What one context brought with it does not have to outlive it for the next.
+void one_after_another(CUdevice device) {
+    for (int round = 0; round < 3; round++) {
+        const CUcontext context = create(device);
+        CUstream stream = nullptr;
+        DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        CUdeviceptr block = 0;
+        DRIVER_OK(cuMemAlloc(&block, 4 << 20));
+        for (const size_t bytes : {size_t{64}, size_t{5000}, size_t{60000}, size_t{4} << 20}) {
+            std::vector<unsigned char> up(bytes, static_cast<unsigned char>(round + 1)), down(bytes);
+            DRIVER_OK(cuMemcpyHtoD(block, up.data(), bytes));
+            DRIVER_OK(cuMemcpyDtoH(down.data(), block, bytes));
+            check(up == down, "%zu bytes to the device and back in context %d", bytes, round);
+        }
+        int calls = 0;
+        DRIVER_OK(cuLaunchHostFunc(stream, [](void* seen) { ++*static_cast<int*>(seen); }, &calls));
+        DRIVER_OK(cuStreamSynchronize(stream));
+        check(calls == 1, "a host function ran in context %d", round);
+        DRIVER_OK(cuCtxDestroy(context));
+    }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -189,5 +211,6 @@ int main(int argc, char** argv) {
     program.section("stack", [&] { stack(device); });
     program.section("queries", [&] { queries(device); });
     program.section("destroyed", [&] { destroyed(device); });
+    program.section("one_after_another", [&] { one_after_another(device); });
     return program.finish();
 }

@@ -26,33 +26,11 @@ void know_context(Worker& worker, CUcontext client, CUcontext driver, CUdevice d
     worker.handles.bind(client, driver);
 }
 
-// Staging chunks that the GPU may read or write until the driver has ended the context.
-struct InUse {
-    std::vector<std::byte*> chunks, small_chunks;
-
-    void put_back(Worker& worker) const {
-        for (std::byte* const chunk : chunks) {
-            worker.staging.put(chunk);
-        }
-        for (std::byte* const chunk : small_chunks) {
-            worker.small_staging.put(chunk);
-        }
-    }
-};
-
 // Nothing of the context is of use any more; whoever waits for it is told so.
-InUse forget_context(Worker& worker, CUcontext client) {
-    InUse in_use;
-    const auto it = worker.objects.contexts.find(client);
-    if (it == worker.objects.contexts.end()) {
-        return in_use;
-    }
-    ContextState& context = *it->second;
+void forget_context(Worker& worker, ContextState& context) {
     worker.issuers.forget_contexts();
-    worker.staging.withhold();
-    worker.small_staging.withhold();
     context.each_stream([&](StreamState& stream) { worker.scheduler.forget(stream, CUDA_ERROR_CONTEXT_IS_DESTROYED); });
-    in_use = {worker.staging.release(), worker.small_staging.release()};
+    std::erase_if(worker.host_functions, [&](const auto& entry) { return entry.second.context == &context; });
     for (const auto& [handle, stream] : context.streams) {
         worker.handles.unbind(codec::to_wire(handle));
     }
@@ -64,12 +42,11 @@ InUse forget_context(Worker& worker, CUcontext client) {
         worker.handles.unbind(codec::to_wire(entry.first));
         return true;
     });
-    worker.handles.unbind(codec::to_wire(client));
+    worker.handles.unbind(codec::to_wire(context.client));
     worker.tracer.forget(context);
     worker.memory.forget_arrays(context);
     worker.scheduler.enter(nullptr);
-    worker.objects.contexts.erase(it);
-    return in_use;
+    worker.objects.contexts.erase(context.client);
 }
 
 void make_context(Worker& worker, const Command& command, CUcontext client, CUdevice device, bool primary,
@@ -95,16 +72,24 @@ void end_context(Worker& worker, const Command& command, CUcontext client, std::
     state->ending = true;
     const CUcontext driver = state->driver;
     worker.scheduler.when_issued([&worker, command, client, driver, end = std::move(end)] {
-        const InUse in_use = forget_context(worker, client);
-        const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
-        worker.helpers.run([result, end] { *result = end(); },
-                           [&worker, command, client, driver, result, in_use] {
-                               in_use.put_back(worker);
-                               worker.host_mirrors.release_of(client);
-                               worker.pinned.forget(driver);
-                               worker.mark_memory.forget(driver);
-                               worker.answer(command, *result);
-                           });
+        worker.staging.withhold();
+        if (ContextState* const context = worker.objects.context(client)) {
+            forget_context(worker, *context);
+        }
+        const auto withheld = std::make_shared<Staging::Withheld>();
+        auto start = [&worker, command, client, driver, end, withheld] {
+            const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+            worker.helpers.run([result, end] { *result = end(); },
+                               [&worker, command, client, driver, result, withheld] {
+                                   worker.staging.ended(driver, *withheld);
+                                   worker.host_mirrors.release_of(client);
+                                   worker.pinned.forget(driver);
+                                   worker.word_memory.forget(driver);
+                                   worker.answer(command, *result);
+                               });
+        };
+        // A job, so that `withheld` is there by then.
+        *withheld = worker.staging.release(driver, [&worker, start = std::move(start)] { worker.inbox.post(start); });
     });
 }
 

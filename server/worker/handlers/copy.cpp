@@ -26,6 +26,10 @@ struct DeviceSide {
     bool shaped = false;
     CopyShape shape{};
 
+    [[nodiscard]] PieceCutter pieces(std::uint64_t bytes) const {
+        return shaped ? PieceCutter(shape) : PieceCutter(bytes);
+    }
+
     CUresult to_device(const driver::Api& api, const Piece& piece, const std::byte* host, CUstream stream) const {
         if (!shaped) {
             return driver::call(api.cuMemcpyHtoDAsync_v2, address + piece.offset, static_cast<const void*>(host),
@@ -57,8 +61,7 @@ class Copy : public Operation {
           command_(std::move(command)),
           stream_(stream),
           side_(std::move(side)),
-          pieces_(side_.shaped ? PieceCutter(side_.shape, worker.staging.chunk_bytes())
-                               : PieceCutter(bytes, worker.staging.chunk_bytes())),
+          pieces_(side_.pieces(bytes)),
           transfer_(transfer) {
         command_.keep_header(kHeldCostBytes);
     }
@@ -108,14 +111,14 @@ class CopyIn final : public Copy {
         }
         const bool failed = result_ != CUDA_SUCCESS;  // then no more is asked for
         while (in_flight_ < kPiecesInFlight && !pieces_.done() && !failed) {
-            std::byte* chunk = worker_.staging.take();
-            if (chunk == nullptr) {
+            const std::span<std::byte> chunk = worker_.staging.take(stream_.staging, pieces_.left_bytes());
+            if (chunk.empty()) {
                 break;
             }
-            const Piece piece = pieces_.next();
+            const Piece piece = pieces_.next(chunk.size());
             asked_.push_back(piece);
             ++in_flight_;
-            worker_.incoming.expect(transfer_, piece.offset, piece.bytes, chunk);
+            worker_.incoming.expect(transfer_, piece.offset, piece.bytes, chunk.data());
             worker_.notify(codec::NoticeType::pull, codec::PullNotice{transfer_, piece.offset, piece.bytes});
         }
         if ((!pieces_.done() && !failed) || in_flight_ != 0) {
@@ -159,11 +162,12 @@ class CopyOut final : public Copy {
             if (flight_->chunks.load(std::memory_order_relaxed) >= kPiecesInFlight) {
                 return false;
             }
-            std::byte* chunk = worker_.staging.take();
-            if (chunk == nullptr) {
+            const std::span<std::byte> room = worker_.staging.take(stream_.staging, pieces_.left_bytes());
+            if (room.empty()) {
                 return false;
             }
-            const Piece piece = pieces_.next();
+            std::byte* const chunk = room.data();
+            const Piece piece = pieces_.next(room.size());
             const Tracer::Issue issuing(worker_.tracer, command_.header, true);
             Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy_out, piece.bytes);
             const CUresult result = side_.from_device(worker_.api, piece, chunk, stream_.driver);
@@ -251,8 +255,11 @@ Outcome begin(Worker& worker, Command& command, CUstream handle, DeviceSide side
     if (std::is_same_v<Operation, CopyIn> && !worker.incoming.begin(transfer)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return Outcome::hold(*stream,
-                         std::make_unique<Operation>(worker, command, *stream, std::move(side), bytes, transfer));
+    auto operation = std::make_unique<Operation>(worker, command, *stream, std::move(side), bytes, transfer);
+    if (std::is_same_v<Operation, CopyOut> && worker.scheduler.may_issue(*stream) && operation->advance()) {
+        return Outcome::answered();  // mostly it is its turn already, and there is room
+    }
+    return Outcome::hold(*stream, std::move(operation));
 }
 
 // Data that came with the command. It goes through pinned memory as well: the driver takes some pageable data without
@@ -264,6 +271,7 @@ class CopyInline final : public Operation {
           command_(std::move(command)),
           stream_(stream),
           side_(std::move(side)),
+          pieces_(side_.pieces(data.size())),
           data_(std::move(data)) {}
 
     bool advance() override {
@@ -271,26 +279,27 @@ class CopyInline final : public Operation {
             worker_.answer(command_, result);
             return true;
         }
-        std::byte* chunk = worker_.small_staging.take();
-        if (chunk == nullptr) {
-            return false;
+        CUresult result = CUDA_SUCCESS;
+        while (!pieces_.done() && result == CUDA_SUCCESS) {  // mostly it is one
+            const std::span<std::byte> chunk = worker_.staging.take(stream_.staging, pieces_.left_bytes());
+            if (chunk.empty()) {
+                return false;
+            }
+            const Piece piece = pieces_.next(chunk.size());
+            std::memcpy(chunk.data(), data_.data() + piece.offset, piece.bytes);
+            const Tracer::Issue issuing(worker_.tracer, command_.header, true);
+            Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy_in, piece.bytes);
+            result = side_.to_device(worker_.api, piece, chunk.data(), stream_.driver);
+            work.end(result);
+            if (pieces_.done()) {
+                worker_.scheduler.issued(stream_);  // before the mark, so that it stands for all of it
+            }
+            worker_.scheduler.mark(
+                stream_, [&staging = worker_.staging, chunk = chunk.data()](CUresult) { staging.put(chunk); });
         }
-        std::memcpy(chunk, data_.data(), data_.size());
-        const bool shaped = side_.shaped;
-        const Piece all{0,
-                        data_.size(),
-                        0,
-                        0,
-                        0,
-                        shaped ? side_.shape.WidthInBytes : data_.size(),
-                        shaped ? side_.shape.Height : 1,
-                        shaped ? side_.shape.Depth : 1};
-        const Tracer::Issue issuing(worker_.tracer, command_.header, true);
-        Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy_in, data_.size());
-        const CUresult result = side_.to_device(worker_.api, all, chunk, stream_.driver);
-        work.end(result);
-        worker_.scheduler.issued(stream_);
-        worker_.scheduler.mark(stream_, [&staging = worker_.small_staging, chunk](CUresult) { staging.put(chunk); });
+        if (!pieces_.done()) {
+            worker_.scheduler.issued(stream_);
+        }
         worker_.answer(command_, result);
         return true;
     }
@@ -310,6 +319,7 @@ class CopyInline final : public Operation {
     Command command_;
     StreamState& stream_;
     const DeviceSide side_;
+    PieceCutter pieces_;
     const std::vector<unsigned char> data_;
 };
 
@@ -324,7 +334,7 @@ Outcome copy_inline(Worker& worker, Command& command, codec::Slots<Call>& slots,
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     auto& data = slots.template at<Call::data>().object;
-    if (data.empty() || data.size() > worker.small_staging.chunk_bytes()) {
+    if (data.empty() || data.size() > codec::kMaxInlineBytes) {
         return data.empty() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     auto operation = std::make_unique<CopyInline>(worker, command, *stream, side, std::move(data));

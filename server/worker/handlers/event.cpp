@@ -27,7 +27,7 @@ Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
     if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
         auto operation = std::make_unique<HeldCommand>(worker, command);
         operation->records = event.get();
-        operation->keeps = event;
+        operation->names(event);
         return Outcome::hold(*stream, std::move(operation));
     }
     worker.scheduler.enter(event->context);
@@ -56,8 +56,7 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     state->ending = true;
-    // Held records and waits still use it.
-    worker.scheduler.when_issued([&worker, client] {
+    auto end = [&worker, client] {
         const auto it = worker.objects.events.find(client);
         if (it == worker.objects.events.end()) {
             return;
@@ -69,7 +68,12 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
         }
         worker.scheduler.detach(event);
         worker.objects.events.erase(it);
-    });
+    };
+    if (state->held_uses != 0) {
+        state->end = std::move(end);
+    } else {
+        end();
+    }
     worker.answer(command, CUDA_SUCCESS);
     worker.handles.unbind(codec::to_wire(client));
     return Outcome::answered();
@@ -90,7 +94,7 @@ Outcome when_recorded(Worker& worker, CUevent client, Action action, Effect effe
         worker.scheduler.when_recorded(*state, action, effect);
     };
     if (event->held_record != 0) {
-        worker.scheduler.when_issued(std::move(wait));
+        worker.scheduler.when_issued(event->held_record, std::move(wait));
     } else {
         wait();
     }

@@ -8,28 +8,27 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-constexpr std::size_t kWordsPerBlock = 1024;
-
-CUresult take_word(Worker& worker, HostFunctionWords::Word& wait) {
-    if (worker.host_functions.spare.empty()) {
-        void* block = nullptr;
-        CUresult result = driver::call(worker.api.cuMemHostAlloc, &block, kWordsPerBlock * sizeof(std::uint32_t),
-                                       static_cast<unsigned>(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
-        if (result != CUDA_SUCCESS) {
-            return result;
-        }
+// In the context, which is current.
+CUresult take_word(Worker& worker, ContextState& context, HostFunctionWord& wait) {
+    if (context.spare_words.empty()) {
+        PinnedMemory::BlockPtr block;
+        CUresult result = worker.word_memory.allocate(PinnedMemory::kLeastBytes, block);
         CUdeviceptr device_block = 0;
-        result = driver::call(worker.api.cuMemHostGetDevicePointer_v2, &device_block, block, 0u);
+        if (result == CUDA_SUCCESS) {
+            result = driver::call(worker.api.cuMemHostGetDevicePointer_v2, &device_block,
+                                  static_cast<void*>(block->data()), 0u);
+        }
         if (result != CUDA_SUCCESS) {
             return result;
         }
-        for (std::size_t i = 0; i < kWordsPerBlock; ++i) {
-            worker.host_functions.spare.push_back(
-                {static_cast<std::uint32_t*>(block) + i, device_block + i * sizeof(std::uint32_t)});
+        for (std::size_t at = 0; at < block->bytes(); at += sizeof(std::uint32_t)) {
+            context.spare_words.push_back(
+                {reinterpret_cast<std::uint32_t*>(block->data() + at), device_block + at, &context});
         }
+        context.words.push_back(std::move(block));
     }
-    wait = worker.host_functions.spare.back();
-    worker.host_functions.spare.pop_back();
+    wait = context.spare_words.back();
+    context.spare_words.pop_back();
     __atomic_store_n(wait.word, 0u, __ATOMIC_RELEASE);
     return CUDA_SUCCESS;
 }
@@ -48,14 +47,14 @@ Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpH
     }
     worker.scheduler.enter(stream->context);
     const std::uint64_t ticket = slots.at<Call::ticket>().value;
-    if (worker.host_functions.waiting.contains(ticket)) {
+    if (worker.host_functions.contains(ticket)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    HostFunctionWords::Word wait;
-    if (result = take_word(worker, wait); result != CUDA_SUCCESS) {
+    HostFunctionWord wait;
+    if (result = take_word(worker, *stream->context, wait); result != CUDA_SUCCESS) {
         return result;
     }
-    worker.host_functions.waiting[ticket] = wait;
+    worker.host_functions[ticket] = wait;
     // Everything before it is complete: the client may run it.
     worker.scheduler.mark(*stream, [&worker, ticket](CUresult status) {
         worker.send_host_changes();
@@ -65,18 +64,19 @@ Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpH
                           static_cast<unsigned>(CU_STREAM_WAIT_VALUE_EQ));
     worker.scheduler.issued(*stream);
     // The word is free again when the stream has passed it.
-    worker.scheduler.mark(*stream, [&worker, wait](CUresult) { worker.host_functions.spare.push_back(wait); });
+    worker.scheduler.mark(*stream,
+                          [context = stream->context, wait](CUresult) { context->spare_words.push_back(wait); });
     return result;
 }
 
 Outcome gpHostFunctionDone(Worker& worker, Command&, codec::Slots<calls::gpHostFunctionDone>& slots) {
     const std::uint64_t ticket = slots.at<calls::gpHostFunctionDone::ticket>().value;
-    const auto it = worker.host_functions.waiting.find(ticket);
-    if (it == worker.host_functions.waiting.end()) {
+    const auto it = worker.host_functions.find(ticket);
+    if (it == worker.host_functions.end()) {
         return worker.graph_turns.function_done(ticket) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     __atomic_store_n(it->second.word, 1u, __ATOMIC_RELEASE);
-    worker.host_functions.waiting.erase(it);
+    worker.host_functions.erase(it);
     return CUDA_SUCCESS;
 }
 

@@ -27,6 +27,20 @@ CUresult translate(Worker& worker, std::vector<CUlaunchAttribute>& attributes, b
     return CUDA_SUCCESS;
 }
 
+// The launch is held, and the events that it names with it.
+void keep_events(Worker& worker, const Command& command, std::vector<CUlaunchAttribute>& attributes, Outcome& held) {
+    for (CUlaunchAttribute& attribute : attributes) {
+        codec::StructTraits<CUlaunchAttribute>::visit(attribute, [&](CUevent& event) {
+            if (const auto it = worker.objects.events.find(event); it != worker.objects.events.end()) {
+                if (held.operation == nullptr) {
+                    held.operation = std::make_unique<HeldCommand>(worker, command);
+                }
+                held.operation->names(it->second);
+            }
+        });
+    }
+}
+
 // May it be issued at another moment than it comes, if only behind what its stream was given?
 bool is_independent(const Worker& worker, const Command& command, const ContextState* context,
                     const StreamState& stream, bool names_events) {
@@ -41,6 +55,9 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     CUresult result = CUDA_SUCCESS;
     StreamState* stream = nullptr;
     if (auto waiting = await_turn(worker, command, slots.at<Call::stream>().value, stream)) {
+        if (waiting->verdict == Outcome::Verdict::hold) {
+            keep_events(worker, command, slots.at<Call::attributes>().object, *waiting);
+        }
         return std::move(*waiting);
     }
     if (slots.at<Call::launch>().value == nullptr) {

@@ -132,16 +132,18 @@ Outcome cuStreamWaitEvent(Worker& worker, Command& command, codec::Slots<calls::
     if (stream == nullptr) {
         return result;
     }
-    EventState* event = worker.objects.event(slots.at<Call::hEvent>().value);
-    if (event == nullptr || (event->ending && !command.its_turn)) {
+    const auto known = worker.objects.events.find(slots.at<Call::hEvent>().value);
+    if (known == worker.objects.events.end() || (known->second->ending && !command.its_turn)) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
+    const std::shared_ptr<EventState> event = known->second;
     const unsigned flags = slots.at<Call::Flags>().value;
     if (!command.its_turn && (event->held_record != 0 || !worker.scheduler.may_issue(*stream))) {
         auto operation = std::make_unique<HeldCommand>(worker, command);
         if (event->held_record != 0) {
             operation->after.push_back(event->held_record);
         }
+        operation->names(event);
         return Outcome::hold(*stream, std::move(operation));
     }
     worker.scheduler.enter(stream->context);

@@ -64,8 +64,8 @@ void check_shape(std::size_t width, std::size_t height, std::size_t depth, std::
     copy(whole, at_once, kPitch, kHeight);
 
     std::uint64_t expected_offset = 0;
-    for (PieceCutter cutter(shape, max_bytes); !cutter.done();) {
-        const Piece piece = cutter.next();
+    for (PieceCutter cutter(shape); !cutter.done();) {
+        const Piece piece = cutter.next(max_bytes);
         ASSERT_EQ(piece.offset, expected_offset);
         ASSERT_GT(piece.bytes, 0u);
         ASSERT_LE(piece.bytes, max_bytes);
@@ -96,8 +96,8 @@ TEST(CopyPieces, PlainCopies) {
     for (std::uint64_t bytes = 0; bytes <= 70; ++bytes) {
         for (std::size_t max_bytes = 1; max_bytes <= 33; ++max_bytes) {
             std::uint64_t offset = 0;
-            for (PieceCutter cutter(bytes, max_bytes); !cutter.done();) {
-                const Piece piece = cutter.next();
+            for (PieceCutter cutter(bytes); !cutter.done();) {
+                const Piece piece = cutter.next(max_bytes);
                 ASSERT_EQ(piece.offset, offset);
                 ASSERT_EQ(piece.bytes, std::min<std::uint64_t>(max_bytes, bytes - offset));
                 offset += piece.bytes;
@@ -112,7 +112,7 @@ TEST(CopyPieces, EmptyAndAbsurdShapes) {
     std::uint64_t bytes = 1;
     EXPECT_TRUE(packed_bytes(shape, bytes));
     EXPECT_EQ(bytes, 0u);
-    EXPECT_TRUE(PieceCutter(shape, 16).done());
+    EXPECT_TRUE(PieceCutter(shape).done());
     shape.WidthInBytes = shape.Height = shape.Depth = std::size_t{1} << 22;  // 2^66: would wrap to a small number
     EXPECT_FALSE(packed_bytes(shape, bytes));
     shape.WidthInBytes = ~std::size_t{0};

@@ -15,8 +15,8 @@ namespace gpupool::test {
 class SchedulerTest : public testing::Test {
   protected:
     SchedulerTest()
-        : mark_memory(fake.api, [](const std::function<void()>& run) { run(); }),
-          scheduler(fake.api, mark_memory, [this](const worker::StreamState& stream, bool held) {
+        : word_memory(fake.api, [](const std::function<void()>& run) { run(); }),
+          scheduler(fake.api, word_memory, [this](const worker::StreamState& stream, bool held) {
               notices.emplace_back(stream.client, held);
           }) {
         context.driver = reinterpret_cast<CUcontext>(0xc0);
@@ -66,7 +66,7 @@ class SchedulerTest : public testing::Test {
     FakeDriver fake;
     Log log;
     std::vector<std::pair<CUstream, bool>> notices;
-    worker::PinnedMemory mark_memory;
+    worker::PinnedMemory word_memory;
     worker::ContextState context;
     worker::Scheduler scheduler;
 };

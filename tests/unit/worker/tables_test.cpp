@@ -3,7 +3,6 @@
 
 #include "server/worker/handle_table.h"
 #include "server/worker/incoming.h"
-#include "server/worker/staging.h"
 
 namespace gpupool::test {
 namespace {
@@ -185,34 +184,6 @@ TEST(IncomingPieces, WhatIsAbandonedIsNotRememberedWithoutEnd) {
     EXPECT_EQ(free, Incoming::kMostAbandoned + 1);
     EXPECT_TRUE(incoming.place(1, 0, 8).empty());
     EXPECT_EQ(incoming.place(2, 0, 8).size(), 8u);
-}
-
-void* staging_block = nullptr;
-CUresult allocate_staging(void** block, std::size_t bytes, unsigned) {
-    staging_block = std::realloc(staging_block, bytes);
-    *block = staging_block;
-    return CUDA_SUCCESS;
-}
-
-TEST(StagingChunks, AreWithheldWhileTheGpuMayUseThem) {
-    driver::Api api{};
-    api.cuMemHostAlloc = allocate_staging;
-    constexpr std::size_t kBytes = 8u << 20;
-    int returned = 0;
-    worker::Staging staging(api, kBytes / 2, kBytes, [&] { ++returned; });
-    std::byte* const first = staging.take();
-    std::byte* const second = staging.take();
-    ASSERT_TRUE(first != nullptr && second != nullptr);
-    staging.withhold();
-    staging.put(first);
-    EXPECT_EQ(staging.take(), nullptr);
-    EXPECT_EQ(staging.release(), std::vector<std::byte*>{first});
-    EXPECT_EQ(staging.take(), nullptr) << "whoever released it says when";
-    EXPECT_EQ(returned, 0);
-    staging.put(first);
-    EXPECT_EQ(returned, 1);
-    EXPECT_EQ(staging.take(), first);
-    std::free(std::exchange(staging_block, nullptr));
 }
 
 TEST(IncomingPieces, WhatNobodyAskedForHasNoPlace) {

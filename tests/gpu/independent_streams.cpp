@@ -1,0 +1,188 @@
+// Streams that wait for a kernel, however much they have been given, keep no other stream from its work: streams A are
+// filled behind a kernel that spins on a flag in device memory, then stream B works, and at last sets the flag. Setting:
+// streams.
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "tests/gpu/driver.h"
+#include "tests/gpu/images.h"
+
+using namespace gpupool::programs;
+
+namespace {
+
+constexpr size_t MiB = 1 << 20;
+
+class Streams {
+  public:
+    Streams(const Module& module, unsigned count)
+        : spin_(module.function("spin")), add_(module.function("add_value")), waiting_(count) {
+        for (CUstream& stream : waiting_) {
+            DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        }
+        DRIVER_OK(cuStreamCreate(&other_, CU_STREAM_NON_BLOCKING));
+        DRIVER_OK(cuMemAlloc(&words_, 3 * sizeof(unsigned)));
+        DRIVER_OK(cuMemAlloc(&block_, block_bytes));
+        DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned_), 2 * block_bytes));
+        // Every kernel is loaded now: a first launch may wait for the device, which would be a deadlock of our own.
+        DRIVER_OK(cuMemsetD32(words_, 1, 3));
+        DRIVER_OK(launch(spin_, 1, 1, waiting_[0], words_, words_ + 4, spin_limit));
+        DRIVER_OK(launch(add_, 1, 1, other_, words_ + 8, 1u, 1u));
+        DRIVER_OK(cuCtxSynchronize());
+    }
+    ~Streams() {
+        cuMemFreeHost(pinned_);
+        cuMemFree(block_);
+        cuMemFree(words_);
+        for (CUstream stream : waiting_) {
+            cuStreamDestroy(stream);
+        }
+        cuStreamDestroy(other_);
+    }
+    Streams(const Streams&) = delete;
+    Streams& operator=(const Streams&) = delete;
+
+    static constexpr size_t block_bytes = 128 * MiB;
+    CUstream other() const { return other_; }
+    CUdeviceptr block() const { return block_; }
+    CUdeviceptr counter() const { return words_ + 8; }
+    CUfunction add() const { return add_; }
+    unsigned char* pinned() const { return pinned_; }
+    unsigned char* others_pinned() const { return pinned_ + block_bytes; }
+
+    // `fill` gives each of the waiting streams its work; `work` is what another does meanwhile.
+    template <class Fill, class Work>
+    void run(Fill fill, Work work) {
+        DRIVER_OK(cuMemsetD32(words_, 0, 3));
+        DRIVER_OK(cuCtxSynchronize());
+        for (CUstream stream : waiting_) {
+            DRIVER_OK(launch(spin_, 1, 1, stream, words_, words_ + 4, spin_limit));
+            fill(stream);
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // whatever can be issued has been
+        work();
+        for (CUstream stream : waiting_) {
+            check_result(cuStreamQuery(stream), CUDA_ERROR_NOT_READY, "a stream that waits");
+        }
+        const unsigned one = 1;
+        std::memcpy(others_pinned(), &one, sizeof one);
+        DRIVER_OK(cuMemcpyHtoDAsync(words_, others_pinned(), sizeof one, other_));
+        DRIVER_OK(cuStreamSynchronize(other_));
+        for (CUstream stream : waiting_) {
+            DRIVER_OK(cuStreamSynchronize(stream));
+        }
+        unsigned released = 0;
+        DRIVER_OK(cuMemcpyDtoH(&released, words_ + 4, sizeof released));
+        check(released == 1, "the kernels were released");
+    }
+
+    // Uploads and downloads of several sizes in the other stream.
+    void copy_both_ways() {
+        for (const size_t bytes : {size_t{4}, size_t{5000}, 60000 + MiB, 8 * MiB}) {
+            unsigned char* const up = others_pinned();
+            unsigned char* const down = up + block_bytes / 2;
+            std::memset(up, static_cast<int>(bytes % 251 + 1), bytes);
+            std::memset(down, 0, bytes);
+            const CUdeviceptr place = block_ + block_bytes - bytes;
+            DRIVER_OK(cuMemcpyHtoDAsync(place, up, bytes, other_));
+            DRIVER_OK(cuMemcpyDtoHAsync(down, place, bytes, other_));
+            DRIVER_OK(cuStreamSynchronize(other_));
+            check(std::memcmp(up, down, bytes) == 0, "%zu bytes to the device and back", bytes);
+        }
+    }
+
+  private:
+    const CUfunction spin_;
+    const CUfunction add_;
+    std::vector<CUstream> waiting_;
+    CUstream other_ = nullptr;
+    CUdeviceptr words_ = 0, block_ = 0;
+    unsigned char* pinned_ = nullptr;
+};
+
+void small_uploads(Streams& streams) {
+    streams.run(
+        [&](CUstream stream) {
+            for (unsigned i = 0; i < 400; i++) {
+                DRIVER_OK(cuMemcpyHtoDAsync(streams.block() + i * 64, streams.pinned(), i < 200 ? 16 : 6000, stream));
+            }
+        },
+        [&] { streams.copy_both_ways(); });
+}
+
+void large_uploads(Streams& streams) {
+    streams.run(
+        [&](CUstream stream) {
+            DRIVER_OK(cuMemcpyHtoDAsync(streams.block(), streams.pinned(), 100 * MiB, stream));
+        },
+        [&] { streams.copy_both_ways(); });
+}
+
+void large_downloads(Streams& streams) {
+    streams.run(
+        [&](CUstream stream) {
+            DRIVER_OK(cuMemcpyDtoHAsync(streams.pinned(), streams.block(), 100 * MiB, stream));
+        },
+        [&] { streams.copy_both_ways(); });
+}
+
+// Uploads of pageable memory as well, which natively may keep the calling thread, but no other.
+void all_at_once(Streams& streams) {
+    unsigned turn = 0;
+    streams.run(
+        [&](CUstream stream) {
+            for (unsigned i = 0; i < 20; i++) {
+                const size_t bytes = turn % 3 == 0 ? 3000 : turn % 3 == 1 ? 60000 : 20 * MiB;
+                if (turn % 2 == 0) {
+                    DRIVER_OK(cuMemcpyHtoDAsync(streams.block(), streams.pinned(), bytes, stream));
+                } else {
+                    DRIVER_OK(cuMemcpyDtoHAsync(streams.pinned(), streams.block(), bytes, stream));
+                }
+                ++turn;
+            }
+        },
+        [&] { streams.copy_both_ways(); });
+}
+
+// Events that have nothing to do with what waits come and go; one whose record has to wait for its turn is known to be
+// complete then, not later.
+void events(Streams& streams) {
+    streams.run(
+        [&](CUstream stream) {
+            for (unsigned i = 0; i < 600; i++) {
+                DRIVER_OK(launch(streams.add(), 1, 1, stream, streams.counter(), 1u, 1u));
+            }
+        },
+        [&] {
+            for (unsigned i = 0; i < 2000; i++) {
+                CUevent event = nullptr;
+                DRIVER_OK(cuEventCreate(&event, i % 2 == 0 ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING));
+                if (i % 64 == 0) {
+                    DRIVER_OK(cuMemcpyHtoDAsync(streams.block(), streams.others_pinned(), 2 * MiB, streams.other()));
+                }
+                DRIVER_OK(cuEventRecord(event, streams.other()));
+                DRIVER_OK(cuStreamWaitEvent(streams.other(), event, 0));
+                if (i % 64 == 0) {
+                    DRIVER_OK(cuEventSynchronize(event));
+                }
+                DRIVER_OK(cuEventDestroy(event));
+            }
+            DRIVER_OK(cuStreamSynchronize(streams.other()));
+        });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    Program program("independent_streams", argc, argv);
+    const Device device;
+    const Module module(kernels_ptx().data);
+    Streams streams(module, static_cast<unsigned>(program.number("streams", 6)));
+    program.section("small_uploads", [&] { small_uploads(streams); });
+    program.section("large_uploads", [&] { large_uploads(streams); });
+    program.section("large_downloads", [&] { large_downloads(streams); });
+    program.section("all_at_once", [&] { all_at_once(streams); });
+    program.section("events", [&] { events(streams); });
+    return program.finish();
+}
