@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 
+#include "protocol/calls/cuda_api.h"
 #include "protocol/codec/record.h"
 
 namespace gpupool::worker {
@@ -42,11 +44,19 @@ struct Frame {
 inline constexpr std::size_t kHeldCostBytes = 256;
 inline constexpr std::size_t kWaitingCostBytes = 16u << 10;
 
+// What the client calls a stream.
+struct StreamName {
+    CUcontext context = nullptr;
+    CUstream stream = nullptr;  // null: the context's legacy stream; 2: a thread's own default stream
+    std::uint32_t thread = 0;   // of that one
+};
+
 struct Command {
     codec::CommandHeader header;
     std::span<std::byte> body;
     std::shared_ptr<Frame> frame;
-    bool its_turn = false;  // its stream has reached it: issue, do not ask again
+    bool its_turn = false;             // its stream has reached it: issue, do not ask again
+    std::optional<StreamName> stream;  // that it works in, or waits for, once that was looked up
 
     // For a command that is kept for later: out of the frame that it shares with others, which may then go.
     void keep_body(std::size_t cost_bytes) {

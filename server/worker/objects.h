@@ -13,6 +13,7 @@
 
 #include "protocol/calls/cuda_api.h"
 #include "server/driver/api.h"
+#include "server/worker/command.h"
 #include "server/worker/pinned_memory.h"
 #include "server/worker/staging.h"
 
@@ -74,15 +75,18 @@ struct StreamState {
     std::size_t held_bytes = 0;  // what `held` costs
     std::deque<Completion> completions;
     MarkWord marks;
-    std::uint32_t outstanding = 0;  // issued, not known to be complete
-    std::uint32_t unmarked = 0;     // of these, issued since our last mark
-    bool touched = false;           // has had work since the last synchronization found it idle
-    bool client_held = false;       // the client was told to send no more for it
-    bool listed = false;            // in the scheduler's list of busy streams
-    bool ending = false;            // destroyed: nothing new for it
-    bool gone = false;              // the driver has it no more
-    Staging::SharePtr staging;      // what it holds of the staging memory
-    int issuer = -1;                // who issues its mixed launches (issuers.h); 0: the dispatcher, -1: not decided
+    std::uint32_t outstanding = 0;    // issued, not known to be complete
+    std::uint32_t unmarked = 0;       // of these, issued since our last mark
+    CUresult latched = CUDA_SUCCESS;  // the first failure of a deferred call in it that nobody was told of
+    bool touched = false;             // has had work since the last synchronization found it idle
+    bool client_held = false;         // the client was told to send no more for it
+    bool listed = false;              // in the scheduler's list of busy streams
+    bool ending = false;              // destroyed: nothing new for it
+    bool gone = false;                // the driver has it no more
+    Staging::SharePtr staging;        // what it holds of the staging memory
+    int issuer = -1;                  // who issues its mixed launches (issuers.h); 0: the dispatcher, -1: not decided
+
+    [[nodiscard]] StreamName name() const;
 };
 
 struct EventState {
@@ -90,6 +94,7 @@ struct EventState {
     CUevent driver = nullptr;
     ContextState* context = nullptr;
     unsigned flags = 0;
+    StreamName recorded_in;
     std::uint64_t held_record = 0;  // the operation that will record it, while that is held
     std::uint32_t waiters = 0;      // that wait for the present record
     std::uint32_t held_uses = 0;    // held operations that name it
@@ -105,7 +110,8 @@ struct ContextState {
     bool primary = false;
     bool ending = false;              // its end was asked for
     CUresult lost = CUDA_SUCCESS;     // the sticky error that ended it
-    CUresult latched = CUDA_SUCCESS;  // the first failure of a deferred call that nobody was told of
+    CUresult latched = CUDA_SUCCESS;  // as a stream's, of calls that name none
+    std::size_t streams_latched = 0;  // that have such a failure
     StreamState legacy;
     CUstream helper = nullptr;  // blocking, ours: a mark on it stands for the legacy stream without stalling others
     std::unordered_map<CUstream, std::unique_ptr<StreamState>> streams;          // by client handle
@@ -127,6 +133,10 @@ struct ContextState {
         }
     }
 };
+
+inline StreamName StreamState::name() const {
+    return {context->client, client, thread};
+}
 
 struct Objects {
     // A context takes hundreds of megabytes of a GPU, a stream a channel; no program needs as many.
@@ -160,6 +170,18 @@ struct Objects {
             count += context->streams.size() + context->per_thread.size();
         }
         return count < kMaxStreams;
+    }
+    StreamState* stream(const StreamName& name) {
+        ContextState* const of = context(name.context);
+        if (of == nullptr || name.stream == nullptr) {
+            return of == nullptr ? nullptr : &of->legacy;
+        }
+        if (name.stream == CU_STREAM_PER_THREAD) {
+            const auto own = of->per_thread.find(name.thread);
+            return own == of->per_thread.end() ? nullptr : own->second.get();
+        }
+        const auto it = of->streams.find(name.stream);
+        return it == of->streams.end() ? nullptr : it->second.get();
     }
     StreamState* stream(CUstream client) {
         for (auto& [handle, context] : contexts) {

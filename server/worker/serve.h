@@ -39,7 +39,7 @@ struct Outcome {
 };
 
 // Empty when it is the command's turn in `stream`; until then, what becomes of it.
-inline std::optional<Outcome> await_turn(Worker& worker, const Command& command, StreamState& stream) {
+inline std::optional<Outcome> await_turn(Worker& worker, Command& command, StreamState& stream) {
     if (!command.its_turn && !worker.scheduler.may_issue(stream)) {
         return Outcome::hold(stream);
     }
@@ -48,7 +48,7 @@ inline std::optional<Outcome> await_turn(Worker& worker, const Command& command,
 
 // The stream of a command that works in stream order, once it is its turn; until then, or without such a stream, what
 // becomes of the command.
-inline std::optional<Outcome> await_turn(Worker& worker, const Command& command, CUstream handle,
+inline std::optional<Outcome> await_turn(Worker& worker, Command& command, CUstream handle,
                                          StreamState*& stream) {
     CUresult result = CUDA_SUCCESS;
     stream = worker.stream_of(command, handle, result);
@@ -127,7 +127,7 @@ constexpr int find_stream_parameter(std::integer_sequence<int, Index...>) {
 // Client handles become the driver's. Streams are special: NULL and 2 depend on the command.
 struct Translator {
     Worker& worker;
-    const Command& command;
+    Command& command;
     CUresult result = CUDA_SUCCESS;
     bool silent = false;  // depends on something whose creation failed
     StreamState* stream = nullptr;
@@ -211,7 +211,7 @@ template <class Call>
 inline constexpr bool does_synchronize = calls::has_rule(Call::kRules, calls::Rule::synchronizes);
 
 template <class Call>
-void finish(Worker& worker, const Command& command, codec::Slots<Call>& slots, CUresult result) {
+void finish(Worker& worker, Command& command, codec::Slots<Call>& slots, CUresult result) {
     detail::Translator translator{worker, command};
     if (result == CUDA_SUCCESS) {
         slots.each([&](auto& slot) { translator.out(slot); });
@@ -273,7 +273,7 @@ void serve_on_helper(Worker& worker, Command& command, std::shared_ptr<codec::Sl
         *result =
             slots->apply([&](auto... arguments) { return driver::call(driver::Member<Call>::get(api), arguments...); });
     };
-    auto done = [&worker, command, slots, result, destroyed] {
+    auto done = [&worker, command, slots, result, destroyed]() mutable {
         if (*result == CUDA_SUCCESS && destroyed != 0) {
             worker.forget_handle(destroyed);
         }

@@ -316,7 +316,15 @@ bool takes_work(const ContextState& context, const Command& command, CUresult& r
 
 }  // namespace
 
-StreamState* Worker::stream_of(const Command& command, CUstream handle, CUresult& result) {
+StreamState* Worker::stream_of(Command& command, CUstream handle, CUresult& result) {
+    StreamState* const stream = find_stream(command, handle, result);
+    if (stream != nullptr) {
+        command.stream = stream->name();
+    }
+    return stream;
+}
+
+StreamState* Worker::find_stream(const Command& command, CUstream handle, CUresult& result) {
     const std::uint64_t value = codec::to_wire(handle);
     ContextState* context = context_of(command);
     if (value > 2) {
@@ -365,12 +373,49 @@ StreamState* Worker::stream_of(const Command& command, CUstream handle, CUresult
     return own->second.get();
 }
 
+// A deferred call failed: whoever waits for its stream next is told.
+void Worker::latch(const Command& command, CUresult result) {
+    if (StreamState* const stream = command.stream ? objects.stream(*command.stream) : nullptr) {
+        if (stream->latched == CUDA_SUCCESS) {
+            stream->latched = result;
+            ++stream->context->streams_latched;
+        }
+    } else if (ContextState* const context = context_of(command); context != nullptr) {
+        context->latched = context->latched == CUDA_SUCCESS ? result : context->latched;
+    }
+}
+
+// The first failure among what `command` has waited for: a stream, with those that it waits for, or a whole context.
 CUresult Worker::take_latched(const Command& command) {
-    ContextState* context = context_of(command);
+    StreamState* const stream = command.stream ? objects.stream(*command.stream) : nullptr;
+    ContextState* const context = stream != nullptr ? stream->context : context_of(command);
     if (context == nullptr) {
         return CUDA_SUCCESS;
     }
-    return std::exchange(context->latched, CUDA_SUCCESS);
+    CUresult result = std::exchange(context->latched, CUDA_SUCCESS);
+    const auto take = [&](StreamState& of) {
+        if (of.latched != CUDA_SUCCESS) {
+            --context->streams_latched;
+            result = result == CUDA_SUCCESS ? of.latched : result;
+            of.latched = CUDA_SUCCESS;
+        }
+    };
+    if (context->streams_latched == 0) {
+        return result;
+    }
+    if (stream == nullptr || stream->legacy) {
+        context->each_stream([&](StreamState& other) {
+            if (stream == nullptr || other.blocking) {
+                take(other);
+            }
+        });
+    } else {
+        take(*stream);
+        if (stream->blocking) {
+            take(context->legacy);
+        }
+    }
+    return result;
 }
 
 void Worker::answer(const Command& command, CUresult result, bool synchronizes) {
@@ -382,10 +427,7 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
     const codec::CommandHeader& header = command.header;
     if (!command.reply_wanted()) {
         if (result != CUDA_SUCCESS) {
-            ContextState* context = context_of(command);
-            if (context != nullptr && context->latched == CUDA_SUCCESS) {
-                context->latched = result;
-            }
+            latch(command, result);
             log::info("deferred call {} (command {}) failed with error {}", calls::name_of(header.opcode),
                       header.number, static_cast<int>(result));
             notify(codec::NoticeType::deferred_error,
@@ -403,7 +445,8 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
     reply.kind = codec::ReplyKind::result;
     reply.number = header.number;
     reply.result = result;
-    reply.deferred = synchronizes ? take_latched(command) : CUDA_SUCCESS;
+    // What is not complete says nothing yet.
+    reply.deferred = synchronizes && result == CUDA_SUCCESS ? take_latched(command) : CUDA_SUCCESS;
     reply.thread = header.thread;
     const Status sent = channel_->append(
         wire::FrameType::replies, reply.bytes,

@@ -104,7 +104,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     }
     // The stream that `handle` means for this command (NULL and 2 are the context's or the thread's own); null with
     // `result` set when there is none.
-    StreamState* stream_of(const Command& command, CUstream handle, CUresult& result);
+    StreamState* stream_of(Command& command, CUstream handle, CUresult& result);
 
     // A handler's answer without outputs. Reports or latches, as the command wants it.
     void answer(const Command& command, CUresult result, bool synchronizes = false);
@@ -170,6 +170,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     bool take_frame(const std::shared_ptr<Frame>& frame);
     void pause(std::optional<std::chrono::steady_clock::time_point>& idle_since);
     void look_for_frames();
+    StreamState* find_stream(const Command& command, CUstream handle, CUresult& result);
+    void latch(const Command& command, CUresult result);
     CUresult take_latched(const Command& command);
     void send_host_change(std::span<const std::byte> record);
     void send_output(DeviceOutput* output, codec::NoticeType type, bool thorough);

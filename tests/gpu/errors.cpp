@@ -94,6 +94,7 @@ int run(int argc, char** argv) {
         section("modules", module_mistakes);
         section("devices", device_mistakes);
         section("events", event_mistakes);
+        section("whose", whose_mistakes);
         section("registration", registration_mistakes);
     }
     for (const Child& child : children) {

@@ -18,6 +18,7 @@ void memory_mistakes();
 void module_mistakes();
 void device_mistakes();
 void event_mistakes();
+void whose_mistakes();
 void registration_mistakes();
 
 // Each in a process of its own.

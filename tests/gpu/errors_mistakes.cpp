@@ -154,6 +154,40 @@ void event_mistakes() {
     DRIVER_OK(cuEventDestroy(untimed));
 }
 
+// A call that fails says so itself, or else what waits for its stream next does, once; nobody else is told.
+void whose_mistakes() {
+    CUstream own = nullptr, others = nullptr;
+    CUevent event = nullptr;
+    DRIVER_OK(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuStreamCreate(&others, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    const auto fails = [&] { return cuMemsetD8Async(0xdead0000, 1, 64, own); };
+    // What a later call may have to say of `call`, which must have failed by then.
+    const auto told = [](const char* what, CUresult call, CUresult later) {
+        check_result(call == CUDA_SUCCESS ? later : call, CUDA_ERROR_INVALID_VALUE, what);
+        check(call == CUDA_SUCCESS || later == CUDA_SUCCESS, "%s: told once", what);
+    };
+    CUresult call = fails();
+    check_result(cuStreamSynchronize(others), CUDA_SUCCESS, "another stream's synchronization");
+    told("its stream's synchronization", call, cuStreamSynchronize(own));
+    check_result(cuStreamSynchronize(own), CUDA_SUCCESS, "the same again");
+    call = fails();
+    DRIVER_OK(cuEventRecord(event, others));
+    check_result(cuEventSynchronize(event), CUDA_SUCCESS, "an event of another stream");
+    DRIVER_OK(cuEventRecord(event, own));
+    told("an event of its stream", call, cuEventSynchronize(event));
+    call = fails();
+    DRIVER_OK(cuStreamSynchronize(others));
+    told("the context's synchronization", call, cuCtxSynchronize());
+    call = fails();
+    DRIVER_OK(cuStreamDestroy(own));
+    DRIVER_OK(cuStreamSynchronize(others));
+    told("the context's synchronization, its stream being destroyed", call, cuCtxSynchronize());
+    check_result(cuCtxSynchronize(), CUDA_SUCCESS, "the same again");
+    cuEventDestroy(event);
+    cuStreamDestroy(others);
+}
+
 void registration_mistakes() {
     constexpr size_t bytes = 16'384;
     void* memory = aligned_alloc(4096, bytes);

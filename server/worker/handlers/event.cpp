@@ -24,6 +24,7 @@ Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
         return CUDA_ERROR_INVALID_HANDLE;
     }
     const std::shared_ptr<EventState> event = known->second;
+    event->recorded_in = stream->name();
     if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
         auto operation = std::make_unique<HeldCommand>(worker, command);
         operation->records = event.get();
@@ -161,7 +162,7 @@ Outcome cuEventRecordWithFlags(Worker& worker, Command& command, codec::Slots<ca
     return record(worker, command, slots, slots.at<calls::cuEventRecordWithFlags::flags>().value);
 }
 
-Outcome cuEventQuery(Worker& worker, Command&, codec::Slots<calls::cuEventQuery>& slots) {
+Outcome cuEventQuery(Worker& worker, Command& command, codec::Slots<calls::cuEventQuery>& slots) {
     const EventState* event = living_event(worker, slots.at<calls::cuEventQuery::hEvent>().value);
     if (event == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
@@ -169,6 +170,7 @@ Outcome cuEventQuery(Worker& worker, Command&, codec::Slots<calls::cuEventQuery>
     if (event->held_record != 0) {
         return CUDA_ERROR_NOT_READY;
     }
+    command.stream = event->recorded_in;
     worker.scheduler.enter(event->context);
     const CUresult result = driver::call(worker.api.cuEventQuery, event->driver);
     if (result == CUDA_SUCCESS) {
@@ -178,9 +180,12 @@ Outcome cuEventQuery(Worker& worker, Command&, codec::Slots<calls::cuEventQuery>
 }
 
 Outcome cuEventSynchronize(Worker& worker, Command& command, codec::Slots<calls::cuEventSynchronize>& slots) {
+    const CUevent client = slots.at<calls::cuEventSynchronize::hEvent>().value;
+    if (const EventState* const event = living_event(worker, client)) {
+        command.stream = event->recorded_in;
+    }
     return when_recorded(
-        worker, slots.at<calls::cuEventSynchronize::hEvent>().value,
-        [&worker, command](CUresult result) { worker.answer(command, result, true); }, Effect::answers);
+        worker, client, [&worker, command](CUresult result) { worker.answer(command, result, true); }, Effect::answers);
 }
 
 Outcome gpEventWatch(Worker& worker, Command&, codec::Slots<calls::gpEventWatch>& slots) {

@@ -59,6 +59,10 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
         worker.inbox.post([&worker, client, context_handle = context->client] {
             if (ContextState* state = worker.objects.context(context_handle)) {
                 if (const auto it = state->streams.find(client); it != state->streams.end()) {
+                    if (it->second->latched != CUDA_SUCCESS) {
+                        state->latched = state->latched == CUDA_SUCCESS ? it->second->latched : state->latched;
+                        --state->streams_latched;
+                    }
                     worker.tracer.forget(*it->second);
                     worker.scheduler.forget(*it->second, CUDA_SUCCESS);
                     state->streams.erase(it);
