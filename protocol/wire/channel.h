@@ -140,7 +140,7 @@ class Channel {
         Look(const Look&) = delete;
         Look& operator=(const Look&) = delete;
 
-        // Gives frames that are here as a whole to the Receiver. What is not, or somebody else is at, ends the look.
+        // Gives frames that are here as a whole to the Receiver. One that stays incomplete ends the look.
         void take();
 
       private:
@@ -148,6 +148,7 @@ class Channel {
 
         Channel& channel_;
         std::shared_ptr<transport::Connection> connection_;  // null: it has ended
+        unsigned not_whole_ = 0;                             // times in a row
     };
 
     // Continues after a break on a new connection; `peer_received` is the last sequence that the peer saw. A connection

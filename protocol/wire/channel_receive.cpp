@@ -13,6 +13,7 @@ namespace {
 constexpr std::chrono::milliseconds kFarewellPatience{200};
 // Frames that who looks takes at once, before it does something with them.
 constexpr std::size_t kMostLookedFor = 8;
+constexpr unsigned kLooksForTheRest = 500;  // some tens of microseconds
 
 Stop violation(std::string message) {
     return {{ErrorCode::invalid_input, std::move(message)}, false};
@@ -136,10 +137,10 @@ bool Channel::State::frame_is_here(std::size_t beyond_bytes) const {
     return !header || frames->buffered_bytes() + beyond_bytes >= kHeaderBytes + header->payload_bytes;
 }
 
-// False when it did nothing: somebody else is at it, or has to wait for the rest of a frame.
-bool Channel::State::look(transport::Connection& from) {
+Channel::State::Looked Channel::State::look(transport::Connection& from) {
     const std::unique_lock role(receiving, std::try_to_lock);
-    if (!role || reading_from != &from || found_stop) return false;
+    if (!role) return Looked::somebody_does;
+    if (reading_from != &from || found_stop) return Looked::over;
     const auto* const before = std::exchange(reading_here, this);
     std::size_t taken = 0;
     for (; !found_stop; ++taken) {
@@ -154,7 +155,7 @@ bool Channel::State::look(transport::Connection& from) {
         Lock lock(mutex);
         fail(lock, found_stop->cause, found_stop->resumable);
     }
-    return taken != 0;
+    return taken != 0 ? Looked::took : Looked::not_whole;
 }
 
 Channel::Look::Look(Channel& channel) : channel_(channel) {
@@ -173,7 +174,16 @@ void Channel::Look::end() {
 void Channel::Look::take() {
     State& state = *channel_.state_;
     if (!connection_ || !state.can_look.load(std::memory_order_relaxed)) return;
-    if (connection_->arrived_bytes() != 0 && !state.look(*connection_)) end();
+    if (connection_->arrived_bytes() == 0) return;
+    switch (state.look(*connection_)) {
+        case State::Looked::took: not_whole_ = 0; break;
+        case State::Looked::somebody_does: break;
+        // The rest is a moment away, or does not fit: the reader, which can wait, takes it then.
+        case State::Looked::not_whole:
+            if (++not_whole_ >= kLooksForTheRest) end();
+            break;
+        case State::Looked::over: end(); break;
+    }
 }
 
 std::optional<Stop> Channel::State::read_one(FrameReader& reader) {

@@ -86,7 +86,8 @@ struct Channel::State {
     std::optional<Stop> read_when_it_comes(transport::Connection& from);
     std::optional<Stop> read_one(FrameReader& reader);
     [[nodiscard]] bool frame_is_here(std::size_t beyond_bytes) const;
-    bool look(transport::Connection& from);
+    enum class Looked { took, not_whole, somebody_does, over };
+    Looked look(transport::Connection& from);
     std::optional<Stop> take_bulk(FrameReader& reader, const FrameHeader& header);
     std::optional<Stop> take_frame(FrameReader& reader, const FrameHeader& header);
     std::optional<Stop> apply_acknowledged(std::uint64_t sequence);

@@ -109,8 +109,10 @@ struct ContextState {
     CUdevice device = 0;
     bool primary = false;
     bool ending = false;              // its end was asked for
-    CUresult lost = CUDA_SUCCESS;     // the sticky error that ended it
+    CUresult lost = CUDA_SUCCESS;     // the error that ended it, perhaps: only the driver can tell what is complete
     CUresult latched = CUDA_SUCCESS;  // as a stream's, of calls that name none
+    CUresult latched_by_ended =
+        CUDA_SUCCESS;                 // as a stream's, of streams that have ended: only who waits for all is told
     std::size_t streams_latched = 0;  // that have such a failure
     StreamState legacy;
     CUstream helper = nullptr;  // blocking, ours: a mark on it stands for the legacy stream without stalling others

@@ -338,6 +338,7 @@ CUresult Scheduler::mark(StreamState& stream, Action action, std::uint32_t credi
             context.spare_events.push_back(event);
         }
         stream.outstanding -= std::min(stream.outstanding, credit);
+        context.lost = result;
         if (action) {
             action(result);
         }
@@ -415,6 +416,7 @@ CUresult Scheduler::ask(StreamState& stream) {
     }
     if (result != CUDA_SUCCESS) {
         driver::call(api_.cuStreamSynchronize, target);  // which says at once what the driver knows of it
+        stream.context->lost = result;
     }
     for (std::size_t left = stream.completions.size(); left != 0; --left) {
         complete_first(stream, result);
@@ -539,7 +541,20 @@ bool Scheduler::awaited() const {
     });
 }
 
+// Is all of it known to be complete, and all told that precedes?
+bool Scheduler::is_idle(StreamState& stream) {
+    poll_stream(stream);
+    return stream.held.empty() && stream.completions.empty() && stream.unmarked == 0 &&
+           stream.context->lost == CUDA_SUCCESS && data_outstanding_ == 0 && tellings_outstanding_ == 0 &&
+           !kernels_print_;
+}
+
 void Scheduler::when_complete(StreamState& stream, Action action) {
+    if (is_idle(stream)) {
+        stream.touched = false;
+        action(CUDA_SUCCESS);
+        return;
+    }
     if (stream.held.empty() && !full(stream, 1)) {
         // Not even another stream, which the legacy one would wait for, has been given anything since the last mark?
         if (stream.marks.made_at == stream.context->turns) {

@@ -185,6 +185,7 @@ class Scheduler {
     };
 
     void when_all_complete(ContextState& context, bool blocking_only, Action action);
+    bool is_idle(StreamState& stream);
     [[nodiscard]] bool full(const StreamState& stream, std::uint32_t cost) const;
     bool ready(const StreamState& stream, std::uint32_t cost) const;
     bool advance_head(StreamState& stream);

@@ -44,6 +44,7 @@ constexpr std::size_t kMaxHeldBytes = 768u << 20;
 static_assert(Scheduler::kHeldBudgetBytes + (256u << 20) <= kMaxHeldBytes);
 // How long the dispatcher looks without a pause for what somebody waits for, and then with short pauses.
 constexpr std::chrono::microseconds kLookFor{1000};
+constexpr std::chrono::microseconds kLookForFramesFor{200};  // where nobody waits
 constexpr std::chrono::milliseconds kLookNowAndThenFor{50};
 constexpr std::chrono::microseconds kShortPause{20};
 constexpr std::chrono::microseconds kLongPause{500};
@@ -208,7 +209,7 @@ void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_si
     const auto now = std::chrono::steady_clock::now();
     const auto idle_for = now - idle_since.value_or(now);
     idle_since = idle_since.value_or(now);
-    if (idle_for < kLookFor && spinning_pays() && scheduler.awaited()) {
+    if (spinning_pays() && (idle_for < kLookForFramesFor || (idle_for < kLookFor && scheduler.awaited()))) {
         look_for_frames();
         spin_pause();
     } else {
@@ -393,6 +394,10 @@ CUresult Worker::take_latched(const Command& command) {
         return CUDA_SUCCESS;
     }
     CUresult result = std::exchange(context->latched, CUDA_SUCCESS);
+    if (stream == nullptr) {
+        const CUresult ended = std::exchange(context->latched_by_ended, CUDA_SUCCESS);
+        result = result == CUDA_SUCCESS ? ended : result;
+    }
     const auto take = [&](StreamState& of) {
         if (of.latched != CUDA_SUCCESS) {
             --context->streams_latched;

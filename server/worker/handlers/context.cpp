@@ -19,7 +19,7 @@ void know_context(Worker& worker, CUcontext client, CUcontext driver, CUdevice d
     state->driver = driver;
     state->device = device;
     state->primary = primary;
-    state->lost = state->latched = CUDA_SUCCESS;
+    state->lost = state->latched = state->latched_by_ended = CUDA_SUCCESS;
     state->ending = false;
     state->legacy.context = state.get();
     state->legacy.legacy = true;

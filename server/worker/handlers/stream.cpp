@@ -60,7 +60,8 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
             if (ContextState* state = worker.objects.context(context_handle)) {
                 if (const auto it = state->streams.find(client); it != state->streams.end()) {
                     if (it->second->latched != CUDA_SUCCESS) {
-                        state->latched = state->latched == CUDA_SUCCESS ? it->second->latched : state->latched;
+                        CUresult& ended = state->latched_by_ended;
+                        ended = ended == CUDA_SUCCESS ? it->second->latched : ended;
                         --state->streams_latched;
                     }
                     worker.tracer.forget(*it->second);

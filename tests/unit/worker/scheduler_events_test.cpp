@@ -224,6 +224,8 @@ TEST_F(SchedulerTest, AnActionMayAskForMoreWhileItRuns) {
 TEST_F(SchedulerTest, ADeadContextWritesNoMarkAndIsFoundAllTheSame) {
     StreamState& a = add_stream(1);
     StreamState& b = add_stream(2);
+    scheduler.issued(a);
+    scheduler.issued(b);
     scheduler.when_complete(a, note("a"));
     scheduler.when_complete(b, note("b"));
     scheduler.when_complete(a, note("later"));
@@ -235,11 +237,16 @@ TEST_F(SchedulerTest, ADeadContextWritesNoMarkAndIsFoundAllTheSame) {
     const std::string error = "!" + std::to_string(CUDA_ERROR_LAUNCH_FAILED);
     EXPECT_EQ(log, (Log{"a" + error, "b" + error, "later" + error}));
     EXPECT_FALSE(scheduler.waiting());
+    log.clear();
+    fake.record_result = CUDA_ERROR_LAUNCH_FAILED;
+    scheduler.when_complete(a, note("again"));
+    EXPECT_EQ(log, Log{"again" + error}) << "nothing is outstanding, but it is dead";
 }
 
 // A stream that has something outstanding and then `becomes` what the driver must not be asked for.
 void expect_not_asked(FakeDriver& fake, worker::Scheduler& scheduler, StreamState& stream, bool StreamState::*becomes) {
     bool completed = false;
+    scheduler.issued(stream);
     scheduler.when_complete(stream, [&](CUresult result) { completed = result == CUDA_SUCCESS; });
     stream.*becomes = true;
     poll_for_a_while(scheduler);
@@ -287,11 +294,45 @@ TEST_F(SchedulerTest, WhatWaitsForTheLastMarkNeedsNoOther) {
 
 TEST_F(SchedulerTest, AMarkThatFailedIsNoMarkToWaitFor) {
     StreamState& stream = add_stream(1);
-    scheduler.when_complete(stream, note("before"));
     scheduler.issued(stream);
     fake.record_result = CUDA_ERROR_LAUNCH_FAILED;
     EXPECT_EQ(scheduler.mark(stream, note("data"), 0, worker::Effect::sends_data), CUDA_ERROR_LAUNCH_FAILED);
     EXPECT_EQ(log, Log{"data!" + std::to_string(CUDA_ERROR_LAUNCH_FAILED)});
+    scheduler.when_complete(stream, note("later"));
+    EXPECT_EQ(log.back(), "later!" + std::to_string(CUDA_ERROR_LAUNCH_FAILED)) << "though nothing is outstanding";
+}
+
+TEST_F(SchedulerTest, WhatHasNothingOutstandingIsComplete) {
+    StreamState& stream = add_stream(1);
+    StreamState& other = add_stream(2);
+    scheduler.when_complete(context, note("nothing yet"));
+    EXPECT_EQ(log, Log{"nothing yet"});
+    scheduler.issued(stream);
+    scheduler.when_complete(stream, note("work"));
+    scheduler.when_complete(other, note("other"));
+    EXPECT_EQ(log, (Log{"nothing yet", "other"}));
+    fake.complete(stream.driver);
+    scheduler.poll();
+    const unsigned marks = fake.records_on(stream.driver);
+    scheduler.when_complete(stream, note("again"));
+    scheduler.when_complete(context, note("context"));
+    EXPECT_EQ(log, (Log{"nothing yet", "other", "work", "again", "context"}));
+    EXPECT_EQ(fake.records_on(stream.driver), marks);
+    EXPECT_FALSE(stream.touched);
+}
+
+TEST_F(SchedulerTest, WhatIsIdleIsToldBehindTheDataOfOthers) {
+    StreamState& stream = add_stream(1);
+    StreamState& other = add_stream(2);
+    scheduler.issued(other);
+    scheduler.mark(other, note("data"), 0, worker::Effect::sends_data);
+    scheduler.when_complete(stream, note("idle"));
+    EXPECT_EQ(log, Log{}) << "it may have waited for the other";
+    fake.complete(other.driver);
+    fake.complete(stream.driver);
+    scheduler.poll();
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"data", "idle"}));
 }
 
 TEST_F(SchedulerTest, AtMarkMarksWhatWasIssuedSince) {
@@ -373,12 +414,14 @@ TEST_F(SchedulerTest, WorkThatAnotherThreadIssuesIsMarkedThere) {
 
 TEST_F(SchedulerTest, AWordOfAStreamThatHasEndedServesAnother) {
     StreamState& old = add_stream(1);
+    scheduler.issued(old);
     scheduler.when_complete(old, note("old"));
     fake.complete(old.driver);
     scheduler.poll();
     const std::uint32_t* const word = old.marks.word;
     scheduler.forget(old, CUDA_SUCCESS);
     StreamState& next = add_stream(2);
+    scheduler.issued(next);
     scheduler.when_complete(next, note("next"));
     EXPECT_EQ(next.marks.word, word);
     scheduler.poll();
