@@ -107,8 +107,7 @@ void run(benchmark::State& state, std::size_t issuers) {
             std::this_thread::yield();
         }
     }
-    state.counters["per_launch"] = benchmark::Counter(static_cast<double>(state.iterations() * kLaunches),
-                                                      benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+    state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(kLaunches));
 }
 
 void dispatch_launches(benchmark::State& state) {

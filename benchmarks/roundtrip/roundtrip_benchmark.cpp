@@ -2,6 +2,7 @@
 // for, and with a round trip. The raw transports' ping-pong beside them (raw_benchmark.cpp) is the limit.
 #include <benchmark/benchmark.h>
 
+#include <chrono>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -40,9 +41,9 @@ void call_local(benchmark::State& state) {
 
 void call_round_trip(benchmark::State& state) {
     const Driver& d = driver();
-    std::size_t value = 0;
+    std::size_t free = 0, total = 0;
     for (auto _ : state) {
-        ok(d.cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE), "cuCtxGetLimit");
+        ok(d.cuMemGetInfo_v2(&free, &total), "cuMemGetInfo");
     }
 }
 
@@ -62,6 +63,43 @@ void launch_and_synchronize(benchmark::State& state) {
     }
 }
 
+// Where everybody sleeps by the time that it begins.
+void launch_and_synchronize_after_pause(benchmark::State& state) {
+    const Driver& d = driver();
+    for (auto _ : state) {
+        state.PauseTiming();
+        std::this_thread::sleep_for(std::chrono::milliseconds(state.range(0)));
+        state.ResumeTiming();
+        ok(launch(d), "cuLaunchKernel");
+        ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
+    }
+}
+
+void synchronize_idle(benchmark::State& state) {
+    const Driver& d = driver();
+    for (auto _ : state) {
+        ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
+    }
+}
+
+// Of a context with streams that were used once.
+void synchronize_idle_context(benchmark::State& state) {
+    const Driver& d = driver();
+    std::vector<CUstream> streams(static_cast<std::size_t>(state.range(0)));
+    Driver one = d;
+    for (CUstream& stream : streams) {
+        ok(d.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+        one.stream = stream;
+        ok(launch(one), "cuLaunchKernel");
+    }
+    for (auto _ : state) {
+        ok(d.cuCtxSynchronize(), "cuCtxSynchronize");
+    }
+    for (CUstream stream : streams) {
+        ok(d.cuStreamDestroy_v2(stream), "cuStreamDestroy");
+    }
+}
+
 // A launch when the caller never stops: what the server's driver takes for one, at best.
 void launch_sustained(benchmark::State& state) {
     constexpr int kLaunches = 20'000;
@@ -75,8 +113,9 @@ void launch_sustained(benchmark::State& state) {
     state.SetItemsProcessed(state.iterations() * kLaunches);
 }
 
-void launch_sustained_threads(benchmark::State& state) {
-    constexpr int kLaunches = 10'000;
+// `work` of several threads, each with a stream of its own, `times` each.
+template <class Work>
+void by_threads(benchmark::State& state, int times, Work work) {
     const Driver& d = driver();
     const auto threads = static_cast<std::size_t>(state.range(0));
     CUcontext context = nullptr;
@@ -88,10 +127,10 @@ void launch_sustained_threads(benchmark::State& state) {
     for (auto _ : state) {
         std::vector<std::thread> running;
         for (const Driver& each : own) {
-            running.emplace_back([&each, context] {
+            running.emplace_back([&each, context, times, work] {
                 ok(each.cuCtxSetCurrent(context), "cuCtxSetCurrent");
-                for (int i = 0; i < kLaunches; ++i) {
-                    ok(launch(each), "cuLaunchKernel");
+                for (int i = 0; i < times; ++i) {
+                    work(each);
                 }
                 ok(each.cuStreamSynchronize(each.stream), "cuStreamSynchronize");
             });
@@ -100,7 +139,21 @@ void launch_sustained_threads(benchmark::State& state) {
             thread.join();
         }
     }
-    state.SetItemsProcessed(state.iterations() * kLaunches * state.range(0));
+    state.SetItemsProcessed(state.iterations() * times * state.range(0));
+    for (const Driver& each : own) {
+        ok(d.cuStreamDestroy_v2(each.stream), "cuStreamDestroy");
+    }
+}
+
+void launch_sustained_threads(benchmark::State& state) {
+    by_threads(state, 10'000, [](const Driver& d) { ok(launch(d), "cuLaunchKernel"); });
+}
+
+void launch_and_synchronize_threads(benchmark::State& state) {
+    by_threads(state, 1'000, [](const Driver& d) {
+        ok(launch(d), "cuLaunchKernel");
+        ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
+    });
 }
 
 void event_query(benchmark::State& state) {
@@ -240,6 +293,10 @@ BENCHMARK(launch_deferred)->UseRealTime();
 BENCHMARK(launch_sustained)->UseRealTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(launch_sustained_threads)->Arg(4)->UseRealTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(launch_and_synchronize)->UseRealTime();
+BENCHMARK(launch_and_synchronize_threads)->Arg(4)->UseRealTime();
+BENCHMARK(launch_and_synchronize_after_pause)->Arg(1)->UseRealTime();
+BENCHMARK(synchronize_idle)->UseRealTime();
+BENCHMARK(synchronize_idle_context)->Arg(256)->UseRealTime();
 BENCHMARK(allocate_and_free)->Arg(1 << 20)->UseRealTime();
 BENCHMARK(allocate_and_free_in_stream)->Arg(1 << 20)->UseRealTime();
 BENCHMARK(event_record_deferred)->UseRealTime();
