@@ -1,7 +1,8 @@
 // Waiting that looks for a moment before it sleeps.
 //
 // Being woken costs some five microseconds, as much as all else in a round trip on one host; looking costs a processor.
-// So it is done only where processors are to spare, for a short while, and ever more rarely where it did not help.
+// So it is done only where processors are to spare, for a short while, and ever more rarely where it did not help, or
+// where somebody else needed the processor meanwhile.
 //
 // Ownership: one Spin per place that waits. Threads: a Spin is used by one thread at a time. Errors: none.
 #pragma once
@@ -34,8 +35,10 @@ class Spin {
         if (!worth_it()) {
             return false;
         }
-        const auto end = std::chrono::steady_clock::now() + budget;
+        auto now = std::chrono::steady_clock::now();
+        const auto end = now + budget;
         do {
+            const auto before = now;
             for (int i = 0; i < kLooksPerClock; ++i) {
                 spin_pause();
                 if (look()) {
@@ -43,7 +46,12 @@ class Spin {
                     return true;
                 }
             }
-        } while (std::chrono::steady_clock::now() < end);
+            now = std::chrono::steady_clock::now();
+            if (now - before > kOthersTurn) {
+                misses_ = kMostMisses - 1;
+                break;
+            }
+        } while (now < end);
         misses_ = misses_ < kMostMisses ? misses_ + 1 : misses_;
         skip_ = (1u << misses_) - 2;
         return false;
@@ -53,6 +61,8 @@ class Spin {
     // A round trip through a network of one site, or a short kernel's time: a few wakings' worth.
     static constexpr std::chrono::microseconds kBudget{200};
     static constexpr int kLooksPerClock = 8;
+    // A few looks take far less; this is the processor given to another thread.
+    static constexpr std::chrono::microseconds kOthersTurn{500};
     static constexpr unsigned kMostMisses = 6;  // then one wait in 63 begins with looking
 
     bool worth_it() noexcept {

@@ -345,7 +345,7 @@ void Channel::State::run_pump() {
         } else {
             pump_deeply_asleep = true;
             pump_wake.wait(lock, woken);
-            pump_deeply_asleep = false;
+            pump_deeply_asleep = lingered = false;
         }
         pump_asleep = false;
     }

@@ -51,10 +51,12 @@ class Inbox {
     // Looks for as long as that pays, and calls `also` all the time; true when there is something.
     template <class Also>
     bool look(Also&& also) {
-        return spin_.until([&] {
-            also();
-            return has_news();
-        });
+        return spin_.until(
+            [&] {
+                also();
+                return has_news();
+            },
+            kLookFor);
     }
     // Sleeps until there is something, or for `patience`.
     void wait(std::chrono::microseconds patience);
@@ -62,6 +64,10 @@ class Inbox {
     [[nodiscard]] bool closed() const;
 
   private:
+    // A program often does something else for a moment between its calls, and to wake this thread, and the receiving
+    // one before it, costs more than all else that becomes of a call.
+    static constexpr std::chrono::milliseconds kLookFor{2};
+
     void tell();
     [[nodiscard]] bool ready() const { return poked_ || closed_ || !frames_.empty() || !jobs_.empty(); }
 
