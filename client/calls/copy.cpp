@@ -62,7 +62,7 @@ CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std:
     if (may_be_late) {
         return CUDA_SUCCESS;
     }
-    const trace::Wait waiting;
+    const trace::Wait waiting(trace::Wait::For::reply);
     return s.transfers.wait_sent(transfer) ? CUDA_SUCCESS : kSessionLost;
 }
 

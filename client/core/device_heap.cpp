@@ -16,10 +16,10 @@ CUresult DeviceHeap::allocate(std::uint64_t bytes, std::uint64_t& address) {
     if (bytes > kAbsurd) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    const std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     if (bytes >= kLargeBytes) {
         const std::uint64_t slab_bytes = round_up(bytes, AddressWindow::kGranularity);
-        if (const CUresult result = commit_slab(slab_bytes, false, address); result != CUDA_SUCCESS) {
+        if (const CUresult result = commit_slab(lock, slab_bytes, false, address); result != CUDA_SUCCESS) {
             return result;
         }
         slabs_[address].used_bytes = slab_bytes;
@@ -27,12 +27,18 @@ CUresult DeviceHeap::allocate(std::uint64_t bytes, std::uint64_t& address) {
         return CUDA_SUCCESS;
     }
     bytes = round_up(bytes, kAlignment);
-    address = take(bytes);
-    if (address == 0) {
-        if (const CUresult result = commit_shared_slab(bytes); result != CUDA_SUCCESS) {
+    for (address = take(bytes); address == 0; address = take(bytes)) {
+        if (growing_) {
+            grown_.wait(lock, [&] { return !growing_; });
+            continue;
+        }
+        growing_ = true;
+        const CUresult result = commit_shared_slab(lock, bytes);
+        growing_ = false;
+        grown_.notify_all();
+        if (result != CUDA_SUCCESS) {
             return result;
         }
-        address = take(bytes);
     }
     blocks_[address] = bytes;
     std::prev(slabs_.upper_bound(address))->second.used_bytes += bytes;
@@ -40,13 +46,13 @@ CUresult DeviceHeap::allocate(std::uint64_t bytes, std::uint64_t& address) {
 }
 
 // Room for a block of `bytes`, and for more where there is memory.
-CUresult DeviceHeap::commit_shared_slab(std::uint64_t bytes) {
+CUresult DeviceHeap::commit_shared_slab(Lock& lock, std::uint64_t bytes) {
     const std::uint64_t least = round_up(bytes, AddressWindow::kGranularity);
     const std::uint64_t wanted = std::max(least, std::clamp(shared_bytes_, kLeastSlabBytes, kMostSlabBytes));
     std::uint64_t slab = 0;
-    CUresult result = commit_slab(wanted, true, slab);
+    CUresult result = commit_slab(lock, wanted, true, slab);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && wanted != least) {
-        result = commit_slab(least, true, slab);
+        result = commit_slab(lock, least, true, slab);
     }
     if (result == CUDA_SUCCESS) {
         put_free(slab, slabs_[slab].bytes);
@@ -54,14 +60,26 @@ CUresult DeviceHeap::commit_shared_slab(std::uint64_t bytes) {
     return result;
 }
 
-CUresult DeviceHeap::commit_slab(std::uint64_t bytes, bool shared, std::uint64_t& address) {
+CUresult DeviceHeap::commit(Lock& lock, std::uint64_t address, std::uint64_t bytes) {
+    const std::uint64_t cleared = cleared_;
+    lock.unlock();
+    CUresult result = server_.commit(address, bytes);
+    lock.lock();
+    if (result == CUDA_SUCCESS && cleared != cleared_) {  // the context has ended meanwhile
+        server_.release(address, bytes);
+        result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    return result;
+}
+
+CUresult DeviceHeap::commit_slab(Lock& lock, std::uint64_t bytes, bool shared, std::uint64_t& address) {
     address = window_.allocate(bytes);
     if (address == 0) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    CUresult result = server_.commit(address, bytes);
+    CUresult result = commit(lock, address, bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && release_empty()) {
-        result = server_.commit(address, bytes);
+        result = commit(lock, address, bytes);
     }
     if (result != CUDA_SUCCESS) {
         window_.free(address, bytes);
@@ -177,6 +195,7 @@ void DeviceHeap::release_if_empty(SlabPlace slab) {
 
 void DeviceHeap::clear() {
     const std::lock_guard lock(mutex_);
+    ++cleared_;
     for (const auto& [address, slab] : slabs_) {
         server_.release(address, slab.bytes);
         window_.free(address, slab.bytes);

@@ -7,9 +7,11 @@
 // kLeastSlabBytes and kMostSlabBytes, so that a program of little memory takes little; the smallest free place that
 // fits is taken; of empty slabs the largest stays, and goes when memory is short.
 //
-// Threads: any; a slab is asked for with the heap's lock held, so that two threads do not ask for two.
+// Threads: any. The server is asked without the heap's lock, so that who finds room does not wait for who does not; for
+// a slab for small blocks by one thread at a time.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -51,8 +53,10 @@ class DeviceHeap {
         std::uint64_t bytes = 0, used_bytes = 0;
         bool shared = false;
     };
-    CUresult commit_slab(std::uint64_t bytes, bool shared, std::uint64_t& address);
-    CUresult commit_shared_slab(std::uint64_t bytes);
+    using Lock = std::unique_lock<std::mutex>;
+    CUresult commit(Lock& lock, std::uint64_t address, std::uint64_t bytes);
+    CUresult commit_slab(Lock& lock, std::uint64_t bytes, bool shared, std::uint64_t& address);
+    CUresult commit_shared_slab(Lock& lock, std::uint64_t bytes);
     std::uint64_t take(std::uint64_t bytes);
     void put_free(std::uint64_t address, std::uint64_t bytes);
     void erase_free(std::map<std::uint64_t, std::uint64_t>::iterator it);
@@ -66,6 +70,9 @@ class DeviceHeap {
     AddressWindow& window_;
     const Server server_;
     mutable std::mutex mutex_;
+    std::condition_variable grown_;  // or not
+    bool growing_ = false;           // a thread asks for a slab for small blocks
+    std::uint64_t cleared_ = 0;      // how often
     std::map<std::uint64_t, Slab> slabs_;                             // by address
     std::uint64_t shared_bytes_ = 0;                                  // of slabs for small blocks
     std::map<std::uint64_t, std::uint64_t> blocks_;                   // in use: address, bytes

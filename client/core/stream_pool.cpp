@@ -23,7 +23,7 @@ CUresult StreamPool::allocate(std::uint64_t bytes, const StreamKey& stream, std:
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     bytes = rounded(bytes);
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (take(bytes, stream, address)) {
         return CUDA_SUCCESS;
     }
@@ -34,7 +34,9 @@ CUresult StreamPool::allocate(std::uint64_t bytes, const StreamKey& stream, std:
         give(place);
         return CUDA_SUCCESS;
     }
+    lock.unlock();  // the server may have to be asked
     const CUresult result = heap_.allocate(bytes, address);
+    lock.lock();
     if (result == CUDA_SUCCESS) {
         usage_.reserved_bytes += bytes;
         give({bytes, address});

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <functional>
 #include <map>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,6 +32,9 @@ class DeviceHeapTest : public testing::Test {
         window.keep({}, kBase, 4096 * kMiB);
     }
     CUresult commit(std::uint64_t address, std::uint64_t bytes) {
+        if (during_commit) {
+            std::exchange(during_commit, nullptr)();
+        }
         ++commits;
         if (committed_bytes() + bytes > server_bytes) {
             return CUDA_ERROR_OUT_OF_MEMORY;
@@ -63,6 +69,7 @@ class DeviceHeapTest : public testing::Test {
     }
 
     std::uint64_t server_bytes = 1024 * kMiB;
+    std::function<void()> during_commit;  // once
     std::map<std::uint64_t, std::uint64_t> committed, blocks;
     int commits = 0, releases = 0;
     AddressWindow window;
@@ -201,6 +208,51 @@ TEST_F(DeviceHeapTest, ASmallServerGetsASmallSlab) {
     EXPECT_EQ(heap.allocate(9 * kMiB, address), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(heap.allocate(~std::uint64_t{0}, address), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(heap.allocate(std::uint64_t{1} << 50, address), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+// The commits are answered by calls of this thread, so that one which waits for the other never ends.
+TEST_F(DeviceHeapTest, WhoFindsRoomDoesNotWaitForWhoDoesNot) {
+    std::uint64_t small = 0, other = 0, large = 0;
+    ASSERT_EQ(heap.allocate(4096, small), CUDA_SUCCESS);
+    during_commit = [&] {
+        EXPECT_EQ(heap.allocate(4096, other), CUDA_SUCCESS);
+        heap.free(small);
+    };
+    EXPECT_EQ(heap.allocate(64 * kMiB, large), CUDA_SUCCESS);
+    EXPECT_EQ(commits, 2);
+    EXPECT_NE(other, 0u);
+    std::uint64_t another = 0;
+    during_commit = [&] {
+        const int before = commits;
+        EXPECT_EQ(heap.allocate(16 * kMiB, another), CUDA_SUCCESS);
+        EXPECT_EQ(commits, before + 1);
+    };
+    EXPECT_EQ(heap.allocate(7 * kMiB, large), CUDA_SUCCESS) << "a slab for small blocks";
+    EXPECT_NE(another, 0u);
+}
+
+TEST_F(DeviceHeapTest, TwoThreadsDoNotAskForTwoSlabs) {
+    std::uint64_t first = 0, second = 0;
+    std::thread other;
+    during_commit = [&] {
+        other = std::thread([&] { EXPECT_EQ(heap.allocate(4096, second), CUDA_SUCCESS); });
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // time for it to go wrong
+    };
+    ASSERT_EQ(heap.allocate(4096, first), CUDA_SUCCESS);
+    other.join();
+    EXPECT_EQ(commits, 1);
+    EXPECT_NE(first, second);
+}
+
+TEST_F(DeviceHeapTest, WhatIsCommittedForAContextThatEndedMeanwhileGoesBack) {
+    std::uint64_t address = 0;
+    during_commit = [&] { heap.clear(); };
+    EXPECT_EQ(heap.allocate(64 * kMiB, address), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT_TRUE(committed.empty());
+    during_commit = [&] { heap.clear(); };
+    EXPECT_EQ(heap.allocate(4096, address), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT_TRUE(committed.empty());
+    EXPECT_EQ(heap.allocate(4096, address), CUDA_SUCCESS) << "the next one has memory";
 }
 
 TEST_F(DeviceHeapTest, WhatIsNotABlockIsNotFreed) {
