@@ -24,6 +24,14 @@ FIRST_RESULT_S = time.perf_counter() - imported
 APPLICATIONS = {}
 
 
+STEPS = 0  # 0: for some time
+steps_done = {"steps": 0, "of": "step"}
+
+
+def note_steps(steps, of="step"):
+    steps_done.update(steps=steps, of=of)
+
+
 def application(unit):
     def register(function):
         APPLICATIONS[function.__name__] = (function, unit)
@@ -38,11 +46,12 @@ def per_second(step, items, seconds=2.0, warm_up=5):
         step()
     torch.cuda.synchronize()
     begin, steps = time.perf_counter(), 0
-    while time.perf_counter() - begin < seconds:
+    while steps < STEPS if STEPS else time.perf_counter() - begin < seconds:
         for _ in range(5):
             step()
         torch.cuda.synchronize()
         steps += 5
+    note_steps(steps)
     return steps * items / (time.perf_counter() - begin)
 
 
@@ -131,10 +140,12 @@ def decode(model, vocabulary, tokens=64, rounds=3):
     with torch.inference_mode():
         model.generate(prompt, **options)
         torch.cuda.synchronize()
+        rounds = max(1, STEPS // 5) if STEPS else rounds
         begin = time.perf_counter()
         for _ in range(rounds):
             model.generate(prompt, **options)
         torch.cuda.synchronize()
+        note_steps(rounds * tokens, "token")
         return rounds * tokens / (time.perf_counter() - begin)
 
 
@@ -222,7 +233,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="PATTERN", help="(repeatable)")
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--steps", type=int, default=0, metavar="N", help="so many (multiples of 5), instead of for some time")
     arguments = parser.parse_args()
+    global STEPS
+    STEPS = arguments.steps
     results = {}
     for name, (function, unit) in APPLICATIONS.items():
         if arguments.only and not any(fnmatch.fnmatch(name, pattern) for pattern in arguments.only):
@@ -235,6 +249,8 @@ def main():
         torch.cuda.empty_cache()
         results[name] = (value, unit)
         print(f"{name} {value:.4g} {unit}", flush=True)
+        if STEPS:
+            print(f"{steps_done['steps']} {steps_done['of']}s", flush=True)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(results, file)
