@@ -294,7 +294,7 @@ BENCHMARK(launch_sustained)->UseRealTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(launch_sustained_threads)->Arg(4)->UseRealTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(launch_and_synchronize)->UseRealTime();
 BENCHMARK(launch_and_synchronize_threads)->Arg(4)->UseRealTime();
-BENCHMARK(launch_and_synchronize_after_pause)->Arg(1)->UseRealTime();
+BENCHMARK(launch_and_synchronize_after_pause)->Arg(1)->Iterations(300)->UseRealTime();
 BENCHMARK(synchronize_idle)->UseRealTime();
 BENCHMARK(synchronize_idle_context)->Arg(256)->UseRealTime();
 BENCHMARK(allocate_and_free)->Arg(1 << 20)->UseRealTime();
