@@ -51,12 +51,12 @@ def free_port():
 class Server:
     """gpupoold on a free port, for as long as the `with` block lasts."""
 
-    def __init__(self, bundle, driver, log):
+    def __init__(self, bundle, driver, log, options=()):
         self.address = f"127.0.0.1:{free_port()}"
         self.log = log
         with open(log, "wb") as file:
             self.process = subprocess.Popen(
-                [bundle / "bin/gpupoold", "--listen", self.address, "--driver", driver],
+                [bundle / "bin/gpupoold", "--listen", self.address, "--driver", driver, *options],
                 stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
 
     def __enter__(self):

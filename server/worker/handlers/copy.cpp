@@ -17,7 +17,8 @@ namespace {
 
 // Staging chunks that one copy has on the network's side (to the device), or in all (to the host). At 20 GB/s a chunk
 // comes every 50 us, and takes eight times as long on its lane of eight, behind the asking and the waking: so some 16
-// have to be under way, and many more would only keep other copies from the staging memory.
+// have to be under way, twice as many where it comes in bursts, and more would only keep other copies from the staging
+// memory.
 constexpr std::size_t kPiecesInFlight = 32;
 
 // The device side of a copy: a plain range, or a shape whose host side is packed rows.
