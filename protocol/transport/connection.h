@@ -47,17 +47,21 @@ class Connection {
     // are a caller's bug. An orderly end by the peer is `ErrorCode::closed`.
     virtual Result<std::size_t> receive(MutableBuffer buffer) = 0;
 
-    // ---- Looking. Where what has arrived can be seen without a system call, the thread that waits for it may receive
-    // it itself, which saves handing it over. Who receives otherwise then waits in wait_arrival() and gives way;
-    // receive() is still one thread's at a time, which is the threads' business.
+    // ---- Looking. The thread that waits for what will arrive may receive it itself, which saves handing it over. Who
+    // receives otherwise then waits in wait_arrival() and gives way; receive() and receive_some() are still one
+    // thread's at a time, which is the threads' business.
 
     [[nodiscard]] virtual bool can_look() const noexcept { return false; }
-    // That can be received without waiting; any thread.
+    // False when nothing has arrived, as far as that can be seen without a system call; any thread.
+    [[nodiscard]] virtual bool worth_a_look() const noexcept { return true; }
+    // That can be received without waiting, at least one where the end or an error can; any thread.
     [[nodiscard]] virtual std::size_t arrived_bytes() const noexcept { return 0; }
+    // As receive(), but of what has arrived: zero bytes when nothing has.
+    virtual Result<std::size_t> receive_some(MutableBuffer /*buffer*/) { return std::size_t{0}; }
     // Returns when something has arrived and nobody looks, perhaps also when not; errors as receive(). One thread.
     virtual Status wait_arrival() { return {}; }
-    // Between these two calls some thread waits for what will arrive, and looks at arrived_bytes() all the time where
-    // it can; several may.
+    // Between these two calls some thread waits for what will arrive, and looks for it all the time where it can;
+    // several may.
     virtual void begin_looking() noexcept {}
     virtual void end_looking() noexcept {}
 

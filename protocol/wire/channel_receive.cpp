@@ -129,12 +129,15 @@ std::optional<Stop> Channel::State::read_when_it_comes(transport::Connection& fr
     return stop;
 }
 
-// Is the next frame buffered but for `beyond` bytes, so that reading it waits for nothing?
-bool Channel::State::frame_is_here(std::size_t beyond_bytes) const {
+// Is the next frame buffered, or what is not has arrived at `beyond`, so that reading it waits for nothing?
+bool Channel::State::frame_is_here(const transport::Connection* beyond) const {
     std::array<std::byte, kHeaderBytes> bytes;
     if (!frames->peek(bytes)) return false;
     const auto header = decode(bytes);
-    return !header || frames->buffered_bytes() + beyond_bytes >= kHeaderBytes + header->payload_bytes;
+    if (!header) return true;
+    const std::size_t frame_bytes = kHeaderBytes + header->payload_bytes;
+    const std::size_t buffered = frames->buffered_bytes();
+    return buffered >= frame_bytes || (beyond != nullptr && buffered + beyond->arrived_bytes() >= frame_bytes);
 }
 
 Channel::State::Looked Channel::State::look(transport::Connection& from) {
@@ -146,8 +149,9 @@ Channel::State::Looked Channel::State::look(transport::Connection& from) {
     for (; !found_stop; ++taken) {
         // What is buffered the reader would not see arrive, so all of that is taken.
         const bool more = taken < kMostLookedFor;
+        if (taken != 0 && frames->buffered_bytes() == 0) break;  // to ask for more can cost a system call
         if (more) frames->gather(kHeaderBytes);
-        if (!frame_is_here(more ? from.arrived_bytes() : 0)) break;
+        if (!frame_is_here(more ? &from : nullptr)) break;
         found_stop = read_one(*frames);
     }
     reading_here = before;
@@ -155,7 +159,7 @@ Channel::State::Looked Channel::State::look(transport::Connection& from) {
         Lock lock(mutex);
         fail(lock, found_stop->cause, found_stop->resumable);
     }
-    return taken != 0 ? Looked::took : Looked::not_whole;
+    return taken != 0 ? Looked::took : frames->buffered_bytes() == 0 ? Looked::nothing : Looked::not_whole;
 }
 
 Channel::Look::Look(Channel& channel) : channel_(channel) {
@@ -174,9 +178,10 @@ void Channel::Look::end() {
 void Channel::Look::take() {
     State& state = *channel_.state_;
     if (!connection_ || !state.can_look.load(std::memory_order_relaxed)) return;
-    if (connection_->arrived_bytes() == 0) return;
+    if (!connection_->worth_a_look()) return;
     switch (state.look(*connection_)) {
         case State::Looked::took: not_whole_ = 0; break;
+        case State::Looked::nothing:
         case State::Looked::somebody_does: break;
         // The rest is a moment away, or does not fit: the reader, which can wait, takes it then.
         case State::Looked::not_whole:

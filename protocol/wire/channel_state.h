@@ -85,8 +85,8 @@ struct Channel::State {
     Stop read_frames(transport::Connection& from);
     std::optional<Stop> read_when_it_comes(transport::Connection& from);
     std::optional<Stop> read_one(FrameReader& reader);
-    [[nodiscard]] bool frame_is_here(std::size_t beyond_bytes) const;
-    enum class Looked { took, not_whole, somebody_does, over };
+    [[nodiscard]] bool frame_is_here(const transport::Connection* beyond) const;
+    enum class Looked { took, nothing, not_whole, somebody_does, over };
     Looked look(transport::Connection& from);
     std::optional<Stop> take_bulk(FrameReader& reader, const FrameHeader& header);
     std::optional<Stop> take_frame(FrameReader& reader, const FrameHeader& header);

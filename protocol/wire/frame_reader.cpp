@@ -34,10 +34,10 @@ Status FrameReader::read(std::span<std::byte> out) {
 }
 
 void FrameReader::gather(std::size_t bytes) {
-    if (buffered_bytes() >= bytes || connection_.arrived_bytes() == 0) return;
+    if (buffered_bytes() >= bytes) return;
     std::memmove(buffer_.data(), buffer_.data() + begin_, buffered_bytes());
     end_ -= std::exchange(begin_, 0);
-    const auto received = connection_.receive(std::span(buffer_).subspan(end_));
+    const auto received = connection_.receive_some(std::span(buffer_).subspan(end_));
     end_ += received ? *received : 0;
 }
 

@@ -2,13 +2,11 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <thread>
 
 #include "protocol/transport/shm/local_socket.h"
 
@@ -42,11 +40,6 @@ Result<Woken> sleep_at(int socket, int event, Clock::time_point deadline) {
 }
 
 constexpr int kNoEvent = -1;  // poll() passes over it
-constexpr std::chrono::milliseconds kGivesWayFor{1};
-// After so many looks of others, none of which left anything, who reads dozes while they go on, for so long at a time:
-// to watch them costs a processor, and costs them, who write what is watched.
-constexpr unsigned kLooksUntilDozing = 64;
-constexpr std::chrono::microseconds kDozesFor{50};
 
 }  // namespace
 
@@ -54,8 +47,7 @@ ShmConnection::ShmConnection(Parts parts, Side side, std::string peer)
     : parts_(std::move(parts)),
       peer_(std::move(peer)),
       out_(ring_of(parts_.memory, side == Side::client)),
-      in_(ring_of(parts_.memory, side == Side::server)),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+      in_(ring_of(parts_.memory, side == Side::server)) {}
 
 std::vector<int> ShmConnection::descriptors() const {
     return {parts_.socket.get(), parts_.room.get(), parts_.passage.get(), parts_.memory.descriptor()};
@@ -156,89 +148,53 @@ Status ShmConnection::wait_for_bytes() {
 }
 
 Status ShmConnection::sleep_for_bytes(Clock::time_point deadline) {
-    const auto woken = sleep_at(parts_.socket.get(), wake_.get(), deadline);
+    const auto woken = sleep_at(parts_.socket.get(), lookout_.wake_descriptor(), deadline);
     if (!woken) return woken.error();
     if (*woken == Woken::by_socket) {
         if (!take_rings(parts_.socket.get())) peer_gone_.store(true, std::memory_order_release);
     } else if (*woken == Woken::otherwise) {
-        std::uint64_t count = 0;
-        (void)!::read(wake_.get(), &count, sizeof(count));
+        lookout_.woken();
     } else if (in_.readable_bytes() == 0) {
         return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
     }
     return {};
 }
 
-// False when nothing came for as long as it pays to stay awake: neither bytes nor somebody else who looks for them.
-bool ShmConnection::spin_while_others_look() {
-    for (;;) {
-        const std::uint32_t looks = looks_.load(std::memory_order_relaxed);
-        const auto others = [&] { return looks_.load(std::memory_order_relaxed) != looks; };
-        const auto mine = [&] { return lookers_.load(std::memory_order_acquire) == 0 && in_.readable_bytes() != 0; };
-        if (looks_of_others_ >= kLooksUntilDozing) {
-            std::this_thread::sleep_for(kDozesFor);
-            if (!others()) looks_of_others_ = 0;
-        } else if (receive_spin_.until([&] { return mine() || others(); })) {
-            ++looks_of_others_;
-        } else {
-            return false;
-        }
-        if (mine()) {
-            looks_of_others_ = 0;
-            return true;
-        }
-    }
-}
-
 Status ShmConnection::wait_arrival() {
-    if (spin_while_others_look()) return {};
+    if (lookout_.spin([&] { return in_.readable_bytes() != 0; })) return {};
+    // Who looks needs no bell, and to ring it is a system call of the sender: who sleeps beside asks for none.
     bool rung = true;
-    {
-        const std::lock_guard lock(looking_);
-        rung = lookers_.load(std::memory_order_relaxed) == 0;
-        if (rung && !in_.prepare_to_sleep()) return {};
-        gave_way_ = true;
-    }
-    // Who looks may be kept from it, even by waiting for what has arrived here.
-    auto slept = sleep_for_bytes(rung ? deadline_ : std::min(deadline_, Clock::now() + kGivesWayFor));
+    const auto prepare = [&](bool alone) {
+        rung = alone;
+        return !rung || in_.prepare_to_sleep();
+    };
+    if (!lookout_.fall_asleep(prepare)) return {};
+    auto slept = sleep_for_bytes(rung ? deadline_ : std::min(deadline_, Clock::now() + Lookout::kGivesWayFor));
     if (!rung && !slept && slept.error().code == ErrorCode::timed_out && Clock::now() < deadline_) slept = Status();
-    {
-        const std::lock_guard lock(looking_);
-        gave_way_ = false;
-        in_.stay_awake();
-    }
+    lookout_.wake_up([&] { in_.stay_awake(); });
     if (shut_down_.load(std::memory_order_acquire)) return closed_here();
     if (peer_gone_.load(std::memory_order_acquire) && in_.readable_bytes() == 0) return closed_there();
     return slept;
 }
 
-void ShmConnection::begin_looking() noexcept {
-    const std::lock_guard lock(looking_);
-    looks_.store(looks_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    lookers_.store(lookers_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+void ShmConnection::end_looking() noexcept {
+    lookout_.end([&] { return in_.prepare_to_sleep(); });
 }
 
-void ShmConnection::end_looking() noexcept {
-    const std::lock_guard lock(looking_);
-    const unsigned left = lookers_.load(std::memory_order_relaxed) - 1;
-    lookers_.store(left, std::memory_order_release);
-    if (left != 0 || !gave_way_ || in_.prepare_to_sleep()) return;
-    const std::uint64_t one = 1;
-    (void)!::write(wake_.get(), &one, sizeof(one));
+Result<std::size_t> ShmConnection::receive_some(MutableBuffer buffer) {
+    // What had arrived before our own shutdown is still readable, but its reader has been told to stop.
+    if (shut_down_.load(std::memory_order_acquire)) return closed_here();
+    const auto received = in_.read(buffer.first(std::min(buffer.size(), kReceiveBytes)));
+    if (received && *received > 0 && in_.release()) (void)ring(parts_.room.get());  // a writer that is gone needs none
+    return received;
 }
 
 Result<std::size_t> ShmConnection::receive(MutableBuffer buffer) {
     for (;;) {
         // Before the look into the ring: what a peer had written when it went is still there to be read.
         const bool gone = peer_gone_.load(std::memory_order_acquire);
-        // What had arrived before our own shutdown is still readable, but its reader has been told to stop.
-        if (shut_down_.load(std::memory_order_acquire)) return closed_here();
-        const auto received = in_.read(buffer.first(std::min(buffer.size(), kReceiveBytes)));
-        if (!received) return received;
-        if (*received > 0) {
-            if (in_.release()) (void)ring(parts_.room.get());  // a writer that is gone needs no room
-            return received;
-        }
+        const auto received = receive_some(buffer);
+        if (!received || *received > 0) return received;
         if (gone) return closed_there();
         GPUPOOL_TRY(wait_for_bytes());
     }

@@ -16,13 +16,13 @@
 #include <array>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "common/spin.h"
 #include "common/unique_fd.h"
 #include "protocol/transport/connection.h"
+#include "protocol/transport/lookout.h"
 #include "protocol/transport/shm/memory.h"
 #include "protocol/transport/shm/ring.h"
 
@@ -52,10 +52,12 @@ class ShmConnection final : public Connection {
     Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override;
     [[nodiscard]] bool sends_by_copying() const noexcept override { return true; }
     Result<std::size_t> receive(MutableBuffer buffer) override;
-    [[nodiscard]] bool can_look() const noexcept override { return wake_.get() >= 0; }
+    [[nodiscard]] bool can_look() const noexcept override { return lookout_.works(); }
+    [[nodiscard]] bool worth_a_look() const noexcept override { return in_.readable_bytes() != 0; }
     [[nodiscard]] std::size_t arrived_bytes() const noexcept override { return in_.readable_bytes(); }
+    Result<std::size_t> receive_some(MutableBuffer buffer) override;
     Status wait_arrival() override;
-    void begin_looking() noexcept override;
+    void begin_looking() noexcept override { lookout_.begin(); }
     void end_looking() noexcept override;
     void set_receive_deadline(Clock::time_point deadline) noexcept override { deadline_ = deadline; }
     void set_send_patience(std::chrono::milliseconds patience) noexcept override { send_patience_ = patience; }
@@ -75,7 +77,6 @@ class ShmConnection final : public Connection {
     Status publish();
     Status wait_for_room();
     Status wait_for_bytes();
-    bool spin_while_others_look();
     Status sleep_for_bytes(Clock::time_point deadline);
     [[nodiscard]] Error closed_here() const;
     [[nodiscard]] Error closed_there() const;
@@ -90,17 +91,10 @@ class ShmConnection final : public Connection {
 
     RingReader in_;  // these are the receiving thread's
     Spin receive_spin_;
-    unsigned looks_of_others_ = 0;  // since this thread found something itself
     std::atomic<bool> peer_gone_{false};
     Clock::time_point deadline_ = kNoDeadline;
 
-    // Who looks needs no bell, and to ring it is a system call of the sender: who sleeps beside asks for none, but
-    // wakes after a moment.
-    std::mutex looking_;                   // guards the bell, with what follows
-    std::atomic<unsigned> lookers_{0};     // read without
-    std::atomic<std::uint32_t> looks_{0};  // that have begun; read without
-    bool gave_way_ = false;                // a thread sleeps in wait_arrival()
-    UniqueFd wake_;                        // for that thread
+    Lookout lookout_;
 };
 
 // Takes over the server's end, of which `descriptors` are another process's descriptors().

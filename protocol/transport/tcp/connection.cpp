@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/uio.h>
@@ -25,9 +26,6 @@ constexpr std::size_t kMaxPieces = 256;  // per system call; the kernel takes 10
 constexpr int kKeepaliveIdle_s = 15;
 constexpr int kKeepaliveInterval_s = 5;
 constexpr int kKeepaliveProbes = 3;
-
-// Who waits for what will arrive does not sleep for as long, or longer; then this is no place to sleep either.
-constexpr std::chrono::milliseconds kAwaitedFor{5};
 
 void set_option(int descriptor, int level, int name, int value) {
     // These only tune; a socket that does not know one (a local one) works without.
@@ -148,23 +146,63 @@ Status TcpConnection::wait_readable() {
     }
 }
 
-Result<std::size_t> TcpConnection::receive(MutableBuffer buffer) {
-    if (deadline_ != kNoDeadline) GPUPOOL_TRY(wait_readable());
-    ssize_t received = -1;
-    const auto look = [&] {
-        received = ::recv(descriptor_, buffer.data(), buffer.size(), MSG_DONTWAIT);
-        return received >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
-    };
-    bool there = spin_.until(look);
-    if (!there && awaited_.load(std::memory_order_relaxed) != 0) there = spin_.until(look, kAwaitedFor);
-    for (bool looked = there;; looked = false) {
-        if (!looked) received = ::recv(descriptor_, buffer.data(), buffer.size(), 0);
+// Zero bytes where `flags` say not to wait and there is nothing.
+Result<std::size_t> TcpConnection::receive_now(MutableBuffer buffer, int flags) {
+    for (;;) {
+        const ssize_t received = ::recv(descriptor_, buffer.data(), buffer.size(), flags);
         // What had arrived before our own shutdown is still readable, but its reader has been told to stop.
         if (shut_down_.load(std::memory_order_acquire)) return failure("receive", 0);
         if (received > 0) return static_cast<std::size_t>(received);
         if (received == 0) return Error{ErrorCode::closed, fmt::format("{} closed the connection", peer_)};
+        if ((flags & MSG_DONTWAIT) != 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::size_t{0};
         if (errno != EINTR) return failure("receive", errno);
     }
+}
+
+Result<std::size_t> TcpConnection::receive(MutableBuffer buffer) {
+    if (deadline_ != kNoDeadline) GPUPOOL_TRY(wait_readable());
+    Result<std::size_t> received = std::size_t{0};
+    const auto look = [&] {
+        received = receive_some(buffer);
+        return !received || *received != 0;
+    };
+    return spin_.until(look) ? received : receive_now(buffer, 0);
+}
+
+Result<std::size_t> TcpConnection::receive_some(MutableBuffer buffer) {
+    return receive_now(buffer, MSG_DONTWAIT);
+}
+
+std::size_t TcpConnection::arrived_bytes() const noexcept {
+    std::byte first;
+    const ssize_t peeked = ::recv(descriptor_, &first, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (peeked < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
+    int bytes = 0;
+    const bool counted = peeked > 0 && ::ioctl(descriptor_, FIONREAD, &bytes) == 0 && bytes > 0;
+    return counted ? static_cast<std::size_t>(bytes) : 1;
+}
+
+Status TcpConnection::wait_arrival() {
+    if (lookout_.spin([&] { return arrived_bytes() != 0; })) return {};
+    lookout_.fall_asleep([&](bool alone) {
+        watches_ = alone;
+        return true;
+    });
+    // Beside somebody who looks it is woken by the end of the connection, but not by what arrives.
+    std::array entries{pollfd{descriptor_, static_cast<short>(watches_ ? POLLIN : 0), 0},
+                       pollfd{lookout_.wake_descriptor(), POLLIN, 0}};
+    const auto until = watches_ ? deadline_ : std::min(deadline_, Clock::now() + Lookout::kGivesWayFor);
+    const int ready = ::poll(entries.data(), entries.size(), poll_timeout_ms(until));
+    const int problem = errno;
+    if (entries[1].revents != 0) lookout_.woken();
+    lookout_.wake_up([] {});
+    if (ready < 0 && problem != EINTR) return failure("poll", problem);
+    if (Clock::now() >= deadline_) return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
+    return {};
+}
+
+void TcpConnection::end_looking() noexcept {
+    lookout_.end([&] { return watches_; });
 }
 
 void TcpConnection::shutdown() noexcept {

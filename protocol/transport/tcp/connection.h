@@ -12,6 +12,7 @@
 
 #include "common/spin.h"
 #include "protocol/transport/connection.h"
+#include "protocol/transport/lookout.h"
 
 namespace gpupool::transport::tcp {
 
@@ -29,8 +30,12 @@ class TcpConnection final : public Connection {
     Status send(std::span<const ConstBuffer> buffers) override;
     Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override;
     Result<std::size_t> receive(MutableBuffer buffer) override;
-    void begin_looking() noexcept override { awaited_.fetch_add(1, std::memory_order_relaxed); }
-    void end_looking() noexcept override { awaited_.fetch_sub(1, std::memory_order_relaxed); }
+    [[nodiscard]] bool can_look() const noexcept override { return lookout_.works(); }
+    [[nodiscard]] std::size_t arrived_bytes() const noexcept override;
+    Result<std::size_t> receive_some(MutableBuffer buffer) override;
+    Status wait_arrival() override;
+    void begin_looking() noexcept override { lookout_.begin(); }
+    void end_looking() noexcept override;
     void set_receive_deadline(Clock::time_point deadline) noexcept override { deadline_ = deadline; }
     void set_send_patience(std::chrono::milliseconds patience) noexcept override;
     void shutdown() noexcept override;
@@ -40,14 +45,16 @@ class TcpConnection final : public Connection {
   private:
     Result<std::size_t> send_once(std::span<const ConstBuffer> buffers, std::size_t done_bytes, int flags);
     Status wait_readable();
+    Result<std::size_t> receive_now(MutableBuffer buffer, int flags);
     [[nodiscard]] Error failure(const char* operation, int errno_value) const;
 
     const int descriptor_;
     const std::string peer_;
     std::atomic<bool> shut_down_{false};
-    std::atomic<unsigned> awaited_{0};  // threads that wait for what will arrive, and do not sleep
     Clock::time_point deadline_ = kNoDeadline;  // these two are the receiving thread's
     Spin spin_;
+    Lookout lookout_;
+    bool watches_ = false;  // who sleeps in wait_arrival() sees what arrives; the lookout's mutex guards it
 };
 
 }  // namespace gpupool::transport::tcp

@@ -1,0 +1,101 @@
+// The thread that receives, beside others that look for what they wait for (Connection::begin_looking()): it gives way
+// to them, dozes while they go on, and is woken when the last has ended.
+//
+// Threads: begin() and end() any; the others the receiving one's.
+#pragma once
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+
+#include "common/spin.h"
+#include "common/unique_fd.h"
+
+namespace gpupool::transport {
+
+class Lookout {
+  public:
+    // Who looks may be kept from it, even by waiting for what has arrived here: so nobody gives way for longer.
+    static constexpr std::chrono::milliseconds kGivesWayFor{1};
+
+    [[nodiscard]] bool works() const noexcept { return wake_.get() >= 0; }
+    // Readable when the sleeper is to wake; woken() makes it unreadable.
+    [[nodiscard]] int wake_descriptor() const noexcept { return wake_.get(); }
+    void woken() noexcept {
+        std::uint64_t count = 0;
+        (void)!::read(wake_.get(), &count, sizeof(count));
+    }
+
+    void begin() noexcept {
+        const std::lock_guard lock(mutex_);
+        looks_.store(looks_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+        lookers_.store(lookers_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    }
+    // `arrange` says whether the sleeper will learn of what arrives without being woken now.
+    template <class Arrange>
+    void end(Arrange arrange) noexcept {
+        const std::lock_guard lock(mutex_);
+        const unsigned left = lookers_.load(std::memory_order_relaxed) - 1;
+        lookers_.store(left, std::memory_order_release);
+        if (left != 0 || !asleep_ || arrange()) return;
+        const std::uint64_t one = 1;
+        (void)!::write(wake_.get(), &one, sizeof(one));
+    }
+
+    // False when nothing came for as long as it pays to stay awake: neither something to read nor somebody who looks.
+    template <class Readable>
+    bool spin(Readable readable) {
+        for (;;) {
+            const std::uint32_t looks = looks_.load(std::memory_order_relaxed);
+            const auto others = [&] { return looks_.load(std::memory_order_relaxed) != looks; };
+            const auto mine = [&] { return lookers_.load(std::memory_order_acquire) == 0 && readable(); };
+            if (looks_of_others_ >= kLooksUntilDozing) {
+                std::this_thread::sleep_for(kDozesFor);
+                if (!others()) looks_of_others_ = 0;
+            } else if (spin_.until([&] { return mine() || others(); })) {
+                ++looks_of_others_;
+            } else {
+                return false;
+            }
+            if (mine()) {
+                looks_of_others_ = 0;
+                return true;
+            }
+        }
+    }
+    // The receiving thread is about to sleep: `prepare(alone)` returns false where it must not, and says whether
+    // anybody looks beside it. Until wake_up(), whose `done` runs as `prepare` does, with the mutex held.
+    template <class Prepare>
+    bool fall_asleep(Prepare prepare) {
+        const std::lock_guard lock(mutex_);
+        asleep_ = prepare(lookers_.load(std::memory_order_relaxed) == 0);
+        return asleep_;
+    }
+    template <class Done>
+    void wake_up(Done done) {
+        const std::lock_guard lock(mutex_);
+        asleep_ = false;
+        done();
+    }
+
+  private:
+    // After so many looks of others, none of which left anything, who receives dozes while they go on, for so long at a
+    // time: to watch them costs a processor, and costs them, who write what is watched.
+    static constexpr unsigned kLooksUntilDozing = 64;
+    static constexpr std::chrono::microseconds kDozesFor{50};
+
+    std::mutex mutex_;
+    std::atomic<unsigned> lookers_{0};     // read without
+    std::atomic<std::uint32_t> looks_{0};  // that have begun; read without
+    bool asleep_ = false;
+    const UniqueFd wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    Spin spin_;                     // the receiving thread's, with the next
+    unsigned looks_of_others_ = 0;  // since this thread found something itself
+};
+
+}  // namespace gpupool::transport
