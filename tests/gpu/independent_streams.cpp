@@ -26,8 +26,8 @@ class Streams {
         }
         DRIVER_OK(cuStreamCreate(&other_, CU_STREAM_NON_BLOCKING));
         DRIVER_OK(cuMemAlloc(&words_, 3 * sizeof(unsigned)));
-        DRIVER_OK(cuMemAlloc(&block_, block_bytes));
-        DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned_), 2 * block_bytes));
+        DRIVER_OK(cuMemAlloc(&block_, (count + 1) * area_bytes));
+        DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned_), (count + 1) * area_bytes));
         // Every kernel is loaded now: a first launch may wait for the device, which would be a deadlock of our own.
         DRIVER_OK(cuMemsetD32(words_, 1, 3));
         DRIVER_OK(launch(spin_, 1, 1, waiting_[0], words_, words_ + 4, spin_limit));
@@ -46,22 +46,22 @@ class Streams {
     Streams(const Streams&) = delete;
     Streams& operator=(const Streams&) = delete;
 
-    static constexpr size_t block_bytes = 128 * MiB;
+    // Each stream has one, on the device and of pinned memory, and the other stream the first.
+    static constexpr size_t area_bytes = 48 * MiB;
     CUstream other() const { return other_; }
-    CUdeviceptr block() const { return block_; }
+    CUdeviceptr block(size_t area) const { return block_ + area * area_bytes; }
     CUdeviceptr counter() const { return words_ + 8; }
     CUfunction add() const { return add_; }
-    unsigned char* pinned() const { return pinned_; }
-    unsigned char* others_pinned() const { return pinned_ + block_bytes; }
+    unsigned char* pinned(size_t area) const { return pinned_ + area * area_bytes; }
 
     // `fill` gives each of the waiting streams its work; `work` is what another does meanwhile.
     template <class Fill, class Work>
     void run(Fill fill, Work work) {
         DRIVER_OK(cuMemsetD32(words_, 0, 3));
         DRIVER_OK(cuCtxSynchronize());
-        for (CUstream stream : waiting_) {
-            DRIVER_OK(launch(spin_, 1, 1, stream, words_, words_ + 4, spin_limit));
-            fill(stream);
+        for (size_t i = 0; i < waiting_.size(); i++) {
+            DRIVER_OK(launch(spin_, 1, 1, waiting_[i], words_, words_ + 4, spin_limit));
+            fill(waiting_[i], i + 1);
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(50));  // whatever can be issued has been
         work();
@@ -70,8 +70,8 @@ class Streams {
         }
         if (copies_overtake_) {
             const unsigned one = 1;
-            std::memcpy(others_pinned(), &one, sizeof one);
-            DRIVER_OK(cuMemcpyHtoDAsync(words_, others_pinned(), sizeof one, other_));
+            std::memcpy(pinned(0), &one, sizeof one);
+            DRIVER_OK(cuMemcpyHtoDAsync(words_, pinned(0), sizeof one, other_));
         } else {
             DRIVER_OK(cuMemsetD32Async(words_, 1, 1, other_));
         }
@@ -92,13 +92,12 @@ class Streams {
             return;
         }
         for (const size_t bytes : {size_t{4}, size_t{5000}, 60000 + MiB, 8 * MiB}) {
-            unsigned char* const up = others_pinned();
-            unsigned char* const down = up + block_bytes / 2;
+            unsigned char* const up = pinned(0);
+            unsigned char* const down = up + area_bytes / 2;
             std::memset(up, static_cast<int>(bytes % 251 + 1), bytes);
             std::memset(down, 0, bytes);
-            const CUdeviceptr place = block_ + block_bytes - bytes;
-            DRIVER_OK(cuMemcpyHtoDAsync(place, up, bytes, other_));
-            DRIVER_OK(cuMemcpyDtoHAsync(down, place, bytes, other_));
+            DRIVER_OK(cuMemcpyHtoDAsync(block(0), up, bytes, other_));
+            DRIVER_OK(cuMemcpyDtoHAsync(down, block(0), bytes, other_));
             DRIVER_OK(cuStreamSynchronize(other_));
             check(std::memcmp(up, down, bytes) == 0, "%zu bytes to the device and back", bytes);
         }
@@ -116,9 +115,10 @@ class Streams {
 
 void small_uploads(Streams& streams) {
     streams.run(
-        [&](CUstream stream) {
+        [&](CUstream stream, size_t area) {
             for (unsigned i = 0; i < 400; i++) {
-                DRIVER_OK(cuMemcpyHtoDAsync(streams.block() + i * 64, streams.pinned(), i < 200 ? 16 : 6000, stream));
+                DRIVER_OK(
+                    cuMemcpyHtoDAsync(streams.block(area) + i * 64, streams.pinned(area), i < 200 ? 16 : 6000, stream));
             }
         },
         [&] { streams.copy_both_ways(); });
@@ -126,27 +126,30 @@ void small_uploads(Streams& streams) {
 
 void large_uploads(Streams& streams) {
     streams.run(
-        [&](CUstream stream) { DRIVER_OK(cuMemcpyHtoDAsync(streams.block(), streams.pinned(), 100 * MiB, stream)); },
+        [&](CUstream stream, size_t area) {
+            DRIVER_OK(cuMemcpyHtoDAsync(streams.block(area), streams.pinned(area), streams.area_bytes, stream));
+        },
         [&] { streams.copy_both_ways(); });
 }
 
 void large_downloads(Streams& streams) {
     streams.run(
-        [&](CUstream stream) { DRIVER_OK(cuMemcpyDtoHAsync(streams.pinned(), streams.block(), 100 * MiB, stream)); },
+        [&](CUstream stream, size_t area) {
+            DRIVER_OK(cuMemcpyDtoHAsync(streams.pinned(area), streams.block(area), streams.area_bytes, stream));
+        },
         [&] { streams.copy_both_ways(); });
 }
 
-// Uploads of pageable memory as well, which natively may keep the calling thread, but no other.
 void all_at_once(Streams& streams) {
     unsigned turn = 0;
     streams.run(
-        [&](CUstream stream) {
+        [&](CUstream stream, size_t area) {
             for (unsigned i = 0; i < 20; i++) {
                 const size_t bytes = turn % 3 == 0 ? 3000 : turn % 3 == 1 ? 60000 : 20 * MiB;
                 if (turn % 2 == 0) {
-                    DRIVER_OK(cuMemcpyHtoDAsync(streams.block(), streams.pinned(), bytes, stream));
+                    DRIVER_OK(cuMemcpyHtoDAsync(streams.block(area), streams.pinned(area), bytes, stream));
                 } else {
-                    DRIVER_OK(cuMemcpyDtoHAsync(streams.pinned(), streams.block(), bytes, stream));
+                    DRIVER_OK(cuMemcpyDtoHAsync(streams.pinned(area), streams.block(area), bytes, stream));
                 }
                 ++turn;
             }
@@ -158,7 +161,7 @@ void all_at_once(Streams& streams) {
 // complete then, not later.
 void events(Streams& streams) {
     streams.run(
-        [&](CUstream stream) {
+        [&](CUstream stream, size_t) {
             for (unsigned i = 0; i < 600; i++) {
                 DRIVER_OK(launch(streams.add(), 1, 1, stream, streams.counter(), 1u, 1u));
             }
@@ -168,7 +171,7 @@ void events(Streams& streams) {
                 CUevent event = nullptr;
                 DRIVER_OK(cuEventCreate(&event, i % 2 == 0 ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING));
                 if (i % 64 == 0) {
-                    DRIVER_OK(cuMemcpyHtoDAsync(streams.block(), streams.others_pinned(), 2 * MiB, streams.other()));
+                    DRIVER_OK(cuMemcpyHtoDAsync(streams.block(0), streams.pinned(0), 2 * MiB, streams.other()));
                 }
                 DRIVER_OK(cuEventRecord(event, streams.other()));
                 DRIVER_OK(cuStreamWaitEvent(streams.other(), event, 0));
