@@ -20,8 +20,8 @@ namespace {
 // credit and marks (scheduler.h) below the 1,020 entries that a driver takes without blocking.
 constexpr std::size_t kChunkBytes = 1u << 20, kStagingBytes = 96u << 20;
 // The small ones are for data that comes with a command, for the ends of copies, and in reserve.
-constexpr StagingSize kStagingSizes[] = {{4u << 10, 1u << 20, 8u << 20, 8u << 20},
-                                         {codec::kMaxInlineBytes, 4u << 20, 32u << 20, 32u << 20},
+constexpr StagingSize kStagingSizes[] = {{4u << 10, 1u << 20, 4u << 20, 4u << 20},
+                                         {codec::kMaxInlineBytes, 4u << 20, 16u << 20, 16u << 20},
                                          {kChunkBytes, 8u << 20, kStagingBytes, 0}};
 constexpr std::size_t kAllStagingBytes = [] {
     std::size_t bytes = 0;
@@ -71,7 +71,7 @@ wire::Lanes::Limits lane_limits(std::size_t lanes) {
 wire::Limits channel_limits() {
     wire::Limits limits;
     // All of the staging memory can be on its way out at once without an append having to wait.
-    limits.retained_bytes = kAllStagingBytes + (32u << 20);
+    limits.retained_bytes = kAllStagingBytes + (8u << 20);
     return limits;
 }
 

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <map>
 #include <thread>
 
 #include "tests/e2e/sessions/sessions.h"
@@ -12,10 +13,27 @@ namespace {
 
 class DaemonDeath : public SessionTest {};
 
+// By session.
+template <class Sessions>
+auto memory_of(const Sessions& sessions) {
+    std::map<std::string, std::uint64_t> bytes;
+    for (const auto& session : sessions) {
+        bytes[session.id] = session.memory_used_bytes;
+    }
+    return bytes;
+}
+
 TEST_F(DaemonDeath, RunningSessionsGoOnAndAreTakenOver) {
     Program second(*daemon_, session_program("steady"));
     ASSERT_TRUE(second.says("ready"));
-    const auto before = daemon_->sessions(2);
+    // What a worker says of its memory may come a moment after its program is ready.
+    auto before = daemon_->sessions(2);
+    for (bool settled = false; !settled;) {
+        std::this_thread::sleep_for(milliseconds(200));
+        const auto now = daemon_->sessions(2);
+        settled = memory_of(now) == memory_of(before);
+        before = now;
+    }
     daemon_->kill_hard();
     std::this_thread::sleep_for(milliseconds(700));
     EXPECT_TRUE(process_exists(second.process()));
