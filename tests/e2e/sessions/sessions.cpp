@@ -120,6 +120,7 @@ long long Program::number(const std::string& word, milliseconds patience) const 
     long long found = -1;
     eventually(
         [&] {
+            const bool over = !process_exists(process_);  // before the look at what it said: that may be its last word
             std::istringstream lines(output());
             for (std::string line; std::getline(lines, line);) {
                 if (line.starts_with(word + " ")) {
@@ -127,7 +128,7 @@ long long Program::number(const std::string& word, milliseconds patience) const 
                     return true;
                 }
             }
-            return !process_exists(process_);
+            return over;
         },
         patience);
     EXPECT_GE(found, 0) << "no \"" << word << "\" in:\n" << output() << errors();
