@@ -209,6 +209,8 @@ void SessionTest::SetUp() {
     daemon_ = std::make_unique<Daemon>(session_settings(settings_));
     bystander_ = std::make_unique<Program>(*daemon_, session_program("steady"));
     ASSERT_TRUE(bystander_->says("ready"));
+    // What a worker says of its memory comes a moment after its program took it.
+    ASSERT_TRUE(eventually([&] { return session_of(*daemon_, bystander_->process()).memory_used_bytes != 0; }));
 }
 
 void SessionTest::TearDown() {
