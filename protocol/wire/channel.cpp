@@ -39,9 +39,7 @@ void Channel::State::learn_connection() {
 }
 
 void Channel::State::wake_everybody() {
-    pump_asleep = false;
-    tell_pump();
-    pump_wake.notify_all();
+    rouse_pump();
     reader_wake.notify_all();
     room.notify_all();
     progress.notify_all();
@@ -95,9 +93,7 @@ void Channel::close(std::chrono::milliseconds patience) {
         OutFrame frame;
         frame.type = FrameType::goodbye;
         const auto goodbye = state.outbox.add_frame(std::move(frame));
-        state.pump_asleep = false;
-        state.tell_pump();
-        state.pump_wake.notify_one();
+        state.rouse_pump();
         state.progress.wait_for(lock, patience, [&] {
             return state.phase != State::Phase::open || state.outbox.acknowledged() >= goodbye;
         });

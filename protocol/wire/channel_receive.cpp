@@ -282,8 +282,7 @@ void Channel::State::mark_received(const FrameHeader& header, bool prompt) {
     received = header.sequence;
     received_since_ack_bytes += kHeaderBytes + header.payload_bytes;
     if (prompt || received_since_ack_bytes >= acknowledge_every_bytes) ack_urgent = true;
-    const bool wake = ack_urgent ? pump_asleep || pump_looking : pump_deeply_asleep;
-    if (wake) unlock_and_wake(lock);
+    if (ack_urgent || doing == Pump::sleeps) unlock_and_rouse(lock);
 }
 
 }  // namespace gpupool::wire

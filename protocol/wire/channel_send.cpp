@@ -81,9 +81,7 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes) {
         return Error{ErrorCode::limit_exceeded, "too much unacknowledged data for an answer from a receiving thread"};
     }
     // What makes room is that the peer acknowledges, so all must be on its way.
-    pump_asleep = false;
-    tell_pump();
-    pump_wake.notify_one();
+    rouse_pump();
     const auto ticket = next_ticket++;
     receiver.on_append_waits(true);
     room.wait(lock, [&] { return ticket == serving_ticket && (over() || outbox.fits(bytes, limits.retained_bytes)); });
@@ -93,19 +91,27 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes) {
     return verdict();
 }
 
-// Where it does not matter that the pump finds the lock taken.
-void Channel::State::tell_pump() {
-    if (std::exchange(pump_looking, false)) news.store(true, std::memory_order_release);
-}
-
 // Wakes the pump when it sleeps, tells it when it looks; while it works it finds what was appended by itself, without a
 // system call here.
-void Channel::State::unlock_and_wake(Lock& lock) {
-    const bool wake = std::exchange(pump_asleep, false);
-    const bool tell = std::exchange(pump_looking, false);
+void Channel::State::unlock_and_rouse(Lock& lock) {
+    const bool tell = doing == Pump::looks;
+    const bool wake = pump_sleeps();
+    if (tell) doing = Pump::works;
+    if (wake) doing = Pump::wakes;
     lock.unlock();
     if (tell) news.store(true, std::memory_order_release);
     if (wake) pump_wake.notify_one();
+}
+
+// Where it does not matter that the pump finds the lock taken.
+void Channel::State::rouse_pump() {
+    if (doing == Pump::looks) {
+        doing = Pump::works;
+        news.store(true, std::memory_order_release);
+    } else if (pump_sleeps()) {
+        doing = Pump::wakes;
+        pump_wake.notify_one();
+    }
 }
 
 Status Channel::append_erased(FrameType type, std::size_t bytes, Promptness promptness, Fill fill, void* context) {
@@ -127,13 +133,13 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Promptness prom
     if (promptness == Promptness::later || !state.can_send()) return {};
     if (promptness == Promptness::now || state.sends_itself()) {
         state.send_here(lock);
-    } else if (state.pump_asleep && spinning_pays()) {
-        // It sleeps only after a while, and waking up takes far longer than sending: this record does not wait for it.
-        state.pump_asleep = false;
+    } else if ((state.pump_sleeps() || state.doing == State::Pump::wakes) && spinning_pays()) {
+        // It sleeps only after a while, and waking up takes far longer than sending: nothing waits for that.
+        const bool wake = std::exchange(state.doing, State::Pump::wakes) != State::Pump::wakes;
         state.send_here(lock);
-        state.pump_wake.notify_one();
+        if (wake) state.pump_wake.notify_one();
     } else {
-        state.unlock_and_wake(lock);
+        state.unlock_and_rouse(lock);
     }
     return {};
 }
@@ -142,7 +148,7 @@ Status Channel::State::append_own_frame(OutFrame frame, Promptness promptness) {
     Lock lock(mutex);
     GPUPOOL_TRY(wait_for_room(lock, frame.payload_bytes()));
     outbox.add_frame(std::move(frame));
-    if (promptness != Promptness::later) unlock_and_wake(lock);
+    if (promptness != Promptness::later) unlock_and_rouse(lock);
     return {};
 }
 
@@ -267,7 +273,7 @@ void Channel::State::send_here(Lock& lock) {
     } else {
         end_batch(lock, taken ? Status() : Status(taken.error()));
     }
-    if (batch_left || can_send()) unlock_and_wake(lock);
+    if (batch_left || can_send()) unlock_and_rouse(lock);
 }
 
 void Channel::nudge() {
@@ -290,17 +296,17 @@ Status Channel::flush() {
         }
     }
     if (state.phase == State::Phase::ended) return *state.error;
-    if (state.can_send()) state.unlock_and_wake(lock);  // what came while this call was sending
+    if (state.can_send()) state.unlock_and_rouse(lock);  // what came while this call was sending
     return {};
 }
 
 // Looks for more to send before the pump sleeps. Did anything come, if somebody else may have sent it since?
 bool Channel::State::look_for_work(Lock& lock) {
-    pump_looking = true;
+    doing = Pump::looks;
     lock.unlock();
     const bool came = pump_spin.until([&] { return news.load(std::memory_order_acquire); });
     lock.lock();
-    pump_looking = false;
+    doing = Pump::works;
     news.store(false, std::memory_order_relaxed);
     return came;
 }
@@ -335,19 +341,19 @@ void Channel::State::run_pump() {
         // After activity the pump sleeps lightly for a moment, which makes it the timer of acknowledgements that find
         // no frame to travel with; in a steady exchange nobody has to wake it for them.
         const bool owes_ack = phase == Phase::open && received > acknowledged_to_peer;
-        const auto woken = [&] { return !pump_asleep || stopping; };
-        pump_asleep = true;
-        if (phase == Phase::open && (owes_ack || !lingered)) {
-            if (!pump_wake.wait_for(lock, kAckPatience, woken)) {
-                lingered = true;
-                if (received > acknowledged_to_peer) ack_urgent = true;
-            }
-        } else {
-            pump_deeply_asleep = true;
+        const bool lightly = phase == Phase::open && (owes_ack || !lingered);
+        const auto woken = [&] { return doing == Pump::wakes || stopping; };
+        doing = lightly ? Pump::dozes : Pump::sleeps;
+        if (!lightly) {
             pump_wake.wait(lock, woken);
-            pump_deeply_asleep = lingered = false;
+            lingered = looked = false;
+        } else if (pump_wake.wait_for(lock, kAckPatience, woken)) {
+            looked = false;  // where more follows, nobody has to wake it again
+        } else {
+            lingered = true;
+            if (received > acknowledged_to_peer) ack_urgent = true;
         }
-        pump_asleep = false;
+        doing = Pump::works;
     }
 }
 

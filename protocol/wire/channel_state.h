@@ -55,6 +55,8 @@ struct Batch {
 struct Channel::State {
     using Lock = std::unique_lock<std::mutex>;
     enum class Phase { open, broken, ended };
+    // `wakes`: was told to, and will some time later.
+    enum class Pump { works, looks, dozes, sleeps, wakes };
     enum class Reading { idle, reading, reporting };
 
     State(std::unique_ptr<transport::Connection> first, Receiver& to, const Limits& given);
@@ -68,8 +70,9 @@ struct Channel::State {
     // channel_send.cpp
     Status wait_for_room(Lock& lock, std::size_t bytes);
     Status append_own_frame(OutFrame frame, Promptness promptness = Promptness::soon);
-    void tell_pump();
-    void unlock_and_wake(Lock& lock);
+    void rouse_pump();
+    void unlock_and_rouse(Lock& lock);
+    [[nodiscard]] bool pump_sleeps() const { return doing == Pump::dozes || doing == Pump::sleeps; }
     [[nodiscard]] bool can_send() const;
     [[nodiscard]] bool sends_itself() const;
     void begin_batch(Lock& lock);
@@ -127,12 +130,10 @@ struct Channel::State {
     // that one processor reads all the time is dear for another to write. After the lock was released, which the pump
     // takes next.
     alignas(64) std::atomic<bool> news{false};
-    alignas(64) bool pump_looking = false;
+    alignas(64) Pump doing = Pump::works;
     Spin pump_spin;                 // the pump's
     std::uint64_t next_ticket = 0;  // appends that wait for room go on in the order they came
     std::uint64_t serving_ticket = 0;
-    bool pump_asleep = false;
-    bool pump_deeply_asleep = false;  // without a time-out
 
     std::mutex receiving;  // guards what follows
     transport::Connection* reading_from = nullptr;
