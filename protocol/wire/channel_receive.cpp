@@ -147,9 +147,9 @@ Channel::State::Looked Channel::State::look(transport::Connection& from) {
     const auto* const before = std::exchange(reading_here, this);
     std::size_t taken = 0;
     for (; !found_stop; ++taken) {
+        if (taken != 0 && frames->buffered_bytes() == 0) break;  // to ask for more can cost a system call
         // What is buffered the reader would not see arrive, so all of that is taken.
         const bool more = taken < kMostLookedFor;
-        if (taken != 0 && frames->buffered_bytes() == 0) break;  // to ask for more can cost a system call
         if (more) frames->gather(kHeaderBytes);
         if (!frame_is_here(more ? &from : nullptr)) break;
         found_stop = read_one(*frames);

@@ -47,8 +47,8 @@ class Issuers {
 
     // A launch for `stream` came, with `more` behind it that is here already: is it to be handed out?
     bool takes(StreamState& stream, bool more);
-    // It is issued by the issuer of its stream, some time before settle() returns, and after it `mark` is written to the
-    // stream's word (Scheduler::issued_elsewhere); 0: nothing is.
+    // It is issued by the issuer of its stream, some time before settle() returns, and after it `mark` is written to
+    // the stream's word (Scheduler::issued_elsewhere); 0: nothing is.
     void hand_out(const StreamState& stream, const Command& command, KernelLaunch launch, std::uint32_t mark);
     // Was anything handed out since settle()? Anything of `stream`?
     [[nodiscard]] bool busy() const { return busy_; }

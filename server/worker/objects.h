@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "protocol/calls/cuda_api.h"
@@ -63,6 +64,11 @@ struct HostFunctionWord {
     const ContextState* context = nullptr;
 };
 
+// Of several results the first that is an error.
+inline void keep_first_error(CUresult& kept, CUresult next) {
+    kept = kept == CUDA_SUCCESS ? next : kept;
+}
+
 struct StreamState {
     CUstream client = nullptr;  // null: the context's legacy stream; 2: a thread's own default stream
     CUstream driver = nullptr;
@@ -87,6 +93,9 @@ struct StreamState {
     int issuer = -1;                  // who issues its mixed launches (issuers.h); 0: the dispatcher, -1: not decided
 
     [[nodiscard]] StreamName name() const;
+    // Remembers the failure for take_latched(), which is whoever waits for the stream.
+    void latch(CUresult result);
+    CUresult take_latched();
 };
 
 struct EventState {
@@ -124,6 +133,25 @@ struct ContextState {
     std::vector<MarkWord> spare_marks;          // words without a stream, with the numbers that they came to
     std::vector<HostFunctionWord> spare_words;
 
+    // More words, `apart_bytes` each, of pinned memory that stays as long as the context, which is current: `add` is
+    // given each one's address here and on the device.
+    template <class Add>
+    CUresult add_words(const driver::Api& api, PinnedMemory& memory, std::size_t apart_bytes, Add add) {
+        PinnedMemory::BlockPtr block;
+        CUdeviceptr on_device = 0;
+        CUresult result = memory.allocate(PinnedMemory::kLeastBytes, block);
+        if (result == CUDA_SUCCESS) {
+            result = driver::call(api.cuMemHostGetDevicePointer_v2, &on_device, static_cast<void*>(block->data()), 0u);
+        }
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+        for (std::size_t at = 0; at < block->bytes(); at += apart_bytes) {
+            add(reinterpret_cast<std::uint32_t*>(block->data() + at), on_device + at);
+        }
+        words.push_back(std::move(block));
+        return CUDA_SUCCESS;
+    }
     template <class Visit>
     void each_stream(Visit&& visit) {
         visit(legacy);
@@ -138,6 +166,18 @@ struct ContextState {
 
 inline StreamName StreamState::name() const {
     return {context->client, client, thread};
+}
+
+inline void StreamState::latch(CUresult result) {
+    if (latched == CUDA_SUCCESS) {
+        latched = result;
+        ++context->streams_latched;
+    }
+}
+
+inline CUresult StreamState::take_latched() {
+    context->streams_latched -= latched == CUDA_SUCCESS ? 0 : 1;
+    return std::exchange(latched, CUDA_SUCCESS);
 }
 
 struct Objects {

@@ -30,9 +30,7 @@ struct Group {
     CUresult result = CUDA_SUCCESS;
 
     void end(CUresult part) {
-        if (result == CUDA_SUCCESS) {
-            result = part;
-        }
+        keep_first_error(result, part);
         if (--left == 0) {
             action(result);
         }
@@ -278,21 +276,13 @@ CUresult Scheduler::record_event(ContextState& context, CUstream target, CUevent
 CUresult Scheduler::give_word(StreamState& stream) {
     ContextState& context = *stream.context;
     if (context.spare_marks.empty()) {
-        PinnedMemory::BlockPtr block;
-        CUresult result = word_memory_.allocate(kMarkMemory_bytes, block);
-        CUdeviceptr device_block = 0;
-        if (result == CUDA_SUCCESS) {
-            result =
-                driver::call(api_.cuMemHostGetDevicePointer_v2, &device_block, static_cast<void*>(block->data()), 0u);
-        }
+        const CUresult result =
+            context.add_words(api_, word_memory_, kBetweenWords, [&](std::uint32_t* word, CUdeviceptr device_word) {
+                context.spare_marks.push_back({word, device_word, 0});
+            });
         if (result != CUDA_SUCCESS) {
             return result;
         }
-        for (std::size_t at = 0; at < kMarkMemory_bytes; at += kBetweenWords) {
-            context.spare_marks.push_back(
-                {reinterpret_cast<const std::uint32_t*>(block->data() + at), device_block + at, 0});
-        }
-        context.words.push_back(std::move(block));
     }
     stream.marks = context.spare_marks.back();
     context.spare_marks.pop_back();
@@ -570,10 +560,10 @@ void Scheduler::when_complete(StreamState& stream, Action action) {
 void Scheduler::when_all_complete(ContextState& context, bool blocking_only, Action action) {
     const auto group = std::make_shared<Group>(std::move(action));
     context.each_stream([&](StreamState& stream) {
-        // The legacy stream always counts: its helper is what sees the context's errors when nothing else is busy.
         if (stream.capturing) {
             return;
         }
+        // The legacy stream always counts: in a context that may be lost its helper is what the driver tells of that.
         if (!stream.legacy && ((!stream.touched && stream.held.empty()) || (blocking_only && !stream.blocking))) {
             return;
         }

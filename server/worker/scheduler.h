@@ -178,7 +178,6 @@ class Scheduler {
     static constexpr std::chrono::microseconds kAskEvery{100};
     static constexpr unsigned kPollsPerLookAtTheClock = 16;
     static constexpr std::size_t kBetweenWords = 64;  // bytes: a line each, which only the GPU writes
-    static constexpr std::size_t kMarkMemory_bytes = 4096;
     struct AfterIssue {
         std::uint64_t up_to;
         std::function<void()> action;

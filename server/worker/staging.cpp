@@ -34,12 +34,12 @@ std::span<std::byte> Staging::take(SharePtr& share, std::size_t bytes) {
         return {};
     }
     if (!pools_[size].free.empty() || grow(lock, size, sizes_[size].max_bytes)) {
-        return hand_out(*share, share, size);
+        return hand_out(share, size);
     }
     for (std::size_t smaller = size + 1; share->all == 0 && smaller-- != 0;) {
         if (!pools_[smaller].free.empty() ||
             grow(lock, smaller, sizes_[smaller].max_bytes + sizes_[smaller].reserve_bytes)) {
-            return hand_out(*share, share, smaller);
+            return hand_out(share, smaller);
         }
     }
     return {};
@@ -82,23 +82,25 @@ Staging::Block& Staging::block_of(std::byte* chunk) {
     return std::prev(blocks_.upper_bound(chunk))->second;
 }
 
-std::span<std::byte> Staging::hand_out(Share& share, const SharePtr& holder, std::size_t size) {
+Staging::SharePtr& Staging::holder_of(Block& block, std::byte* chunk) {
+    return block.holders[static_cast<std::size_t>(chunk - block.memory) / sizes_[block.size].chunk_bytes];
+}
+
+std::span<std::byte> Staging::hand_out(const SharePtr& share, std::size_t size) {
     std::vector<std::byte*>& free = pools_[size].free;
     std::byte* const chunk = free.back();
     free.pop_back();
     Block& block = block_of(chunk);
-    const std::size_t chunk_bytes = sizes_[size].chunk_bytes;
-    block.holders[static_cast<std::size_t>(chunk - block.memory) / chunk_bytes] = holder;
+    holder_of(block, chunk) = share;
     ++block.in_use;
-    ++share.chunks[size];
-    ++share.all;
-    return {chunk, chunk_bytes};
+    ++share->chunks[size];
+    ++share->all;
+    return {chunk, sizes_[size].chunk_bytes};
 }
 
 std::function<void()> Staging::take_back(std::byte* chunk) {
     Block& block = block_of(chunk);
-    const std::size_t at = static_cast<std::size_t>(chunk - block.memory) / sizes_[block.size].chunk_bytes;
-    const SharePtr holder = std::exchange(block.holders[at], nullptr);
+    const SharePtr holder = std::exchange(holder_of(block, chunk), nullptr);
     --holder->chunks[block.size];
     --holder->all;
     --block.in_use;

@@ -14,7 +14,6 @@
 // Ownership: the pool owns all chunks; they end with the process. Threads: put() any, all others the dispatcher's.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <functional>
 #include <map>
@@ -85,8 +84,9 @@ class Staging {
 
     std::size_t left(std::size_t size) const;  // chunks
     bool grow(std::unique_lock<std::mutex>& lock, std::size_t size, std::size_t max_bytes);
-    std::span<std::byte> hand_out(Share& share, const SharePtr& holder, std::size_t size);
+    std::span<std::byte> hand_out(const SharePtr& share, std::size_t size);
     Block& block_of(std::byte* chunk);
+    SharePtr& holder_of(Block& block, std::byte* chunk);
     std::function<void()> take_back(std::byte* chunk);  // what to call then, without the mutex
 
     const driver::Api& api_;

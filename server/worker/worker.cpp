@@ -377,12 +377,9 @@ StreamState* Worker::find_stream(const Command& command, CUstream handle, CUresu
 // A deferred call failed: whoever waits for its stream next is told.
 void Worker::latch(const Command& command, CUresult result) {
     if (StreamState* const stream = command.stream ? objects.stream(*command.stream) : nullptr) {
-        if (stream->latched == CUDA_SUCCESS) {
-            stream->latched = result;
-            ++stream->context->streams_latched;
-        }
+        stream->latch(result);
     } else if (ContextState* const context = context_of(command); context != nullptr) {
-        context->latched = context->latched == CUDA_SUCCESS ? result : context->latched;
+        keep_first_error(context->latched, result);
     }
 }
 
@@ -395,29 +392,21 @@ CUresult Worker::take_latched(const Command& command) {
     }
     CUresult result = std::exchange(context->latched, CUDA_SUCCESS);
     if (stream == nullptr) {
-        const CUresult ended = std::exchange(context->latched_by_ended, CUDA_SUCCESS);
-        result = result == CUDA_SUCCESS ? ended : result;
+        keep_first_error(result, std::exchange(context->latched_by_ended, CUDA_SUCCESS));
     }
-    const auto take = [&](StreamState& of) {
-        if (of.latched != CUDA_SUCCESS) {
-            --context->streams_latched;
-            result = result == CUDA_SUCCESS ? of.latched : result;
-            of.latched = CUDA_SUCCESS;
-        }
-    };
     if (context->streams_latched == 0) {
         return result;
     }
     if (stream == nullptr || stream->legacy) {
         context->each_stream([&](StreamState& other) {
             if (stream == nullptr || other.blocking) {
-                take(other);
+                keep_first_error(result, other.take_latched());
             }
         });
     } else {
-        take(*stream);
+        keep_first_error(result, stream->take_latched());
         if (stream->blocking) {
-            take(context->legacy);
+            keep_first_error(result, context->legacy.take_latched());
         }
     }
     return result;

@@ -46,7 +46,7 @@ void forget_context(Worker& worker, ContextState& context) {
     worker.tracer.forget(context);
     worker.memory.forget_arrays(context);
     worker.scheduler.enter(nullptr);
-    worker.objects.contexts.erase(context.client);
+    worker.objects.contexts.erase(CUcontext{context.client});  // not the one that goes meanwhile
 }
 
 void make_context(Worker& worker, const Command& command, CUcontext client, CUdevice device, bool primary,

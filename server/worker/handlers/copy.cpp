@@ -74,11 +74,7 @@ class Copy : public Operation {
     }
 
   protected:
-    void note(CUresult result) {
-        if (result_ == CUDA_SUCCESS) {
-            result_ = result;
-        }
-    }
+    void note(CUresult result) { keep_first_error(result_, result); }
 
     Worker& worker_;
     Command command_;

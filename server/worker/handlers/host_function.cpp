@@ -11,21 +11,13 @@ namespace {
 // In the context, which is current.
 CUresult take_word(Worker& worker, ContextState& context, HostFunctionWord& wait) {
     if (context.spare_words.empty()) {
-        PinnedMemory::BlockPtr block;
-        CUresult result = worker.word_memory.allocate(PinnedMemory::kLeastBytes, block);
-        CUdeviceptr device_block = 0;
-        if (result == CUDA_SUCCESS) {
-            result = driver::call(worker.api.cuMemHostGetDevicePointer_v2, &device_block,
-                                  static_cast<void*>(block->data()), 0u);
-        }
+        const CUresult result = context.add_words(worker.api, worker.word_memory, sizeof(std::uint32_t),
+                                                  [&](std::uint32_t* word, CUdeviceptr device_word) {
+                                                      context.spare_words.push_back({word, device_word, &context});
+                                                  });
         if (result != CUDA_SUCCESS) {
             return result;
         }
-        for (std::size_t at = 0; at < block->bytes(); at += sizeof(std::uint32_t)) {
-            context.spare_words.push_back(
-                {reinterpret_cast<std::uint32_t*>(block->data() + at), device_block + at, &context});
-        }
-        context.words.push_back(std::move(block));
     }
     wait = context.spare_words.back();
     context.spare_words.pop_back();

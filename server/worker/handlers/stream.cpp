@@ -59,11 +59,7 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
         worker.inbox.post([&worker, client, context_handle = context->client] {
             if (ContextState* state = worker.objects.context(context_handle)) {
                 if (const auto it = state->streams.find(client); it != state->streams.end()) {
-                    if (it->second->latched != CUDA_SUCCESS) {
-                        CUresult& ended = state->latched_by_ended;
-                        ended = ended == CUDA_SUCCESS ? it->second->latched : ended;
-                        --state->streams_latched;
-                    }
+                    keep_first_error(state->latched_by_ended, it->second->take_latched());
                     worker.tracer.forget(*it->second);
                     worker.scheduler.forget(*it->second, CUDA_SUCCESS);
                     state->streams.erase(it);
