@@ -496,7 +496,7 @@ bool Scheduler::run_found() {
     return !due.empty();
 }
 
-bool Scheduler::poll(bool thorough) {
+bool Scheduler::poll(Look look) {
     bool moved = !found_.empty();
     moved = ask_in_turn() || moved;
     for (std::size_t i = 0; i < busy_.size();) {
@@ -515,7 +515,9 @@ bool Scheduler::poll(bool thorough) {
     // An answer that was found must not go before what is told of events that were complete by then.
     if (!loose_.empty()) {
         const auto now = std::chrono::steady_clock::now();
-        if (thorough || events_awaited_ != 0 || !found_.empty() || now - loose_polled_ >= kLooseEvery) {
+        const std::chrono::microseconds all_when_idle = kEachLooseWhenIdle * loose_.size();
+        const auto every = look == Look::idle ? std::min(kLooseEvery, all_when_idle) : kLooseEvery;
+        if (look == Look::thorough || events_awaited_ != 0 || !found_.empty() || now - loose_polled_ >= every) {
             loose_polled_ = now;
             moved = poll_loose() || moved;
         }

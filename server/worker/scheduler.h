@@ -130,15 +130,16 @@ class Scheduler {
     // Before the client learns by other ways than an action that something is complete: the same for all that precedes.
     void settle() {
         for (int pass = 0; pass < kMostPasses && (data_outstanding_ != 0 || tellings_outstanding_ != 0); ++pass) {
-            poll(true);
+            poll(Look::thorough);
         }
     }
 
     // Issues what has become possible; true when anything moved.
     bool run_held();
     // Looks at the driver; true when anything completed. Events that nobody waits for, which there may be many of, are
-    // looked at now and then only, unless the look is `thorough`.
-    bool poll(bool thorough = false);
+    // looked at now and then only, more often where there is nothing else to do, and all when the look is thorough.
+    enum class Look { in_passing, idle, thorough };
+    bool poll(Look look = Look::in_passing);
     [[nodiscard]] bool waiting() const { return !busy_.empty() || !loose_.empty() || !found_.empty(); }
     // Events that somebody waits for.
     [[nodiscard]] std::size_t loose() const { return loose_.size(); }
@@ -174,7 +175,7 @@ class Scheduler {
         int passes_left = 0;  // of poll(), until everything that precedes it has been found
     };
     static constexpr int kMostPasses = 3;
-    static constexpr std::chrono::microseconds kLooseEvery{20};
+    static constexpr std::chrono::microseconds kLooseEvery{20}, kEachLooseWhenIdle{3};
     static constexpr std::chrono::microseconds kAskEvery{100};
     static constexpr unsigned kPollsPerLookAtTheClock = 16;
     static constexpr std::size_t kBetweenWords = 64;  // bytes: a line each, which only the GPU writes

@@ -166,7 +166,7 @@ void Worker::loop() {
         batches_ahead = 0;
         settle_launches();
         moved = scheduler.run_held() || moved;
-        if (scheduler.poll()) {
+        if (scheduler.poll(moved ? Scheduler::Look::in_passing : Scheduler::Look::idle)) {
             channel_->nudge();  // somebody waits for it
             moved = true;
         }
