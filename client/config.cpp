@@ -45,18 +45,9 @@ std::string_view trim_end(std::string_view text) {
 }
 
 Status set_server(Draft& draft, std::string_view value) {
-    if (value.starts_with("unix:")) {
-        const auto endpoint = transport::Endpoint::parse(value);
-        if (!endpoint) return endpoint.error();
-        draft.config.server = endpoint->to_string();
-        return {};
-    }
-    const auto colon = value.rfind(':');
-    if (colon == 0 || colon + 1 == value.size()) {
-        return invalid(fmt::format("'{}' is neither HOST:PORT nor unix:/PATH", value));
-    }
-    draft.config.server =
-        colon == std::string_view::npos ? fmt::format("{}:{}", value, transport::kDefaultPort) : std::string(value);
+    const auto endpoint = transport::Endpoint::parse(value, transport::kDefaultPort);
+    if (!endpoint) return endpoint.error();
+    draft.config.server = endpoint->to_string();
     return {};
 }
 

@@ -7,9 +7,8 @@
 // and the delay has passed. Parts are small (part_bytes), so that a large transfer is a flow and no lump.
 //
 // Ownership: the link outlives its lanes; a lane's connection outlives the lane. Threads: Link::admit any; a lane's
-// push
-//   one, and it has a thread of its own that delivers. Units: in the names. Limits: a lane holds what is on its way and
-//   kBufferBytes more; then push waits, and so its sender. Errors: the connection's, reported by push.
+//   push one, and it has a thread of its own that delivers. Units: in the names. Limits: a lane holds what is on its
+//   way and kBufferBytes more; then push waits, and so its sender. Errors: the connection's, reported by push.
 #pragma once
 
 #include <atomic>
@@ -77,7 +76,7 @@ class Lane {
     std::optional<Error> error_;
     std::atomic<bool> news_{false};  // a part came, or the end; for a look without the lock
     Spin spin_;                      // the thread's
-    std::thread thread_;  // the last: it uses all of the above
+    std::thread thread_;             // the last: it uses all of the above
 };
 
 }  // namespace gpupool::network

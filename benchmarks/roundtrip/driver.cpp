@@ -33,7 +33,9 @@ Driver open_driver() {
         std::fprintf(stderr, "%s: run this with `gpupool run`\n", dlerror());
         std::exit(1);
     }
-#define GP_FIND(name) driver.name = reinterpret_cast<decltype(driver.name)>(dlsym(library, #name));
+#define GP_FIND(name)                                                             \
+    driver.name = reinterpret_cast<decltype(driver.name)>(dlsym(library, #name)); \
+    ok(driver.name == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS, #name);
     GP_DRIVER_FUNCTIONS(GP_FIND)
 #undef GP_FIND
     ok(driver.cuInit(0), "cuInit");

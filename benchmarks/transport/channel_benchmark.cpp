@@ -123,8 +123,8 @@ struct SharedChannels {
     Channel here, there;
 };
 
-// The submission ring: a stream of small records, as launches are, appended by one thread or by several. What one costs
-// its caller when the other side keeps up.
+// What a deferred call costs the channel: a stream of small records, as launches are, appended by one thread or by
+// several. What one costs its caller when the other side keeps up.
 void channel_append(benchmark::State& state, Kind kind) {
     static std::unique_ptr<SharedChannels> shared;
     if (state.thread_index() == 0) {

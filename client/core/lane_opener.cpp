@@ -84,7 +84,7 @@ Status LaneOpener::open(std::size_t index) {
     GPUPOOL_TRY(read_lane_answer(*frame));
     const std::vector<int> descriptors = (*connection)->descriptors();
     GPUPOOL_TRY(lanes_.add(index, std::move(*connection)));
-    for (std::size_t i = 0; i < std::min(descriptors.size(), kMostDescriptors); ++i) {
+    for (std::size_t i = 0; i < std::min(descriptors.size(), transport::kMostDescriptors); ++i) {
         descriptors_[index][i].store(descriptors[i], std::memory_order_relaxed);  // they stay open from now on
     }
     return {};

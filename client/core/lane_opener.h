@@ -2,9 +2,8 @@
 // never while anybody waits. Data that is under way meanwhile uses what there is.
 //
 // Ownership: lives as long as the session, which is as long as the process. `lanes` outlives it. Threads: want() any,
-// and
-//   it never waits; connections are made by a thread of its own. Errors: a lane that cannot be had is said in the log;
-//   the session goes on with those that there are.
+//   and it never waits; connections are made by a thread of its own. Errors: a lane that cannot be had is said in the
+//   log; the session goes on with those that there are.
 #pragma once
 
 #include <array>
@@ -13,6 +12,7 @@
 
 #include "client/config.h"
 #include "client/core/handshake.h"
+#include "protocol/transport/connection.h"
 #include "protocol/wire/lanes.h"
 
 namespace gpupool::client {
@@ -44,8 +44,7 @@ class LaneOpener {
     const std::size_t count_;
     wire::Lanes& lanes_;
     std::atomic<bool> asked_{false};
-    static constexpr std::size_t kMostDescriptors = 4;  // that a connection consists of
-    std::array<std::array<std::atomic<int>, kMostDescriptors>, wire::Lanes::kMostLanes> descriptors_;
+    std::array<std::array<std::atomic<int>, transport::kMostDescriptors>, wire::Lanes::kMostLanes> descriptors_;
 };
 
 }  // namespace gpupool::client

@@ -1,8 +1,7 @@
 // What the client keeps per application thread: its context stack, and the place where its replies arrive.
 //
 // Ownership: registered with the process on first use; the index is given back when the thread ends, so that a new
-// thread
-//   may take it (and with it the server's per-thread stream).
+//   thread may take it (and with it the server's per-thread stream).
 // Threads: everything here is the owning thread's, except the reply slot, which the receiving thread fills.
 #pragma once
 

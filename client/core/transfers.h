@@ -14,8 +14,8 @@
 //
 // Ownership: uploads hold what they read from by reference, or a copy where the application may change it.
 // Threads: any thread begins transfers; place(), landed(), lost() and the worker's named transfers the receiving
-// thread's;
-//   begin_part() and end_part() the lanes'. cancel() waits for those of them that are in the middle of a part.
+//   thread's; begin_part() and end_part() the lanes'. cancel() waits for those of them that are in the middle of a
+//   part.
 #pragma once
 
 #include <chrono>

@@ -98,7 +98,7 @@ CUresult gpOccupancyClusters(int* result, unsigned potential, const gpupool::Lau
                              const CUlaunchAttribute* attributes, unsigned attribute_count);
 
 // Copies between host and device. Small data rides in the call; larger data (`data_bytes` 0, `transfer` not 0) is
-// pulled by the worker chunk by chunk when its turn in the stream has come (Notice::pull).
+// pulled by the worker chunk by chunk when its turn in the stream has come (NoticeType::pull).
 CUresult gpCopyToDevice(CUdeviceptr destination, std::size_t bytes, std::uint64_t transfer, const unsigned char* data,
                         std::size_t data_bytes, CUstream stream);
 // The data comes back as bulk frames of `transfer`, before any reply to a call that waits for the stream.
@@ -112,7 +112,7 @@ CUresult gpContextSynchronize(CUcontext context);
 
 // The stream waits until the application's function `ticket` has run in the client.
 CUresult gpHostFunction(std::uint64_t ticket, CUstream stream);
-// The application's function, announced by Notice::host_function, has returned.
+// The application's function, announced by NoticeType::host_function, has returned.
 CUresult gpHostFunctionDone(std::uint64_t ticket);
 
 // ---- attributes of functions. `function` is a handle of a function, or of a kernel, which has them for each device.

@@ -16,7 +16,8 @@ enum class Delivery : std::uint8_t {
     local,     // answered by the client from the session's state; nothing travels for its sake alone
     deferred,  // no outputs, or outputs that the client knows beforehand: sent, not waited for
     sync,      // the caller waits for the reply; the server answers at once
-    blocking,  // the caller waits, and the driver may wait for the GPU or do long work: never on the dispatcher
+    blocking,  // the caller waits, and the driver may wait for the GPU or do long work: on a helper thread (a served
+               // call's handler begins on the dispatcher, and gives such work to a helper itself)
     callback,  // holds a function of the application, which runs in the client
     refused,   // answered with CUDA_ERROR_NOT_SUPPORTED, by name
 };

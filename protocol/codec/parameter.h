@@ -75,10 +75,6 @@ template <class Call, int... Index>
 constexpr bool any_output(std::integer_sequence<int, Index...>) {
     return (has_output<Call, Index> || ... || false);
 }
-template <class Call, int... Index>
-constexpr bool creates_something(std::integer_sequence<int, Index...>) {
-    return ((shape<Call, Index> == Shape::creates) || ... || false);
-}
 }  // namespace detail
 
 template <class Call>

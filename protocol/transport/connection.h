@@ -4,7 +4,7 @@
 // retention, resumption) lives in `protocol/wire/`, so a transport is small and every transport passes the same
 // conformance suite (`tests/conformance/`).
 //
-// Threads: at most one thread sends and at most one other thread receives at a time; the two never wait for each other.
+// Threads: at most one thread sends and at most one receives at a time; the two never wait for each other.
 //   `shutdown()` may be called by any thread, at any time, and makes both return promptly with `ErrorCode::closed`.
 // Ownership: the caller's buffers are used only during the call.
 // Errors: `closed` when the peer ended the stream or `shutdown()` was called, `timed_out` where a deadline was given,
@@ -28,6 +28,7 @@ using ConstBuffer = std::span<const std::byte>;
 using MutableBuffer = std::span<std::byte>;
 using Clock = std::chrono::steady_clock;
 inline constexpr Clock::time_point kNoDeadline = Clock::time_point::max();
+inline constexpr std::size_t kMostDescriptors = 4;  // that one connection consists of
 
 class Connection {
   public:
@@ -49,7 +50,8 @@ class Connection {
 
     // ---- Looking. The thread that waits for what will arrive may receive it itself, which saves handing it over. Who
     // receives otherwise then waits in wait_arrival() and gives way; receive() and receive_some() are still one
-    // thread's at a time, which is the threads' business.
+    // thread's at a time, which is the threads' business. tcp and shm do it with a Lookout (lookout.h); a transport
+    // that cannot leaves all of it as it is here.
 
     [[nodiscard]] virtual bool can_look() const noexcept { return false; }
     // False when nothing has arrived, as far as that can be seen without a system call; any thread.

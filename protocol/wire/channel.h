@@ -2,29 +2,31 @@
 //
 // Sending: any thread appends; the order of appends is the order on the wire (the session's total order). A pump thread
 // drains what was appended as fast as the connection takes it: whatever accumulated while the last write was under way
-// becomes the next one, so batching needs no timer. Who is going to wait for an answer sends from its own thread
-// instead
-// (`Promptness::now`), which saves waking the pump; what the connection does not take at once is the pump's. Every
-// retained frame stays in memory until the peer has acknowledged it; when `Limits::retained_bytes` are outstanding,
-// `append` waits: back-pressure, never growth.
+// becomes the next one, so batching needs no timer. A thread sends by itself, with all that was appended,
+//   - when it is going to wait for an answer (`Promptness::now`);
+//   - where processors are to spare (common/spin.h), when the pump sleeps or is only just being woken, which takes
+//     longer than sending;
+//   - the same, when sending is no more than a copy (Connection::sends_by_copying()) and the peer keeps up.
+// What the connection does not take at once is the pump's. Every retained frame stays in memory until the peer has
+// acknowledged it; when `Limits::retained_bytes` are outstanding, `append` waits: back-pressure, never growth.
 //
-// Receiving: a thread of its own reads, checks sequence and CRC (bulk data has none: frame.h), and calls the
+// Receiving: a thread of its own, the reader, checks sequence and CRC (bulk data has none: frame.h), and calls the
 // `Receiver`. It never waits for the sending side, nor the sending side for it, so bulk data in both directions cannot
-// deadlock. Where the transport lets a thread see what has arrived, who waits for it may take frames itself (`Look`),
-// which saves handing them over; the Receiver is called by one thread at a time all the same.
+// deadlock. Where the transport lets a thread see what has arrived, and processors are to spare, who waits for it may
+// take frames itself (`Look`), which saves handing them over: receiving is a role, which one thread has at a time.
 //
 // Resumption: when the connection breaks and `Limits::resume` is set, the channel stays usable: appends go on being
 // retained, and `attach()` with a new connection and the peer's last received sequence sends again what the peer lacks.
-// Without it the first failure ends the channel.
+// Without it the first failure ends the channel. No session sets it yet: there is no way to come back to a worker.
 //
 // Ownership: the channel owns its connection; the `Receiver` outlives the channel. Memory handed to `append_bulk` by
 //   reference stays valid until its `done` was called (exactly once, also when the channel ends).
 //   Without `Limits::resume` that is when the connection has taken it, otherwise when the peer has acknowledged it.
 // Threads: all methods from any thread, except that `close()`, `flush()` and the destructor must not be called from a
-//   Receiver, nor `attach()` but from its on_closed. A Look is one thread's, and ends before the channel does. An append from a Receiver never waits, since the acknowledgements
-//   that would make room are read by that very thread: up to twice `retained_bytes` it is taken, beyond that refused
-//   with `limit_exceeded`. A `done` runs on one of the channel's threads, or inside the call that ended the transfer;
-//   it must not wait and must not call the channel.
+//   Receiver, nor `attach()` but from its on_closed. A Look is one thread's, and ends before the channel does. An
+//   append from a Receiver never waits, since the acknowledgements that would make room are read by that very thread:
+//   up to twice `retained_bytes` it is taken, beyond that refused with `limit_exceeded`. A `done` runs on one of the
+//   channel's threads, or inside the call that ended the transfer; it must not wait and must not call the channel.
 // Errors: the first cause is kept: `error()`; every later append returns it.
 #pragma once
 
@@ -80,7 +82,7 @@ struct Limits {
 
 // When an appended record leaves.
 enum class Promptness {
-    soon,   // the pump takes it
+    soon,   // the pump takes it, or this thread where that is better (above)
     now,    // this thread sends it, as far as that goes without waiting
     later,  // with whatever is sent next: nudge() follows
 };
@@ -131,8 +133,8 @@ class Channel {
     // `patience`), then shuts down.
     void close(std::chrono::milliseconds patience = std::chrono::milliseconds(500));
 
-    // Looks for frames while it lives, which should be for a moment, or until the thread that has it sleeps: the reading
-    // thread gives way meanwhile. Where the connection cannot be looked at, that thread stays awake instead.
+    // Looks for frames while it lives, which should be for a moment, or until the thread that has it sleeps: the
+    // reading thread gives way meanwhile. Where the connection cannot be looked at, this changes nothing.
     class Look {
       public:
         explicit Look(Channel& channel);

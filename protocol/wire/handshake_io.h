@@ -4,8 +4,7 @@
 // whoever continues on the connection (a worker, a Channel) finds the stream at a frame's start.
 //
 // Threads: one reads, one writes. Errors: those of the connection (`timed_out` when the whole frame is not there in
-// time),
-//   `invalid_input`, `unsupported` and `limit_exceeded` for what a peer may not send.
+//   time), `invalid_input`, `unsupported` and `limit_exceeded` for what a peer may not send.
 #pragma once
 
 #include <chrono>

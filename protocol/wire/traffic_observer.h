@@ -1,8 +1,7 @@
 // Who is told of what passes on a session's connections, for a trace.
 //
 // Threads: called by whichever thread sends or receives, several at a time, without a lock held. It must neither wait
-// nor
-//   call what it observes, and outlives it.
+//   nor call what it observes, and outlives it.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// What gpupoold is told by its configuration file and its command line (docs/configuration.md, "The server").
+// What gpupoold is told by its configuration file and its command line (docs/configuration.md, "Server").
 //
 // Ownership: values, immutable once the daemon runs, so every thread may read them. Errors: name the file, the line and
 // the key, and say what is expected.

@@ -5,8 +5,7 @@
 // a deadline after which the process is killed.
 //
 // Ownership: owns the socket, the pidfd, and until the worker's first report a copy of the client's connection: a
-// worker
-//   that dies before it took the session over cannot tell the client, so the daemon does.
+//   worker that dies before it took the session over cannot tell the client, so the daemon does.
 // Threads: the daemon's one. Errors: what a worker sends is checked as a peer's input is.
 #pragma once
 

@@ -4,9 +4,8 @@
 // Where the client could give the memory itself (a memfd, over a shared memory connection), that is mapped instead,
 // there is no twin, and nothing is compared: what the GPU writes, the program has.
 //
-// Ownership: a mirror owns its pages and its twin. Threads: the dispatcher's alone; registering and unregistering,
-// which
-//   can wait for the GPU, are the handlers' affair. Errors: the driver's.
+// Ownership: a mirror owns its pages and its twin. Threads: the dispatcher's alone; registering, which takes long, and
+//   unregistering, which waits for the GPU, are the handlers' affair. Errors: the driver's.
 #pragma once
 
 #include <chrono>

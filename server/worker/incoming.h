@@ -8,8 +8,7 @@
 // will. It goes nowhere then; the memory that waited for it is free at once, or as soon as nobody is writing to it.
 //
 // Threads: expect(), take_landed(), forget() and abandon() the dispatcher's; place() and landed() the receiving
-// thread's; claim() and
-//   landed_whole() the lanes'.
+//   thread's; claim() and landed_whole() the lanes'.
 #pragma once
 
 #include <cstddef>

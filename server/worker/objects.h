@@ -23,7 +23,7 @@ namespace gpupool::worker {
 class Operation;
 struct ContextState;
 
-// Runs when an event has completed; the result is the driver's word on it.
+// Runs when a mark was reached or an event is complete; the result is the driver's word on it.
 using Action = std::function<void(CUresult)>;
 
 // What an action does for the client. Data that the GPU has written goes before whatever says that work is complete,

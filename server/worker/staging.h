@@ -26,6 +26,7 @@
 
 namespace gpupool::worker {
 
+// The sizes that a worker has are in worker.cpp.
 struct StagingSize {
     std::size_t chunk_bytes = 0;
     std::size_t block_bytes = 0;    // registered at a time
@@ -46,8 +47,6 @@ class Staging {
     // `returned` is called, from any thread, when a chunk came back.
     Staging(const driver::Api& api, Sizes sizes, std::function<void()> returned)
         : api_(api), sizes_(std::move(sizes)), pools_(sizes_.size()), returned_(std::move(returned)) {}
-
-    [[nodiscard]] std::size_t largest_bytes() const { return sizes_.back().chunk_bytes; }
 
     // A chunk for `bytes`, or less where there are more or few are left; empty when `share` has to wait. `share` may be
     // null and is made then. Needs a current context when a pool has to grow.

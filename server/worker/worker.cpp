@@ -16,8 +16,7 @@
 namespace gpupool::worker {
 namespace {
 
-// A chunk is one piece on a lane. All of them in one stream, each a copy and an event of ours, stay with the stream's
-// credit and marks (scheduler.h) below the 1,020 entries that a driver takes without blocking.
+// A large chunk is one piece on a lane; how many one copy has at a time, handlers/copy.cpp says (kPiecesInFlight).
 constexpr std::size_t kChunkBytes = 1u << 20, kStagingBytes = 96u << 20;
 // The small ones are for data that comes with a command, for the ends of copies, and in reserve.
 constexpr StagingSize kStagingSizes[] = {{4u << 10, 1u << 20, 4u << 20, 4u << 20},
@@ -31,6 +30,8 @@ constexpr std::size_t kAllStagingBytes = [] {
     return bytes;
 }();
 static_assert(kChunkBytes <= wire::Lanes::kMostPieceBytes);
+// All of the large chunks in one stream, each a copy and a mark, where kernels print an event as well, stay with the
+// stream's credit and marks (scheduler.h) below the 1,020 entries that a driver takes without blocking.
 static_assert(Scheduler::kCredit + Scheduler::kMaxMarks + 2 * kStagingBytes / kChunkBytes < 1020);
 static_assert(Scheduler::kCredit + 2 * Scheduler::kMaxMarksWithEvents + 3 * kStagingBytes / kChunkBytes < 1020);
 constexpr std::size_t kPollEvery = 128;         // commands, so that a long batch does not keep completions waiting

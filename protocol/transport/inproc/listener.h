@@ -1,8 +1,7 @@
 // Accepts connections of inproc::connect().
 //
 // Ownership: connectors share the listener's queue, so a listener may go away before them. Threads: one accepts, any
-// may
-//   connect or shut down. Errors: as Listener says.
+//   may connect or shut down. Errors: as Listener says.
 #pragma once
 
 #include <condition_variable>

@@ -1,8 +1,7 @@
 // A Connection over a TCP socket (or any other connected stream socket that was handed over).
 //
 // Ownership: the connection owns its descriptor and closes it when destroyed; it does not shut the stream down then, so
-// a
-//   daemon that passed the descriptor to a worker simply destroys its connection.
+//   a daemon that passed the descriptor to a worker simply destroys its connection.
 // Threads, errors: as Connection says. No SIGPIPE is ever raised.
 #pragma once
 

@@ -1,4 +1,5 @@
-// Mapped host memory: mirrors are registered with the driver on a helper thread, because that can wait for the GPU.
+// Mapped host memory: mirrors are registered with the driver on a helper thread, because that
+// takes long, and unregistering them waits for the GPU.
 
 #include <unistd.h>
 

@@ -1,11 +1,10 @@
 // Copies large enough for data connections.
 //
-//   lanes ROUNDS   four threads copy both ways at once, each in a stream of its own; as soon as something says that a
-//   copy
-//                  is complete, all of its bytes are looked at. Says "transfers N"; a wrong byte ends it with status 4
-//   lanes_stream   when its data connections are open, copies both ways without end; says "waiting" when data flows,
-//   and
-//                  "error CODE" and "at MILLISECONDS" when that is over
+//   lanes ROUNDS   four threads copy both ways at once, each in a stream of its own; as soon as something says that
+//                  a copy is complete, all of its bytes are looked at. Says "transfers N"; a wrong byte ends it with
+//                  status 4
+//   lanes_stream   when its data connections are open, copies both ways without end; says "waiting" when data
+//                  flows, and "error CODE" and "at MILLISECONDS" when that is over
 //   lanes_raced    copies from and to memory, pinned and pageable, that another thread writes to without end; says
 //                  "transfers N" when what it copied after that is right
 //   lanes_wait     copies, says "ready", and copies again when its stdin has ended

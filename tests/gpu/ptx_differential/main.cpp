@@ -4,8 +4,8 @@
 //   ptx_differential [--software LIBRARY]     both in this process: natively on the GPU here, and on the software GPU
 //       --native LIBRARY                      libcuda.so.1, or another; `none`: the software GPU alone
 //       --record FILE                         also writes a hash of each result of the GPU's
-//       --against FILE                        also holds the software GPU's results against such a file, with its
-//       numbers
+//       --against FILE                        also holds the software GPU's results against such a file, with
+//                                             its numbers
 //       --seed N  --inputs N  --programs N    what is tried, and how much
 //       --only TEXT                           only instructions whose line contains it, and no programs
 //       --examples N                          disagreements to show for each instruction; of programs each first one is
