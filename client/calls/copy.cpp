@@ -32,26 +32,30 @@ CUresult prepare(Session*& s) {
     return usable_context(context);
 }
 
-// Host memory that something before in stream order may still write: it must be read late.
-bool written_before(Session& s, const void* source, std::size_t bytes, CUstream stream) {
-    return pinned(s, source) &&
-           (s.transfers.writes_into(source, bytes) || s.host_functions.newest_pending(stream) != 0 ||
-            s.host_mirrors.device_address(reinterpret_cast<std::uint64_t>(source)) != 0);
+// May work that comes before in stream order, in whichever stream, still write there?
+bool written_before(Session& s, const void* source, std::size_t bytes) {
+    return s.host_functions.any_pending() || s.graph_hosts.write() ||
+           (pinned(s, source) && (s.transfers.writes_into(source, bytes) ||
+                                  s.host_mirrors.device_address(reinterpret_cast<std::uint64_t>(source)) != 0));
 }
 
-// `may_be_late`: the source is pinned and the call asynchronous, so it may be read until the copy is done.
+// `may_be_late`: the source is pinned and the call asynchronous, so it may be read until the copy is done. Otherwise it
+// is read now, unless this is a synchronous call, which natively waits for its turn.
 CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std::size_t bytes, CUstream stream,
-                   bool may_be_late) {
-    if (bytes <= codec::kMaxInlineBytes && !(may_be_late && written_before(s, source, bytes, stream))) {
+                   bool asynchronous) {
+    const bool may_be_late = asynchronous && pinned(s, source);
+    const bool must_be_late = (may_be_late || !asynchronous) && written_before(s, source, bytes);
+    if (must_be_late) {
+        const CUresult result = may_be_late ? remote<calls::gpStreamCatchUp>(stream) : synchronize_stream(stream);
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+    }
+    if (bytes <= codec::kMaxInlineBytes && !(may_be_late && must_be_late)) {
         return remote<calls::gpCopyToDevice>(destination, bytes, std::uint64_t{0},
                                              static_cast<const unsigned char*>(source), bytes, stream);
     }
-    std::function<bool()> ready;
-    if (const std::uint64_t ticket = may_be_late ? s.host_functions.newest_pending(stream) : 0; ticket != 0) {
-        ready = [&s, ticket] { return !s.host_functions.pending(ticket); };
-    }
-    const std::uint64_t transfer =
-        s.transfers.begin_upload({static_cast<const std::byte*>(source), bytes}, std::move(ready));
+    const std::uint64_t transfer = s.transfers.begin_upload({static_cast<const std::byte*>(source), bytes});
     const CUresult result = remote<calls::gpCopyToDevice>(
         destination, bytes, transfer, static_cast<const unsigned char*>(nullptr), std::size_t{0}, stream);
     if (result != CUDA_SUCCESS) {
@@ -174,7 +178,7 @@ CUresult copy_plain(CUdeviceptr dst, Side dst_side, CUdeviceptr src, Side src_si
         return capture_copy(plain_copy(dst, to, src, from, bytes), true, stream);
     }
     if (to) {
-        const CUresult sent = to_device(*s, dst, host_src, bytes, stream, asynchronous && pinned(*s, host_src));
+        const CUresult sent = to_device(*s, dst, host_src, bytes, stream, asynchronous);
         return end_copy(sent, !asynchronous && (others_see() || s->host_mirrors.is_host(dst)), stream);
     }
     if (from) {
@@ -282,7 +286,10 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
         return result;
     }
     if (from_host) {
-        if (written_before(*s, c.srcHost, 1, stream)) {
+        const HostSide side = source_of(c);
+        const char* const lowest = side.row(0, 0);
+        const std::size_t extent_bytes = side.row(c.Height - 1, c.Depth - 1) - lowest + c.WidthInBytes;
+        if ((!asynchronous || pinned(*s, c.srcHost)) && written_before(*s, lowest, extent_bytes)) {
             if (const CUresult result = synchronize_stream(stream); result != CUDA_SUCCESS) {
                 return result;
             }

@@ -94,18 +94,16 @@ void start_session(Session& session) {
         session.heaps.push_back(std::make_unique<DeviceHeap>(session.window, std::move(server)));
         session.pools.push_back(std::make_unique<StreamPool>(*session.heaps.back()));
     }
-    session.host_functions.start(
-        [&session](std::uint64_t ticket) {
-            if (session.host_mirrors.any()) {
-                publish_host_memory(session);
-            }
-            // Not through remote(): this thread may make no CUDA calls, but must answer.
-            const void* arguments[] = {&ticket};
-            session.send(calls::gpHostFunctionDone::kOpcode, Session::Gives::nothing, false,
-                         codec::command_bytes<calls::gpHostFunctionDone>(arguments),
-                         [&](codec::Writer& out) { codec::write_command<calls::gpHostFunctionDone>(out, arguments); });
-        },
-        [&session] { session.transfers.changed(); });
+    session.host_functions.start([&session](std::uint64_t ticket) {
+        if (session.host_mirrors.any()) {
+            publish_host_memory(session);
+        }
+        // Not through remote(): this thread may make no CUDA calls, but must answer.
+        const void* arguments[] = {&ticket};
+        session.send(calls::gpHostFunctionDone::kOpcode, Session::Gives::nothing, false,
+                     codec::command_bytes<calls::gpHostFunctionDone>(arguments),
+                     [&](codec::Writer& out) { codec::write_command<calls::gpHostFunctionDone>(out, arguments); });
+    });
     export_tables::install(new View(session));  // table functions may be called until the process ends
 }
 

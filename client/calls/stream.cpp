@@ -175,7 +175,7 @@ CUresult submit_host_function(CUstream stream, HostFunctions::Function function)
         return result;
     }
     Session& s = this_session();
-    const std::uint64_t ticket = s.host_functions.submit(stream, std::move(function));
+    const std::uint64_t ticket = s.host_functions.submit(std::move(function));
     result = remote<calls::gpHostFunction>(ticket, stream);
     if (result != CUDA_SUCCESS) {
         s.host_functions.cancel(ticket);

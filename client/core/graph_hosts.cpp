@@ -27,11 +27,15 @@ std::optional<Value> look_up(const std::vector<Value>& values, std::uint64_t nam
 
 std::uint64_t GraphHosts::name_function(Function function) {
     const std::lock_guard lock(mutex_);
+    writes_.store(true, std::memory_order_relaxed);
     return name(function_names_, std::pair(function.function, function.argument), functions_, function);
 }
 
 std::uint64_t GraphHosts::name_memory(Memory memory) {
     const std::lock_guard lock(mutex_);
+    if (memory.use == Use::write) {
+        writes_.store(true, std::memory_order_relaxed);
+    }
     return name(memory_names_, std::tuple(memory.place, memory.bytes, memory.use), memories_, memory);
 }
 

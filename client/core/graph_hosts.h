@@ -6,6 +6,7 @@
 // launched until the session ends. Threads: any.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -36,10 +37,13 @@ class GraphHosts {
     std::uint64_t name_function(Function function);
     std::uint64_t name_memory(Memory memory);
 
+    // Is there a graph of the program whose function or copy may write host memory?
+    [[nodiscard]] bool write() const noexcept { return writes_.load(std::memory_order_relaxed); }
     [[nodiscard]] std::optional<Function> function(std::uint64_t name) const;
     [[nodiscard]] std::optional<Memory> memory(std::uint64_t name) const;
 
   private:
+    std::atomic<bool> writes_{false};
     mutable std::mutex mutex_;
     std::vector<Function> functions_;
     std::vector<Memory> memories_;

@@ -9,15 +9,14 @@
 
 namespace gpupool::client {
 
-void HostFunctions::start(std::function<void(std::uint64_t)> done, std::function<void()> ended) {
+void HostFunctions::start(std::function<void(std::uint64_t)> done) {
     done_ = std::move(done);
-    ended_function_ = std::move(ended);
 }
 
-std::uint64_t HostFunctions::submit(CUstream stream, Function function) {
+std::uint64_t HostFunctions::submit(Function function) {
     const std::lock_guard lock(mutex_);
     start_thread();
-    entries_[next_] = {stream, std::move(function), false};
+    entries_[next_] = {std::move(function), false};
     return next_++;
 }
 
@@ -28,8 +27,7 @@ bool HostFunctions::run_when_due(std::uint64_t ticket, Function function) {
             return false;
         }
         start_thread();
-        // No stream's copies look for it: within a graph the worker keeps the order.
-        entries_[ticket] = {codec::from_wire<CUstream>(ticket), std::move(function), true};
+        entries_[ticket] = {std::move(function), true};
         ++graph_functions_;
     }
     return due(ticket, CUDA_SUCCESS);
@@ -63,20 +61,9 @@ bool HostFunctions::due(std::uint64_t ticket, CUresult status) {
     return true;
 }
 
-std::uint64_t HostFunctions::newest_pending(CUstream stream) const {
+bool HostFunctions::any_pending() const {
     const std::lock_guard lock(mutex_);
-    std::uint64_t newest = 0;
-    for (const auto& [ticket, entry] : entries_) {
-        if (entry.stream == stream) {
-            newest = std::max(newest, ticket);
-        }
-    }
-    return newest;
-}
-
-bool HostFunctions::pending(std::uint64_t ticket) const {
-    const std::lock_guard lock(mutex_);
-    return entries_.contains(ticket);
+    return !entries_.empty();
 }
 
 std::size_t HostFunctions::waiting() const {
@@ -116,7 +103,6 @@ void HostFunctions::run() {
         }
         lock.unlock();
         done_(ticket);
-        ended_function_();
         lock.lock();
     }
 }

@@ -24,19 +24,18 @@ class HostFunctions {
     using Function = std::function<void(CUresult status)>;
     static constexpr std::size_t kMaxGraphFunctions = 64u << 10;
 
-    // `done` tells the worker; `ended` is called after each function.
-    void start(std::function<void(std::uint64_t ticket)> done, std::function<void()> ended);
+    // `done` tells the worker.
+    void start(std::function<void(std::uint64_t ticket)> done);
 
-    std::uint64_t submit(CUstream stream, Function function);
+    std::uint64_t submit(Function function);
     void cancel(std::uint64_t ticket);
     // False: it was never to have a turn, or has it already.
     bool due(std::uint64_t ticket, CUresult status);
     // A graph's: the worker has made the ticket, and its turn has come. False when the ticket waits here already, or
     // too many do.
     bool run_when_due(std::uint64_t ticket, Function function);
-    // The newest function submitted for `stream` that has not run yet, or 0.
-    [[nodiscard]] std::uint64_t newest_pending(CUstream stream) const;
-    [[nodiscard]] bool pending(std::uint64_t ticket) const;
+    // Has one been submitted that has not run yet?
+    [[nodiscard]] bool any_pending() const;
     // Whose turn has come and that have not begun.
     [[nodiscard]] std::size_t waiting() const;
     void end();
@@ -46,7 +45,6 @@ class HostFunctions {
     void start_thread();  // with the lock held
 
     struct Entry {
-        CUstream stream;
         Function function;
         bool of_graph = false;
         bool due = false;
@@ -58,7 +56,6 @@ class HostFunctions {
     std::deque<std::pair<std::uint64_t, CUresult>> due_;  // each of a different entry, but for cancelled ones
     std::size_t graph_functions_ = 0;
     std::function<void(std::uint64_t)> done_;
-    std::function<void()> ended_function_;
     bool started_ = false, ended_ = false;
 };
 

@@ -239,11 +239,10 @@ void Transfers::wait_untouched(const void* from, std::uint64_t bytes) const {
     });
 }
 
-std::uint64_t Transfers::begin_upload(std::span<const std::byte> source, std::function<bool()> ready) {
+std::uint64_t Transfers::begin_upload(std::span<const std::byte> source) {
     begins(source.size());
     auto upload = std::make_unique<Upload>();
     upload->source = source;
-    upload->ready = std::move(ready);
     const auto begin = reinterpret_cast<std::uint64_t>(source.data());
     const std::lock_guard lock(mutex_);
     for (const auto& [transfer, download] : downloads_) {
@@ -312,11 +311,6 @@ void Transfers::tell_of_pull() {
     changed_.notify_all();
 }
 
-void Transfers::changed() {
-    { const std::lock_guard lock(mutex_); }
-    changed_.notify_all();
-}
-
 bool Transfers::wait_sent(std::uint64_t transfer) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return ended_ || !uploads_.contains(transfer); });
@@ -324,9 +318,8 @@ bool Transfers::wait_sent(std::uint64_t transfer) {
 }
 
 bool Transfers::may_read(const Upload& upload) const {
-    const bool free = std::none_of(upload.waits_for.begin(), upload.waits_for.end(),
-                                   [&](std::uint64_t transfer) { return downloads_.contains(transfer); });
-    return free && (!upload.ready || upload.ready());
+    return std::none_of(upload.waits_for.begin(), upload.waits_for.end(),
+                        [&](std::uint64_t transfer) { return downloads_.contains(transfer); });
 }
 
 void Transfers::sent(std::uint64_t transfer, std::uint64_t bytes) {

@@ -5,9 +5,10 @@
 // come in any order and several at a time.
 //
 // Uploads (host to device) are read when the worker pulls them, which it does when their turn in the stream has come:
-// that bounds memory on both sides, and it means that a pinned source is read as late as natively. A pull waits until
-// downloads into the same memory, and host functions, that come before it have ended. Pulls are answered by a thread of
-// their own: the receiving thread never waits for the sending side.
+// that bounds memory on both sides. Where something before in stream order may write the source, the worker asks only
+// when the GPU has come so far (gpStreamCatchUp), and a pull waits until downloads into the same memory that come
+// before it have landed. Pulls are answered by a thread of their own: the receiving thread never waits for the sending
+// side.
 //
 // A server may ask for the same part twice, or for a transfer that is over: no memory is let go while a connection may
 // still read or write it, and what waits here is bounded.
@@ -78,8 +79,7 @@ class Transfers {
 
     // ---- uploads
 
-    // `ready` says whether the source may be read; it is asked again whenever something ended. Empty: at once.
-    std::uint64_t begin_upload(std::span<const std::byte> source, std::function<bool()> ready = {});
+    std::uint64_t begin_upload(std::span<const std::byte> source);
     std::uint64_t begin_upload(std::vector<std::byte> source);
     // The worker asks for a part. False: it asks for what is not there, or for more at once than it may.
     bool pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes);
@@ -88,8 +88,6 @@ class Transfers {
     // Sends memory that a graph's copy reads, in pieces, under the worker's name for it. One of the two holds the data.
     void send_unasked(std::uint64_t transfer, std::span<const std::byte> source, std::vector<std::byte> copy,
                       std::size_t piece_bytes);
-    // Something that a `ready` may look at has changed.
-    void changed();
 
   private:
     struct Download {
@@ -105,7 +103,6 @@ class Transfers {
     struct Upload {
         std::span<const std::byte> source;
         std::vector<std::byte> copy;
-        std::function<bool()> ready;
         std::uint64_t sent_bytes = 0;
         std::size_t in_flight = 0;             // pieces that the channel may read
         bool over = false;                     // cancelled: no more of it is sent
@@ -134,7 +131,7 @@ class Transfers {
     void end_download(std::uint64_t transfer);
 
     mutable std::mutex mutex_;
-    mutable std::condition_variable changed_;  // a transfer ended, or what a `ready` looks at
+    mutable std::condition_variable changed_;  // a transfer ended
     std::condition_variable pulled_;           // the first pull came
     std::uint64_t next_ = 1;
     std::unordered_map<std::uint64_t, std::unique_ptr<Download>> downloads_;

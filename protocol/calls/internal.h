@@ -101,6 +101,8 @@ CUresult gpOccupancyClusters(int* result, unsigned potential, const gpupool::Lau
 // pulled by the worker chunk by chunk when its turn in the stream has come (NoticeType::pull).
 CUresult gpCopyToDevice(CUdeviceptr destination, std::size_t bytes, std::uint64_t transfer, const unsigned char* data,
                         std::size_t data_bytes, CUstream stream);
+// What follows in the stream is issued, and the data of a copy asked for, only when the GPU has come here.
+CUresult gpStreamCatchUp(CUstream stream);
 // The data comes back as bulk frames of `transfer`, before any reply to a call that waits for the stream.
 CUresult gpCopyFromDevice(CUdeviceptr source, std::size_t bytes, std::uint64_t transfer, CUstream stream);
 CUresult gpCopyShapedToDevice(const gpupool::CopyShape* shape, std::uint64_t transfer, const unsigned char* data,

@@ -275,6 +275,7 @@ int main(int argc, char** argv) {
     program.section("sizes", sizes);
     program.section("hazards", [&] { hazards(bytes); });
     program.section("complete_on_return", complete_on_return);
+    program.section("sources_in_order", copy_in_order);
     program.section("memsets", memsets);
     program.section("two_dimensions", copy_two_dimensions);
     program.section("two_dimensional_memsets", memset_two_dimensions);

@@ -1,4 +1,4 @@
-// The two-dimensional sections of copies.cpp.
+// Further sections of copies.cpp.
 //
 // Threads: a context is current. Errors: as driver.h.
 #pragma once
@@ -8,5 +8,6 @@ namespace gpupool::programs {
 void copy_two_dimensions();
 void memset_two_dimensions();
 void copy_arrays();
+void copy_in_order();  // copies_order.cpp
 
 }  // namespace gpupool::programs

@@ -233,6 +233,42 @@ class CopyOut final : public Copy {
     const std::shared_ptr<Flight> flight_ = std::make_shared<Flight>();
 };
 
+// Ends when the GPU has come to its place in the stream.
+class CatchUp final : public Operation {
+  public:
+    CatchUp(Worker& worker, Command command, StreamState& stream)
+        : worker_(worker), command_(std::move(command)), stream_(stream) {
+        command_.keep_header(kHeldCostBytes);
+    }
+
+    bool advance() override {
+        if (!std::exchange(marked_, true)) {
+            worker_.scheduler.mark(stream_, [&worker = worker_, there = there_](CUresult result) {
+                if (result == CUDA_SUCCESS) {
+                    worker.send_host_changes();  // which are in what is read next
+                }
+                *there = result;
+            });
+        }
+        if (there_->has_value()) {
+            worker_.answer(command_, **there_);
+        }
+        return there_->has_value();
+    }
+    void abandon(CUresult result) override {
+        if (command_.reply_wanted()) {
+            worker_.answer(command_, result);
+        }
+    }
+
+  private:
+    Worker& worker_;
+    Command command_;
+    StreamState& stream_;
+    bool marked_ = false;
+    const std::shared_ptr<std::optional<CUresult>> there_ = std::make_shared<std::optional<CUresult>>();
+};
+
 template <class Operation>
 Outcome begin(Worker& worker, Command& command, CUstream handle, DeviceSide side, std::uint64_t bytes,
               std::uint64_t transfer) {
@@ -361,6 +397,18 @@ CUresult shaped_side(Worker& worker, const CopyShape* shape, DeviceSide& side, s
 }
 
 }  // namespace
+
+Outcome gpStreamCatchUp(Worker& worker, Command& command, codec::Slots<calls::gpStreamCatchUp>& slots) {
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, slots.at<calls::gpStreamCatchUp::stream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    if (stream->capturing) {
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return Outcome::hold(*stream, std::make_unique<CatchUp>(worker, command, *stream));
+}
 
 Outcome gpCopyToDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyToDevice>& slots) {
     using Call = calls::gpCopyToDevice;

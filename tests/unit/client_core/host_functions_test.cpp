@@ -23,16 +23,12 @@ struct Fixture {
     int ended = 0;
 
     Fixture() {
-        functions.start(
-            [this](std::uint64_t ticket) {
-                const std::lock_guard lock(mutex);
-                done.push_back(ticket);
-            },
-            [this] {
-                const std::lock_guard lock(mutex);
-                ++ended;
-                changed.notify_all();
-            });
+        functions.start([this](std::uint64_t ticket) {
+            const std::lock_guard lock(mutex);
+            done.push_back(ticket);
+            ++ended;
+            changed.notify_all();
+        });
     }
     bool wait_for(int count) {
         std::unique_lock lock(mutex);
@@ -44,15 +40,11 @@ struct Fixture {
     }
 };
 
-CUstream stream(std::uintptr_t number) {
-    return reinterpret_cast<CUstream>(number << 4);
-}
-
 TEST(HostFunctionsOfTheClient, RunInTheOrderOfTheirTurns) {
     Fixture& f = Fixture::fresh();
     std::vector<int> order;  // of the one thread that runs them
-    const auto first = f.functions.submit(stream(1), [&](CUresult) { order.push_back(1); });
-    const auto second = f.functions.submit(stream(2), [&](CUresult) { order.push_back(2); });
+    const auto first = f.functions.submit([&](CUresult) { order.push_back(1); });
+    const auto second = f.functions.submit([&](CUresult) { order.push_back(2); });
     f.functions.due(second, CUDA_SUCCESS);
     f.functions.due(first, CUDA_SUCCESS);
     ASSERT_TRUE(f.wait_for(2));
@@ -64,7 +56,7 @@ TEST(HostFunctionsOfTheClient, GetTheStatusAndMayNotCallCuda) {
     Fixture& f = Fixture::fresh();
     CUresult status = CUDA_SUCCESS;
     bool marked = false;
-    const auto ticket = f.functions.submit(stream(1), [&](CUresult result) {
+    const auto ticket = f.functions.submit([&](CUresult result) {
         status = result;
         marked = client::this_thread().in_host_function;
     });
@@ -78,32 +70,28 @@ TEST(HostFunctionsOfTheClient, GetTheStatusAndMayNotCallCuda) {
 TEST(HostFunctionsOfTheClient, ArePendingUntilTheyHaveRun) {
     Fixture& f = Fixture::fresh();
     std::atomic<bool> go{false}, inside{false};
-    const auto first = f.functions.submit(stream(1), [&](CUresult) {
+    const auto first = f.functions.submit([&](CUresult) {
         inside = true;
         while (!go) {
             std::this_thread::yield();
         }
     });
-    const auto second = f.functions.submit(stream(1), [](CUresult) {});
-    const auto other = f.functions.submit(stream(2), [](CUresult) {});
-    EXPECT_EQ(f.functions.newest_pending(stream(1)), second);
-    EXPECT_EQ(f.functions.newest_pending(stream(2)), other);
-    EXPECT_EQ(f.functions.newest_pending(stream(3)), 0u);
+    const auto second = f.functions.submit([](CUresult) {});
+    const auto other = f.functions.submit([](CUresult) {});
     f.functions.due(first, CUDA_SUCCESS);
     while (!inside) {
         std::this_thread::yield();
     }
-    EXPECT_TRUE(f.functions.pending(first)) << "it runs";
+    EXPECT_TRUE(f.functions.any_pending()) << "it runs";
     go = true;
     ASSERT_TRUE(f.wait_for(1));
-    EXPECT_FALSE(f.functions.pending(first));
     f.functions.cancel(second);
-    EXPECT_EQ(f.functions.newest_pending(stream(1)), 0u);
     EXPECT_TRUE(f.functions.due(second, CUDA_SUCCESS)) << "cancelled: nothing";
     EXPECT_FALSE(f.functions.due(12345, CUDA_SUCCESS)) << "a server that makes up tickets";
     EXPECT_TRUE(f.functions.due(other, CUDA_SUCCESS));
     ASSERT_TRUE(f.wait_for(2));
     EXPECT_EQ(f.done, (std::vector{first, other}));
+    EXPECT_FALSE(f.functions.any_pending());
 }
 
 // A server that makes up tickets, or says the same thing again and again, while a function runs.
@@ -111,13 +99,13 @@ TEST(HostFunctionsOfTheClient, NothingQueuesWithoutBound) {
     Fixture& f = Fixture::fresh();
     std::atomic<bool> go{false}, inside{false};
     std::atomic<int> runs{0};
-    const auto first = f.functions.submit(stream(1), [&](CUresult) {
+    const auto first = f.functions.submit([&](CUresult) {
         inside = true;
         while (!go) {
             std::this_thread::yield();
         }
     });
-    const auto second = f.functions.submit(stream(1), [&](CUresult) { ++runs; });
+    const auto second = f.functions.submit([&](CUresult) { ++runs; });
     f.functions.due(first, CUDA_SUCCESS);
     while (!inside) {
         std::this_thread::yield();
@@ -158,7 +146,7 @@ TEST(HostFunctionsOfTheClient, OfGraphsAreBounded) {
 TEST(HostFunctionsOfTheClient, EndWithTheSession) {
     Fixture& f = Fixture::fresh();
     std::atomic<bool> ran{false};
-    const auto ticket = f.functions.submit(stream(1), [&](CUresult) { ran = true; });
+    const auto ticket = f.functions.submit([&](CUresult) { ran = true; });
     f.functions.end();
     f.functions.due(ticket, CUDA_SUCCESS);
     std::this_thread::sleep_for(20ms);

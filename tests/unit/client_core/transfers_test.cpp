@@ -295,19 +295,6 @@ TEST(Uploads, ADownloadThatBeginsLaterIsNotWaitedFor) {
     EXPECT_TRUE(client.transfers.wait_sent(upload));
 }
 
-TEST(Uploads, WaitUntilTheyAreReady) {
-    Client& client = Client::fresh();
-    std::atomic<bool> ready{false};
-    const auto data = pattern(32, 4);
-    const std::uint64_t upload = client.transfers.begin_upload(std::span(data), [&] { return ready.load(); });
-    client.transfers.pull(upload, 0, data.size());
-    std::this_thread::sleep_for(20ms);
-    EXPECT_EQ(client.worker.landed(upload), 0u);
-    ready = true;
-    client.transfers.changed();
-    EXPECT_EQ(client.worker.wait_for(upload, data.size()), data);
-}
-
 TEST(Uploads, AskedForOutsideOfWhatThereIsSendNothing) {
     Client& client = Client::fresh();
     const auto data = pattern(32, 5);

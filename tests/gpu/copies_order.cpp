@@ -1,0 +1,183 @@
+// Copies to the device whose source something before them in stream order writes: a host function or a copy, in the
+// same stream or in one that is waited for, by itself or of a graph. They read what that has written.
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "tests/gpu/copies.h"
+#include "tests/gpu/driver.h"
+
+namespace gpupool::programs {
+namespace {
+
+constexpr size_t most_bytes = 200'003;
+
+struct Fill {
+    unsigned char* place;
+    size_t bytes;
+    unsigned char value;
+};
+
+// Late, so that a copy that does not wait for it reads something else.
+void CUDA_CB fill_slowly(void* data) {
+    const Fill& fill = *static_cast<const Fill*>(data);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    memset(fill.place, fill.value, fill.bytes);
+}
+
+class Order {
+  public:
+    Order() : pageable_(most_bytes) {
+        DRIVER_OK(cuStreamCreate(&first_, CU_STREAM_NON_BLOCKING));
+        DRIVER_OK(cuStreamCreate(&second_, CU_STREAM_NON_BLOCKING));
+        DRIVER_OK(cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING));
+        DRIVER_OK(cuMemAlloc(&from_, most_bytes));
+        DRIVER_OK(cuMemAlloc(&to_, most_bytes));
+        DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned_), most_bytes));
+    }
+    ~Order() {
+        cuMemFreeHost(pinned_);
+        cuMemFree(to_);
+        cuMemFree(from_);
+        cuEventDestroy(event_);
+        cuStreamDestroy(second_);
+        cuStreamDestroy(first_);
+    }
+    Order(const Order&) = delete;
+    Order& operator=(const Order&) = delete;
+
+    // `enqueue` enqueues what fills the source with the value, and the copy, or makes it; it returns a stream to wait
+    // for.
+    template <class Enqueue>
+    void expect(const char* what, size_t bytes, unsigned char* source, Enqueue enqueue) {
+        value_++;
+        memset(source, 0, bytes);
+        DRIVER_OK(cuMemsetD8(to_, 0, bytes));
+        DRIVER_OK(cuMemsetD8(from_, value_, bytes));
+        DRIVER_OK(cuCtxSynchronize());
+        Fill fill{source, bytes, value_};
+        const CUstream stream = enqueue(fill);
+        DRIVER_OK(cuStreamSynchronize(stream));
+        DRIVER_OK(cuCtxSynchronize());
+        std::vector<unsigned char> got(bytes);
+        DRIVER_OK(cuMemcpyDtoH(got.data(), to_, bytes));
+        check(got[0] == value_ && got[bytes - 1] == value_ && memcmp(&got[0], &got[1], bytes - 1) == 0,
+              "%s, %zu bytes: %u, should be %u", what, bytes, got[0], value_);
+    }
+
+    void synchronous(size_t bytes) {
+        for (unsigned char* const source : {pageable_.data(), pinned_}) {
+            expect("a synchronous copy behind a host function", bytes, source, [&](Fill& fill) {
+                DRIVER_OK(cuLaunchHostFunc(nullptr, fill_slowly, &fill));
+                DRIVER_OK(cuMemcpyHtoD(to_, source, bytes));
+                return CUstream{};
+            });
+        }
+        unsigned char other = 0;
+        expect("a synchronous copy behind one to its source", bytes, pinned_, [&](Fill&) {
+            Fill elsewhere{&other, 1, 1};
+            DRIVER_OK(cuLaunchHostFunc(nullptr, fill_slowly, &elsewhere));
+            DRIVER_OK(cuMemcpyDtoHAsync(pinned_, from_, bytes, nullptr));
+            DRIVER_OK(cuMemcpyHtoD(to_, pinned_, bytes));
+            return CUstream{};
+        });
+        expect("a synchronous copy of rows behind one to the last of them", bytes, pinned_, [&](Fill&) {
+            Fill elsewhere{&other, 1, 1};
+            const size_t row = bytes / 2;
+            memset(pinned_, value_, row);
+            DRIVER_OK(cuLaunchHostFunc(nullptr, fill_slowly, &elsewhere));
+            DRIVER_OK(cuMemcpyDtoHAsync(pinned_ + row, from_, bytes - row, nullptr));
+            CUDA_MEMCPY2D rows{};
+            rows.srcMemoryType = CU_MEMORYTYPE_HOST;
+            rows.srcHost = pinned_;
+            rows.srcPitch = rows.dstPitch = rows.WidthInBytes = row;
+            rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+            rows.dstDevice = to_;
+            rows.Height = 2;
+            DRIVER_OK(cuMemcpy2D(&rows));
+            if (bytes % 2 != 0) {
+                DRIVER_OK(cuMemsetD8(to_ + 2 * row, value_, 1));
+            }
+            return CUstream{};
+        });
+    }
+
+    void asynchronous(size_t bytes) {
+        expect("a copy behind a host function", bytes, pinned_, [&](Fill& fill) {
+            DRIVER_OK(cuLaunchHostFunc(first_, fill_slowly, &fill));
+            DRIVER_OK(cuMemcpyHtoDAsync(to_, pinned_, bytes, first_));
+            return first_;
+        });
+        expect("a copy in the default stream under its other name", bytes, pinned_, [&](Fill& fill) {
+            DRIVER_OK(cuLaunchHostFunc(CU_STREAM_LEGACY, fill_slowly, &fill));
+            DRIVER_OK(cuMemcpyHtoDAsync(to_, pinned_, bytes, nullptr));
+            return CUstream{};
+        });
+        expect("a copy behind another stream's host function", bytes, pinned_, [&](Fill& fill) {
+            DRIVER_OK(cuLaunchHostFunc(first_, fill_slowly, &fill));
+            DRIVER_OK(cuEventRecord(event_, first_));
+            DRIVER_OK(cuStreamWaitEvent(second_, event_, 0));
+            DRIVER_OK(cuMemcpyHtoDAsync(to_, pinned_, bytes, second_));
+            return second_;
+        });
+        expect("a copy behind another stream's copy", bytes, pinned_, [&](Fill&) {
+            unsigned char other = 0;
+            Fill elsewhere{&other, 1, 1};
+            DRIVER_OK(cuLaunchHostFunc(first_, fill_slowly, &elsewhere));
+            DRIVER_OK(cuMemcpyDtoHAsync(pinned_, from_, bytes, first_));
+            DRIVER_OK(cuEventRecord(event_, first_));
+            DRIVER_OK(cuStreamWaitEvent(second_, event_, 0));
+            DRIVER_OK(cuMemcpyHtoDAsync(to_, pinned_, bytes, second_));
+            DRIVER_OK(cuStreamSynchronize(second_));
+            return second_;
+        });
+    }
+
+    // What a graph does in the client: from here on the program has such a graph.
+    void graphs(size_t bytes) {
+        const auto behind = [&](const char* what, auto capture) {
+            CUgraph graph = nullptr;
+            CUgraphExec executable = nullptr;
+            expect(what, bytes, pinned_, [&](Fill& fill) {
+                DRIVER_OK(cuStreamBeginCapture(first_, CU_STREAM_CAPTURE_MODE_RELAXED));
+                capture(fill);
+                DRIVER_OK(cuStreamEndCapture(first_, &graph));
+                DRIVER_OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+                DRIVER_OK(cuGraphLaunch(executable, first_));
+                DRIVER_OK(cuMemcpyHtoDAsync(to_, pinned_, bytes, first_));
+                DRIVER_OK(cuStreamSynchronize(first_));
+                return first_;
+            });
+            DRIVER_OK(cuGraphExecDestroy(executable));
+            DRIVER_OK(cuGraphDestroy(graph));
+        };
+        behind("a copy behind a graph's host function",
+               [&](Fill& fill) { DRIVER_OK(cuLaunchHostFunc(first_, fill_slowly, &fill)); });
+        behind("a copy behind a graph's copy",
+               [&](Fill&) { DRIVER_OK(cuMemcpyDtoHAsync(pinned_, from_, bytes, first_)); });
+    }
+
+  private:
+    CUstream first_ = nullptr, second_ = nullptr;
+    CUevent event_ = nullptr;
+    CUdeviceptr from_ = 0, to_ = 0;
+    std::vector<unsigned char> pageable_;
+    unsigned char* pinned_ = nullptr;
+    unsigned char value_ = 0;
+};
+
+}  // namespace
+
+void copy_in_order() {
+    Order order;
+    for (const size_t bytes : {size_t{4096}, most_bytes}) {
+        order.synchronous(bytes);
+        order.asynchronous(bytes);
+    }
+    for (const size_t bytes : {size_t{4096}, most_bytes}) {
+        order.graphs(bytes);
+    }
+}
+
+}  // namespace gpupool::programs
