@@ -81,6 +81,8 @@ class GraphExec {
     [[nodiscard]] CUgraphExec driver() const { return executable_; }
     // Places that a launch takes in the driver's queue.
     [[nodiscard]] std::uint32_t cost() const { return cost_; }
+    // Launches that wait in their streams, and will be of what this is then.
+    unsigned held_launches = 0;
     // Of launches from now on.
     [[nodiscard]] const std::shared_ptr<HostTurns>& turns() const { return turns_; }
 

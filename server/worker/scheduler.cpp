@@ -563,6 +563,12 @@ void Scheduler::when_all_complete(ContextState& context, bool blocking_only, Act
     const auto group = std::make_shared<Group>(std::move(action));
     context.each_stream([&](StreamState& stream) {
         if (stream.capturing) {
+            // What it was given before; that ended with a mark.
+            if (!stream.completions.empty() && (stream.blocking || !blocking_only)) {
+                ++group->left;
+                stream.completions.push_back(
+                    {stream.marks.last, nullptr, [group](CUresult result) { group->end(result); }, Effect::answers, 0});
+            }
             return;
         }
         // The legacy stream always counts: in a context that may be lost its helper is what the driver tells of that.

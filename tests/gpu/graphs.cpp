@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "tests/gpu/images.h"
 
@@ -203,6 +205,48 @@ void updates(const GraphWork& work, const Device& device) {
     DRIVER_OK(cuGraphExecDestroy(executable));
 }
 
+// A launch is of what the graph was then, also where it has to wait for something before it in its stream.
+void updates_behind_waiting_launches(const GraphWork& work) {
+    CUgraph graph = nullptr;
+    CUgraphNode node = nullptr;
+    DRIVER_OK(cuGraphCreate(&graph, 0));
+    const AddParameters one(work, 1), hundred(work, 100), more(work, 10000);
+    DRIVER_OK(cuGraphAddKernelNode(&node, graph, nullptr, 0, &one.node));
+    const CUgraphExec executable = instantiate(graph);
+    CUgraph other = nullptr;
+    CUgraphNode of_other = nullptr;
+    DRIVER_OK(cuGraphCreate(&other, 0));
+    DRIVER_OK(cuGraphAddKernelNode(&of_other, other, nullptr, 0, &more.node));
+    DRIVER_OK(cuMemsetD32(work.device, 0, GraphWork::words));
+    DRIVER_OK(cuCtxSynchronize());
+
+    const auto launch_behind_a_wait = [&] {
+        DRIVER_OK(cuLaunchHostFunc(
+            work.stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
+        DRIVER_OK(cuMemcpyHtoDAsync(work.device, work.host_in, sizeof(unsigned), work.stream));
+        DRIVER_OK(cuGraphLaunch(executable, work.stream));
+    };
+    work.fill_host(0);
+    launch_behind_a_wait();
+    DRIVER_OK(cuGraphExecKernelNodeSetParams(executable, node, &hundred.node));
+    DRIVER_OK(cuGraphLaunch(executable, work.stream));
+    check(work.device_holds(101), "parameters changed behind a launch that waits");
+    DRIVER_OK(cuMemsetD32(work.device, 0, GraphWork::words));
+    launch_behind_a_wait();
+    CUgraphExecUpdateResultInfo information{};
+    DRIVER_OK(cuGraphExecUpdate(executable, other, &information));
+    DRIVER_OK(cuGraphLaunch(executable, work.stream));
+    check(work.device_holds(10100), "updated behind a launch that waits");
+    DRIVER_OK(cuMemsetD32(work.device, 0, GraphWork::words));
+    launch_behind_a_wait();
+    DRIVER_OK(cuGraphNodeSetEnabled(executable, node, 0));
+    DRIVER_OK(cuGraphLaunch(executable, work.stream));
+    check(work.device_holds(10000), "a node switched off behind a launch that waits");
+    DRIVER_OK(cuGraphExecDestroy(executable));
+    DRIVER_OK(cuGraphDestroy(other));
+    DRIVER_OK(cuGraphDestroy(graph));
+}
+
 void CUDA_CB count_call(void* data) {
     static_cast<std::atomic<int>*>(data)->fetch_add(1);
 }
@@ -265,9 +309,11 @@ int run(int argc, char** argv) {
     const GraphWork work;
     program.section("explicit_graph", [&] { explicit_graph(work, device); });
     program.section("updates", [&] { updates(work, device); });
+    program.section("updates_behind_waiting_launches", [&] { updates_behind_waiting_launches(work); });
     program.section("other_nodes", [&] { other_nodes(work, device); });
     program.section("many_launches", [&] { many_launches(work, static_cast<int>(program.number("launches", 50))); });
     program.section("capture_and_replay", [&] { capture_and_replay(work); });
+    program.section("capture_behind_work", [&] { capture_behind_work(work); });
     program.section("capture_two_streams", [&] { capture_two_streams(work); });
     program.section("capture_information", [&] { capture_information(work); });
     program.section("capture_rules", [&] { capture_rules(work, device); });

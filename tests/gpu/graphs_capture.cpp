@@ -1,3 +1,5 @@
+#include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "tests/gpu/graphs.h"
@@ -51,6 +53,44 @@ CUresult in_other_thread(const Device& device, Call call) {
 }
 
 }  // namespace
+
+// What a stream was given before it began to capture, or joined one that does, is work like any other.
+void capture_behind_work(const GraphWork& work) {
+    CUstream joining = nullptr;
+    CUevent event = nullptr;
+    DRIVER_OK(cuStreamCreate(&joining, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    for (const bool joins : {false, true}) {
+        std::atomic<bool> done{false};
+        CUdeviceptr block = 0;
+        DRIVER_OK(cuMemAlloc(&block, 1024));
+        DRIVER_OK(cuLaunchHostFunc(
+            joins ? joining : work.stream,
+            [](void* data) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(30));
+                *static_cast<std::atomic<bool>*>(data) = true;
+            },
+            &done));
+        DRIVER_OK(add_on(work, joins ? joining : work.stream, 1));
+        DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        DRIVER_OK(add_on(work, work.stream, 1));
+        DRIVER_OK(cuEventRecord(event, work.stream));
+        DRIVER_OK(cuStreamWaitEvent(joining, event, 0));
+        const CUresult result = cuMemFree(block);
+        check(result == CUDA_SUCCESS && done, "memory is freed when what %s before it captured has ended (%s)",
+              joins ? "a stream was given that joined" : "a stream was given", result_name(result).c_str());
+        DRIVER_OK(add_on(work, joining, 1));
+        DRIVER_OK(cuEventRecord(event, joining));
+        DRIVER_OK(cuStreamWaitEvent(work.stream, event, 0));
+        CUgraph graph = nullptr;
+        DRIVER_OK(cuStreamEndCapture(work.stream, &graph));
+        check(node_count(graph) == 2, "and the capture goes on");
+        DRIVER_OK(cuGraphDestroy(graph));
+        DRIVER_OK(cuCtxSynchronize());
+    }
+    DRIVER_OK(cuEventDestroy(event));
+    DRIVER_OK(cuStreamDestroy(joining));
+}
 
 void capture_and_replay(const GraphWork& work) {
     DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));

@@ -136,7 +136,9 @@ class HeldLaunch final : public HeldForCommand {
         : HeldForCommand(worker, std::move(command)), stream_(stream), graph_(std::move(graph)) {
         command_.keep_header(kHeldCostBytes);
         cost = graph_->cost();
+        ++graph_->held_launches;
     }
+    ~HeldLaunch() override { --graph_->held_launches; }
     bool advance() override {
         const Tracer::Issue issue(worker_.tracer, command_.header, true);
         worker_.answer(command_, launch(worker_, command_, stream_, graph_));
@@ -147,6 +149,17 @@ class HeldLaunch final : public HeldForCommand {
     StreamState& stream_;
     const std::shared_ptr<GraphExec> graph_;
 };
+
+// A change of an executable graph is one for the launches behind it: empty when it may be made now.
+std::optional<Outcome> await_launches(Worker& worker, const Command& command, const GraphExec& graph) {
+    if (graph.held_launches == 0) {
+        return std::nullopt;
+    }
+    Command later = command;
+    later.keep_body(kWaitingCostBytes);
+    worker.scheduler.when_issued([&worker, later]() mutable { worker.dispatch(later); });
+    return Outcome::answered();
+}
 
 }  // namespace
 
@@ -209,6 +222,14 @@ Outcome gpGraphNodeSetParams(Worker& worker, Command& command, codec::Slots<call
     if (slots.at<Call::node>().value == nullptr || translate(worker, changed) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    const bool of_executable = slots.at<Call::executable>().value != nullptr;
+    const auto graph = of_executable ? executable(worker, slots.at<Call::executable>().value) : nullptr;
+    if (of_executable && graph == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (auto waiting = of_executable ? await_launches(worker, command, *graph) : std::nullopt) {
+        return std::move(*waiting);
+    }
     NodeParameters parameters;
     CUresult result = parameters.read(worker.handles, worker.objects, slots.at<Call::node>().object,
                                       slots.at<Call::payload>().object);
@@ -218,11 +239,8 @@ Outcome gpGraphNodeSetParams(Worker& worker, Command& command, codec::Slots<call
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (slots.at<Call::executable>().value == nullptr) {
-        return driver::call(worker.api.cuGraphNodeSetParams, changed, &parameters.driver);
-    }
-    const auto graph = executable(worker, slots.at<Call::executable>().value);
-    return graph == nullptr ? CUDA_ERROR_INVALID_VALUE : graph->set(changed, parameters.driver);
+    return of_executable ? graph->set(changed, parameters.driver)
+                         : driver::call(worker.api.cuGraphNodeSetParams, changed, &parameters.driver);
 }
 
 Outcome gpGraphNodeGetParams(Worker& worker, Command& command, codec::Slots<calls::gpGraphNodeGetParams>& slots) {
@@ -393,6 +411,9 @@ Outcome cuGraphExecUpdate_v2(Worker& worker, Command& command, codec::Slots<call
     if (updated == nullptr || translate(worker, graph) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if (auto waiting = await_launches(worker, command, *updated)) {
+        return std::move(*waiting);
+    }
     worker.scheduler.enter(worker.context_of(command));
     CUgraphExecUpdateResultInfo& information = slots.at<Call::resultInfo>().object;
     const CUresult result = updated->update(graph, information);
@@ -415,6 +436,9 @@ Outcome cuGraphNodeSetEnabled(Worker& worker, Command& command, codec::Slots<cal
     const auto graph = executable(worker, slots.at<Call::hGraphExec>().value);
     if (graph == nullptr || translate(worker, node) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (auto waiting = await_launches(worker, command, *graph)) {
+        return std::move(*waiting);
     }
     worker.scheduler.enter(worker.context_of(command));
     return graph->enable(node, slots.at<Call::isEnabled>().value);

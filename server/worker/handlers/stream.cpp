@@ -148,6 +148,9 @@ Outcome cuStreamWaitEvent(Worker& worker, Command& command, codec::Slots<calls::
         return Outcome::hold(*stream, std::move(operation));
     }
     worker.scheduler.enter(stream->context);
+    if (worker.captures != 0 && !stream->capturing && stream->unmarked != 0) {
+        worker.scheduler.mark(*stream, {});  // it may be about to join a capture, and then no mark may enter it
+    }
     result = driver::call(worker.api.cuStreamWaitEvent, stream->driver, event->driver, flags);
     worker.scheduler.issued(*stream);
     note_capture(worker, *stream);  // who waits for an event of a capture joins it
