@@ -105,6 +105,7 @@ CUresult destroy(CUcontext ctx) {
     export_tables::context_ends(ctx);
     result = remote<calls::gpContextDestroy>(ctx);
     context->live = false;
+    context->lost = CUDA_SUCCESS;  // or nothing more would be sent of it, not even that its memory is free
     forget_kernel_functions(ctx);
     forget_memory(*s, *context);
     ThreadState& thread = this_thread();

@@ -103,6 +103,9 @@ CUresult record(CUevent event, CUstream stream, unsigned flags, Send send) {
     // Counted before it is sent: from here on nobody takes an earlier record's end for this one's.
     const std::uint64_t number = known_event->record.fetch_add(1, std::memory_order_acq_rel) + 1;
     result = send();
+    if (result == CUDA_SUCCESS) {
+        known_event->sent.store(number, std::memory_order_release);
+    }
     Captures& captures = this_session().captures;
     if (result == CUDA_SUCCESS && known_event->queried.load(std::memory_order_relaxed) && !captures.any()) {
         watch(event, *known_event, number);
@@ -417,7 +420,7 @@ CUresult cuEventQuery(CUevent hEvent) {
         case Event::Known::pending: return this_session().lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
         case Event::Known::unknown: break;
     }
-    const std::uint64_t latest = event->record.load(std::memory_order_acquire);
+    const std::uint64_t latest = event->sent.load(std::memory_order_acquire);
     result = remote<calls::cuEventQuery>(hEvent);
     if (result == CUDA_SUCCESS) {
         this_session().events.note_complete(hEvent, latest, result);
@@ -434,7 +437,7 @@ CUresult cuEventSynchronize(CUevent hEvent) {
     if (result != CUDA_SUCCESS || event == nullptr) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_HANDLE;
     }
-    const std::uint64_t latest = event->record.load(std::memory_order_acquire);
+    const std::uint64_t latest = event->sent.load(std::memory_order_acquire);
     result = remote<calls::cuEventSynchronize>(hEvent);
     if (result == CUDA_SUCCESS) {
         this_session().events.note_complete(hEvent, latest, result);

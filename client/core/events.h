@@ -22,7 +22,8 @@ namespace gpupool::client {
 struct Event {
     std::atomic<bool> always_ask{false};
     std::atomic<bool> queried{false};         // the program asks for this event: its records are watched
-    std::atomic<std::uint64_t> record{0};     // the latest; 0: never recorded
+    std::atomic<std::uint64_t> record{0};     // the latest, perhaps not sent yet; 0: never recorded
+    std::atomic<std::uint64_t> sent{0};       // the latest that what is asked now is an answer for
     std::atomic<std::uint64_t> watched{0};    // the record whose end the worker will tell
     std::atomic<std::uint64_t> completed{0};  // the latest record that is known to be complete
 

@@ -133,6 +133,10 @@ struct ContextState {
     std::vector<MarkWord> spare_marks;          // words without a stream, with the numbers that they came to
     std::vector<HostFunctionWord> spare_words;
 
+    // Is there a failure that nobody was told of?
+    [[nodiscard]] bool any_latched() const {
+        return streams_latched != 0 || latched != CUDA_SUCCESS || latched_by_ended != CUDA_SUCCESS;
+    }
     // More words, `apart_bytes` each, of pinned memory that stays as long as the context, which is current: `add` is
     // given each one's address here and on the device.
     template <class Add>

@@ -47,6 +47,7 @@ const Child children[] = {
     {"--child-assert", failed_assertion},
     {"--child-null-handles", null_handles},
     {"--child-destroyed-context", destroyed_context},
+    {"--child-replaced-context", replaced_context},
 };
 
 void run_child(const Child& child) {

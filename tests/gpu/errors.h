@@ -29,6 +29,7 @@ void misaligned_address();
 void trap();
 void failed_assertion();
 void null_handles();
+void replaced_context();
 void destroyed_context();
 
 }  // namespace gpupool::programs

@@ -122,6 +122,28 @@ void null_handles() {
     report("null_context_destroy", cuCtxDestroy(nullptr), {});
 }
 
+// What a context held that went wrong is free when it has been destroyed, for the next one.
+void replaced_context() {
+    const Device device;
+    for (int round = 0; round < 3; round++) {
+        CUcontext context = nullptr;
+        DRIVER_OK(cuCtxCreate(&context, nullptr, 0, device.device()));
+        CUdeviceptr block = 0, large = 0;
+        CUmodule module = nullptr;
+        CUfunction function = nullptr;
+        DRIVER_OK(cuModuleLoadData(&module, faults_ptx().data));
+        DRIVER_OK(cuModuleGetFunction(&function, module, "write_address"));
+        report("replaced_context_alloc", cuMemAlloc(&block, 4096), {CUDA_SUCCESS});
+        report("replaced_context_large_alloc", cuMemAlloc(&large, 64u << 20), {CUDA_SUCCESS});
+        report("replaced_context_memset", cuMemsetD8(large, 1, 64u << 20), {CUDA_SUCCESS});
+        unsigned long long address = 0x10;
+        void* parameters[] = {&address};
+        DRIVER_OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+        report("replaced_context_synchronize", cuCtxSynchronize(), {CUDA_ERROR_ILLEGAL_ADDRESS});
+        cuCtxDestroy(context);
+    }
+}
+
 void destroyed_context() {
     const Device device;
     CUcontext context = nullptr;

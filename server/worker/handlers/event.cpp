@@ -194,6 +194,10 @@ Outcome gpEventWatch(Worker& worker, Command&, codec::Slots<calls::gpEventWatch>
     const std::uint64_t record = slots.at<Call::record>().value;
     const auto tell = [&worker, client, record](CUresult result) {
         worker.send_what_precedes(result);
+        const EventState* const event = worker.objects.event(client);
+        if (result == CUDA_SUCCESS && event != nullptr && event->context->any_latched()) {
+            result = CUDA_ERROR_NOT_READY;  // then the client asks, and hears of the failure
+        }
         worker.notify(codec::NoticeType::event_complete,
                       codec::EventCompleteNotice{codec::to_wire(client), record, result, 0});
     };

@@ -350,6 +350,34 @@ TEST_F(HostileCalls, MemoryOutsideTheWindowOrOfAbsurdSizeIsRefused) {
     EXPECT_TRUE(client_->alive());
 }
 
+// Who only looks at events, and never waits, is to hear of what failed before them.
+TEST_F(HostileCalls, AWatchedEventHidesNoFailure) {
+    const CUstream stream = client_->make_stream();
+    const CUevent event = client_->make_event();
+    const auto watched = [&](std::uint64_t record) {
+        client_->flags = 0;
+        client_->add<calls::cuEventRecord>(event, stream);
+        client_->add<calls::gpEventWatch>(event, record);
+        client_->flags = codec::kReplyWanted;
+        EXPECT_TRUE(client_->alive());
+        for (int i = 0; i < 100 && client_->ended_events().size() < record; ++i) {
+            client_->read_for(milliseconds(50));
+        }
+        return client_->ended_events().empty() ? -1 : client_->ended_events().back().result;
+    };
+    EXPECT_EQ(watched(1), CUDA_SUCCESS);
+    client_->flags = 0;
+    client_->add<calls::cuMemsetD8Async>(CUdeviceptr{0x1000}, static_cast<unsigned char>(1), std::size_t{16}, stream);
+    EXPECT_EQ(watched(2), CUDA_ERROR_NOT_READY) << "so that the client asks";
+    const std::uint64_t number = client_->add<calls::cuEventQuery>(event);
+    client_->flush();
+    const auto asked = client_->answer_to(number);
+    ASSERT_TRUE(asked.has_value());
+    EXPECT_EQ(asked->header.deferred, CUDA_ERROR_INVALID_VALUE) << "what it then hears";
+    EXPECT_EQ(client_->deferred_errors(), 1u);
+    EXPECT_EQ(watched(3), CUDA_SUCCESS) << "once";
+}
+
 TEST_F(HostileCalls, CopiesBeyondMemoryAreRefused) {
     const CUdeviceptr slab = client_->make_slab(2u << 20);
     const CUstream stream = client_->make_stream();

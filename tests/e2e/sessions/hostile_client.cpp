@@ -280,6 +280,8 @@ void HostileClient::take_replies(std::span<const std::byte> payload) {
             pulls_.push_back(as(codec::PullNotice{}));
         } else if (answer.header.opcode == static_cast<std::uint16_t>(codec::NoticeType::deferred_error)) {
             deferred_errors_.push_back(as(codec::DeferredErrorNotice{}));
+        } else if (answer.header.opcode == static_cast<std::uint16_t>(codec::NoticeType::event_complete)) {
+            ended_events_.push_back(as(codec::EventCompleteNotice{}));
         }
     }
 }

@@ -90,6 +90,8 @@ class HostileClient {
     [[nodiscard]] std::uint64_t bulk_bytes() const { return bulk_bytes_; }
     [[nodiscard]] std::size_t deferred_errors() const { return deferred_errors_.size(); }
     [[nodiscard]] std::vector<codec::DeferredErrorNotice> errors() const { return deferred_errors_; }
+    // What was told of watched events.
+    [[nodiscard]] const std::vector<codec::EventCompleteNotice>& ended_events() const { return ended_events_; }
     [[nodiscard]] std::uint64_t worker_resident_bytes() const;
     [[nodiscard]] auto worker_process_id() const { return session_.worker_process_id; }
 
@@ -127,6 +129,7 @@ class HostileClient {
     std::map<std::uint64_t, Answer> answers_;
     std::vector<codec::PullNotice> pulls_;
     std::vector<codec::DeferredErrorNotice> deferred_errors_;
+    std::vector<codec::EventCompleteNotice> ended_events_;
 };
 
 // A hostile client beside the bystander, with a context; whatever it does, its worker says why it ends, and stays
