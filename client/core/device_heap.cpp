@@ -78,7 +78,7 @@ CUresult DeviceHeap::commit_slab(Lock& lock, std::uint64_t bytes, bool shared, s
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = commit(lock, address, bytes);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && release_empty()) {
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && release_empty(lock)) {
         result = commit(lock, address, bytes);
     }
     if (result != CUDA_SUCCESS) {
@@ -131,7 +131,7 @@ void DeviceHeap::put_free(std::uint64_t address, std::uint64_t bytes) {
 }
 
 void DeviceHeap::free(std::uint64_t address) {
-    const std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     const auto block = blocks_.find(address);
     if (block == blocks_.end()) {
         return;
@@ -143,31 +143,33 @@ void DeviceHeap::free(std::uint64_t address) {
     if (slab->second.shared) {
         put_free(address, bytes);
     }
-    release_if_empty(slab);
+    release_if_empty(lock, slab);
 }
 
-void DeviceHeap::release(SlabPlace slab) {
+void DeviceHeap::release(Lock& lock, SlabPlace slab) {
     const auto [address, facts] = *slab;
     if (facts.shared) {
         erase_free(free_.find(address));
         shared_bytes_ -= facts.bytes;
     }
     slabs_.erase(slab);
+    lock.unlock();
     server_.release(address, facts.bytes);
-    window_.free(address, facts.bytes);
+    window_.free(address, facts.bytes);  // not before the server will hear of it
+    lock.lock();
 }
 
 bool DeviceHeap::trim() {
-    const std::lock_guard lock(mutex_);
-    return release_empty();
+    Lock lock(mutex_);
+    return release_empty(lock);
 }
 
-bool DeviceHeap::release_empty() {
+bool DeviceHeap::release_empty(Lock& lock) {
     const SlabPlace empty = find_empty(slabs_.end());
     if (empty == slabs_.end()) {
         return false;
     }
-    release(empty);
+    release(lock, empty);
     return true;
 }
 
@@ -179,32 +181,35 @@ DeviceHeap::SlabPlace DeviceHeap::find_empty(SlabPlace but) {
     return slab;
 }
 
-void DeviceHeap::release_if_empty(SlabPlace slab) {
+void DeviceHeap::release_if_empty(Lock& lock, SlabPlace slab) {
     if (slab->second.used_bytes != 0) {
         return;
     }
     if (!slab->second.shared) {
-        release(slab);
+        release(lock, slab);
         return;
     }
     // One stays, so that a program that frees and allocates in turn does not ask the server each time.
     if (const SlabPlace other = find_empty(slab); other != slabs_.end()) {
-        release(other->second.bytes < slab->second.bytes ? other : slab);
+        release(lock, other->second.bytes < slab->second.bytes ? other : slab);
     }
 }
 
 void DeviceHeap::clear() {
-    const std::lock_guard lock(mutex_);
-    ++cleared_;
-    for (const auto& [address, slab] : slabs_) {
+    std::map<std::uint64_t, Slab> slabs;
+    {
+        const std::lock_guard lock(mutex_);
+        ++cleared_;
+        slabs.swap(slabs_);
+        shared_bytes_ = 0;
+        blocks_.clear();
+        free_.clear();
+        free_by_size_.clear();
+    }
+    for (const auto& [address, slab] : slabs) {
         server_.release(address, slab.bytes);
         window_.free(address, slab.bytes);
     }
-    slabs_.clear();
-    shared_bytes_ = 0;
-    blocks_.clear();
-    free_.clear();
-    free_by_size_.clear();
 }
 
 std::uint64_t DeviceHeap::free_bytes() const {

@@ -61,18 +61,18 @@ class DeviceHeap {
     void put_free(std::uint64_t address, std::uint64_t bytes);
     void erase_free(std::map<std::uint64_t, std::uint64_t>::iterator it);
     using SlabPlace = std::map<std::uint64_t, Slab>::iterator;
-    void release(SlabPlace slab);
-    bool release_empty();
-    void release_if_empty(SlabPlace slab);
+    void release(Lock& lock, SlabPlace slab);
+    bool release_empty(Lock& lock);
+    void release_if_empty(Lock& lock, SlabPlace slab);
     // The empty slab that is kept, or slabs_.end().
     SlabPlace find_empty(SlabPlace but);
 
     AddressWindow& window_;
     const Server server_;
     mutable std::mutex mutex_;
-    std::condition_variable grown_;  // or not
-    bool growing_ = false;           // a thread asks for a slab for small blocks
-    std::uint64_t cleared_ = 0;      // how often
+    std::condition_variable grown_;                                   // or not
+    bool growing_ = false;                                            // a thread asks for a slab for small blocks
+    std::uint64_t cleared_ = 0;                                       // how often
     std::map<std::uint64_t, Slab> slabs_;                             // by address
     std::uint64_t shared_bytes_ = 0;                                  // of slabs for small blocks
     std::map<std::uint64_t, std::uint64_t> blocks_;                   // in use: address, bytes

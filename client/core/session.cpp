@@ -390,7 +390,8 @@ bool Session::take_hold(const codec::StreamHoldNotice& notice) {
 }
 
 bool Session::take_graph_function(const codec::GraphFunctionNotice& notice) {
-    const std::optional<GraphHosts::Function> known = graph_hosts.function(notice.function);
+    const std::optional<GraphHosts::Function> known =
+        notice.function == 0 ? GraphHosts::Function{[](void*) {}, nullptr} : graph_hosts.function(notice.function);
     if (!known || (notice.ticket & codec::kTransferOfWorker) == 0) {
         log::error("the server asks for a function that no graph of this program has");
         return false;

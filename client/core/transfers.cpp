@@ -48,13 +48,16 @@ std::uint64_t Transfers::begin_download(std::uint64_t bytes, std::uint64_t lowes
                                         std::function<void(std::span<const std::byte>)> scatter) {
     begins(bytes);
     auto download = std::make_unique<Download>();
+    std::unique_lock lock(mutex_);
+    wait_for_room(lock, bytes);
+    lock.unlock();
     download->buffer.resize(bytes);
     download->destination = download->buffer.data();
     download->scatter = std::move(scatter);
     download->bytes = bytes;
     download->lowest = lowest;
     download->highest = highest;
-    const std::lock_guard lock(mutex_);
+    lock.lock();
     downloads_[next_] = std::move(download);
     return next_++;
 }
@@ -171,6 +174,8 @@ void Transfers::end_download(std::uint64_t transfer) {
     if (it->second->named) {
         --named_;
         named_bytes_ -= it->second->bytes;
+    } else {
+        copied_bytes_ -= it->second->buffer.size();
     }
     downloads_.erase(it);
 }
@@ -200,6 +205,11 @@ bool Transfers::cancel(std::uint64_t transfer) {
     return true;
 }
 
+void Transfers::wait_for_room(std::unique_lock<std::mutex>& lock, std::uint64_t bytes) {
+    changed_.wait(lock, [&] { return ending_ || copied_bytes_ == 0 || copied_bytes_ + bytes <= kMostCopied_bytes; });
+    copied_bytes_ += bytes;
+}
+
 bool Transfers::end_upload(std::uint64_t transfer) {
     const auto it = uploads_.find(transfer);
     const Upload& upload = *it->second;
@@ -209,6 +219,8 @@ bool Transfers::end_upload(std::uint64_t transfer) {
     if (upload.named) {
         --named_;
         named_bytes_ -= upload.source.size();
+    } else {
+        copied_bytes_ -= upload.copy.size();
     }
     uploads_.erase(it);
     return true;
@@ -259,7 +271,8 @@ std::uint64_t Transfers::begin_upload(std::vector<std::byte> source) {
     auto upload = std::make_unique<Upload>();
     upload->copy = std::move(source);
     upload->source = upload->copy;
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    wait_for_room(lock, upload->copy.size());
     uploads_[next_] = std::move(upload);
     return next_++;
 }

@@ -10,6 +10,8 @@
 // before it have landed. Pulls are answered by a thread of their own: the receiving thread never waits for the sending
 // side.
 //
+// What is packed or scattered on its way (copies of rows) is bounded: who would have more of it under way waits.
+//
 // A server may ask for the same part twice, or for a transfer that is over: no memory is let go while a connection may
 // still read or write it, and what waits here is bounded.
 //
@@ -40,8 +42,9 @@ namespace gpupool::client {
 
 class Transfers {
   public:
-    static constexpr std::size_t kMaxPulls = 64u << 10;           // that wait
-    static constexpr std::size_t kMaxNamedTransfers = 64u << 10;  // under way
+    static constexpr std::size_t kMaxPulls = 64u << 10;             // that wait
+    static constexpr std::size_t kMaxNamedTransfers = 64u << 10;    // under way
+    static constexpr std::uint64_t kMostCopied_bytes = 128u << 20;  // in buffers of ours; a larger one goes alone
 
     // Begins the thread that answers pulls. `channel` and `lanes`, which may be null, outlive it. `begins` hears the
     // size of each transfer; it must not wait.
@@ -53,7 +56,7 @@ class Transfers {
     // ---- downloads
 
     // Where the data of a new transfer goes. `scatter` is given the whole data when it has landed, where it is not to
-    // lie in one piece; it runs on the receiving thread and only copies.
+    // lie in one piece; it runs on the receiving thread and only copies. That may wait for others of its kind to end.
     std::uint64_t begin_download(void* destination, std::uint64_t bytes);
     std::uint64_t begin_download(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest,
                                  std::function<void(std::span<const std::byte>)> scatter);
@@ -80,6 +83,7 @@ class Transfers {
     // ---- uploads
 
     std::uint64_t begin_upload(std::span<const std::byte> source);
+    // Of a copy; may wait for others of its kind to end.
     std::uint64_t begin_upload(std::vector<std::byte> source);
     // The worker asks for a part. False: it asks for what is not there, or for more at once than it may.
     bool pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes);
@@ -126,6 +130,7 @@ class Transfers {
     void tell_of_pull();
     [[nodiscard]] bool may_read(const Upload& upload) const;
     void sent(std::uint64_t transfer, std::uint64_t bytes);
+    void wait_for_room(std::unique_lock<std::mutex>& lock, std::uint64_t bytes);
     // With the lock held; whether it was the end of it.
     bool end_upload(std::uint64_t transfer);
     void end_download(std::uint64_t transfer);
@@ -138,6 +143,7 @@ class Transfers {
     std::unordered_map<std::uint64_t, std::unique_ptr<Upload>> uploads_;
     std::size_t named_ = 0;  // transfers under way
     std::uint64_t named_bytes_ = 0;
+    std::uint64_t copied_bytes_ = 0;  // that are in buffers, of transfers without a name
     std::deque<Pull> pulls_;
     std::set<std::uint64_t> cancelled_;  // the newest, of which the worker may have asked for parts meanwhile
     std::uint64_t receiving_ = 0;        // the transfer of which the receiving thread reads a part; 0: none

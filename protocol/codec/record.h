@@ -80,7 +80,7 @@ struct HostFunctionNotice {
 };
 struct GraphFunctionNotice {
     std::uint64_t ticket;    // for gpHostFunctionDone
-    std::uint64_t function;  // as the client named it
+    std::uint64_t function;  // as the client named it; 0: none, only the answer is wanted, behind what was sent before
 };
 // The part of named host memory that a graph's copy reads or writes; its data travels packed.
 struct GraphCopyNotice {

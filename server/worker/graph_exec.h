@@ -49,6 +49,7 @@ struct HostTurn {
     std::deque<std::shared_ptr<const TurnWork>> launched;
     std::shared_ptr<const TurnWork> current;
     bool busy = false;
+    bool confirming = false;  // all is sent, and the client asked to say that it is there
     std::uint64_t ticket = 0;
     std::uint64_t offset = 0;                       // of what was expected or sent
     std::shared_ptr<std::atomic<unsigned>> flying;  // pieces that are on their way

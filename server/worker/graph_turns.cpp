@@ -35,7 +35,8 @@ void GraphTurns::end(const std::shared_ptr<HostTurns>& turns) {
     });
     for (const std::unique_ptr<HostTurn>& turn : turns->list) {
         turn->launched.clear();
-        turn->busy = turn->busy && turn->kind != HostTurn::Kind::function;
+        turn->busy = turn->busy && turn->kind != HostTurn::Kind::function && !turn->confirming;
+        turn->confirming = false;
         // A launch that failed may have left them as they were.
         __atomic_store_n(turn->request, 0u, __ATOMIC_RELAXED);
         __atomic_store_n(turn->done, 0u, __ATOMIC_RELAXED);
@@ -119,6 +120,9 @@ bool GraphTurns::go_on(HostTurn& turn) {
             worker_.incoming.forget(turn.ticket);
             break;
         case HostTurn::Kind::to_client:
+            if (turn.confirming) {
+                return false;
+            }
             while (turn.offset < turn.current->bytes && *turn.flying < kPiecesFlying) {
                 const std::size_t bytes = piece_at(turn);
                 ++*turn.flying;
@@ -138,6 +142,12 @@ bool GraphTurns::go_on(HostTurn& turn) {
             if (turn.offset < turn.current->bytes || *turn.flying != 0) {
                 return false;
             }
+            if (worker_.host_mirrors.any_shared()) {  // the GPU may look at it next, where the client puts it
+                turn.confirming = true;
+                functions_[turn.ticket] = &turn;
+                worker_.notify(codec::NoticeType::graph_function, codec::GraphFunctionNotice{turn.ticket, 0});
+                return true;
+            }
             break;
     }
     finish(turn);
@@ -145,7 +155,7 @@ bool GraphTurns::go_on(HostTurn& turn) {
 }
 
 void GraphTurns::finish(HostTurn& turn) {
-    turn.busy = false;
+    turn.busy = turn.confirming = false;
     __atomic_store_n(turn.done, 1u, __ATOMIC_RELEASE);
 }
 

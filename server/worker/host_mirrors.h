@@ -38,6 +38,7 @@ class HostMirrors {
 
     // Nothing has to be compared.
     [[nodiscard]] bool empty() const { return mirrors_.size() == shared_; }
+    [[nodiscard]] bool any_shared() const { return shared_ != 0; }
 
     // Takes the pages around the range, where this process has nothing else.
     CUresult reserve(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, Pages& pages);

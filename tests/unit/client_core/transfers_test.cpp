@@ -295,6 +295,25 @@ TEST(Uploads, ADownloadThatBeginsLaterIsNotWaitedFor) {
     EXPECT_TRUE(client.transfers.wait_sent(upload));
 }
 
+// A program that copies rows faster than they can be sent.
+TEST(Uploads, CopiesOfOursAreBounded) {
+    Client& client = Client::fresh();
+    constexpr std::size_t half = Transfers::kMostCopied_bytes / 2;
+    const std::uint64_t first = client.transfers.begin_upload(std::vector<std::byte>(half));
+    const std::uint64_t second = client.transfers.begin_download(half, 0, 0, [](std::span<const std::byte>) {});
+    std::atomic<std::uint64_t> third{0};
+    std::thread beginning([&] { third = client.transfers.begin_upload(std::vector<std::byte>(1)); });
+    std::this_thread::sleep_for(50ms);
+    EXPECT_EQ(third, 0u) << "it waits";
+    client.transfers.cancel(first);
+    beginning.join();
+    EXPECT_NE(third, 0u);
+    client.transfers.cancel(second);
+    client.transfers.cancel(third);
+    const std::uint64_t alone = client.transfers.begin_upload(std::vector<std::byte>(4 * half));
+    client.transfers.cancel(alone);
+}
+
 TEST(Uploads, AskedForOutsideOfWhatThereIsSendNothing) {
     Client& client = Client::fresh();
     const auto data = pattern(32, 5);
