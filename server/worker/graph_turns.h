@@ -24,6 +24,8 @@ class GraphTurns {
     void end(const std::shared_ptr<HostTurns>& turns);
     // Takes the turns that have come; true when anything moved.
     bool poll();
+    // Is there a launch with turns that is not known to have ended?
+    [[nodiscard]] bool running() const { return !running_.empty(); }
     // The client's function of this ticket has returned. False when no graph has it.
     bool function_done(std::uint64_t ticket);
 

@@ -48,8 +48,7 @@ inline std::optional<Outcome> await_turn(Worker& worker, Command& command, Strea
 
 // The stream of a command that works in stream order, once it is its turn; until then, or without such a stream, what
 // becomes of the command.
-inline std::optional<Outcome> await_turn(Worker& worker, Command& command, CUstream handle,
-                                         StreamState*& stream) {
+inline std::optional<Outcome> await_turn(Worker& worker, Command& command, CUstream handle, StreamState*& stream) {
     CUresult result = CUDA_SUCCESS;
     stream = worker.stream_of(command, handle, result);
     if (stream == nullptr) {
@@ -94,18 +93,25 @@ class HeldForCommand : public Operation {
     Command command_;
 };
 
-// The command itself.
+// The command itself; `may` says, when its turn has come, whether there is nothing else in its way.
 class HeldCommand final : public HeldForCommand {
   public:
-    HeldCommand(Worker& worker, Command command) : HeldForCommand(worker, std::move(command)) {
+    HeldCommand(Worker& worker, Command command, std::function<bool()> may = {})
+        : HeldForCommand(worker, std::move(command)), may_(std::move(may)) {
         command_.its_turn = true;
         command_.keep_body(kHeldCostBytes);
         bytes += command_.body.size();
     }
     bool advance() override {
+        if (may_ && !may_()) {
+            return false;
+        }
         worker_.dispatch(command_);
         return true;
     }
+
+  private:
+    const std::function<bool()> may_;
 };
 
 namespace detail {

@@ -80,8 +80,8 @@ wire::Limits channel_limits() {
 
 Worker::Worker(const driver::Library& library, int device_count, Options options)
     : api(library.api),
-      pinned(library.api, [this](std::function<void()> free) { helpers.run(std::move(free), [] {}); }),
-      word_memory(library.api, [this](std::function<void()> free) { helpers.run(std::move(free), [] {}); }),
+      pinned(library.api, [this](std::function<void()> free) { gpu_waits.run(std::move(free), [] {}); }),
+      word_memory(library.api, [this](std::function<void()> free) { gpu_waits.run(std::move(free), [] {}); }),
       scheduler(library.api, word_memory,
                 [this](const StreamState& stream, bool held) {
                     notify(
@@ -172,6 +172,7 @@ void Worker::loop() {
             moved = true;
         }
         moved = graph_turns.poll() || moved;
+        moved = gpu_waits.poll(!host_functions.empty() || graph_turns.running()) || moved;
         if (!host_mirrors.empty()) {
             look_.reset();  // to compare them takes long
         }

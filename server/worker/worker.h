@@ -27,6 +27,7 @@
 #include "server/driver/library.h"
 #include "server/worker/command.h"
 #include "server/worker/device_memory.h"
+#include "server/worker/gpu_waits.h"
 #include "server/worker/graph_book.h"
 #include "server/worker/graph_turns.h"
 #include "server/worker/handle_table.h"
@@ -88,12 +89,14 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     Inbox inbox;
     Tracer tracer;
     Helpers helpers;
+    GpuWaits gpu_waits{helpers};
     Staging staging;
     Incoming incoming;
     Images images;
     DeviceMemory memory;
     HostMirrors host_mirrors;
-    std::unordered_map<std::uint64_t, HostFunctionWord> host_functions;  // that streams wait for, by the client's ticket
+    std::unordered_map<std::uint64_t, HostFunctionWord>
+        host_functions;  // that streams wait for, by the client's ticket
     GraphBook graphs;
     GraphTurns graph_turns{*this};
     std::size_t captures = 0;                                                 // that have begun and not ended

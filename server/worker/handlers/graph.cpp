@@ -129,6 +129,10 @@ CUresult launch(Worker& worker, const Command& command, StreamState& stream, con
     return result;
 }
 
+bool may_launch(const Worker& worker, const GraphExec& graph) {
+    return graph.turns()->list.empty() || worker.gpu_waits.may_wait_for_word();
+}
+
 // A launch that waits in its stream. It keeps its graph, which may be destroyed before its turn comes.
 class HeldLaunch final : public HeldForCommand {
   public:
@@ -140,6 +144,9 @@ class HeldLaunch final : public HeldForCommand {
     }
     ~HeldLaunch() override { --graph_->held_launches; }
     bool advance() override {
+        if (!may_launch(worker_, *graph_)) {
+            return false;
+        }
         const Tracer::Issue issue(worker_.tracer, command_.header, true);
         worker_.answer(command_, launch(worker_, command_, stream_, graph_));
         return true;
@@ -382,7 +389,7 @@ Outcome cuGraphLaunch(Worker& worker, Command& command, codec::Slots<calls::cuGr
     if (graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!command.its_turn && !worker.scheduler.may_issue(*stream, graph->cost())) {
+    if (!command.its_turn && (!worker.scheduler.may_issue(*stream, graph->cost()) || !may_launch(worker, *graph))) {
         return Outcome::hold(*stream, std::make_unique<HeldLaunch>(worker, command, *stream, graph));
     }
     return launch(worker, command, *stream, graph);

@@ -30,9 +30,13 @@ CUresult take_word(Worker& worker, ContextState& context, HostFunctionWord& wait
 Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpHostFunction>& slots) {
     using Call = calls::gpHostFunction;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = nullptr;
-    if (auto waiting = await_turn(worker, command, slots.at<Call::stream>().value, stream)) {
-        return std::move(*waiting);
+    StreamState* stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    const auto may = [&waits = worker.gpu_waits] { return waits.may_wait_for_word(); };
+    if (!command.its_turn && (!worker.scheduler.may_issue(*stream) || !may())) {
+        return Outcome::hold(*stream, std::make_unique<HeldCommand>(worker, command, may));
     }
     if (stream->capturing) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // gpCaptureHostFunction

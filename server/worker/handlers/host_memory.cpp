@@ -92,7 +92,7 @@ Outcome gpHostUnmirror(Worker& worker, Command& command, codec::Slots<calls::gpH
     const driver::Api& api = worker.api;
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
     const ContextState* const context = worker.context_of(command);
-    worker.helpers.run(
+    worker.gpu_waits.run(
         [&api, driver = context == nullptr ? nullptr : context->driver, pages, result] {
             driver::call(api.cuCtxSetCurrent, driver);
             *result = driver::call(api.cuMemHostUnregister, pages.start);
