@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <span>
+
 #include "protocol/transport/shm/connection.h"
 #include "protocol/transport/shm/connector.h"
 #include "protocol/transport/shm/listener.h"
+#include "protocol/transport/tcp/addresses.h"
 #include "protocol/transport/tcp/connection.h"
 #include "protocol/transport/tcp/connector.h"
 #include "protocol/transport/tcp/listener.h"
@@ -16,37 +19,27 @@ bool is_any(const std::string& host) {
     return host == "0.0.0.0" || host == "::";
 }
 
-bool is_loopback(const std::string& host) {
-    return host.starts_with("127.") || host == "::1" || host == "localhost";
-}
-
 // One name for a server at all addresses, whichever of them its clients use.
-std::string local_name(const std::string& host, std::uint16_t port) {
-    return "gpupool/" + (is_any(host) ? fmt::format("*:{}", port) : Endpoint{host, port}.to_string());
+std::string name_at_all(std::uint16_t port) {
+    return fmt::format("gpupool/*:{}", port);
 }
 
-// Where a server that a client calls `endpoint` may be found on this host.
-std::vector<std::string> local_names(const Endpoint& endpoint) {
-    if (!is_loopback(endpoint.host)) return {};
-    std::vector<std::string> names;
-    if (endpoint.host == "localhost") {
-        names = {local_name("::1", endpoint.port), local_name("127.0.0.1", endpoint.port)};
-    } else {
-        names = {local_name(endpoint.host, endpoint.port)};
-    }
-    names.push_back(local_name("0.0.0.0", endpoint.port));
-    return names;
+std::string name_at(const tcp::Address& address) {
+    return "gpupool/" + address.to_string();
 }
 
-Result<std::unique_ptr<Connection>> connect_locally(const Endpoint& endpoint) {
-    Result<std::unique_ptr<Connection>> connection = Error{
-        ErrorCode::unavailable,
-        fmt::format("shared memory needs a server on this host, which {} is not known to be", endpoint.to_string())};
-    for (const auto& name : local_names(endpoint)) {
-        connection = shm::connect_to_name(name);
+Result<std::unique_ptr<Connection>> connect_locally(const Endpoint& endpoint, std::span<const tcp::Address> addresses) {
+    Result<std::unique_ptr<Connection>> connection =
+        Error{ErrorCode::unavailable,
+              fmt::format("shared memory needs a server on this host, and {} is another's", endpoint.to_string())};
+    bool any_own = false;
+    for (const auto& address : addresses) {
+        if (!tcp::is_own(address)) continue;
+        any_own = true;
+        connection = shm::connect_to_name(name_at(address));
         if (connection) return connection;
     }
-    return connection;
+    return any_own ? shm::connect_to_name(name_at_all(endpoint.port)) : std::move(connection);
 }
 
 }  // namespace
@@ -65,11 +58,13 @@ Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, Choice cho
             ErrorCode::invalid_input,
             fmt::format("{} is reached over shared memory, which the transport tcp excludes", endpoint.to_string())};
     }
+    const auto addresses = tcp::resolve(endpoint, deadline);
+    if (!addresses) return addresses.error().within(fmt::format("cannot connect to {}", endpoint.to_string()));
     if (choice != Choice::tcp) {
-        auto connection = connect_locally(endpoint);
+        auto connection = connect_locally(endpoint, *addresses);
         if (connection || choice == Choice::shm) return connection;
     }
-    return tcp::connect(endpoint, deadline);
+    return tcp::connect(endpoint, *addresses, deadline);
 }
 
 Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint) {
@@ -77,10 +72,11 @@ Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint) {
 }
 
 Result<std::unique_ptr<Listener>> listen_beside(const Endpoint& tcp_address) {
-    if (tcp_address.is_path() || (!is_any(tcp_address.host) && !is_loopback(tcp_address.host))) {
-        return std::unique_ptr<Listener>();
-    }
-    return shm::listen_at_name(local_name(tcp_address.host, tcp_address.port));
+    if (tcp_address.is_path()) return std::unique_ptr<Listener>();
+    if (is_any(tcp_address.host)) return shm::listen_at_name(name_at_all(tcp_address.port));
+    const auto addresses = tcp::resolve(tcp_address, kNoDeadline);  // a number, which it was bound to
+    if (!addresses || !tcp::is_own(addresses->front())) return std::unique_ptr<Listener>();
+    return shm::listen_at_name(name_at(addresses->front()));
 }
 
 Result<std::unique_ptr<Connection>> adopt(std::vector<UniqueFd> descriptors) {

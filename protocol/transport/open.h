@@ -1,8 +1,8 @@
 // Opens whatever transport an address means: TCP, shared memory, or shared memory where it can be had.
 //
-// A server that listens for TCP at a loopback address, or at all addresses, listens at an abstract Unix name as well
-// that follows from address and port (local_name). A client whose server is a loopback address looks there first: who
-// answers is on the same host and in the same network name space, so memory can be shared.
+// A server that listens for TCP listens at an abstract Unix name as well that follows from address and port (name_at,
+// name_at_all). A client whose server has an address of the client's own host looks there first: who answers is on the
+// same host and in the same network name space, so memory can be shared.
 //
 // Threads: any. Errors: those of the transport.
 #pragma once
@@ -34,7 +34,7 @@ Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, Choice cho
 
 Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint);
 
-// At the local name of a TCP listener's address; null where it has none, because other hosts alone may reach it.
+// At the local name of a TCP listener's address, a number; null where it has none, because it is not of this host.
 Result<std::unique_ptr<Listener>> listen_beside(const Endpoint& tcp_address);
 
 // Takes over a server's end of a connection, of which `descriptors` are another process's Connection::descriptors().

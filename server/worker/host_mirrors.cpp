@@ -89,12 +89,13 @@ void HostMirrors::registered(std::uint64_t address) {
     }
 }
 
-HostMirrors::Pages HostMirrors::retire(std::uint64_t address) {
+HostMirrors::Pages HostMirrors::retire(std::uint64_t address, CUcontext& client_context) {
     const auto it = mirrors_.find(address);
     if (it == mirrors_.end() || !it->second.ready) {
         return {};
     }
     it->second.ready = false;
+    client_context = it->second.client_context;
     return it->second.pages;
 }
 

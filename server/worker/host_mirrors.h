@@ -46,8 +46,9 @@ class HostMirrors {
     CUresult share(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, int file, Pages& pages);
     // The driver knows them.
     void registered(std::uint64_t address);
-    // The pages of a registered mirror, which from now on takes part in nothing; null pages: there is none.
-    Pages retire(std::uint64_t address);
+    // The pages of a registered mirror, which from now on takes part in nothing; null pages: there is none. With the
+    // context in which they are registered.
+    Pages retire(std::uint64_t address, CUcontext& client_context);
     void release(std::uint64_t address);
     // The context has ended, and with it its registrations.
     void release_of(CUcontext client_context);

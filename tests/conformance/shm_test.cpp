@@ -1,7 +1,11 @@
 // What only shared memory has: addresses in the file system, descriptors that change hands, and a peer that can write
 // where it likes.
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -11,6 +15,8 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
+#include <string>
 #include <thread>
 
 #include "protocol/transport/open.h"
@@ -19,6 +25,7 @@
 #include "protocol/transport/shm/connector.h"
 #include "protocol/transport/shm/listener.h"
 #include "protocol/transport/shm/local_socket.h"
+#include "protocol/transport/tcp/addresses.h"
 #include "protocol/transport/tcp/listener.h"
 #include "tests/conformance/transports.h"
 
@@ -202,6 +209,44 @@ TEST(Choose, AServerAtAllAddressesIsFoundByEachLoopbackAddress) {
         auto connection = transport::connect({host, bound.port}, Choice::shm, Clock::now() + 5s);
         EXPECT_TRUE(connection.ok()) << host << ": " << connection.error().message;
     }
+}
+
+// By whatever name the host is called, of which it has one.
+TEST(Choose, AServerIsFoundByTheHostsOwnName) {
+    std::array<char, 256> name{};
+    ASSERT_EQ(::gethostname(name.data(), name.size() - 1), 0);
+    const auto tcp = *transport::tcp::listen({"0.0.0.0", 0});
+    const auto bound = *Endpoint::parse(tcp->address());
+    const auto beside = transport::listen_beside(bound);
+    ASSERT_TRUE(beside.ok() && *beside != nullptr);
+    const auto addresses = transport::tcp::resolve({name.data(), bound.port}, Clock::now() + 10s);
+    if (!addresses) GTEST_SKIP() << addresses.error().message;
+    auto connection = transport::connect({name.data(), bound.port}, Choice::shm, Clock::now() + 10s);
+    EXPECT_TRUE(connection.ok()) << connection.error().message;
+}
+
+// At its own address, where it has one besides the loopback's.
+TEST(Choose, AServerAtAnInterfacesAddress) {
+    ifaddrs* all = nullptr;
+    ASSERT_EQ(::getifaddrs(&all), 0);
+    std::optional<std::string> host;
+    for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+        if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET || (one->ifa_flags & IFF_LOOPBACK) != 0) {
+            continue;
+        }
+        std::array<char, INET_ADDRSTRLEN> text{};
+        host = ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, text.data(),
+                           text.size());
+    }
+    ::freeifaddrs(all);
+    if (!host) GTEST_SKIP() << "no interface but the loopback's";
+    const auto tcp = *transport::tcp::listen({*host, 0});
+    const auto bound = *Endpoint::parse(tcp->address());
+    const auto beside = transport::listen_beside(bound);
+    ASSERT_TRUE(beside.ok() && *beside != nullptr);
+    auto connection = transport::connect(bound, Choice::automatic, Clock::now() + 5s);
+    ASSERT_TRUE(connection.ok()) << connection.error().message;
+    EXPECT_EQ((*connection)->peer().substr(0, 3), "shm");
 }
 
 TEST(Choose, AServerElsewhereHasNoLocalName) {

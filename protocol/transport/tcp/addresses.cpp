@@ -1,6 +1,8 @@
 #include "protocol/transport/tcp/addresses.h"
 
 #include <fmt/format.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
 
 #include <algorithm>
 #include <asio/io_context.hpp>
@@ -9,6 +11,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <string_view>
 #include <thread>
 
 namespace gpupool::transport::tcp {
@@ -92,6 +95,30 @@ Result<std::vector<Address>> resolve(const Endpoint& endpoint, Clock::time_point
                                                          lookup->failure.empty() ? "no addresses" : lookup->failure)};
     }
     return std::move(lookup->addresses);
+}
+
+bool is_own(const Address& address) {
+    const auto host_of = [](const sockaddr* given) -> std::string_view {
+        if (given->sa_family == AF_INET) {
+            return {reinterpret_cast<const char*>(&reinterpret_cast<const sockaddr_in*>(given)->sin_addr), 4};
+        }
+        if (given->sa_family == AF_INET6) {
+            return {reinterpret_cast<const char*>(&reinterpret_cast<const sockaddr_in6*>(given)->sin6_addr), 16};
+        }
+        return {};
+    };
+    const std::string_view host = host_of(address.get());
+    constexpr char kLoopbackNet = 127;  // all of it, of which an interface has one
+    if (host.empty()) return false;
+    if (host.size() == 4 && host.front() == kLoopbackNet) return true;
+    ifaddrs* first = nullptr;
+    if (::getifaddrs(&first) != 0) return false;
+    bool found = false;
+    for (const ifaddrs* one = first; one != nullptr && !found; one = one->ifa_next) {
+        found = one->ifa_addr != nullptr && host_of(one->ifa_addr) == host;
+    }
+    ::freeifaddrs(first);
+    return found;
 }
 
 Result<Address> local_address(int descriptor) {

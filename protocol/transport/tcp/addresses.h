@@ -33,6 +33,9 @@ struct Address {
 // All addresses of `endpoint`, at least one, in the system's order of preference.
 Result<std::vector<Address>> resolve(const Endpoint& endpoint, Clock::time_point deadline);
 
+// Is it one of this host's, as far as this process sees them: of its network name space?
+bool is_own(const Address& address);
+
 Result<Address> local_address(int descriptor);
 Result<Address> peer_address(int descriptor);
 

@@ -54,18 +54,22 @@ Result<std::unique_ptr<Connection>> connect_one(const Address& address, Clock::t
 }  // namespace
 
 Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, Clock::time_point deadline) {
-    auto addresses = resolve(endpoint, deadline);
+    const auto addresses = resolve(endpoint, deadline);
     if (!addresses) return addresses.error().within(fmt::format("cannot connect to {}", endpoint.to_string()));
-    if (addresses->size() > kMaxAddresses) addresses->resize(kMaxAddresses);
+    return connect(endpoint, *addresses, deadline);
+}
 
+Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, std::span<const Address> addresses,
+                                            Clock::time_point deadline) {
+    addresses = addresses.first(std::min(addresses.size(), kMaxAddresses));
     bool all_timed_out = true;
     std::string reasons;
-    for (std::size_t i = 0; i < addresses->size(); ++i) {
-        const auto& address = (*addresses)[i];
+    for (std::size_t i = 0; i < addresses.size(); ++i) {
+        const auto& address = addresses[i];
         auto until = deadline;
         if (deadline != kNoDeadline) {
             const auto now = Clock::now();
-            until = now + std::max(deadline - now, Clock::duration::zero()) / (addresses->size() - i);
+            until = now + std::max(deadline - now, Clock::duration::zero()) / (addresses.size() - i);
         }
         auto connection = connect_one(address, until);
         if (connection) return connection;

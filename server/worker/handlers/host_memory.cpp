@@ -85,22 +85,25 @@ Outcome gpHostShare(Worker& worker, Command& command, codec::Slots<calls::gpHost
 
 Outcome gpHostUnmirror(Worker& worker, Command& command, codec::Slots<calls::gpHostUnmirror>& slots) {
     const std::uint64_t address = slots.at<calls::gpHostUnmirror::address>().value;
-    const HostMirrors::Pages pages = worker.host_mirrors.retire(address);
+    CUcontext client = nullptr;
+    const HostMirrors::Pages pages = worker.host_mirrors.retire(address, client);
     if (pages.start == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const driver::Api& api = worker.api;
+    const ContextState* const context = worker.objects.context(client);
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
-    const ContextState* const context = worker.context_of(command);
-    worker.gpu_waits.run(
-        [&api, driver = context == nullptr ? nullptr : context->driver, pages, result] {
-            driver::call(api.cuCtxSetCurrent, driver);
-            *result = driver::call(api.cuMemHostUnregister, pages.start);
-        },
-        [&worker, command, address, result] {
-            worker.host_mirrors.release(address);
-            worker.answer(command, *result);
-        });
+    auto unregister = [&api = worker.api, driver = context == nullptr ? nullptr : context->driver, pages, result] {
+        driver::call(api.cuCtxSetCurrent, driver);
+        *result = driver::call(api.cuMemHostUnregister, pages.start);
+    };
+    auto done = [&worker, command, address, result] {
+        worker.host_mirrors.release(address);
+        worker.answer(command, *result);
+    };
+    // Not while held work of another context still uses it.
+    worker.scheduler.when_issued([&worker, unregister = std::move(unregister), done = std::move(done)] {
+        worker.gpu_waits.run(unregister, done);
+    });
     return Outcome::answered();
 }
 
