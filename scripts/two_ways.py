@@ -19,15 +19,45 @@ class Outcome:
     output: str
 
 
+def is_of_interest(process, session):
+    """Of the command's session, or a worker, in which a hang may have its cause."""
+    fields = (process / "stat").read_text().rpartition(")")[2].split()
+    return fields[3] == str(session) or (process / "comm").read_text().startswith("gpupool-worker")
+
+
+def what_threads_do(session):
+    """A line for each thread: its state, what it sleeps in, and its times in clock ticks."""
+    lines = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if not is_of_interest(process, session):
+                continue
+            name = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:100]
+            lines.append(f"-- {process.name} {name}")
+            for thread in sorted((process / "task").glob("*")):
+                fields = (thread / "stat").read_text().rpartition(")")[2].split()
+                call = (thread / "syscall").read_text().split()[:1]
+                lines.append(f"   {thread.name} {(thread / 'comm').read_text().strip():16} {fields[0]}"
+                             f" {(thread / 'wchan').read_text():24} call {''.join(call):8} user {fields[11]} system {fields[12]}")
+        except OSError:  # it has ended, or is not ours to look at
+            continue
+    return "\n".join(lines)
+
+
 def run_command(command, environment, limit_s):
     started = time.monotonic()
     with tempfile.TemporaryFile() as log:
+        # Python says where its threads are when it is aborted.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                                   env=environment, start_new_session=True)
+                                   env={**environment, "PYTHONFAULTHANDLER": "1"}, start_new_session=True)
+        stuck = ""
         try:
             status = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             status = None
+            stuck = what_threads_do(process.pid)
+            os.killpg(process.pid, signal.SIGABRT)
+            time.sleep(1)
         seconds = time.monotonic() - started
         try:  # what it left behind goes with it, at its end as at its limit
             os.killpg(process.pid, signal.SIGKILL)
@@ -37,7 +67,7 @@ def run_command(command, environment, limit_s):
         log.seek(0)
         output = log.read().decode(errors="replace")
     if status is None:
-        return Outcome(False, "time limit", seconds, output)
+        return Outcome(False, "time limit", seconds, f"{output}\nat the time limit:\n{stuck}\n")
     text = "ok" if status == 0 else f"exit {status}" if status > 0 else f"signal {-status}"
     return Outcome(status == 0, text, seconds, output)
 
