@@ -1,11 +1,16 @@
 // What only TCP has: addresses, deadlines for connecting, descriptors that change hands.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <net/if.h>
 #include <netinet/in.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstring>
 
 #include "protocol/transport/tcp/connection.h"
 #include "protocol/transport/tcp/connector.h"
@@ -66,6 +71,55 @@ TEST(Tcp, DescriptorsDoNotSurviveExec) {
     auto [client, server] = plain_transports().front().connected_pair();
     EXPECT_TRUE(::fcntl(client->native_handle(), F_GETFD) & FD_CLOEXEC);
     EXPECT_TRUE(::fcntl(server->native_handle(), F_GETFD) & FD_CLOEXEC);
+}
+
+// Of this process's network, which is its own.
+bool switch_loopback(bool on) {
+    const int descriptor = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    ifreq request{};
+    std::strcpy(request.ifr_name, "lo");
+    request.ifr_flags = static_cast<short>(on ? IFF_UP | IFF_RUNNING : 0);
+    const bool done = ::ioctl(descriptor, SIOCSIFFLAGS, &request) == 0;
+    ::close(descriptor);
+    return done;
+}
+
+// Sends, loses the network, and waits for an answer. What becomes of it is the exit status.
+enum Verdict { kNoticed, kNoNetwork, kWrong };
+Verdict send_into_nothing(bool looks) {
+    if (::unshare(CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return kNoNetwork;
+    if (!switch_loopback(true)) return kNoNetwork;
+    auto [client, server] = plain_transports().front().connected_pair();
+    static_cast<tcp::TcpConnection&>(*client).set_answer_patience(1200ms);
+    expect_exchange(*client, *server);
+    if (!switch_loopback(false)) return kNoNetwork;
+    const auto data = pattern(100, 1);
+    const ConstBuffer buffers[] = {data};
+    if (!client->send(buffers)) return kWrong;
+    std::vector<std::byte> received(data.size());
+    for (;;) {
+        const Status status = looks ? client->wait_arrival() : [&]() -> Status {
+            const auto got = client->receive(received);
+            return got ? Status() : Status(got.error());
+        }();
+        if (!status) return status.error().code == ErrorCode::timed_out ? kWrong : kNoticed;
+    }
+}
+
+// The kernel alone would try for a quarter of an hour.
+TEST(Tcp, APeerThatVanishedIsNoticed) {
+    for (const bool looks : {false, true}) {
+        const pid_t child = ::fork();
+        if (child == 0) {
+            ::alarm(20);
+            ::_exit(send_into_nothing(looks));
+        }
+        int status = 0;
+        ASSERT_EQ(::waitpid(child, &status, 0), child);
+        ASSERT_TRUE(WIFEXITED(status)) << "it waits on";
+        if (WEXITSTATUS(status) == kNoNetwork) GTEST_SKIP() << "no network of its own for a test here";
+        EXPECT_EQ(WEXITSTATUS(status), kNoticed) << (looks ? "by who waits for what arrives" : "by who receives");
+    }
 }
 
 TEST(Tcp, ListensOnIpv6) {

@@ -26,6 +26,9 @@ constexpr std::size_t kMaxPieces = 256;  // per system call; the kernel takes 10
 constexpr int kKeepaliveIdle_s = 15;
 constexpr int kKeepaliveInterval_s = 5;
 constexpr int kKeepaliveProbes = 3;
+// The same where something was sent, for which the kernel alone would try for a quarter of an hour.
+constexpr std::chrono::seconds kAnswerPatience{kKeepaliveIdle_s + kKeepaliveInterval_s * kKeepaliveProbes};
+constexpr int kChecks = 6;  // of the peer, within that time
 
 void set_option(int descriptor, int level, int name, int value) {
     // These only tune; a socket that does not know one (a local one) works without.
@@ -75,6 +78,9 @@ Result<std::unique_ptr<Connection>> adopt(int descriptor) {
     }
     return std::unique_ptr<Connection>(std::make_unique<TcpConnection>(descriptor, std::move(*name)));
 }
+
+TcpConnection::TcpConnection(int descriptor, std::string peer)
+    : descriptor_(descriptor), peer_(std::move(peer)), answer_patience_(kAnswerPatience) {}
 
 TcpConnection::~TcpConnection() {
     if (descriptor_ >= 0) ::close(descriptor_);
@@ -136,13 +142,35 @@ void TcpConnection::set_send_patience(std::chrono::milliseconds patience) noexce
     (void)::setsockopt(descriptor_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 }
 
+Clock::time_point TcpConnection::next_check() const {
+    return Clock::now() + answer_patience_ / kChecks;
+}
+
+// A peer that takes nothing, but is there, answers to that.
+bool TcpConnection::vanished() noexcept {
+    tcp_info info{};
+    socklen_t bytes = sizeof(info);
+    if (::getsockopt(descriptor_, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;  // no TCP
+    const bool unanswered = (info.tcpi_unacked != 0 && info.tcpi_retransmits != 0) || info.tcpi_probes != 0;
+    const auto now = Clock::now();
+    const Clock::rep since = unanswered_since_.load(std::memory_order_relaxed);
+    if (!unanswered || since == 0) {
+        unanswered_since_.store(unanswered ? now.time_since_epoch().count() : 0, std::memory_order_relaxed);
+        return false;
+    }
+    return now.time_since_epoch() - Clock::duration(since) > answer_patience_;
+}
+
 Status TcpConnection::wait_readable() {
     for (;;) {
         pollfd entry{descriptor_, POLLIN, 0};
-        const int ready = ::poll(&entry, 1, poll_timeout_ms(deadline_));
+        const int ready = ::poll(&entry, 1, poll_timeout_ms(std::min(deadline_, next_check())));
         if (ready > 0) return {};
-        if (ready == 0) return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
-        if (errno != EINTR) return failure("poll", errno);
+        if (ready < 0 && errno != EINTR) return failure("poll", errno);
+        if (Clock::now() >= deadline_) {
+            return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
+        }
+        if (vanished()) return failure("receive", ETIMEDOUT);
     }
 }
 
@@ -159,14 +187,19 @@ Result<std::size_t> TcpConnection::receive_now(MutableBuffer buffer, int flags) 
     }
 }
 
+Result<std::size_t> TcpConnection::receive_patiently(MutableBuffer buffer) {
+    GPUPOOL_TRY(wait_readable());
+    return receive_now(buffer, 0);
+}
+
 Result<std::size_t> TcpConnection::receive(MutableBuffer buffer) {
-    if (deadline_ != kNoDeadline) GPUPOOL_TRY(wait_readable());
+    if (deadline_ != kNoDeadline) return receive_patiently(buffer);
     Result<std::size_t> received = std::size_t{0};
     const auto look = [&] {
         received = receive_some(buffer);
         return !received || *received != 0;
     };
-    return spin_.until(look) ? received : receive_now(buffer, 0);
+    return spin_.until(look) ? received : receive_patiently(buffer);
 }
 
 Result<std::size_t> TcpConnection::receive_some(MutableBuffer buffer) {
@@ -191,13 +224,14 @@ Status TcpConnection::wait_arrival() {
     // Beside somebody who looks it is woken by the end of the connection, but not by what arrives.
     std::array entries{pollfd{descriptor_, static_cast<short>(watches_ ? POLLIN : 0), 0},
                        pollfd{lookout_.wake_descriptor(), POLLIN, 0}};
-    const auto until = watches_ ? deadline_ : std::min(deadline_, Clock::now() + Lookout::kGivesWayFor);
+    const auto until = std::min(deadline_, watches_ ? next_check() : Clock::now() + Lookout::kGivesWayFor);
     const int ready = ::poll(entries.data(), entries.size(), poll_timeout_ms(until));
     const int problem = errno;
     if (entries[1].revents != 0) lookout_.woken();
     lookout_.wake_up([] {});
     if (ready < 0 && problem != EINTR) return failure("poll", problem);
     if (Clock::now() >= deadline_) return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
+    if (ready == 0 && vanished()) return failure("receive", ETIMEDOUT);
     return {};
 }
 

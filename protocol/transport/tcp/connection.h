@@ -2,7 +2,9 @@
 //
 // Ownership: the connection owns its descriptor and closes it when destroyed; it does not shut the stream down then, so
 //   a daemon that passed the descriptor to a worker simply destroys its connection.
-// Threads, errors: as Connection says. No SIGPIPE is ever raised.
+// Threads, errors: as Connection says. No SIGPIPE is ever raised. A peer whose host vanished without a word is noticed
+// by
+//   who receives, after half a minute: by the kernel's probes where nothing was sent, else by what stays unanswered.
 #pragma once
 
 #include <atomic>
@@ -21,7 +23,7 @@ Result<std::unique_ptr<Connection>> adopt(int descriptor);
 class TcpConnection final : public Connection {
   public:
     // `descriptor` is a connected stream socket; use adopt() for one that has not been checked and set up.
-    TcpConnection(int descriptor, std::string peer) : descriptor_(descriptor), peer_(std::move(peer)) {}
+    TcpConnection(int descriptor, std::string peer);
     ~TcpConnection() override;
     TcpConnection(const TcpConnection&) = delete;
     TcpConnection& operator=(const TcpConnection&) = delete;
@@ -38,12 +40,18 @@ class TcpConnection final : public Connection {
     void set_receive_deadline(Clock::time_point deadline) noexcept override { deadline_ = deadline; }
     void set_send_patience(std::chrono::milliseconds patience) noexcept override;
     void shutdown() noexcept override;
+    // Instead of half a minute; before anybody receives.
+    void set_answer_patience(std::chrono::milliseconds patience) noexcept { answer_patience_ = patience; }
     [[nodiscard]] std::string peer() const override { return peer_; }
     [[nodiscard]] int native_handle() const noexcept override { return descriptor_; }
 
   private:
     Result<std::size_t> send_once(std::span<const ConstBuffer> buffers, std::size_t done_bytes, int flags);
+    Result<std::size_t> receive_patiently(MutableBuffer buffer);
     Status wait_readable();
+    // Until the peer has to be looked after again, at most.
+    [[nodiscard]] Clock::time_point next_check() const;
+    [[nodiscard]] bool vanished() noexcept;
     Result<std::size_t> receive_now(MutableBuffer buffer, int flags);
     [[nodiscard]] Error failure(const char* operation, int errno_value) const;
 
@@ -51,6 +59,8 @@ class TcpConnection final : public Connection {
     const std::string peer_;
     std::atomic<bool> shut_down_{false};
     Clock::time_point deadline_ = kNoDeadline;  // these two are the receiving thread's
+    std::chrono::milliseconds answer_patience_;
+    std::atomic<Clock::rep> unanswered_since_{0};  // 0: it answers
     Spin spin_;
     Lookout lookout_;
     bool watches_ = false;  // who sleeps in wait_arrival() sees what arrives; the lookout's mutex guards it
