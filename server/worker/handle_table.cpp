@@ -1,22 +1,38 @@
 #include "server/worker/handle_table.h"
 
+#include <utility>
+
 namespace gpupool::worker {
 
 using codec::HandleKind;
+
+const HandleTable::Entry* HandleTable::entry_of(HandleKind wanted, std::uint64_t client) const {
+    const HandleKind kind = codec::kind_of(client);
+    if (kind != wanted && !(wanted == HandleKind::function && kind == HandleKind::kernel)) {
+        return nullptr;
+    }
+    const auto it = entries_.find(client);
+    return it == entries_.end() ? nullptr : &it->second;
+}
 
 HandleTable::Lookup HandleTable::find_wire(HandleKind wanted, std::uint64_t client) const {
     if (client == 0 || (wanted == HandleKind::stream && client <= 2)) {
         return {Found::yes, client};
     }
-    const HandleKind kind = codec::kind_of(client);
-    if (kind != wanted && !(wanted == HandleKind::function && kind == HandleKind::kernel)) {
+    const Entry* const entry = entry_of(wanted, client);
+    if (entry == nullptr) {
         return {};
     }
-    const auto it = entries_.find(client);
-    if (it == entries_.end()) {
+    return {entry->failed ? Found::creation_failed : Found::yes, entry->driver};
+}
+
+HandleTable::Lookup HandleTable::use(CUfunction function, std::uint64_t context, bool& first) {
+    auto* const entry = const_cast<Entry*>(entry_of(HandleKind::function, codec::to_wire(function)));
+    if (entry == nullptr) {
         return {};
     }
-    return {it->second.failed ? Found::creation_failed : Found::yes, it->second.driver};
+    first = std::exchange(entry->used_in, context) != context;
+    return {entry->failed ? Found::creation_failed : Found::yes, entry->driver};
 }
 
 void HandleTable::bind_wire(std::uint64_t client, std::uint64_t driver) {

@@ -30,6 +30,9 @@ class HandleTable {
         bind_wire(codec::to_wire(client), codec::to_wire(driver));
     }
 
+    // The same for a launch in the context of that number; `first`: the first one there.
+    Lookup use(CUfunction function, std::uint64_t context, bool& first);
+
     static constexpr std::size_t kMaxHandles = 512u << 10;
 
     // May `client` become the name of a new object of this kind?
@@ -76,14 +79,17 @@ class HandleTable {
     [[nodiscard]] std::size_t size() const { return entries_.size(); }
 
   private:
+    struct Entry {
+        std::uint64_t driver;
+        bool failed;
+        std::uint64_t used_in = 0;  // a function's: the context of its last launch
+    };
+
+    [[nodiscard]] const Entry* entry_of(codec::HandleKind wanted, std::uint64_t client) const;
     Lookup find_wire(codec::HandleKind wanted, std::uint64_t client) const;
     void bind_wire(std::uint64_t client, std::uint64_t driver);
     std::uint64_t client_wire(codec::HandleKind kind, std::uint64_t driver);
 
-    struct Entry {
-        std::uint64_t driver;
-        bool failed;
-    };
     static constexpr std::size_t kKinds = static_cast<std::size_t>(codec::HandleKind::count_);
 
     std::unordered_map<std::uint64_t, Entry> entries_;

@@ -116,6 +116,7 @@ struct ContextState {
     CUcontext client = nullptr;
     CUcontext driver = nullptr;
     CUdevice device = 0;
+    std::uint64_t number = 0;  // of all that the session has had, from 1
     bool primary = false;
     bool ending = false;              // its end was asked for
     CUresult lost = CUDA_SUCCESS;     // the error that ended it, perhaps: only the driver can tell what is complete
@@ -192,6 +193,7 @@ struct Objects {
 
     std::unordered_map<CUcontext, std::unique_ptr<ContextState>> contexts;  // by client handle
     std::size_t contexts_in_making = 0;
+    std::uint64_t contexts_made = 0;
     std::unordered_map<CUevent, std::shared_ptr<EventState>> events;  // by client handle; held records share it
 
     ContextState* context(CUcontext client) {

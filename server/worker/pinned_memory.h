@@ -1,7 +1,6 @@
 // Pinned memory, of executable graphs or of the words that streams write to and wait for: bounded for the session, and
-// used again instead of being given back: the driver waits for all work when it unregisters memory, and the work may
-// wait for the dispatcher, which then may not get into the driver (a graph was seen to hang so). Only where the bound
-// is reached is idle memory given back, on a helper thread.
+// used again instead of being given back: the driver waits for all work when it unregisters memory. Only where the
+// bound is reached is idle memory given back, on a helper thread (waiting_calls.h).
 //
 // It is ours, and registered with the driver: a context that ends takes the registration along, but not what data is on
 // its way to or from.

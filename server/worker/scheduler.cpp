@@ -40,8 +40,8 @@ struct Group {
 }  // namespace
 
 Scheduler::Scheduler(const driver::Api& api, PinnedMemory& word_memory,
-                     std::function<void(const StreamState&, bool)> hold)
-    : api_(api), word_memory_(word_memory), tell_client_(std::move(hold)) {}
+                     std::function<void(const StreamState&, bool)> hold, std::function<bool()> stays_out)
+    : api_(api), word_memory_(word_memory), tell_client_(std::move(hold)), stays_out_(std::move(stays_out)) {}
 
 CUresult Scheduler::enter(const ContextState* context) {
     if (entered_ && context == current_) {
@@ -135,8 +135,8 @@ void Scheduler::hold(StreamState& stream, std::unique_ptr<Operation> operation) 
     held_bytes_ += operation->bytes;
     stream.held.push_back(std::move(operation));
     list(stream);
-    if (!stream.client_held && (stream.held.size() >= kTellClientAt || stream.held_bytes > share_bytes())) {
-        tell_client(stream, true);
+    if (stream.held.size() >= kTellClientAt || stream.held_bytes > share_bytes()) {
+        hold_client(stream);
     }
 }
 
@@ -149,6 +149,12 @@ void Scheduler::tell_client(StreamState& stream, bool held) {
     stream.client_held = held;
     clients_held_ += held ? 1 : std::size_t{0} - 1;
     tell_client_(stream, held);
+}
+
+void Scheduler::hold_client(StreamState& stream) {
+    if (!stream.client_held) {
+        tell_client(stream, true);
+    }
 }
 
 void Scheduler::release_client(StreamState& stream) {
@@ -209,7 +215,7 @@ bool Scheduler::run_held() {
     for (bool again = true; again;) {
         again = false;
         for (std::size_t i = 0; i < busy_.size(); ++i) {
-            while (!busy_[i]->held.empty() && advance_head(*busy_[i])) {
+            while (!busy_[i]->held.empty() && !stays_out_() && advance_head(*busy_[i])) {
                 again = moved = true;
             }
         }
@@ -222,7 +228,7 @@ bool Scheduler::run_held() {
 
 bool Scheduler::run_after_issue() {
     bool moved = false;
-    while (!after_issue_.empty()) {
+    while (!after_issue_.empty() && !stays_out_()) {
         const std::uint64_t up_to = after_issue_.front().up_to;
         if (std::any_of(open_.begin(), open_.end(), [&](const auto& entry) { return entry.first <= up_to; })) {
             break;
@@ -450,7 +456,7 @@ bool Scheduler::poll_loose() {
             const bool still_wanted = std::any_of(loose_.begin(), loose_.end(),
                                                   [&](const LooseEvent& other) { return other.event == done.event; });
             if (!still_wanted) {
-                driver::call(api_.cuEventDestroy_v2, done.event);
+                unused_.push_back(done.event);
             }
         }
         moved = true;
@@ -521,6 +527,10 @@ bool Scheduler::poll(Look look) {
             loose_polled_ = now;
             moved = poll_loose() || moved;
         }
+    }
+    while (!unused_.empty() && !stays_out_()) {
+        driver::call(api_.cuEventDestroy_v2, unused_.back());
+        unused_.pop_back();
     }
     return (!found_.empty() && run_found()) || moved;
 }

@@ -77,9 +77,12 @@ class Scheduler {
     static constexpr std::size_t kShareOfBudget = 8;  // one part in so many
     static constexpr std::size_t kReleaseShare = 2;   // goes on at one part in so many of the share
 
-    // `hold` tells the client to stop (true) or go on (false) sending work for a stream.
+    // `hold` tells the client to stop (true) or go on (false) sending work for a stream. `stays_out` says that the
+    // driver must not be entered now: nothing is issued then.
     // `word_memory` outlives the scheduler.
-    Scheduler(const driver::Api& api, PinnedMemory& word_memory, std::function<void(const StreamState&, bool)> hold);
+    Scheduler(
+        const driver::Api& api, PinnedMemory& word_memory, std::function<void(const StreamState&, bool)> hold,
+        std::function<bool()> stays_out = [] { return false; });
 
     // Makes `context` current for the driver calls that follow on this thread.
     CUresult enter(const ContextState* context);
@@ -133,6 +136,11 @@ class Scheduler {
             poll(Look::thorough);
         }
     }
+
+    // The client is to send nothing for `stream`, unless it was told so already; and may again, if nothing held says
+    // otherwise.
+    void hold_client(StreamState& stream);
+    void release_client(StreamState& stream);
 
     // Issues what has become possible; true when anything moved.
     bool run_held();
@@ -192,7 +200,6 @@ class Scheduler {
     static void end(Operation& operation);
     [[nodiscard]] std::size_t share_bytes() const;
     void tell_client(StreamState& stream, bool held);
-    void release_client(StreamState& stream);
     void release_clients();
     void list(StreamState& stream);
     CUresult give_word(StreamState& stream);
@@ -210,6 +217,7 @@ class Scheduler {
     const driver::Api& api_;
     PinnedMemory& word_memory_;
     std::function<void(const StreamState&, bool)> tell_client_;
+    const std::function<bool()> stays_out_;
     const ContextState* current_ = nullptr;
     bool entered_ = false;
     std::uint32_t credit_ = kCredit;
@@ -219,6 +227,7 @@ class Scheduler {
     std::size_t clients_held_ = 0;                        // streams for which the client was told to stop
     std::vector<StreamState*> busy_;                      // with something held or to be polled
     std::vector<LooseEvent> loose_;
+    std::vector<CUevent> unused_;  // to be destroyed when the driver may be entered
     std::vector<Found> found_;
     std::size_t data_outstanding_ = 0;      // completions that send data
     std::size_t tellings_outstanding_ = 0;  // of events, found or not

@@ -80,7 +80,7 @@ namespace handlers {
 // What waits in a stream for a command, which is answered if it never gets its turn.
 class HeldForCommand : public Operation {
   public:
-    void abandon(CUresult result) final {
+    void abandon(CUresult result) override {
         if (command_.reply_wanted()) {
             worker_.answer(command_, result);
         }
@@ -93,25 +93,51 @@ class HeldForCommand : public Operation {
     Command command_;
 };
 
-// The command itself; `may` says, when its turn has come, whether there is nothing else in its way.
+// The command itself.
 class HeldCommand final : public HeldForCommand {
   public:
-    HeldCommand(Worker& worker, Command command, std::function<bool()> may = {})
-        : HeldForCommand(worker, std::move(command)), may_(std::move(may)) {
+    HeldCommand(Worker& worker, Command command) : HeldForCommand(worker, std::move(command)) {
         command_.its_turn = true;
         command_.keep_body(kHeldCostBytes);
         bytes += command_.body.size();
     }
     bool advance() override {
-        if (may_ && !may_()) {
-            return false;
+        if (rest_ == nullptr) {
+            worker_.dispatch(command_);
+            rest_ = worker_.take_rest();
         }
-        worker_.dispatch(command_);
-        return true;
+        return rest_ == nullptr || rest_->advance();
+    }
+    void abandon(CUresult result) override {
+        if (rest_ != nullptr) {
+            rest_->abandon(result);
+        } else {
+            HeldForCommand::abandon(result);
+        }
     }
 
   private:
-    const std::function<bool()> may_;
+    std::unique_ptr<Operation> rest_;  // what takes longer than a call
+};
+
+// A driver call of an operation on a helper thread (waiting_calls.h), which the operation waits for.
+struct WaitingCall {
+    std::optional<CUresult> result;  // the dispatcher's
+
+    // In the driver's context.
+    static std::shared_ptr<WaitingCall> run(Worker& worker, CUcontext context, std::function<CUresult()> call) {
+        const auto waiting = std::make_shared<WaitingCall>();
+        const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+        worker.waiting_calls.run(
+            [&api = worker.api, context, call = std::move(call), result] {
+                *result = driver::call(api.cuCtxSetCurrent, context);
+                if (*result == CUDA_SUCCESS) {
+                    *result = call();
+                }
+            },
+            [waiting, result] { waiting->result = *result; });
+        return waiting;
+    }
 };
 
 namespace detail {
@@ -285,7 +311,7 @@ void serve_on_helper(Worker& worker, Command& command, std::shared_ptr<codec::Sl
         }
         finish<Call>(worker, command, *slots, *result);
     };
-    auto start = [&worker, work = std::move(work), done = std::move(done)] { worker.helpers.run(work, done); };
+    auto start = [&worker, work = std::move(work), done = std::move(done)] { worker.waiting_calls.run(work, done); };
     if (destroyed != 0) {
         worker.scheduler.when_issued(std::move(start));  // not while held work still uses it
     } else {
@@ -362,10 +388,14 @@ void serve(Worker& worker, Command& command, Handler handler) {
                 }
             }();
             if (outcome.verdict == Outcome::Verdict::hold) {
-                if (outcome.operation == nullptr) {
-                    outcome.operation = std::make_unique<HeldCommand>(worker, command);
+                if (command.its_turn) {
+                    worker.set_rest(std::move(outcome.operation));
+                } else {
+                    if (outcome.operation == nullptr) {
+                        outcome.operation = std::make_unique<HeldCommand>(worker, command);
+                    }
+                    worker.scheduler.hold(*outcome.stream, std::move(outcome.operation));
                 }
-                worker.scheduler.hold(*outcome.stream, std::move(outcome.operation));
             } else if (outcome.verdict == Outcome::Verdict::done) {
                 if (outcome.result == CUDA_SUCCESS && destroyed != 0) {
                     worker.handles.unbind(destroyed);

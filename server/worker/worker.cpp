@@ -80,15 +80,16 @@ wire::Limits channel_limits() {
 
 Worker::Worker(const driver::Library& library, int device_count, Options options)
     : api(library.api),
-      pinned(library.api, [this](std::function<void()> free) { gpu_waits.run(std::move(free), [] {}); }),
-      word_memory(library.api, [this](std::function<void()> free) { gpu_waits.run(std::move(free), [] {}); }),
-      scheduler(library.api, word_memory,
-                [this](const StreamState& stream, bool held) {
-                    notify(
-                        codec::NoticeType::hold,
-                        codec::StreamHoldNotice{codec::to_wire(stream.legacy ? CU_STREAM_LEGACY : stream.client),
-                                                codec::to_wire(stream.context->client), stream.thread, held ? 1u : 0u});
-                }),
+      pinned(library.api, [this](std::function<void()> free) { run_elsewhere(std::move(free)); }),
+      word_memory(library.api, [this](std::function<void()> free) { run_elsewhere(std::move(free)); }),
+      scheduler(
+          library.api, word_memory,
+          [this](const StreamState& stream, bool held) {
+              notify(codec::NoticeType::hold,
+                     codec::StreamHoldNotice{codec::to_wire(stream.legacy ? CU_STREAM_LEGACY : stream.client),
+                                             codec::to_wire(stream.context->client), stream.thread, held ? 1u : 0u});
+          },
+          [this] { return stays_out(); }),
       issuers(library.api, std::min(options.issuers, Issuers::kMostThreads)),
       tracer(
           library.api, [this](const ContextState* context) { scheduler.enter(context); },
@@ -128,6 +129,11 @@ Error Worker::run(std::unique_ptr<transport::Connection> connection) {
     return cause;
 }
 
+// By any thread, as pinned memory is.
+void Worker::run_elsewhere(std::function<void()> call) {
+    inbox.post([this, call = std::move(call)] { waiting_calls.run(call, [] {}); });
+}
+
 void Worker::stop(const std::string& why) {
     {
         const std::lock_guard lock(end_mutex_);
@@ -158,6 +164,7 @@ void Worker::loop() {
         for (const std::function<void()>& job : batch.jobs) {
             job();
         }
+        moved = take_set_aside() || moved;
         if (!take_frames(batch.frames)) {
             return;
         }
@@ -172,14 +179,13 @@ void Worker::loop() {
             moved = true;
         }
         moved = graph_turns.poll() || moved;
-        moved = gpu_waits.poll(!host_functions.empty() || graph_turns.running()) || moved;
         if (!host_mirrors.empty()) {
             look_.reset();  // to compare them takes long
         }
         // What was complete when the GPU wrote to host memory goes first.
         moved = host_mirrors.watch([this] { scheduler.settle(); }, [this](auto record) { send_host_change(record); }) ||
                 moved;
-        if (tracer.on()) [[unlikely]] {
+        if (tracer.on() && !stays_out()) [[unlikely]] {
             moved = tracer.poll() || moved;
         }
         if (moved) {
@@ -228,6 +234,15 @@ void Worker::look_for_frames() {
     look_->take();
 }
 
+namespace {
+
+// What the GPU may be waiting for is always let through: a host function that has returned, memory that was written.
+bool needs_driver(std::uint32_t opcode) {
+    return opcode != calls::gpHostFunctionDone::kOpcode && opcode != calls::gpHostWrite::kOpcode;
+}
+
+}  // namespace
+
 bool Worker::take_frames(const std::vector<std::shared_ptr<Frame>>& frames) {
     bytes_to_come_ = 0;
     for (const auto& frame : frames) {
@@ -262,7 +277,11 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
         command.frame = frame;
         bytes_to_come_ -= bytes;
         fetch_ahead(at + bytes);
-        dispatch(command);
+        if ((set_aside_.empty() && !stays_out()) || !needs_driver(command.header.opcode)) [[likely]] {
+            dispatch(command);
+        } else {
+            set_aside(std::move(command));
+        }
         if (ending_) {
             return false;
         }
@@ -276,6 +295,34 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
         }
     }
     return true;
+}
+
+void Worker::set_aside(Command command) {
+    set_aside_.push_back(std::move(command));
+    if (set_aside_.size() >= Scheduler::kTellClientAt && !std::exchange(clients_held_, true)) {
+        each_stream([&](StreamState& stream) { scheduler.hold_client(stream); });
+    }
+}
+
+// In their order.
+bool Worker::take_set_aside() {
+    bool moved = false;
+    while (!for_driver_.empty() && !stays_out()) {
+        const std::function<void()> action = std::move(for_driver_.front());
+        for_driver_.pop_front();
+        action();
+        moved = true;
+    }
+    while (!set_aside_.empty() && !stays_out() && !ending_) {
+        Command command = std::move(set_aside_.front());
+        set_aside_.pop_front();
+        dispatch(command);
+        moved = true;
+    }
+    if (set_aside_.empty() && std::exchange(clients_held_, false)) {
+        each_stream([&](StreamState& stream) { scheduler.release_client(stream); });
+    }
+    return moved;
 }
 
 void Worker::dispatch(Command& command) {

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -27,7 +28,6 @@
 #include "server/driver/library.h"
 #include "server/worker/command.h"
 #include "server/worker/device_memory.h"
-#include "server/worker/gpu_waits.h"
 #include "server/worker/graph_book.h"
 #include "server/worker/graph_turns.h"
 #include "server/worker/handle_table.h"
@@ -44,6 +44,7 @@
 #include "server/worker/scheduler.h"
 #include "server/worker/staging.h"
 #include "server/worker/tracer.h"
+#include "server/worker/waiting_calls.h"
 
 namespace gpupool::worker {
 
@@ -89,7 +90,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     Inbox inbox;
     Tracer tracer;
     Helpers helpers;
-    GpuWaits gpu_waits{helpers};
+    WaitingCalls waiting_calls{helpers};
     Staging staging;
     Incoming incoming;
     Images images;
@@ -148,6 +149,20 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
 
     // A command (again): decodes, checks its turn, issues.
     void dispatch(Command& command);
+    // What is left to do for a command whose turn has come, if that was not all; it takes the command's place.
+    std::unique_ptr<Operation> take_rest() { return std::move(rest_); }
+    void set_rest(std::unique_ptr<Operation> rest) { rest_ = std::move(rest); }
+
+    // May the GPU have to wait for what only the dispatcher can bring about?
+    [[nodiscard]] bool gpu_may_wait_for_us() const {
+        return !host_functions.empty() || graph_turns.running() || !host_mirrors.empty();
+    }
+    // Must the driver not be entered now? See waiting_calls.h.
+    [[nodiscard]] bool stays_out() const {
+        return waiting_calls.any() && (gpu_may_wait_for_us() || waiting_calls.any_alone());
+    }
+    // Runs `action` soon, when the driver may be entered.
+    void in_driver(std::function<void()> action) { for_driver_.push_back(std::move(action)); }
 
     // Are there many commands that can be issued right away?
     [[nodiscard]] bool more_to_come() const { return bytes_to_come_ >= kMuchToCome_bytes; }
@@ -171,9 +186,18 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void loop();
     bool take_frames(const std::vector<std::shared_ptr<Frame>>& frames);
     bool take_frame(const std::shared_ptr<Frame>& frame);
+    void set_aside(Command command);
+    bool take_set_aside();
     void pause(std::optional<std::chrono::steady_clock::time_point>& idle_since);
     void look_for_frames();
     StreamState* find_stream(const Command& command, CUstream handle, CUresult& result);
+    void run_elsewhere(std::function<void()> call);
+    template <class Use>
+    void each_stream(Use use) {
+        for (const auto& [handle, context] : objects.contexts) {
+            context->each_stream(use);
+        }
+    }
     void latch(const Command& command, CUresult result);
     CUresult take_latched(const Command& command);
     void send_host_change(std::span<const std::byte> record);
@@ -186,6 +210,10 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     std::size_t since_poll_ = 0;                            // commands, of however many frames
     static constexpr std::size_t kMuchToCome_bytes = 4096;  // some twenty launches
     std::size_t bytes_to_come_ = 0;                         // of the frames that were taken
+    std::unique_ptr<Operation> rest_;                       // see take_rest()
+    std::deque<Command> set_aside_;                         // while the dispatcher stays out of the driver
+    std::deque<std::function<void()>> for_driver_;          // of no command
+    bool clients_held_ = false;                             // no stream is to be sent work, since much is set aside
     std::uint64_t announced_pieces_ = 0;
     std::mutex end_mutex_;
     std::optional<Error> end_;  // guarded by end_mutex_

@@ -12,9 +12,13 @@ CUresult make_executable(CUgraphExec* result, CUgraph handle, unsigned long long
                          CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
     SOFTGPU_READY();
     SOFTGPU_NOT_WHILE_CAPTURING();
-    SOFTGPU_GRAPHS();
-    SOFTGPU_GRAPH(handle, graph);
-    return instantiate(graph, flags, params, result);
+    return with_local_room([&](std::shared_ptr<const Plan>& plan) -> CUresult {
+        SOFTGPU_GRAPHS();
+        SOFTGPU_GRAPH(handle, graph);
+        const CUresult made = instantiate(graph, flags, params, result);
+        if (made == CUDA_SUCCESS) plan = graphs().executables.find(*result)->plan;
+        return made;
+    });
 }
 
 CUresult make_executable_with_log(CUgraphExec* result, CUgraph graph, CUgraphNode* error_node, char* log,
@@ -31,13 +35,16 @@ CUresult find_executable(CUgraphExec handle, std::shared_ptr<Executable>& result
 }
 
 CUresult update_executable(CUgraphExec handle, CUgraph graph_handle, CUgraphExecUpdateResultInfo& info) {
-    SOFTGPU_GRAPHS();
-    SOFTGPU_EXECUTABLE(handle, executable);
-    SOFTGPU_GRAPH(graph_handle, graph);
-    info = update(*executable->graph, *graph);
-    if (info.result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
-    executable->renew_plan();
-    return CUDA_SUCCESS;
+    return with_local_room([&](std::shared_ptr<const Plan>& plan) -> CUresult {
+        SOFTGPU_GRAPHS();
+        SOFTGPU_EXECUTABLE(handle, executable);
+        SOFTGPU_GRAPH(graph_handle, graph);
+        info = update(*executable->graph, *graph);
+        if (info.result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+        executable->renew_plan();
+        plan = executable->plan;
+        return CUDA_SUCCESS;
+    });
 }
 
 // Nodes that a launch can leave out.

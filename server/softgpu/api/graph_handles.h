@@ -51,6 +51,16 @@ inline bool good_edges(const CUgraphEdgeData* edges, size_t count) {
            });
 }
 
+// Runs `make`, which takes graph_mutex() and gives the plan that it made, if any; then there is room for what the
+// plan's kernels need.
+template <class Make>
+CUresult with_local_room(Make make) {
+    std::shared_ptr<const Plan> plan;
+    const CUresult result = make(plan);
+    if (plan != nullptr) Executable::make_local_room(*plan);
+    return result;
+}
+
 }  // namespace gpupool::softgpu
 
 #define SOFTGPU_GRAPHS() \

@@ -28,21 +28,26 @@ CUresult add_node(CUgraphNode* result, CUgraph handle, const CUgraphNode* depend
 // Changes a node of a graph, or (with an executable) its copy there.
 template <class Make>
 CUresult change_node(CUgraphExec executable_handle, bool of_executable, CUgraphNode handle, Make make) {
-    SOFTGPU_GRAPHS();
-    SOFTGPU_NODE(handle, node);
-    PayloadPtr payload;
-    if (const CUresult error = make(*node->graph, payload); error != CUDA_SUCCESS) return error;
-    if (type_of(*payload) != type_of(*node->payload)) return CUDA_ERROR_INVALID_VALUE;
-    if (!of_executable) {
-        node->payload = std::move(payload);
+    return with_local_room([&](std::shared_ptr<const Plan>& plan) -> CUresult {
+        SOFTGPU_GRAPHS();
+        SOFTGPU_NODE(handle, node);
+        PayloadPtr payload;
+        if (const CUresult error = make(*node->graph, payload); error != CUDA_SUCCESS) return error;
+        if (type_of(*payload) != type_of(*node->payload)) return CUDA_ERROR_INVALID_VALUE;
+        if (!of_executable) {
+            node->payload = std::move(payload);
+            return CUDA_SUCCESS;
+        }
+        SOFTGPU_EXECUTABLE(executable_handle, executable);
+        Node* mine = executable->find(*node);
+        if (mine == nullptr || !may_change(*mine->payload, *payload, Purpose::set_params)) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        mine->payload = std::move(payload);
+        executable->renew_plan();
+        plan = executable->plan;
         return CUDA_SUCCESS;
-    }
-    SOFTGPU_EXECUTABLE(executable_handle, executable);
-    Node* mine = executable->find(*node);
-    if (mine == nullptr || !may_change(*mine->payload, *payload, Purpose::set_params)) return CUDA_ERROR_INVALID_VALUE;
-    mine->payload = std::move(payload);
-    executable->renew_plan();
-    return CUDA_SUCCESS;
+    });
 }
 
 template <class P, class Give>

@@ -235,6 +235,8 @@ CUresult launch(const KernelRequest& request, CUstream handle) {
             stream, [&] { return kernel_payload(std::move(*call)); }, result))
         return result;
     const std::uint32_t textures = TextureTable::instance().generation();
+    context.make_local_room(call->function->code->local_bytes);
+    const std::shared_lock not_alone(context.door);
     submit_ordered(stream, [call, &context, textures] { return run_kernel(*call, context, textures); });
     return CUDA_SUCCESS;
 }

@@ -9,13 +9,18 @@
 namespace gpupool::softgpu {
 
 CUresult Library::module(const ContextPtr& context, std::shared_ptr<Module>& result) {
-    const std::lock_guard lock(mutex);
-    auto& found = modules[context.get()];
+    std::unique_lock lock(mutex);
     // A primary context that was reset lost its modules.
-    if (found != nullptr && state().modules.find(found.get()) != nullptr) {
-        result = found;
-        return CUDA_SUCCESS;
-    }
+    const auto is_there = [&] {
+        result = modules[context.get()];
+        return result != nullptr && state().modules.find(result.get()) != nullptr;
+    };
+    if (is_there()) return CUDA_SUCCESS;
+    lock.unlock();
+    context->synchronize_alone();
+    lock.lock();
+    if (is_there()) return CUDA_SUCCESS;
+    auto& found = modules[context.get()];
     found = std::make_shared<Module>();
     found->context = context;
     found->library = this;

@@ -80,7 +80,7 @@ CUresult free_of_kind(std::uint64_t address, bool host) {
     if (!fits) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult status = found.context->status(); status != CUDA_SUCCESS) return status;
     // Natively a free waits for the context's work.
-    found.context->synchronize();
+    found.context->synchronize_alone();
     if (!state().allocations.remove(address, found)) return CUDA_ERROR_INVALID_VALUE;
     if (found.graph_memory != nullptr) found.graph_memory->set_held(false);
     release_memory(found);
@@ -217,7 +217,7 @@ CUresult CUDAAPI cuMemHostUnregister(void* pointer) {
     if (!state().allocations.find(begin, found) || found.begin != begin || found.kind != MemoryKind::registered) {
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     }
-    found.context->synchronize();
+    found.context->synchronize_alone();
     return state().allocations.remove(begin, found) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 

@@ -114,6 +114,7 @@ CUresult load(CUmodule* result, const void* image, const JitOptions& options) {
     if (error == CUDA_SUCCESS) error = compile_text(text, code, message);
     write_jit_log(options, message);
     if (error != CUDA_SUCCESS) return error;
+    context->synchronize_alone();
     auto module = std::make_shared<Module>();
     module->context = context;
     module->code = std::move(code);

@@ -164,7 +164,9 @@ struct Context : std::enable_shared_from_this<Context> {
     std::mutex order_mutex;  // the order between the legacy stream and the blocking ones
     StreamPtr legacy;
     std::vector<std::weak_ptr<Stream>> streams;
-    std::mutex host_function_mutex;  // host functions of a context run one at a time
+    std::mutex host_function_mutex;             // host functions of a context run one at a time
+    std::shared_mutex door;                     // of what gives streams work, which is kept out by synchronize_alone()
+    std::atomic<std::uint32_t> local_bytes{0};  // that there is room for
 
     void open();
     void close();
@@ -172,6 +174,11 @@ struct Context : std::enable_shared_from_this<Context> {
     CUresult status() const { return static_cast<CUresult>(error.load()); }
     std::vector<StreamPtr> all_streams();
     void synchronize();
+    // As calls do that wait for the GPU to load, free or unregister: launches, records and copies of other threads wait
+    // with them; what does not is writes, waits and queries (measured on an H200).
+    void synchronize_alone();
+    // For so much local memory of each thread: waits like that where no kernel has had as much.
+    void make_local_room(std::uint32_t bytes);
 };
 
 struct EventCapture;

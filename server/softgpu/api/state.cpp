@@ -144,6 +144,18 @@ void Context::synchronize() {
     for (const auto& [stream, sequence] : last) stream->wait(sequence);
 }
 
+void Context::synchronize_alone() {
+    const std::unique_lock alone(door);
+    synchronize();
+}
+
+void Context::make_local_room(std::uint32_t bytes) {
+    if (bytes > local_bytes) {
+        synchronize_alone();
+        local_bytes = bytes;
+    }
+}
+
 namespace {
 
 // A pool's memory and a graph's is every device's: who may use it is not told apart.

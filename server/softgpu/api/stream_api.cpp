@@ -14,6 +14,7 @@ CUresult create_stream(CUstream* result, unsigned flags, int priority) {
     priority = std::min(0, std::max(priority, greatest_priority));
     auto stream = std::make_shared<Stream>(*context, flags, priority);
     {
+        const std::shared_lock not_alone(context->door);
         const std::lock_guard lock(context->order_mutex);
         context->streams.push_back(stream);
     }
@@ -34,6 +35,7 @@ CUresult record(CUevent handle, CUstream stream_handle, bool external) {
     CUresult result;
     if (record_captured(event, stream, external, result)) return result;
     auto moment = std::make_shared<Moment>();
+    const std::shared_lock not_alone(stream->context.door);
     {
         const std::lock_guard lock(event->mutex);
         event->moment = moment;

@@ -155,6 +155,14 @@ void Executable::renew_plan() {
     plan = std::move(made);
 }
 
+void Executable::make_local_room(const Plan& plan) {
+    for (const Plan::Step& step : plan.steps) {
+        if (const auto* kernel = step.payload == nullptr ? nullptr : std::get_if<KernelPayload>(step.payload.get())) {
+            kernel->call.module->context->make_local_room(kernel->call.function->code->local_bytes);
+        }
+    }
+}
+
 bool may_change(const Payload& from, const Payload& to, Purpose purpose) {
     if (from.index() != to.index()) return false;
     if (const auto* copy = std::get_if<CopyPayload>(&from)) {

@@ -31,6 +31,8 @@ struct Executable {
     // The copy of a node of the graph that this was instantiated from; null when it has none. Under graph_mutex().
     Node* find(const Node& original) const;
     void renew_plan();
+    // For the local memory of its kernels; waits for what the GPU does. Not under graph_mutex().
+    static void make_local_room(const Plan& plan);
 };
 
 enum class Purpose : std::uint8_t { set_params, update };

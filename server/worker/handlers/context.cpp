@@ -18,6 +18,7 @@ void know_context(Worker& worker, CUcontext client, CUcontext driver, CUdevice d
     state->client = client;
     state->driver = driver;
     state->device = device;
+    state->number = ++worker.objects.contexts_made;
     state->primary = primary;
     state->lost = state->latched = state->latched_by_ended = CUDA_SUCCESS;
     state->ending = false;
@@ -79,14 +80,14 @@ void end_context(Worker& worker, const Command& command, CUcontext client, std::
         const auto withheld = std::make_shared<Staging::Withheld>();
         auto start = [&worker, command, client, driver, end, withheld] {
             const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
-            worker.helpers.run([result, end] { *result = end(); },
-                               [&worker, command, client, driver, result, withheld] {
-                                   worker.staging.ended(driver, *withheld);
-                                   worker.host_mirrors.release_of(client);
-                                   worker.pinned.forget(driver);
-                                   worker.word_memory.forget(driver);
-                                   worker.answer(command, *result);
-                               });
+            worker.waiting_calls.run([result, end] { *result = end(); },
+                                     [&worker, command, client, driver, result, withheld] {
+                                         worker.staging.ended(driver, *withheld);
+                                         worker.host_mirrors.release_of(client);
+                                         worker.pinned.forget(driver);
+                                         worker.word_memory.forget(driver);
+                                         worker.answer(command, *result);
+                                     });
         };
         // A job, so that `withheld` is there by then.
         *withheld = worker.staging.release(driver, [&worker, start = std::move(start)] { worker.inbox.post(start); });

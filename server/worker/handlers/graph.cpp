@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <optional>
 
 #include "server/worker/graph_params.h"
 #include "server/worker/graph_shape.h"
@@ -111,29 +112,63 @@ CUresult nodes_to_add(Worker& worker, CUgraph graph, const CUgraphNodeParams& ad
     return fits() ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult launch(Worker& worker, const Command& command, StreamState& stream, const std::shared_ptr<GraphExec>& graph) {
+// One launch of a graph, in its stream's turn. Its nodes' turns may come before the driver's call is over.
+class Launch {
+  public:
+    Launch(Worker& worker, StreamState& stream, std::shared_ptr<GraphExec> graph)
+        : worker_(worker),
+          stream_(stream),
+          graph_(std::move(graph)),
+          work_(worker.tracer, stream, codec::TraceKind::graph) {
+        if (!graph_->turns()->list.empty()) {
+            worker_.graph_turns.begin(graph_->turns());
+        }
+    }
+    void end(CUresult result) {
+        work_.end(result);
+        worker_.scheduler.issued(stream_, graph_->cost());
+        if (graph_->turns()->list.empty()) {
+            return;
+        }
+        if (result != CUDA_SUCCESS) {
+            worker_.graph_turns.end(graph_->turns());
+            return;
+        }
+        worker_.scheduler.mark(
+            stream_, [&worker = worker_, turns = graph_->turns()](CUresult) { worker.graph_turns.end(turns); });
+    }
+
+  private:
+    Worker& worker_;
+    StreamState& stream_;
+    const std::shared_ptr<GraphExec> graph_;
+    Tracer::Work work_;
+};
+
+// Will the driver take it without waiting for the GPU?
+bool fits_queue(const GraphExec& graph) {
+    return graph.cost() <= Scheduler::kGraphCredit;
+}
+
+CUresult check_launch(Worker& worker, const Command& command, const StreamState& stream) {
     if (stream.capturing) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // the captured graph would use this one's memory
     }
-    CUresult result = worker.scheduler.enter(worker.context_of(command));
+    return worker.scheduler.enter(worker.context_of(command));
+}
+
+CUresult launch(Worker& worker, const Command& command, StreamState& stream, const std::shared_ptr<GraphExec>& graph) {
+    CUresult result = check_launch(worker, command, stream);
     if (result == CUDA_SUCCESS) {
-        Tracer::Work work(worker.tracer, stream, codec::TraceKind::graph);
+        Launch launch(worker, stream, graph);
         result = driver::call(worker.api.cuGraphLaunch, graph->driver(), stream.driver);
-        work.end(result);
-        worker.scheduler.issued(stream, graph->cost());
-    }
-    if (result == CUDA_SUCCESS && !graph->turns()->list.empty()) {
-        worker.graph_turns.begin(graph->turns());
-        worker.scheduler.mark(stream, [&worker, turns = graph->turns()](CUresult) { worker.graph_turns.end(turns); });
+        launch.end(result);
     }
     return result;
 }
 
-bool may_launch(const Worker& worker, const GraphExec& graph) {
-    return graph.turns()->list.empty() || worker.gpu_waits.may_wait_for_word();
-}
-
-// A launch that waits in its stream. It keeps its graph, which may be destroyed before its turn comes.
+// A launch that waits in its stream, and one that may take until the GPU goes on. It keeps its graph, which may be
+// destroyed before its turn comes.
 class HeldLaunch final : public HeldForCommand {
   public:
     HeldLaunch(Worker& worker, Command command, StreamState& stream, std::shared_ptr<GraphExec> graph)
@@ -144,18 +179,55 @@ class HeldLaunch final : public HeldForCommand {
     }
     ~HeldLaunch() override { --graph_->held_launches; }
     bool advance() override {
-        if (!may_launch(worker_, *graph_)) {
+        const Tracer::Issue issue(worker_.tracer, command_.header, true);
+        if (fits_queue(*graph_)) {
+            worker_.answer(command_, launch(worker_, command_, stream_, graph_));
+            return true;
+        }
+        if (!launch_) {
+            if (const CUresult result = check_launch(worker_, command_, stream_); result != CUDA_SUCCESS) {
+                worker_.answer(command_, result);
+                return true;
+            }
+            begin_elsewhere();
+        }
+        if (!call_->result) {
             return false;
         }
-        const Tracer::Issue issue(worker_.tracer, command_.header, true);
-        worker_.answer(command_, launch(worker_, command_, stream_, graph_));
+        launch_->end(*call_->result);
+        worker_.answer(command_, *call_->result);
         return true;
     }
 
   private:
+    void begin_elsewhere() {
+        launch_.emplace(worker_, stream_, graph_);
+        call_ = WaitingCall::run(worker_, stream_.context->driver,
+                                 [&api = worker_.api, graph = graph_, stream = stream_.driver] {
+                                     return driver::call(api.cuGraphLaunch, graph->driver(), stream);
+                                 });
+    }
+
     StreamState& stream_;
     const std::shared_ptr<GraphExec> graph_;
+    std::optional<Launch> launch_;  // of a large graph, once it has begun
+    std::shared_ptr<WaitingCall> call_;
 };
+
+// The driver waits for the GPU where a changed graph needs more local memory than any before, and the GPU may have to
+// wait for us.
+void change_elsewhere(Worker& worker, const Command& command, std::function<CUresult()> change,
+                      std::function<void(CUresult)> done) {
+    const ContextState* const context = worker.context_of(command);
+    const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+    worker.waiting_calls.run_alone(
+        [&api = worker.api, context = context == nullptr ? nullptr : context->driver, change = std::move(change),
+         result] {
+            driver::call(api.cuCtxSetCurrent, context);
+            *result = change();
+        },
+        [result, done = std::move(done)] { done(*result); });
+}
 
 // A change of an executable graph is one for the launches behind it: empty when it may be made now.
 std::optional<Outcome> await_launches(Worker& worker, const Command& command, const GraphExec& graph) {
@@ -237,17 +309,33 @@ Outcome gpGraphNodeSetParams(Worker& worker, Command& command, codec::Slots<call
     if (auto waiting = of_executable ? await_launches(worker, command, *graph) : std::nullopt) {
         return std::move(*waiting);
     }
-    NodeParameters parameters;
-    CUresult result = parameters.read(worker.handles, worker.objects, slots.at<Call::node>().object,
-                                      slots.at<Call::payload>().object);
+    struct Change {
+        std::vector<unsigned char> payload;
+        NodeParameters parameters;
+    };
+    const auto change = std::make_shared<Change>();
+    change->payload = std::move(slots.at<Call::payload>().object);
+    CUgraphNodeParams& parameters = change->parameters.driver;
+    CUresult result =
+        change->parameters.read(worker.handles, worker.objects, slots.at<Call::node>().object, change->payload);
     if (result == CUDA_SUCCESS) {
         result = worker.scheduler.enter(worker.context_of(command));
     }
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    return of_executable ? graph->set(changed, parameters.driver)
-                         : driver::call(worker.api.cuGraphNodeSetParams, changed, &parameters.driver);
+    if (!of_executable) {
+        return driver::call(worker.api.cuGraphNodeSetParams, changed, &parameters);
+    }
+    const bool has_kernels =
+        parameters.type == CU_GRAPH_NODE_TYPE_KERNEL || parameters.type == CU_GRAPH_NODE_TYPE_GRAPH;
+    if (!has_kernels || !worker.gpu_may_wait_for_us()) {
+        return graph->set(changed, parameters);
+    }
+    change_elsewhere(
+        worker, command, [graph, changed, change] { return graph->set(changed, change->parameters.driver); },
+        [&worker, command](CUresult set) { worker.answer(command, set); });
+    return Outcome::answered();
 }
 
 Outcome gpGraphNodeGetParams(Worker& worker, Command& command, codec::Slots<calls::gpGraphNodeGetParams>& slots) {
@@ -283,7 +371,7 @@ Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls:
     const auto work = std::make_shared<Work>();
     work->made = std::make_shared<GraphExec>(worker.api, worker.pinned);
     const driver::Api& api = worker.api;
-    worker.helpers.run(
+    worker.waiting_calls.run(
         [&api, work, graph, context = context->driver, flags = slots.at<Call::flags>().value] {
             driver::call(api.cuCtxSetCurrent, context);
             work->result = work->made->instantiate(graph, flags, work->error_node, work->outcome);
@@ -389,7 +477,7 @@ Outcome cuGraphLaunch(Worker& worker, Command& command, codec::Slots<calls::cuGr
     if (graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!command.its_turn && (!worker.scheduler.may_issue(*stream, graph->cost()) || !may_launch(worker, *graph))) {
+    if (!fits_queue(*graph) || !worker.scheduler.may_issue(*stream, graph->cost())) {
         return Outcome::hold(*stream, std::make_unique<HeldLaunch>(worker, command, *stream, graph));
     }
     return launch(worker, command, *stream, graph);
@@ -421,20 +509,30 @@ Outcome cuGraphExecUpdate_v2(Worker& worker, Command& command, codec::Slots<call
     if (auto waiting = await_launches(worker, command, *updated)) {
         return std::move(*waiting);
     }
-    worker.scheduler.enter(worker.context_of(command));
-    CUgraphExecUpdateResultInfo& information = slots.at<Call::resultInfo>().object;
-    const CUresult result = updated->update(graph, information);
-    information.errorNode = worker.handles.client_handle(information.errorNode);
-    information.errorFromNode = worker.handles.client_handle(information.errorFromNode);
-    if (result != CUDA_SUCCESS && command.reply_wanted() && slots.at<Call::resultInfo>().value != nullptr) {
-        // It says why, which the caller gets although the call has failed.
-        worker.answer(command, result, false, codec::reply_bytes<Call>(slots), [&](std::byte* place) {
+    const auto answered = std::make_shared<codec::Slots<Call>>();  // these stay
+    answered->read(command.body);
+    CUgraphExecUpdateResultInfo& information = answered->at<Call::resultInfo>().object;
+    const auto update = [updated, graph, &information] { return updated->update(graph, information); };
+    const auto answer = [&worker, command, answered, &information](CUresult result) {
+        information.errorNode = worker.handles.client_handle(information.errorNode);
+        information.errorFromNode = worker.handles.client_handle(information.errorFromNode);
+        if (result != CUDA_SUCCESS && answered->at<Call::resultInfo>().value == nullptr) {
+            worker.answer(command, result);
+            return;
+        }
+        // It says why, which the caller gets also when the call has failed.
+        worker.answer(command, result, false, codec::reply_bytes<Call>(*answered), [&](std::byte* place) {
             codec::Writer out(place);
-            codec::write_reply<Call>(out, slots);
+            codec::write_reply<Call>(out, *answered);
         });
-        return Outcome::answered();
+    };
+    if (worker.gpu_may_wait_for_us()) {
+        change_elsewhere(worker, command, update, answer);
+    } else {
+        worker.scheduler.enter(worker.context_of(command));
+        answer(update());
     }
-    return result;
+    return Outcome::answered();
 }
 
 Outcome cuGraphNodeSetEnabled(Worker& worker, Command& command, codec::Slots<calls::cuGraphNodeSetEnabled>& slots) {

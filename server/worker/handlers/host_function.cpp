@@ -34,9 +34,8 @@ Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpH
     if (stream == nullptr) {
         return result;
     }
-    const auto may = [&waits = worker.gpu_waits] { return waits.may_wait_for_word(); };
-    if (!command.its_turn && (!worker.scheduler.may_issue(*stream) || !may())) {
-        return Outcome::hold(*stream, std::make_unique<HeldCommand>(worker, command, may));
+    if (auto waiting = await_turn(worker, command, *stream)) {
+        return std::move(*waiting);
     }
     if (stream->capturing) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // gpCaptureHostFunction

@@ -102,7 +102,7 @@ Outcome gpHostUnmirror(Worker& worker, Command& command, codec::Slots<calls::gpH
     };
     // Not while held work of another context still uses it.
     worker.scheduler.when_issued([&worker, unregister = std::move(unregister), done = std::move(done)] {
-        worker.gpu_waits.run(unregister, done);
+        worker.waiting_calls.run(unregister, done);
     });
     return Outcome::answered();
 }

@@ -1,5 +1,8 @@
 // Kernel launches and what is asked about them.
 
+#include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/log.h"
@@ -48,6 +51,49 @@ bool is_independent(const Worker& worker, const Command& command, const ContextS
            Scheduler::may_issue_elsewhere(stream) && !worker.tracer.on() && context == stream.context;
 }
 
+// A function's first launch. The driver waits for the GPU where it needs more local memory than any before it, and the
+// GPU may have to wait for us: so another thread makes the call.
+class FirstLaunch final : public HeldForCommand {
+  public:
+    FirstLaunch(Worker& worker, Command command, StreamState& stream, KernelLaunch launch)
+        : HeldForCommand(worker, std::move(command)),
+          stream_(stream),
+          launch_(std::make_shared<KernelLaunch>(std::move(launch))) {
+        command_.keep_header(kHeldCostBytes);
+    }
+    bool advance() override {
+        const Tracer::Issue issuing(worker_.tracer, command_.header, true);
+        if (!work_) {
+            begin();
+            return false;
+        }
+        if (!call_->result) {
+            return false;
+        }
+        work_->end(*call_->result);
+        worker_.scheduler.issued(stream_);
+        if (*call_->result != CUDA_SUCCESS) {
+            note_failure(worker_.api, *launch_, *call_->result);
+        }
+        worker_.answer(command_, *call_->result);
+        return true;
+    }
+
+  private:
+    void begin() {
+        worker_.scheduler.enter(stream_.context);
+        work_.emplace(worker_.tracer, stream_, codec::TraceKind::kernel);
+        work_->name(launch_->shape.function, launch_->function);
+        call_ = WaitingCall::run(worker_, stream_.context->driver,
+                                 [&api = worker_.api, launch = launch_] { return launch->issue(api); });
+    }
+
+    StreamState& stream_;
+    const std::shared_ptr<KernelLaunch> launch_;
+    std::optional<Tracer::Work> work_;  // once it has begun
+    std::shared_ptr<WaitingCall> call_;
+};
+
 }  // namespace
 
 Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>& slots) {
@@ -69,12 +115,18 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     launch.stream = stream->driver;
     launch.attributes = std::move(slots.at<Call::attributes>().object);
     launch.arguments = std::move(slots.at<Call::arguments>().object);
-    if (result = driver_handle(worker, launch.function); result != CUDA_SUCCESS) {
-        return result;
+    bool first = false;
+    const HandleTable::Lookup function = worker.handles.use(launch.function, stream->context->number, first);
+    if (function.found != HandleTable::Found::yes) {
+        return CUDA_ERROR_INVALID_HANDLE;
     }
+    launch.function = codec::from_wire<CUfunction>(function.driver);
     bool names_events = false;
     if (result = translate(worker, launch.attributes, names_events); result != CUDA_SUCCESS) {
         return result;
+    }
+    if (first && !stream->capturing && worker.gpu_may_wait_for_us()) [[unlikely]] {
+        return Outcome::hold(*stream, std::make_unique<FirstLaunch>(worker, command, *stream, std::move(launch)));
     }
     const ContextState* const context = worker.context_of(command);
     const bool independent = is_independent(worker, command, context, *stream, names_events);

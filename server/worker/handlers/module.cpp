@@ -68,7 +68,7 @@ Outcome load(Worker& worker, Command& command, codec::Slots<Call>& slots, std::u
         return CUDA_ERROR_INVALID_VALUE;
     }
     const driver::Api& api = worker.api;
-    worker.helpers.run(
+    worker.waiting_calls.run(
         [&api, job, call = std::move(call)] {
             if (job->image.obtain() != ImageUse::Outcome::ready) {
                 job->result =
@@ -180,7 +180,7 @@ Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots, std
         job->attributes.resize(attribute_count(slots.template at<Call::attribute_count>().value));
     }
     const driver::Api& api = worker.api;
-    worker.helpers.run(
+    worker.waiting_calls.run(
         [&api, job, context, look_up = std::move(look_up)] {
             driver::call(api.cuCtxSetCurrent, context);
             look_up(api, *job);
@@ -337,7 +337,7 @@ Outcome gpKernelFunction(Worker& worker, Command& command, codec::Slots<calls::g
     const auto job = std::make_shared<ResolveJob<CUfunction>>();
     job->attributes.resize(attribute_count(slots.at<Call::attribute_count>().value));
     const driver::Api& api = worker.api;
-    worker.helpers.run(
+    worker.waiting_calls.run(
         [&api, job, kernel, context = state->driver] {
             driver::call(api.cuCtxSetCurrent, context);
             job->result = driver::call(api.cuKernelGetFunction, &job->handle, kernel);
@@ -426,8 +426,26 @@ Outcome gpLibraryModule(Worker& worker, Command& command, codec::Slots<calls::gp
     if (const CUresult result = driver_handle(worker, library); result != CUDA_SUCCESS) {
         return result;
     }
-    worker.scheduler.enter(worker.context_of(command));
-    return driver::call(worker.api.cuLibraryGetModule, slots.at<Call::module>().value, library);
+    const ContextState* const context = worker.context_of(command);
+    struct Job {
+        CUmodule module = nullptr;
+        CUresult result = CUDA_SUCCESS;
+    };
+    const auto job = std::make_shared<Job>();
+    worker.waiting_calls.run(
+        [&api = worker.api, job, library, context = context == nullptr ? nullptr : context->driver] {
+            driver::call(api.cuCtxSetCurrent, context);
+            job->result = driver::call(api.cuLibraryGetModule, &job->module, library);
+        },
+        [&worker, job, command, minted = slots.at<Call::module>().minted] {
+            if (job->result == CUDA_SUCCESS) {
+                worker.handles.bind(codec::from_wire<CUmodule>(minted), job->module);
+            } else {
+                worker.handles.bind_failed(minted);
+            }
+            worker.answer(command, job->result);
+        });
+    return Outcome::answered();
 }
 
 Outcome gpLibraryNames(Worker& worker, Command&, codec::Slots<calls::gpLibraryNames>& slots) {

@@ -34,6 +34,24 @@ Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
     return result;
 }
 
+// Unless the context has ended and taken it along.
+void end_stream(Worker& worker, CUstream client, CUcontext context) {
+    ContextState* const state = worker.objects.context(context);
+    const auto it = state == nullptr ? decltype(state->streams.begin()){} : state->streams.find(client);
+    if (state == nullptr || it == state->streams.end()) {
+        return;
+    }
+    StreamState& stream = *it->second;
+    worker.scheduler.enter(state);
+    stream.gone = true;
+    driver::call(worker.api.cuStreamDestroy_v2, stream.driver);
+    keep_first_error(state->latched_by_ended, stream.take_latched());
+    worker.tracer.forget(stream);
+    worker.scheduler.forget(stream, CUDA_SUCCESS);
+    state->streams.erase(it);
+    note_captures(worker);  // a capture ends with its first stream
+}
+
 template <class Call>
 Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
     CUresult result = CUDA_SUCCESS;
@@ -50,23 +68,13 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
         return Outcome::hold(*stream);
     }
     worker.scheduler.enter(stream->context);
-    const CUstream driver_stream = stream->driver;
-    const auto end = [&worker, client, stream, context = stream->context, driver_stream](CUresult) {
-        worker.scheduler.enter(context);
-        stream->gone = true;
-        driver::call(worker.api.cuStreamDestroy_v2, driver_stream);
-        // Not from within the scheduler's walk over this very stream.
-        worker.inbox.post([&worker, client, context_handle = context->client] {
-            if (ContextState* state = worker.objects.context(context_handle)) {
-                if (const auto it = state->streams.find(client); it != state->streams.end()) {
-                    keep_first_error(state->latched_by_ended, it->second->take_latched());
-                    worker.tracer.forget(*it->second);
-                    worker.scheduler.forget(*it->second, CUDA_SUCCESS);
-                    state->streams.erase(it);
-                }
-            }
-            note_captures(worker);  // a capture ends with its first stream
-        });
+    if (stream->capturing && !command.its_turn) {
+        end_stream(worker, client, stream->context->client);  // and with it what it has captured
+        return CUDA_SUCCESS;
+    }
+    // Not from within the scheduler's walk over this very stream.
+    const auto end = [&worker, client, context = stream->context->client](CUresult) {
+        worker.in_driver([&worker, client, context] { end_stream(worker, client, context); });
     };
     // Completions that are still to be polled refer to the stream: it goes when they have.
     worker.scheduler.mark(*stream, end);

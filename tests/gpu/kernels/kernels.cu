@@ -96,4 +96,20 @@ __global__ void __launch_bounds__(64) bounded(unsigned* out) {
     out[threadIdx.x] = own[threadIdx.x % 32];
 }
 
+// `bytes` of local memory for each thread; the value goes by way of it.
+#define USE_LOCAL(name, bytes)                                                   \
+    __global__ void name(unsigned* to, unsigned value) {                         \
+        volatile unsigned local[(bytes) / sizeof(unsigned)];                     \
+        local[(value * 31 + blockIdx.x) % ((bytes) / sizeof(unsigned))] = value; \
+        *to = local[(value * 31 + blockIdx.x) % ((bytes) / sizeof(unsigned))];   \
+    }
+USE_LOCAL(use_local_4k, 4 << 10)
+USE_LOCAL(use_local_16k, 16 << 10)
+USE_LOCAL(use_local_24k, 24 << 10)
+USE_LOCAL(use_local_32k, 32 << 10)
+USE_LOCAL(use_local_40k, 40 << 10)
+USE_LOCAL(use_local_48k, 48 << 10)
+USE_LOCAL(use_local_56k, 56 << 10)
+USE_LOCAL(use_local_64k, 64 << 10)
+
 }  // extern "C"
