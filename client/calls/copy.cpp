@@ -203,15 +203,33 @@ void each_row(const CUDA_MEMCPY3D& c, const HostSide& side, RowCopy row_copy) {
     }
 }
 
-CUresult shaped_to_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t bytes, CUstream stream) {
-    std::vector<std::byte> packed(bytes);
-    each_row(c, source_of(c),
-             [&](const char* row, std::size_t offset) { std::memcpy(packed.data() + offset, row, c.WidthInBytes); });
-    if (bytes <= codec::kMaxInlineBytes) {
-        return remote<calls::gpCopyShapedToDevice>(
-            &c, std::uint64_t{0}, reinterpret_cast<const unsigned char*>(packed.data()), bytes, stream);
+// The addresses from the first row's begin to the last one's end.
+std::pair<std::uint64_t, std::uint64_t> extent_of(const CUDA_MEMCPY3D& c, const HostSide& side) {
+    return {reinterpret_cast<std::uint64_t>(side.row(0, 0)),
+            reinterpret_cast<std::uint64_t>(side.row(c.Height - 1, c.Depth - 1)) + c.WidthInBytes};
+}
+
+// `late`: the rows are read when their turn in the stream has come.
+CUresult shaped_to_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t bytes, CUstream stream, bool late) {
+    const HostSide side = source_of(c);
+    const auto pack = [c, side](std::span<std::byte> packed) {
+        each_row(c, side, [&](const char* row, std::size_t offset) {
+            std::memcpy(packed.data() + offset, row, c.WidthInBytes);
+        });
+    };
+    std::uint64_t transfer = 0;
+    if (late) {
+        const auto [lowest, highest] = extent_of(c, side);
+        transfer = s.transfers.begin_upload(bytes, lowest, highest, pack);
+    } else {
+        std::vector<std::byte> packed(bytes);
+        pack(packed);
+        if (bytes <= codec::kMaxInlineBytes) {
+            return remote<calls::gpCopyShapedToDevice>(
+                &c, std::uint64_t{0}, reinterpret_cast<const unsigned char*>(packed.data()), bytes, stream);
+        }
+        transfer = s.transfers.begin_upload(std::move(packed));
     }
-    const std::uint64_t transfer = s.transfers.begin_upload(std::move(packed));
     const CUresult result = remote<calls::gpCopyShapedToDevice>(
         &c, transfer, static_cast<const unsigned char*>(nullptr), std::size_t{0}, stream);
     trace::add_bytes_sent(bytes);
@@ -223,8 +241,7 @@ CUresult shaped_to_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t bytes,
 
 CUresult shaped_from_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t bytes, CUstream stream, bool wait) {
     const HostSide side = destination_of(c);
-    const auto lowest = reinterpret_cast<std::uint64_t>(side.row(0, 0));
-    const auto highest = reinterpret_cast<std::uint64_t>(side.row(c.Height - 1, c.Depth - 1)) + c.WidthInBytes;
+    const auto [lowest, highest] = extent_of(c, side);
     const std::uint64_t transfer =
         s.transfers.begin_download(bytes, lowest, highest, [c, side](std::span<const std::byte> data) {
             each_row(c, side,
@@ -286,15 +303,17 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
         return result;
     }
     if (from_host) {
-        const HostSide side = source_of(c);
-        const char* const lowest = side.row(0, 0);
-        const std::size_t extent_bytes = side.row(c.Height - 1, c.Depth - 1) - lowest + c.WidthInBytes;
-        if ((!asynchronous || pinned(*s, c.srcHost)) && written_before(*s, lowest, extent_bytes)) {
-            if (const CUresult result = synchronize_stream(stream); result != CUDA_SUCCESS) {
+        const auto [lowest, highest] = extent_of(c, source_of(c));
+        const bool may_be_late = asynchronous && pinned(*s, c.srcHost);
+        const bool must_be_late = (may_be_late || !asynchronous) &&
+                                  written_before(*s, reinterpret_cast<const void*>(lowest), highest - lowest);
+        if (must_be_late) {
+            const CUresult result = may_be_late ? remote<calls::gpStreamCatchUp>(stream) : synchronize_stream(stream);
+            if (result != CUDA_SUCCESS) {
                 return result;
             }
         }
-        const CUresult sent = shaped_to_device(*s, c, bytes, stream);
+        const CUresult sent = shaped_to_device(*s, c, bytes, stream, may_be_late && must_be_late);
         const bool seen = !asynchronous && (others_see() || host_sees(*s, c.dstMemoryType, c.dstDevice));
         return end_copy(sent, seen, stream);
     }

@@ -106,6 +106,11 @@ CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned
         return result;
     }
     arguments.give_to_gpu(this_session());
+    for (unsigned i = 0; i < attribute_count; ++i) {
+        CUlaunchAttribute attribute = attributes[i];
+        codec::StructTraits<CUlaunchAttribute>::visit(
+            attribute, [](CUevent event) { this_session().events.always_ask(event); });  // the launch records it
+    }
     return remote<calls::gpLaunch>(&shape, attributes, attribute_count, arguments.data(), arguments.bytes(), stream);
 }
 

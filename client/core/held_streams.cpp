@@ -18,15 +18,24 @@ bool HeldStreams::set(const StreamKey& stream, bool held) {
         } else {
             streams_.erase(stream);
         }
-        count_ = streams_.size();
+        count_ = streams_.size() + (all_ ? 1 : 0);
     }
     changed_.notify_all();
     return true;
 }
 
+void HeldStreams::set_all(bool held) {
+    {
+        const std::lock_guard lock(mutex_);
+        all_ = held;
+        count_ = streams_.size() + (all_ ? 1 : 0);
+    }
+    changed_.notify_all();
+}
+
 void HeldStreams::wait(const StreamKey& stream) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return ended_ || !streams_.contains(stream); });
+    changed_.wait(lock, [&] { return ended_ || !(all_ || streams_.contains(stream)); });
 }
 
 void HeldStreams::end() {

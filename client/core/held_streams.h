@@ -22,6 +22,7 @@ class HeldStreams {
     [[nodiscard]] bool contains(const StreamKey& stream) const;
     // False: that is one too many.
     [[nodiscard]] bool set(const StreamKey& stream, bool held);
+    void set_all(bool held);
     // Until it is held no more, or the session has ended.
     void wait(const StreamKey& stream);
     // The session has ended.
@@ -31,7 +32,8 @@ class HeldStreams {
     mutable std::mutex mutex_;
     std::condition_variable changed_;
     std::set<StreamKey> streams_;
-    std::atomic<std::size_t> count_{0};  // of streams_
+    bool all_ = false;
+    std::atomic<std::size_t> count_{0};  // of streams_, and one for all of them
     bool ended_ = false;
 };
 

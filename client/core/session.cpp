@@ -378,6 +378,10 @@ bool Session::take_pieces_sent(const codec::PiecesSentNotice& notice) {
 }
 
 bool Session::take_hold(const codec::StreamHoldNotice& notice) {
+    if (notice.stream == 0 && notice.context == 0) {
+        held_streams.set_all(notice.held != 0);
+        return true;
+    }
     std::uint64_t context_id = 0;
     if (is_default_stream(notice.stream)) {
         const ContextState* const context = contexts.find(codec::from_wire<CUcontext>(notice.context));

@@ -1,6 +1,7 @@
 #include "client/core/transfers.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/log.h"
 #include "common/quiet_thread.h"
@@ -257,11 +258,33 @@ std::uint64_t Transfers::begin_upload(std::span<const std::byte> source) {
     upload->source = source;
     const auto begin = reinterpret_cast<std::uint64_t>(source.data());
     const std::lock_guard lock(mutex_);
+    upload->waits_for = downloads_into(begin, begin + source.size());
+    uploads_[next_] = std::move(upload);
+    return next_++;
+}
+
+std::vector<std::uint64_t> Transfers::downloads_into(std::uint64_t lowest, std::uint64_t highest) const {
+    std::vector<std::uint64_t> found;
     for (const auto& [transfer, download] : downloads_) {
-        if (download->lowest < begin + source.size() && begin < download->highest) {
-            upload->waits_for.push_back(transfer);
+        if (download->lowest < highest && lowest < download->highest) {
+            found.push_back(transfer);
         }
     }
+    return found;
+}
+
+std::uint64_t Transfers::begin_upload(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest,
+                                      std::function<void(std::span<std::byte>)> gather) {
+    begins(bytes);
+    auto upload = std::make_unique<Upload>();
+    std::unique_lock lock(mutex_);
+    wait_for_room(lock, bytes);
+    lock.unlock();
+    upload->copy.resize(bytes);
+    upload->source = upload->copy;
+    upload->gather = std::move(gather);
+    lock.lock();
+    upload->waits_for = downloads_into(lowest, highest);
     uploads_[next_] = std::move(upload);
     return next_++;
 }
@@ -378,11 +401,16 @@ void Transfers::answer_pulls() {
         if (it == uploads_.end() || it->second->over) {
             continue;  // cancelled
         }
-        const std::span<const std::byte> part = it->second->source.subspan(pull.offset, pull.bytes);
-        const bool over_lanes = lanes_ != nullptr && lanes_->take(part.size()) && !it->second->named;
-        ++it->second->in_flight;
+        Upload& upload = *it->second;  // which stays as long as a piece of it is in flight
+        const std::span<const std::byte> part = upload.source.subspan(pull.offset, pull.bytes);
+        const bool over_lanes = lanes_ != nullptr && lanes_->take(part.size()) && !upload.named;
+        const auto gather = std::exchange(upload.gather, nullptr);
+        ++upload.in_flight;
         ++in_use_;
         lock.unlock();
+        if (gather) {
+            gather(upload.copy);
+        }
         auto done = [this, pull] { sent(pull.transfer, pull.bytes); };
         // Where it fails the session ends, and says why itself.
         (void)(over_lanes ? lanes_->send(pull.transfer, pull.offset, part, std::move(done))

@@ -85,6 +85,10 @@ class Transfers {
     std::uint64_t begin_upload(std::span<const std::byte> source);
     // Of a copy; may wait for others of its kind to end.
     std::uint64_t begin_upload(std::vector<std::byte> source);
+    // The same of what `gather` copies into the place that it is given when the worker first asks, on the thread that
+    // answers pulls: from the application's memory between `lowest` and `highest`, which it must not change until then.
+    std::uint64_t begin_upload(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest,
+                               std::function<void(std::span<std::byte>)> gather);
     // The worker asks for a part. False: it asks for what is not there, or for more at once than it may.
     bool pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes);
     // Waits until all of it was handed over; the source is the application's again. False when the session ended first.
@@ -107,6 +111,7 @@ class Transfers {
     struct Upload {
         std::span<const std::byte> source;
         std::vector<std::byte> copy;
+        std::function<void(std::span<std::byte>)> gather;  // into the copy, until that was done
         std::uint64_t sent_bytes = 0;
         std::size_t in_flight = 0;             // pieces that the channel may read
         bool over = false;                     // cancelled: no more of it is sent
@@ -131,6 +136,8 @@ class Transfers {
     [[nodiscard]] bool may_read(const Upload& upload) const;
     void sent(std::uint64_t transfer, std::uint64_t bytes);
     void wait_for_room(std::unique_lock<std::mutex>& lock, std::uint64_t bytes);
+    // With the lock held: which downloads come before an upload that reads there?
+    [[nodiscard]] std::vector<std::uint64_t> downloads_into(std::uint64_t lowest, std::uint64_t highest) const;
     // With the lock held; whether it was the end of it.
     bool end_upload(std::uint64_t transfer);
     void end_download(std::uint64_t transfer);

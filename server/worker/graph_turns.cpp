@@ -43,6 +43,15 @@ void GraphTurns::end(const std::shared_ptr<HostTurns>& turns) {
     }
 }
 
+void GraphTurns::cancel(const std::shared_ptr<HostTurns>& turns) {
+    for (const std::unique_ptr<HostTurn>& turn : turns->list) {
+        if (!turn->launched.empty()) {
+            turn->launched.pop_back();
+        }
+    }
+    end(turns);
+}
+
 bool GraphTurns::poll() {
     bool moved = false;
     std::erase_if(running_, [&](const std::shared_ptr<HostTurns>& turns) {

@@ -22,6 +22,8 @@ class GraphTurns {
     // A launch with these turns begins, or has ended.
     void begin(const std::shared_ptr<HostTurns>& turns);
     void end(const std::shared_ptr<HostTurns>& turns);
+    // The latest that began has failed: the driver did not take it.
+    void cancel(const std::shared_ptr<HostTurns>& turns);
     // Takes the turns that have come; true when anything moved.
     bool poll();
     // Is there a launch with turns that is not known to have ended?

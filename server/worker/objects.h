@@ -28,7 +28,8 @@ using Action = std::function<void(CUresult)>;
 
 // What an action does for the client. Data that the GPU has written goes before whatever says that work is complete,
 // and what the client wants to know of single events before whatever it waited for.
-enum class Effect { sends_data, tells_of_event, answers };
+// `ours`: nothing.
+enum class Effect { sends_data, tells_of_event, answers, ours };
 
 struct Completion {
     std::uint32_t mark = 0;   // its number, see MarkWord

@@ -128,15 +128,15 @@ void Scheduler::hold(StreamState& stream, std::unique_ptr<Operation> operation) 
     } else if (stream.blocking) {
         wait_for_tail(stream.context->legacy);
     }
-    if (operation->records != nullptr) {
-        operation->records->held_record = operation->id;
+    for (EventState* const event : operation->records) {
+        event->held_record = operation->id;
     }
     stream.held_bytes += operation->bytes;
     held_bytes_ += operation->bytes;
     stream.held.push_back(std::move(operation));
     list(stream);
-    if (stream.held.size() >= kTellClientAt || stream.held_bytes > share_bytes()) {
-        hold_client(stream);
+    if (!stream.client_held && (stream.held.size() >= kTellClientAt || stream.held_bytes > share_bytes())) {
+        tell_client(stream, true);
     }
 }
 
@@ -149,12 +149,6 @@ void Scheduler::tell_client(StreamState& stream, bool held) {
     stream.client_held = held;
     clients_held_ += held ? 1 : std::size_t{0} - 1;
     tell_client_(stream, held);
-}
-
-void Scheduler::hold_client(StreamState& stream) {
-    if (!stream.client_held) {
-        tell_client(stream, true);
-    }
 }
 
 void Scheduler::release_client(StreamState& stream) {
@@ -196,8 +190,10 @@ bool Scheduler::advance_head(StreamState& stream) {
 
 // It is held no more.
 void Scheduler::end(Operation& operation) {
-    if (operation.records != nullptr && operation.records->held_record == operation.id) {
-        operation.records->held_record = 0;
+    for (EventState* const event : operation.records) {
+        if (event->held_record == operation.id) {
+            event->held_record = 0;
+        }
     }
     for (const std::function<void()>& action : operation.then) {
         action();
@@ -322,7 +318,7 @@ CUresult Scheduler::mark(StreamState& stream, Action action, std::uint32_t credi
         result = give_word(stream);
     }
     CUevent event = nullptr;
-    if (result == CUDA_SUCCESS && action && kernels_print_) {
+    if (result == CUDA_SUCCESS && action && kernels_print_ && effect != Effect::ours) {
         result = record_event(context, target, event);
     }
     const std::uint32_t number = stream.marks.last + 1;

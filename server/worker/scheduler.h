@@ -42,16 +42,20 @@ class Operation {
     virtual void abandon(CUresult) {}
 
     std::uint64_t id = 0;
-    std::uint32_t cost = 1;              // places in the driver's queue
-    std::size_t bytes = kHeldCostBytes;  // that it costs while it is held
-    std::vector<std::uint64_t> after;    // operations of other streams that must have been issued first
-    EventState* records = nullptr;       // the event that this operation will record, which it names as well
+    std::uint32_t cost = 1;                           // places in the driver's queue
+    std::size_t bytes = kHeldCostBytes;               // that it costs while it is held
+    std::vector<std::uint64_t> after;                 // operations of other streams that must have been issued first
     std::vector<std::shared_ptr<EventState>> events;  // that it names: they may be destroyed before its turn comes
+    std::vector<EventState*> records;                 // those of them that it will record
     std::vector<std::function<void()>> then;          // runs when it was issued
 
     void names(std::shared_ptr<EventState> event) {
         ++event->held_uses;
         events.push_back(std::move(event));
+    }
+    void records_event(std::shared_ptr<EventState> event) {
+        records.push_back(event.get());
+        names(std::move(event));
     }
 };
 
@@ -137,11 +141,6 @@ class Scheduler {
         }
     }
 
-    // The client is to send nothing for `stream`, unless it was told so already; and may again, if nothing held says
-    // otherwise.
-    void hold_client(StreamState& stream);
-    void release_client(StreamState& stream);
-
     // Issues what has become possible; true when anything moved.
     bool run_held();
     // Looks at the driver; true when anything completed. Events that nobody waits for, which there may be many of, are
@@ -200,6 +199,7 @@ class Scheduler {
     static void end(Operation& operation);
     [[nodiscard]] std::size_t share_bytes() const;
     void tell_client(StreamState& stream, bool held);
+    void release_client(StreamState& stream);
     void release_clients();
     void list(StreamState& stream);
     CUresult give_word(StreamState& stream);

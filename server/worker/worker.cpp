@@ -236,9 +236,29 @@ void Worker::look_for_frames() {
 
 namespace {
 
-// What the GPU may be waiting for is always let through: a host function that has returned, memory that was written.
-bool needs_driver(std::uint32_t opcode) {
-    return opcode != calls::gpHostFunctionDone::kOpcode && opcode != calls::gpHostWrite::kOpcode;
+// What needs no driver, and may be what the GPU waits for: a host function that has returned, memory that was written.
+bool needs_no_driver(std::uint32_t opcode) {
+    return opcode == calls::gpHostFunctionDone::kOpcode || opcode == calls::gpHostWrite::kOpcode;
+}
+
+// What the driver lets in whatever waits there (docs/driver-facts.md).
+bool always_gets_in(std::uint32_t opcode) {
+    switch (opcode) {
+        case calls::cuMemGetInfo_v2::kOpcode:
+        case calls::cuEventQuery::kOpcode:
+        case calls::cuEventSynchronize::kOpcode:
+        case calls::cuStreamQuery::kOpcode:
+        case calls::cuStreamWaitEvent::kOpcode:
+        case calls::cuStreamWaitValue32::kOpcode:
+        case calls::cuStreamWaitValue32_v2::kOpcode:
+        case calls::cuStreamWaitValue64::kOpcode:
+        case calls::cuStreamWaitValue64_v2::kOpcode:
+        case calls::cuStreamWriteValue32::kOpcode:
+        case calls::cuStreamWriteValue32_v2::kOpcode:
+        case calls::cuStreamWriteValue64::kOpcode:
+        case calls::cuStreamWriteValue64_v2::kOpcode: return true;
+        default: return false;
+    }
 }
 
 }  // namespace
@@ -277,7 +297,7 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
         command.frame = frame;
         bytes_to_come_ -= bytes;
         fetch_ahead(at + bytes);
-        if ((set_aside_.empty() && !stays_out()) || !needs_driver(command.header.opcode)) [[likely]] {
+        if ((set_aside_.empty() && !stays_out()) || passes(command.header)) [[likely]] {
             dispatch(command);
         } else {
             set_aside(std::move(command));
@@ -297,10 +317,22 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
     return true;
 }
 
+// May it go before what is set aside, and while the dispatcher stays out of the driver?
+bool Worker::passes(const codec::CommandHeader& header) const {
+    if (needs_no_driver(header.opcode)) {
+        return true;
+    }
+    const auto of_same_thread = [&](const Command& other) { return other.header.thread == header.thread; };
+    return always_gets_in(header.opcode) &&
+           (header.opcode == calls::cuMemGetInfo_v2::kOpcode
+                ? std::none_of(set_aside_.begin(), set_aside_.end(), of_same_thread)
+                : set_aside_.empty());  // which may give the same stream work, or record the event
+}
+
 void Worker::set_aside(Command command) {
     set_aside_.push_back(std::move(command));
-    if (set_aside_.size() >= Scheduler::kTellClientAt && !std::exchange(clients_held_, true)) {
-        each_stream([&](StreamState& stream) { scheduler.hold_client(stream); });
+    if (set_aside_.size() >= Scheduler::kTellClientAt && !std::exchange(client_held_, true)) {
+        notify(codec::NoticeType::hold, codec::StreamHoldNotice{0, 0, 0, 1});
     }
 }
 
@@ -319,8 +351,8 @@ bool Worker::take_set_aside() {
         dispatch(command);
         moved = true;
     }
-    if (set_aside_.empty() && std::exchange(clients_held_, false)) {
-        each_stream([&](StreamState& stream) { scheduler.release_client(stream); });
+    if (set_aside_.empty() && std::exchange(client_held_, false)) {
+        notify(codec::NoticeType::hold, codec::StreamHoldNotice{0, 0, 0, 0});
     }
     return moved;
 }

@@ -100,7 +100,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
         host_functions;  // that streams wait for, by the client's ticket
     GraphBook graphs;
     GraphTurns graph_turns{*this};
-    std::size_t captures = 0;                                                 // that have begun and not ended
+    std::size_t captures = 0;       // that have begun and not ended
+    bool waits_for_values = false;  // the program has streams wait for words, which other calls may be to write
     std::unordered_map<CUlinkState, std::shared_ptr<LinkState>> link_states;  // by client handle
 
     ContextState* context_of(const Command& command) {
@@ -155,7 +156,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
 
     // May the GPU have to wait for what only the dispatcher can bring about?
     [[nodiscard]] bool gpu_may_wait_for_us() const {
-        return !host_functions.empty() || graph_turns.running() || !host_mirrors.empty();
+        return !host_functions.empty() || graph_turns.running() || !host_mirrors.empty() || waits_for_values;
     }
     // Must the driver not be entered now? See waiting_calls.h.
     [[nodiscard]] bool stays_out() const {
@@ -186,18 +187,13 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void loop();
     bool take_frames(const std::vector<std::shared_ptr<Frame>>& frames);
     bool take_frame(const std::shared_ptr<Frame>& frame);
+    [[nodiscard]] bool passes(const codec::CommandHeader& header) const;
     void set_aside(Command command);
     bool take_set_aside();
     void pause(std::optional<std::chrono::steady_clock::time_point>& idle_since);
     void look_for_frames();
     StreamState* find_stream(const Command& command, CUstream handle, CUresult& result);
     void run_elsewhere(std::function<void()> call);
-    template <class Use>
-    void each_stream(Use use) {
-        for (const auto& [handle, context] : objects.contexts) {
-            context->each_stream(use);
-        }
-    }
     void latch(const Command& command, CUresult result);
     CUresult take_latched(const Command& command);
     void send_host_change(std::span<const std::byte> record);
@@ -213,7 +209,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     std::unique_ptr<Operation> rest_;                       // see take_rest()
     std::deque<Command> set_aside_;                         // while the dispatcher stays out of the driver
     std::deque<std::function<void()>> for_driver_;          // of no command
-    bool clients_held_ = false;                             // no stream is to be sent work, since much is set aside
+    bool client_held_ = false;                              // it is to send no work, since much is set aside
     std::uint64_t announced_pieces_ = 0;
     std::mutex end_mutex_;
     std::optional<Error> end_;  // guarded by end_mutex_

@@ -1,5 +1,6 @@
 // Copies to the device whose source something before them in stream order writes: a host function or a copy, in the
 // same stream or in one that is waited for, by itself or of a graph. They read what that has written.
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -17,11 +18,15 @@ struct Fill {
     unsigned char* place;
     size_t bytes;
     unsigned char value;
+    const std::atomic<bool>* go = nullptr;  // not before that
 };
 
 // Late, so that a copy that does not wait for it reads something else.
 void CUDA_CB fill_slowly(void* data) {
     const Fill& fill = *static_cast<const Fill*>(data);
+    if (fill.go != nullptr) {
+        fill.go->wait(false);
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     memset(fill.place, fill.value, fill.bytes);
 }
@@ -88,13 +93,7 @@ class Order {
             memset(pinned_, value_, row);
             DRIVER_OK(cuLaunchHostFunc(nullptr, fill_slowly, &elsewhere));
             DRIVER_OK(cuMemcpyDtoHAsync(pinned_ + row, from_, bytes - row, nullptr));
-            CUDA_MEMCPY2D rows{};
-            rows.srcMemoryType = CU_MEMORYTYPE_HOST;
-            rows.srcHost = pinned_;
-            rows.srcPitch = rows.dstPitch = rows.WidthInBytes = row;
-            rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-            rows.dstDevice = to_;
-            rows.Height = 2;
+            const CUDA_MEMCPY2D rows = two_rows(bytes);
             DRIVER_OK(cuMemcpy2D(&rows));
             if (bytes % 2 != 0) {
                 DRIVER_OK(cuMemsetD8(to_ + 2 * row, value_, 1));
@@ -103,10 +102,35 @@ class Order {
         });
     }
 
+    CUDA_MEMCPY2D two_rows(size_t bytes) const {
+        CUDA_MEMCPY2D rows{};
+        rows.srcMemoryType = CU_MEMORYTYPE_HOST;
+        rows.srcHost = pinned_;
+        rows.srcPitch = rows.dstPitch = rows.WidthInBytes = bytes / 2;
+        rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+        rows.dstDevice = to_;
+        rows.Height = 2;
+        return rows;
+    }
+
     void asynchronous(size_t bytes) {
         expect("a copy behind a host function", bytes, pinned_, [&](Fill& fill) {
             DRIVER_OK(cuLaunchHostFunc(first_, fill_slowly, &fill));
             DRIVER_OK(cuMemcpyHtoDAsync(to_, pinned_, bytes, first_));
+            return first_;
+        });
+        expect("a copy of rows behind a host function that waits for the caller", bytes, pinned_, [&](Fill& fill) {
+            std::atomic<bool> go{false};
+            fill.go = &go;
+            DRIVER_OK(cuLaunchHostFunc(first_, fill_slowly, &fill));
+            const CUDA_MEMCPY2D rows = two_rows(bytes);
+            DRIVER_OK(cuMemcpy2DAsync(&rows, first_));
+            if (bytes % 2 != 0) {
+                DRIVER_OK(cuMemsetD8Async(to_ + bytes - 1, value_, 1, first_));
+            }
+            go = true;
+            go.notify_all();
+            DRIVER_OK(cuStreamSynchronize(first_));
             return first_;
         });
         expect("a copy in the default stream under its other name", bytes, pinned_, [&](Fill& fill) {

@@ -73,6 +73,7 @@ class Waiting {
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
 
+    const Device& device() const { return device_; }
     const Module& module() const { return module_; }
     CUfunction add() const { return add_; }
     CUdeviceptr counter() const { return words_; }
@@ -160,6 +161,60 @@ void load_and_unload(Waiting& waiting) {
     });
 }
 
+// The function waits for a thread that asks what the driver answers whoever else waits there; another writes a value
+// that a stream waits for.
+void questions(Waiting& waiting) {
+    struct Lock {
+        std::atomic<bool> asked{false};
+        static void CUDA_CB run(void* self) { static_cast<Lock*>(self)->asked.wait(false); }
+    } lock;
+    const auto load = [] {
+        CUmodule module = nullptr;
+        DRIVER_OK(cuModuleLoadData(&module, kernels_ptx().data));
+        DRIVER_OK(cuModuleUnload(module));
+    };
+    CUstream stream = nullptr, other = nullptr;
+    CUevent event = nullptr;
+    DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    DRIVER_OK(cuEventRecord(event, other));
+    DRIVER_OK(cuCtxSynchronize());
+    DRIVER_OK(cuLaunchHostFunc(stream, Lock::run, &lock));
+    std::thread loader([&] {
+        waiting.device().use();
+        load();
+    });
+    std::this_thread::sleep_for(waiting.function().takes / 4);  // by now it waits
+    size_t free_bytes = 0, all_bytes = 0;
+    DRIVER_OK(cuMemGetInfo(&free_bytes, &all_bytes));
+    DRIVER_OK(cuStreamQuery(other));
+    DRIVER_OK(cuEventQuery(event));
+    DRIVER_OK(cuEventSynchronize(event));
+    lock.asked = true;
+    lock.asked.notify_all();
+    loader.join();
+    check(free_bytes != 0, "the driver answered beside a load that waits");
+
+    const CUdeviceptr word = waiting.local_words();
+    DRIVER_OK(cuMemsetD32(word, 0, 1));
+    DRIVER_OK(cuCtxSynchronize());
+    DRIVER_OK(cuStreamWaitValue32(stream, word, 1, CU_STREAM_WAIT_VALUE_EQ));
+    std::thread another([&] {
+        waiting.device().use();
+        load();
+    });
+    std::this_thread::sleep_for(waiting.function().takes / 4);
+    DRIVER_OK(cuStreamWriteValue32(other, word, 1, 0));
+    another.join();
+    check(true, "a value was written beside a load that waits for it");
+    DRIVER_OK(cuCtxSynchronize());
+    DRIVER_OK(cuMemsetD32(word, 0, 1));
+    DRIVER_OK(cuEventDestroy(event));
+    DRIVER_OK(cuStreamDestroy(stream));
+    DRIVER_OK(cuStreamDestroy(other));
+}
+
 // What cannot be given to the GPU yet is more than anybody keeps for a program.
 void flood(Waiting& waiting) {
     waiting.beside(
@@ -219,15 +274,21 @@ void local_memory(Waiting& waiting) {
     unsigned next = 0;
     waiting.run("a launch with more local memory", [&] {
         const CUfunction function = waiting.module().function(next++ == 0 ? "use_local_4k" : "use_local_16k");
-        CUstream stream = nullptr;
-        DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-        DRIVER_OK(launch(function, 1, 32, stream, waiting.local_words(), 7u));
-        DRIVER_OK(cuStreamSynchronize(stream));
-        unsigned word = 0;
-        DRIVER_OK(cuMemcpyDtoH(&word, waiting.local_words(), sizeof word));
-        check(word == 7, "what the kernel with local memory wrote: %u", word);
-        DRIVER_OK(cuMemsetD32(waiting.local_words(), 0, 1));
-        DRIVER_OK(cuStreamDestroy(stream));
+        CUstream streams[2] = {};
+        for (CUstream& stream : streams) {
+            DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        }
+        unsigned words[2] = {};
+        for (const unsigned i : {0u, 1u}) {
+            DRIVER_OK(launch(function, 1, 32, streams[i], waiting.local_words() + i * sizeof(unsigned), 7 + i));
+        }
+        for (const CUstream stream : streams) {
+            DRIVER_OK(cuStreamSynchronize(stream));
+            DRIVER_OK(cuStreamDestroy(stream));
+        }
+        DRIVER_OK(cuMemcpyDtoH(words, waiting.local_words(), sizeof words));
+        check(words[0] == 7 && words[1] == 8, "what the kernels with local memory wrote: %u, %u", words[0], words[1]);
+        DRIVER_OK(cuMemsetD32(waiting.local_words(), 0, 2));
     });
 }
 
@@ -343,6 +404,7 @@ int main(int argc, char** argv) {
     const Module module(kernels_ptx().data);
     Waiting waiting(device, module, milliseconds(program.number("function_ms", 200)));
     program.section("load_and_unload", [&] { load_and_unload(waiting); });
+    program.section("questions", [&] { questions(waiting); });
     program.section("flood", [&] { flood(waiting); });
     program.section("libraries", [&] { libraries(waiting); });
     program.section("memory", [&] { memory(waiting); });

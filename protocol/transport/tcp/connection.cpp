@@ -165,7 +165,10 @@ Status TcpConnection::wait_readable() {
     for (;;) {
         pollfd entry{descriptor_, POLLIN, 0};
         const int ready = ::poll(&entry, 1, poll_timeout_ms(std::min(deadline_, next_check())));
-        if (ready > 0) return {};
+        if (ready > 0) {
+            unanswered_since_.store(0, std::memory_order_relaxed);  // somebody is there
+            return {};
+        }
         if (ready < 0 && errno != EINTR) return failure("poll", errno);
         if (Clock::now() >= deadline_) {
             return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
@@ -230,6 +233,7 @@ Status TcpConnection::wait_arrival() {
     if (entries[1].revents != 0) lookout_.woken();
     lookout_.wake_up([] {});
     if (ready < 0 && problem != EINTR) return failure("poll", problem);
+    if (entries[0].revents != 0) unanswered_since_.store(0, std::memory_order_relaxed);  // somebody is there
     if (Clock::now() >= deadline_) return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
     if (ready == 0 && vanished()) return failure("receive", ETIMEDOUT);
     return {};

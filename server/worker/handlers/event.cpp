@@ -27,8 +27,7 @@ Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
     event->recorded_in = stream->name();
     if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
         auto operation = std::make_unique<HeldCommand>(worker, command);
-        operation->records = event.get();
-        operation->names(event);
+        operation->records_event(event);
         return Outcome::hold(*stream, std::move(operation));
     }
     worker.scheduler.enter(event->context);

@@ -131,7 +131,7 @@ class Launch {
             return;
         }
         if (result != CUDA_SUCCESS) {
-            worker_.graph_turns.end(graph_->turns());
+            worker_.graph_turns.cancel(graph_->turns());
             return;
         }
         worker_.scheduler.mark(
@@ -145,9 +145,18 @@ class Launch {
     Tracer::Work work_;
 };
 
+// The driver takes 2,000 nodes behind work that does not end, and waits with 5,000 (docs/driver-facts.md).
+constexpr std::uint32_t kMostNodesAtOnce = 2000;
+
 // Will the driver take it without waiting for the GPU?
 bool fits_queue(const GraphExec& graph) {
-    return graph.cost() <= Scheduler::kGraphCredit;
+    return graph.cost() <= kMostNodesAtOnce;
+}
+
+// A call that waits for the GPU may get in while the driver takes a graph with turns: it would wait for them, and keep
+// the dispatcher in there (seen, docs/driver-facts.md).
+bool may_begin(const Worker& worker, const GraphExec& graph) {
+    return graph.turns()->list.empty() || !worker.waiting_calls.any();
 }
 
 CUresult check_launch(Worker& worker, const Command& command, const StreamState& stream) {
@@ -179,12 +188,16 @@ class HeldLaunch final : public HeldForCommand {
     }
     ~HeldLaunch() override { --graph_->held_launches; }
     bool advance() override {
-        const Tracer::Issue issue(worker_.tracer, command_.header, true);
+        if (!launch_ && !may_begin(worker_, *graph_)) {
+            return false;
+        }
         if (fits_queue(*graph_)) {
+            const Tracer::Issue issue(worker_.tracer, command_.header, true);
             worker_.answer(command_, launch(worker_, command_, stream_, graph_));
             return true;
         }
         if (!launch_) {
+            const Tracer::Issue issue(worker_.tracer, command_.header, true);
             if (const CUresult result = check_launch(worker_, command_, stream_); result != CUDA_SUCCESS) {
                 worker_.answer(command_, result);
                 return true;
@@ -477,7 +490,7 @@ Outcome cuGraphLaunch(Worker& worker, Command& command, codec::Slots<calls::cuGr
     if (graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!fits_queue(*graph) || !worker.scheduler.may_issue(*stream, graph->cost())) {
+    if (!fits_queue(*graph) || !may_begin(worker, *graph) || !worker.scheduler.may_issue(*stream, graph->cost())) {
         return Outcome::hold(*stream, std::make_unique<HeldLaunch>(worker, command, *stream, graph));
     }
     return launch(worker, command, *stream, graph);

@@ -1,7 +1,6 @@
 // Kernel launches and what is asked about them.
 
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -11,66 +10,70 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-CUresult translate(Worker& worker, std::vector<CUlaunchAttribute>& attributes, bool& names_events) {
+using LaunchEvents = std::vector<std::shared_ptr<EventState>>;
+
+// The events that a launch with these attributes records, which are the driver's from then on.
+CUresult translate(Worker& worker, std::vector<CUlaunchAttribute>& attributes, LaunchEvents& recorded) {
+    CUresult result = CUDA_SUCCESS;
     for (CUlaunchAttribute& attribute : attributes) {
-        CUresult result = CUDA_SUCCESS;
         codec::StructTraits<CUlaunchAttribute>::visit(attribute, [&](CUevent& event) {
-            names_events = true;
-            const EventState* state = worker.objects.event(event);
-            if (state == nullptr) {
+            const auto known = worker.objects.events.find(event);
+            if (known == worker.objects.events.end()) {
                 result = CUDA_ERROR_INVALID_HANDLE;
-            } else {
-                event = state->driver;
+                return;
             }
+            recorded.push_back(known->second);
+            event = known->second->driver;
         });
-        if (result != CUDA_SUCCESS) {
-            return result;
-        }
     }
-    return CUDA_SUCCESS;
+    return result;
 }
 
-// The launch is held, and the events that it names with it.
-void keep_events(Worker& worker, const Command& command, std::vector<CUlaunchAttribute>& attributes, Outcome& held) {
-    for (CUlaunchAttribute& attribute : attributes) {
-        codec::StructTraits<CUlaunchAttribute>::visit(attribute, [&](CUevent& event) {
-            if (const auto it = worker.objects.events.find(event); it != worker.objects.events.end()) {
-                if (held.operation == nullptr) {
-                    held.operation = std::make_unique<HeldCommand>(worker, command);
-                }
-                held.operation->names(it->second);
-            }
-        });
+// Whoever asks for the events meanwhile waits for the launch, in `stream`.
+void hold_events(Operation& operation, const StreamState& stream, LaunchEvents events) {
+    for (std::shared_ptr<EventState>& event : events) {
+        event->recorded_in = stream.name();
+        operation.records_event(std::move(event));
     }
+}
+
+// As driver_handle(), for a launch in that context, which may be the function's first one there.
+CUresult driver_handle_to_use(Worker& worker, const ContextState& context, CUfunction& function, bool& first) {
+    const HandleTable::Lookup found = worker.handles.use(function, context.number, first);
+    if (found.found != HandleTable::Found::yes) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    function = codec::from_wire<CUfunction>(found.driver);
+    return CUDA_SUCCESS;
 }
 
 // May it be issued at another moment than it comes, if only behind what its stream was given?
 bool is_independent(const Worker& worker, const Command& command, const ContextState* context,
-                    const StreamState& stream, bool names_events) {
-    return !command.its_turn && !command.reply_wanted() && !stream.legacy && !stream.capturing && !names_events &&
+                    const StreamState& stream, bool records_events) {
+    return !command.its_turn && !command.reply_wanted() && !stream.legacy && !stream.capturing && !records_events &&
            Scheduler::may_issue_elsewhere(stream) && !worker.tracer.on() && context == stream.context;
 }
 
 // A function's first launch. The driver waits for the GPU where it needs more local memory than any before it, and the
-// GPU may have to wait for us: so another thread makes the call.
+// GPU may have to wait for us: so another thread makes the call. The stream's context is current.
 class FirstLaunch final : public HeldForCommand {
   public:
     FirstLaunch(Worker& worker, Command command, StreamState& stream, KernelLaunch launch)
         : HeldForCommand(worker, std::move(command)),
           stream_(stream),
-          launch_(std::make_shared<KernelLaunch>(std::move(launch))) {
+          launch_(std::make_shared<KernelLaunch>(std::move(launch))),
+          work_(worker_.tracer, stream, codec::TraceKind::kernel) {
         command_.keep_header(kHeldCostBytes);
+        work_.name(launch_->shape.function, launch_->function);
+        // Now, since the next command may launch the function as well, which would not be the first time any more.
+        call_ = WaitingCall::run(worker_, stream_.context->driver,
+                                 [&api = worker_.api, launch = launch_] { return launch->issue(api); });
     }
     bool advance() override {
-        const Tracer::Issue issuing(worker_.tracer, command_.header, true);
-        if (!work_) {
-            begin();
-            return false;
-        }
         if (!call_->result) {
             return false;
         }
-        work_->end(*call_->result);
+        work_.end(*call_->result);
         worker_.scheduler.issued(stream_);
         if (*call_->result != CUDA_SUCCESS) {
             note_failure(worker_.api, *launch_, *call_->result);
@@ -80,17 +83,9 @@ class FirstLaunch final : public HeldForCommand {
     }
 
   private:
-    void begin() {
-        worker_.scheduler.enter(stream_.context);
-        work_.emplace(worker_.tracer, stream_, codec::TraceKind::kernel);
-        work_->name(launch_->shape.function, launch_->function);
-        call_ = WaitingCall::run(worker_, stream_.context->driver,
-                                 [&api = worker_.api, launch = launch_] { return launch->issue(api); });
-    }
-
     StreamState& stream_;
     const std::shared_ptr<KernelLaunch> launch_;
-    std::optional<Tracer::Work> work_;  // once it has begun
+    Tracer::Work work_;
     std::shared_ptr<WaitingCall> call_;
 };
 
@@ -100,9 +95,13 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     using Call = calls::gpLaunch;
     CUresult result = CUDA_SUCCESS;
     StreamState* stream = nullptr;
+    std::vector<CUlaunchAttribute>& attributes = slots.at<Call::attributes>().object;
     if (auto waiting = await_turn(worker, command, slots.at<Call::stream>().value, stream)) {
-        if (waiting->verdict == Outcome::Verdict::hold) {
-            keep_events(worker, command, slots.at<Call::attributes>().object, *waiting);
+        if (waiting->verdict == Outcome::Verdict::hold && !attributes.empty()) {
+            LaunchEvents recorded;
+            (void)translate(worker, attributes, recorded);  // a mistake is found when its turn has come
+            waiting->operation = std::make_unique<HeldCommand>(worker, command);
+            hold_events(*waiting->operation, *stream, std::move(recorded));
         }
         return std::move(*waiting);
     }
@@ -113,23 +112,34 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     launch.shape = slots.at<Call::launch>().object;
     launch.function = launch.shape.function;
     launch.stream = stream->driver;
-    launch.attributes = std::move(slots.at<Call::attributes>().object);
+    launch.attributes = std::move(attributes);
     launch.arguments = std::move(slots.at<Call::arguments>().object);
     bool first = false;
-    const HandleTable::Lookup function = worker.handles.use(launch.function, stream->context->number, first);
-    if (function.found != HandleTable::Found::yes) {
-        return CUDA_ERROR_INVALID_HANDLE;
+    if (stream->capturing) {
+        result = driver_handle(worker, launch.function);
+    } else {
+        result = driver_handle_to_use(worker, *stream->context, launch.function, first);
     }
-    launch.function = codec::from_wire<CUfunction>(function.driver);
-    bool names_events = false;
-    if (result = translate(worker, launch.attributes, names_events); result != CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (first && !stream->capturing && worker.gpu_may_wait_for_us()) [[unlikely]] {
-        return Outcome::hold(*stream, std::make_unique<FirstLaunch>(worker, command, *stream, std::move(launch)));
+    LaunchEvents recorded;
+    if (result = translate(worker, launch.attributes, recorded); result != CUDA_SUCCESS) {
+        return result;
     }
     const ContextState* const context = worker.context_of(command);
-    const bool independent = is_independent(worker, command, context, *stream, names_events);
+    if (first && worker.gpu_may_wait_for_us()) [[unlikely]] {
+        worker.scheduler.enter(stream->context);
+        auto elsewhere = std::make_unique<FirstLaunch>(worker, command, *stream, std::move(launch));
+        if (!command.its_turn) {  // else they are held with the command
+            hold_events(*elsewhere, *stream, std::move(recorded));
+        }
+        return Outcome::hold(*stream, std::move(elsewhere));
+    }
+    for (const std::shared_ptr<EventState>& event : recorded) {
+        event->recorded_in = stream->name();
+    }
+    const bool independent = is_independent(worker, command, context, *stream, !recorded.empty());
     if (independent && worker.issuers.takes(*stream, worker.more_to_come())) {
         worker.issuers.hand_out(*stream, command, std::move(launch), worker.scheduler.issued_elsewhere(*stream));
         return Outcome::answered();
@@ -159,8 +169,8 @@ Outcome gpOccupancyClusters(Worker& worker, Command& command, codec::Slots<calls
     if (const CUresult result = driver_handle(worker, function); result != CUDA_SUCCESS) {
         return result;
     }
-    bool names_events = false;
-    if (const CUresult result = translate(worker, attributes, names_events); result != CUDA_SUCCESS) {
+    LaunchEvents named;
+    if (const CUresult result = translate(worker, attributes, named); result != CUDA_SUCCESS) {
         return result;
     }
     worker.scheduler.enter(worker.context_of(command));

@@ -128,7 +128,7 @@ TEST_F(SchedulerTest, AnOperationWaitsForThoseItComesAfter) {
     bool ready = false;
     worker::EventState event;
     auto record = step("record", &ready);
-    record->records = &event;
+    record->records = {&event};
     scheduler.hold(a, std::move(record));
     ASSERT_NE(event.held_record, 0u);
     auto wait = step("wait");
@@ -149,7 +149,7 @@ TEST_F(SchedulerTest, AnEventThatIsRecordedAgainBelongsToTheLaterRecord) {
     bool first = false, second = false;
     worker::EventState event;
     auto one = step("first", &first), two = step("second", &second);
-    one->records = two->records = &event;
+    one->records = two->records = {&event};
     scheduler.hold(a, std::move(one));
     scheduler.hold(b, std::move(two));
     const std::uint64_t later = event.held_record;
@@ -274,7 +274,7 @@ TEST_F(SchedulerTest, ForgettingAStreamEndsWhatWaitsForIt) {
     scheduler.when_complete(stream, note("waiter"));
     worker::EventState event;
     auto record = step("record", &never);
-    record->records = &event;
+    record->records = {&event};
     scheduler.hold(stream, std::move(record));
     auto wait = step("wait");
     wait->after.push_back(event.held_record);
