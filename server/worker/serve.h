@@ -149,10 +149,6 @@ constexpr codec::TraceKind traced_kind(std::string_view name) {
                                           : codec::TraceKind::command;
 }
 
-constexpr bool may_wait_for_values(std::string_view name) {
-    return name.starts_with("cuStreamWaitValue") || name.starts_with("cuStreamBatchMemOp");
-}
-
 template <class Call, int... Index>
 constexpr int find_stream_parameter(std::integer_sequence<int, Index...>) {
     int found = -1;
@@ -339,9 +335,6 @@ Outcome call_driver(Worker& worker, Command& command, codec::Slots<Call>& slots,
         return slots.apply(
             [&](auto... arguments) { return driver::call(driver::Member<Call>::get(worker.api), arguments...); });
     };
-    if constexpr (detail::may_wait_for_values(Call::kName)) {
-        worker.waits_for_values = true;
-    }
     if constexpr (in_stream_order<Call>) {
         CUresult result = CUDA_SUCCESS;
         if constexpr (constexpr auto kind = detail::traced_kind(Call::kName); kind != codec::TraceKind::command) {

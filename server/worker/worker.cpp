@@ -241,22 +241,13 @@ bool needs_no_driver(std::uint32_t opcode) {
     return opcode == calls::gpHostFunctionDone::kOpcode || opcode == calls::gpHostWrite::kOpcode;
 }
 
-// What the driver lets in whatever waits there (docs/driver-facts.md).
+// Of what a program waits for the answer to: what the driver lets in whoever waits there (docs/driver-facts.md).
 bool always_gets_in(std::uint32_t opcode) {
     switch (opcode) {
         case calls::cuMemGetInfo_v2::kOpcode:
         case calls::cuEventQuery::kOpcode:
         case calls::cuEventSynchronize::kOpcode:
-        case calls::cuStreamQuery::kOpcode:
-        case calls::cuStreamWaitEvent::kOpcode:
-        case calls::cuStreamWaitValue32::kOpcode:
-        case calls::cuStreamWaitValue32_v2::kOpcode:
-        case calls::cuStreamWaitValue64::kOpcode:
-        case calls::cuStreamWaitValue64_v2::kOpcode:
-        case calls::cuStreamWriteValue32::kOpcode:
-        case calls::cuStreamWriteValue32_v2::kOpcode:
-        case calls::cuStreamWriteValue64::kOpcode:
-        case calls::cuStreamWriteValue64_v2::kOpcode: return true;
+        case calls::cuStreamQuery::kOpcode: return true;
         default: return false;
     }
 }

@@ -100,8 +100,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
         host_functions;  // that streams wait for, by the client's ticket
     GraphBook graphs;
     GraphTurns graph_turns{*this};
-    std::size_t captures = 0;       // that have begun and not ended
-    bool waits_for_values = false;  // the program has streams wait for words, which other calls may be to write
+    std::size_t captures = 0;                                                 // that have begun and not ended
     std::unordered_map<CUlinkState, std::shared_ptr<LinkState>> link_states;  // by client handle
 
     ContextState* context_of(const Command& command) {
@@ -156,7 +155,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
 
     // May the GPU have to wait for what only the dispatcher can bring about?
     [[nodiscard]] bool gpu_may_wait_for_us() const {
-        return !host_functions.empty() || graph_turns.running() || !host_mirrors.empty() || waits_for_values;
+        return !host_functions.empty() || graph_turns.running() || !host_mirrors.empty();
     }
     // Must the driver not be entered now? See waiting_calls.h.
     [[nodiscard]] bool stays_out() const {
