@@ -1,5 +1,6 @@
 @0xd0b2a1c4e5f60718;
-# Control frames: what is said besides commands and their replies.
+# Control frames: what the administration and the daemon say to each other. What a worker tells its client besides replies
+# travels in reply frames, as notices (protocol/codec/record.h).
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpupool::schema");
@@ -8,8 +9,8 @@ struct Control {
   union {
     statusRequest @0 :Void;          # administration -> daemon
     status @1 :ServerStatus;         # daemon -> administration
-    deferredError @2 :DeferredError; # worker -> client, as soon as it happens
-    message @3 :Text;                # for the other side's log
+    deferredError @2 :DeferredError; # of no use: errors travel as notices (protocol/codec/record.h)
+    message @3 :Text;                # of no use
   }
 }
 

@@ -18,7 +18,7 @@ struct Hello {
   purpose :union {
     session @2 :SessionRequest;
     administration @3 :Void;         # `gpupool status` and the like: Control frames follow
-    resume @4 :ResumeRequest;
+    resume @4 :ResumeRequest;        # not yet: the daemon refuses it
     lane @7 :LaneRequest;            # one more connection of a session, for bulk data alone (protocol/wire/lanes.h)
   }
   token @5 :Text;                    # the credential; empty: none

@@ -13,7 +13,8 @@
 //       32     4  header_crc       CRC-32C of the 32 bytes before it
 //       36     4  reserved         must be 0
 //
-// Retained frames are kept by their sender until acknowledged, so that a broken connection can be resumed.
+// Retained frames are kept by their sender until acknowledged, so that a broken connection can be resumed
+// (Limits::resume; no daemon offers that yet).
 //
 // No CRC covers bulk data. It is sent from the application's memory and received into it, and the application may write
 // there meanwhile: it then has mixed bytes, as it would with the GPU beside it, and nothing else may come of it. A CRC
@@ -37,7 +38,7 @@ enum class FrameType : std::uint16_t {
     commands = 4,  // client -> server: command records back to back (protocol/codec/record.h)
     replies = 5,   // server -> client: reply records back to back
     bulk = 6,      // either way: BulkHeader, then data
-    control = 7,   // either way: schema Control (status, administration, notices)
+    control = 7,   // either way: schema Control (status, administration)
     ack = 8,       // either way, never retained, no payload: only `acknowledged` counts
     goodbye = 9,   // either way, last frame of an orderly end
 };

@@ -1,4 +1,4 @@
-// Which function serves an opcode. Split over several translation units, so that none takes long to compile.
+// Which function serves an opcode.
 #pragma once
 
 #include "server/worker/worker.h"

@@ -1,4 +1,5 @@
-// Decides when a command may go to the driver, so that the dispatcher never makes a call that blocks.
+// Decides when a command may go to the driver, so that no call blocks because a stream is full or its data is not
+// there.
 //
 // Every stream has credit: at most kCredit operations outstanding in the driver (which itself blocks at about a
 // thousand). A stream without credit, or whose head operation waits for data, holds what comes after it, and whatever

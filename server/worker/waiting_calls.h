@@ -6,6 +6,9 @@
 // memory. So as long as there may be such a wait, the dispatcher stays out of the driver while one of these calls is
 // under way (Worker::stays_out()): commands are set aside, and only what needs no driver goes on.
 //
+// What is `done` afterwards runs even while other such calls are under way: it does not enter the driver, or by
+// Worker::in_driver().
+//
 // Threads: the dispatcher's. Errors: none.
 #pragma once
 
@@ -29,7 +32,8 @@ class WaitingCalls {
             then();
         });
     }
-    // The same, and nothing else enters the driver until `done` has run.
+    // The same for a call that changes what other commands would use: nothing else enters the driver until `done` has
+    // run.
     void run_alone(std::function<void()> call, std::function<void()> done) {
         ++alone_;
         run(std::move(call), [this, then = std::move(done)] {

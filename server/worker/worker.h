@@ -1,8 +1,8 @@
 // One session: a client's command stream on one side, the driver on the other.
 //
 // The dispatcher thread (`run()`) takes commands in the session's order and issues them; it owns everything here but
-// what is marked otherwise, and never makes a driver call that can block. The threads of the channel and of the lanes
-// only receive and send.
+// what is marked otherwise, and makes no driver call that may wait for what only the dispatcher can bring about
+// (stays_out()). The threads of the channel and of the lanes only receive and send.
 //
 // Ownership: the worker owns the channel and all of the session's objects. Nothing is taken down in order: the session
 //   ends with its process, and the driver releases what the process held.
