@@ -129,6 +129,7 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     }
     const ContextState* const context = worker.context_of(command);
     if (first && worker.gpu_may_wait_for_us()) [[unlikely]] {
+        worker.settle_launches();  // the issuers' could get into the driver no more
         worker.scheduler.enter(stream->context);
         auto elsewhere = std::make_unique<FirstLaunch>(worker, command, *stream, std::move(launch));
         if (!command.its_turn) {  // else they are held with the command
