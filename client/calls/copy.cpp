@@ -39,19 +39,31 @@ bool written_before(Session& s, const void* source, std::size_t bytes) {
                                   s.host_mirrors.device_address(reinterpret_cast<std::uint64_t>(source)) != 0));
 }
 
-// `may_be_late`: the source is pinned and the call asynchronous, so it may be read until the copy is done. Otherwise it
-// is read now, unless this is a synchronous call, which natively waits for its turn.
+// When a source is to be read. Pinned, and of an asynchronous call, it may be read until the copy is done
+// (`may_be_late`); otherwise it is read now, unless this is a synchronous call, which natively waits for its turn.
+// `late`: in its turn, for which the stream has been told to catch up, because what comes before may write there.
+struct Reading {
+    bool may_be_late = false, late = false;
+};
+
+CUresult await_writers(Session& s, const void* source, const void* lowest, std::size_t extent_bytes, CUstream stream,
+                       bool asynchronous, Reading& reading) {
+    reading.may_be_late = asynchronous && pinned(s, source);
+    if ((asynchronous && !reading.may_be_late) || !written_before(s, lowest, extent_bytes)) {
+        return CUDA_SUCCESS;
+    }
+    reading.late = reading.may_be_late;
+    return reading.late ? remote<calls::gpStreamCatchUp>(stream) : synchronize_stream(stream);
+}
+
 CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std::size_t bytes, CUstream stream,
                    bool asynchronous) {
-    const bool may_be_late = asynchronous && pinned(s, source);
-    const bool must_be_late = (may_be_late || !asynchronous) && written_before(s, source, bytes);
-    if (must_be_late) {
-        const CUresult result = may_be_late ? remote<calls::gpStreamCatchUp>(stream) : synchronize_stream(stream);
-        if (result != CUDA_SUCCESS) {
-            return result;
-        }
+    Reading reading;
+    if (const CUresult result = await_writers(s, source, source, bytes, stream, asynchronous, reading);
+        result != CUDA_SUCCESS) {
+        return result;
     }
-    if (bytes <= codec::kMaxInlineBytes && !(may_be_late && must_be_late)) {
+    if (bytes <= codec::kMaxInlineBytes && !reading.late) {
         return remote<calls::gpCopyToDevice>(destination, bytes, std::uint64_t{0},
                                              static_cast<const unsigned char*>(source), bytes, stream);
     }
@@ -63,7 +75,7 @@ CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std:
         return result;
     }
     trace::add_bytes_sent(bytes);
-    if (may_be_late) {
+    if (reading.may_be_late) {
         return CUDA_SUCCESS;
     }
     const trace::Wait waiting(trace::Wait::For::reply);
@@ -304,16 +316,13 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
     }
     if (from_host) {
         const auto [lowest, highest] = extent_of(c, source_of(c));
-        const bool may_be_late = asynchronous && pinned(*s, c.srcHost);
-        const bool must_be_late = (may_be_late || !asynchronous) &&
-                                  written_before(*s, reinterpret_cast<const void*>(lowest), highest - lowest);
-        if (must_be_late) {
-            const CUresult result = may_be_late ? remote<calls::gpStreamCatchUp>(stream) : synchronize_stream(stream);
-            if (result != CUDA_SUCCESS) {
-                return result;
-            }
+        Reading reading;
+        if (const CUresult result = await_writers(*s, c.srcHost, reinterpret_cast<const void*>(lowest),
+                                                  highest - lowest, stream, asynchronous, reading);
+            result != CUDA_SUCCESS) {
+            return result;
         }
-        const CUresult sent = shaped_to_device(*s, c, bytes, stream, may_be_late && must_be_late);
+        const CUresult sent = shaped_to_device(*s, c, bytes, stream, reading.late);
         const bool seen = !asynchronous && (others_see() || host_sees(*s, c.dstMemoryType, c.dstDevice));
         return end_copy(sent, seen, stream);
     }

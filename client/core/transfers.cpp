@@ -49,16 +49,13 @@ std::uint64_t Transfers::begin_download(std::uint64_t bytes, std::uint64_t lowes
                                         std::function<void(std::span<const std::byte>)> scatter) {
     begins(bytes);
     auto download = std::make_unique<Download>();
-    std::unique_lock lock(mutex_);
-    wait_for_room(lock, bytes);
-    lock.unlock();
-    download->buffer.resize(bytes);
+    download->buffer = take_buffer(bytes);
     download->destination = download->buffer.data();
     download->scatter = std::move(scatter);
     download->bytes = bytes;
     download->lowest = lowest;
     download->highest = highest;
-    lock.lock();
+    const std::lock_guard lock(mutex_);
     downloads_[next_] = std::move(download);
     return next_++;
 }
@@ -211,6 +208,14 @@ void Transfers::wait_for_room(std::unique_lock<std::mutex>& lock, std::uint64_t 
     copied_bytes_ += bytes;
 }
 
+std::vector<std::byte> Transfers::take_buffer(std::uint64_t bytes) {
+    {
+        std::unique_lock lock(mutex_);
+        wait_for_room(lock, bytes);
+    }
+    return std::vector<std::byte>(bytes);
+}
+
 bool Transfers::end_upload(std::uint64_t transfer) {
     const auto it = uploads_.find(transfer);
     const Upload& upload = *it->second;
@@ -230,9 +235,8 @@ bool Transfers::end_upload(std::uint64_t transfer) {
 bool Transfers::writes_into(const void* from, std::uint64_t bytes) const {
     const auto begin = reinterpret_cast<std::uint64_t>(from);
     const std::lock_guard lock(mutex_);
-    return std::any_of(downloads_.begin(), downloads_.end(), [&](const auto& entry) {
-        return entry.second->lowest < begin + bytes && begin < entry.second->highest;
-    });
+    return std::any_of(downloads_.begin(), downloads_.end(),
+                       [&](const auto& entry) { return entry.second->writes_into(begin, begin + bytes); });
 }
 
 void Transfers::wait_untouched(const void* from, std::uint64_t bytes) const {
@@ -266,7 +270,7 @@ std::uint64_t Transfers::begin_upload(std::span<const std::byte> source) {
 std::vector<std::uint64_t> Transfers::downloads_into(std::uint64_t lowest, std::uint64_t highest) const {
     std::vector<std::uint64_t> found;
     for (const auto& [transfer, download] : downloads_) {
-        if (download->lowest < highest && lowest < download->highest) {
+        if (download->writes_into(lowest, highest)) {
             found.push_back(transfer);
         }
     }
@@ -277,13 +281,10 @@ std::uint64_t Transfers::begin_upload(std::uint64_t bytes, std::uint64_t lowest,
                                       std::function<void(std::span<std::byte>)> gather) {
     begins(bytes);
     auto upload = std::make_unique<Upload>();
-    std::unique_lock lock(mutex_);
-    wait_for_room(lock, bytes);
-    lock.unlock();
-    upload->copy.resize(bytes);
+    upload->copy = take_buffer(bytes);
     upload->source = upload->copy;
     upload->gather = std::move(gather);
-    lock.lock();
+    const std::lock_guard lock(mutex_);
     upload->waits_for = downloads_into(lowest, highest);
     uploads_[next_] = std::move(upload);
     return next_++;

@@ -107,6 +107,9 @@ class Transfers {
         bool named = false;                     // by the worker
         std::size_t writers = 0;                // lanes in the middle of a part
         bool over = false;                      // cancelled: no more of it is taken
+        [[nodiscard]] bool writes_into(std::uint64_t from, std::uint64_t to) const {
+            return lowest < to && from < highest;
+        }
     };
     struct Upload {
         std::span<const std::byte> source;
@@ -136,6 +139,8 @@ class Transfers {
     [[nodiscard]] bool may_read(const Upload& upload) const;
     void sent(std::uint64_t transfer, std::uint64_t bytes);
     void wait_for_room(std::unique_lock<std::mutex>& lock, std::uint64_t bytes);
+    // A buffer of ours, once there is room for it.
+    std::vector<std::byte> take_buffer(std::uint64_t bytes);
     // With the lock held: which downloads come before an upload that reads there?
     [[nodiscard]] std::vector<std::uint64_t> downloads_into(std::uint64_t lowest, std::uint64_t highest) const;
     // With the lock held; whether it was the end of it.

@@ -109,7 +109,7 @@ struct EventCompleteNotice {
 struct PiecesSentNotice {
     std::uint64_t number;
 };
-// A stream by its handle; a default stream as 1 (legacy) or 2 (a thread's own), with its context and thread.
+// A stream by its handle; a default stream as 1 (legacy) or 2, with its context and thread; all zero: every stream.
 struct StreamHoldNotice {
     std::uint64_t stream;
     std::uint64_t context;

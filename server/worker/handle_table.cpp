@@ -6,20 +6,22 @@ namespace gpupool::worker {
 
 using codec::HandleKind;
 
-const HandleTable::Entry* HandleTable::entry_of(HandleKind wanted, std::uint64_t client) const {
+template <class Entries>
+auto HandleTable::entry_of(Entries& entries, HandleKind wanted, std::uint64_t client)
+    -> decltype(&entries.begin()->second) {
     const HandleKind kind = codec::kind_of(client);
     if (kind != wanted && !(wanted == HandleKind::function && kind == HandleKind::kernel)) {
         return nullptr;
     }
-    const auto it = entries_.find(client);
-    return it == entries_.end() ? nullptr : &it->second;
+    const auto it = entries.find(client);
+    return it == entries.end() ? nullptr : &it->second;
 }
 
 HandleTable::Lookup HandleTable::find_wire(HandleKind wanted, std::uint64_t client) const {
     if (client == 0 || (wanted == HandleKind::stream && client <= 2)) {
         return {Found::yes, client};
     }
-    const Entry* const entry = entry_of(wanted, client);
+    const Entry* const entry = entry_of(entries_, wanted, client);
     if (entry == nullptr) {
         return {};
     }
@@ -27,7 +29,7 @@ HandleTable::Lookup HandleTable::find_wire(HandleKind wanted, std::uint64_t clie
 }
 
 HandleTable::Lookup HandleTable::use(CUfunction function, std::uint64_t context, bool& first) {
-    auto* const entry = const_cast<Entry*>(entry_of(HandleKind::function, codec::to_wire(function)));
+    Entry* const entry = entry_of(entries_, HandleKind::function, codec::to_wire(function));
     if (entry == nullptr) {
         return {};
     }

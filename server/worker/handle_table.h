@@ -85,7 +85,10 @@ class HandleTable {
         std::uint64_t used_in = 0;  // a function's: the context of its last launch
     };
 
-    [[nodiscard]] const Entry* entry_of(codec::HandleKind wanted, std::uint64_t client) const;
+    // Null where there is none of that kind. `entries`: ours, constant or not.
+    template <class Entries>
+    static auto entry_of(Entries& entries, codec::HandleKind wanted, std::uint64_t client)
+        -> decltype(&entries.begin()->second);
     Lookup find_wire(codec::HandleKind wanted, std::uint64_t client) const;
     void bind_wire(std::uint64_t client, std::uint64_t driver);
     std::uint64_t client_wire(codec::HandleKind kind, std::uint64_t driver);

@@ -120,6 +120,13 @@ class HeldCommand final : public HeldForCommand {
     std::unique_ptr<Operation> rest_;  // what takes longer than a call
 };
 
+// `call` with the driver's context current, by any thread.
+template <class Call>
+CUresult in_context(const driver::Api& api, CUcontext context, const Call& call) {
+    const CUresult result = driver::call(api.cuCtxSetCurrent, context);
+    return result == CUDA_SUCCESS ? call() : result;
+}
+
 // A driver call of an operation on a helper thread (waiting_calls.h), which the operation waits for.
 struct WaitingCall {
     std::optional<CUresult> result;  // the dispatcher's
@@ -129,12 +136,7 @@ struct WaitingCall {
         const auto waiting = std::make_shared<WaitingCall>();
         const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
         worker.waiting_calls.run(
-            [&api = worker.api, context, call = std::move(call), result] {
-                *result = driver::call(api.cuCtxSetCurrent, context);
-                if (*result == CUDA_SUCCESS) {
-                    *result = call();
-                }
-            },
+            [&api = worker.api, context, call = std::move(call), result] { *result = in_context(api, context, call); },
             [waiting, result] { waiting->result = *result; });
         return waiting;
     }

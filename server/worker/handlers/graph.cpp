@@ -233,13 +233,9 @@ void change_elsewhere(Worker& worker, const Command& command, std::function<CUre
                       std::function<void(CUresult)> done) {
     const ContextState* const context = worker.context_of(command);
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
-    worker.waiting_calls.run_alone(
-        [&api = worker.api, context = context == nullptr ? nullptr : context->driver, change = std::move(change),
-         result] {
-            driver::call(api.cuCtxSetCurrent, context);
-            *result = change();
-        },
-        [result, done = std::move(done)] { done(*result); });
+    worker.waiting_calls.run_alone([&api = worker.api, context = context == nullptr ? nullptr : context->driver,
+                                    change = std::move(change), result] { *result = in_context(api, context, change); },
+                                   [result, done = std::move(done)] { done(*result); });
 }
 
 // A change of an executable graph is one for the launches behind it: empty when it may be made now.

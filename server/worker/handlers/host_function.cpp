@@ -30,11 +30,8 @@ CUresult take_word(Worker& worker, ContextState& context, HostFunctionWord& wait
 Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpHostFunction>& slots) {
     using Call = calls::gpHostFunction;
     CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.at<Call::stream>().value, result);
-    if (stream == nullptr) {
-        return result;
-    }
-    if (auto waiting = await_turn(worker, command, *stream)) {
+    StreamState* stream = nullptr;
+    if (auto waiting = await_turn(worker, command, slots.at<Call::stream>().value, stream)) {
         return std::move(*waiting);
     }
     if (stream->capturing) {

@@ -37,16 +37,6 @@ void hold_events(Operation& operation, const StreamState& stream, LaunchEvents e
     }
 }
 
-// As driver_handle(), for a launch in that context, which may be the function's first one there.
-CUresult driver_handle_to_use(Worker& worker, const ContextState& context, CUfunction& function, bool& first) {
-    const HandleTable::Lookup found = worker.handles.use(function, context.number, first);
-    if (found.found != HandleTable::Found::yes) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    function = codec::from_wire<CUfunction>(found.driver);
-    return CUDA_SUCCESS;
-}
-
 // May it be issued at another moment than it comes, if only behind what its stream was given?
 bool is_independent(const Worker& worker, const Command& command, const ContextState* context,
                     const StreamState& stream, bool records_events) {
@@ -115,14 +105,13 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     launch.attributes = std::move(attributes);
     launch.arguments = std::move(slots.at<Call::arguments>().object);
     bool first = false;
-    if (stream->capturing) {
-        result = driver_handle(worker, launch.function);
-    } else {
-        result = driver_handle_to_use(worker, *stream->context, launch.function, first);
+    const HandleTable::Lookup function = stream->capturing
+                                             ? worker.handles.find(launch.function)
+                                             : worker.handles.use(launch.function, stream->context->number, first);
+    if (function.found != HandleTable::Found::yes || function.driver == 0) {
+        return CUDA_ERROR_INVALID_HANDLE;
     }
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
+    launch.function = codec::from_wire<CUfunction>(function.driver);
     LaunchEvents recorded;
     if (result = translate(worker, launch.attributes, recorded); result != CUDA_SUCCESS) {
         return result;

@@ -434,8 +434,8 @@ Outcome gpLibraryModule(Worker& worker, Command& command, codec::Slots<calls::gp
     const auto job = std::make_shared<Job>();
     worker.waiting_calls.run(
         [&api = worker.api, job, library, context = context == nullptr ? nullptr : context->driver] {
-            driver::call(api.cuCtxSetCurrent, context);
-            job->result = driver::call(api.cuLibraryGetModule, &job->module, library);
+            job->result =
+                in_context(api, context, [&] { return driver::call(api.cuLibraryGetModule, &job->module, library); });
         },
         [&worker, job, command, minted = slots.at<Call::module>().minted] {
             if (job->result == CUDA_SUCCESS) {

@@ -37,8 +37,11 @@ Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
 // Unless the context has ended and taken it along.
 void end_stream(Worker& worker, CUstream client, CUcontext context) {
     ContextState* const state = worker.objects.context(context);
-    const auto it = state == nullptr ? decltype(state->streams.begin()){} : state->streams.find(client);
-    if (state == nullptr || it == state->streams.end()) {
+    if (state == nullptr) {
+        return;
+    }
+    const auto it = state->streams.find(client);
+    if (it == state->streams.end()) {
         return;
     }
     StreamState& stream = *it->second;
