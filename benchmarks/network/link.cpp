@@ -54,7 +54,12 @@ std::size_t Link::in_flight_bytes() const {
 }
 
 Lane::Lane(Link& link, transport::Connection& to)
-    : link_(link), to_(to), limit_bytes_(link.in_flight_bytes() + kBufferBytes), thread_([this] { run(); }) {}
+    : link_(link),
+      to_(to),
+      part_bytes_(link.part_bytes()),
+      ring_bytes_(link.in_flight_bytes() + kBufferBytes),
+      ring_(std::make_unique_for_overwrite<std::byte[]>(ring_bytes_)),
+      thread_([this] { run(); }) {}
 
 Lane::~Lane() {
     {
@@ -66,19 +71,41 @@ Lane::~Lane() {
     thread_.join();
 }
 
-Status Lane::push(transport::ConstBuffer data) {
+// Moves the head to where a part fits in one piece; false where nothing does.
+bool Lane::find_room() {
+    if (held_bytes_ == 0) {
+        head_ = tail_ = 0;  // what was used last is still in the caches
+        return true;
+    }
+    if (head_ > tail_ && ring_bytes_ - head_ >= part_bytes_) {
+        return true;
+    }
+    if (head_ > tail_) {
+        head_ = tail_ > part_bytes_ ? 0 : head_;
+        return head_ == 0;
+    }
+    return tail_ - head_ > part_bytes_;  // never all of it, which would look like nothing
+}
+
+Result<transport::MutableBuffer> Lane::room() {
     std::unique_lock lock(mutex_);
-    went_.wait(lock, [&] { return error_ || held_bytes_ < limit_bytes_; });
+    went_.wait(lock, [&] { return error_ || find_room(); });
     if (error_) {
         return *error_;
     }
-    // Under the lock of the lane, so that its parts' times are in its order.
-    parts_.push_back({link_.admit(data.size()), {data.begin(), data.end()}});
-    held_bytes_ += data.size();
-    lock.unlock();
+    return transport::MutableBuffer(ring_.get() + head_, part_bytes_);
+}
+
+void Lane::push(std::size_t bytes) {
+    {
+        const std::lock_guard lock(mutex_);
+        // Under the lock of the lane, so that its parts' times are in its order.
+        parts_.push_back({link_.admit(bytes), head_, bytes});
+        head_ += bytes;
+        held_bytes_ += bytes;
+    }
     news_.store(true, std::memory_order_release);
     came_.notify_one();
-    return {};
 }
 
 void Lane::run() {
@@ -105,19 +132,20 @@ void Lane::run() {
         const Clock::time_point now = Clock::now();
         std::size_t bytes = 0;
         while (!parts_.empty() && (due.empty() || parts_.front().due <= now) && due.size() < kMostAtOnce) {
-            bytes += parts_.front().bytes.size();
-            due.push_back(std::move(parts_.front()));
+            bytes += parts_.front().bytes;
+            due.push_back(parts_.front());
             parts_.pop_front();
         }
         lock.unlock();
         for (const Part& part : due) {
-            buffers.emplace_back(part.bytes);
+            buffers.emplace_back(ring_.get() + part.begin, part.bytes);
         }
         const Status sent = to_.send(buffers);
         buffers.clear();
         due.clear();
         lock.lock();
         held_bytes_ -= bytes;
+        tail_ = parts_.empty() ? head_ : parts_.front().begin;
         if (!sent) {
             error_ = sent.error();
             parts_.clear();

@@ -6,9 +6,11 @@
 // A part's time on the link begins when it enters and the link is free; it comes out when its last byte has been sent
 // and the delay has passed. Parts are small (part_bytes), so that a large transfer is a flow and no lump.
 //
+// A lane's data lies in one ring, received into it and sent out of it: what it is copied for is the sockets alone.
+//
 // Ownership: the link outlives its lanes; a lane's connection outlives the lane. Threads: Link::admit any; a lane's
-//   push one, and it has a thread of its own that delivers. Units: in the names. Limits: a lane holds what is on its
-//   way and kBufferBytes more; then push waits, and so its sender. Errors: the connection's, reported by push.
+//   room and push one, and it has a thread of its own that delivers. Units: in the names. Limits: a lane holds what is
+//   on its way and kBufferBytes more; then room waits, and so its sender. Errors: the connection's, reported by room.
 #pragma once
 
 #include <atomic>
@@ -16,6 +18,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -48,7 +51,7 @@ class Link {
 
 class Lane {
   public:
-    static constexpr std::size_t kBufferBytes = 4u << 20;
+    static constexpr std::size_t kBufferBytes = 2u << 20;
 
     Lane(Link& link, transport::Connection& to);
     // Everything that was pushed has been delivered, or cannot be.
@@ -56,22 +59,28 @@ class Lane {
     Lane(const Lane&) = delete;
     Lane& operator=(const Lane&) = delete;
 
-    Status push(transport::ConstBuffer data);
+    // Where to put what comes next, of a part's size, once there is room.
+    Result<transport::MutableBuffer> room();
+    // The first `bytes` of that enter the link now.
+    void push(std::size_t bytes);
 
   private:
     struct Part {
         Clock::time_point due;
-        std::vector<std::byte> bytes;
+        std::size_t begin, bytes;
     };
     void run();
+    bool find_room();
 
     Link& link_;
     transport::Connection& to_;
-    const std::size_t limit_bytes_;
+    const std::size_t part_bytes_, ring_bytes_;
+    const std::unique_ptr<std::byte[]> ring_;
     std::mutex mutex_;  // guards what follows
     std::condition_variable came_, went_;
     std::deque<Part> parts_;
     std::size_t held_bytes_ = 0;
+    std::size_t head_ = 0, tail_ = 0;  // where the next part begins; where the oldest one does
     bool finished_ = false;
     std::optional<Error> error_;
     std::atomic<bool> news_{false};  // a part came, or the end; for a look without the lock

@@ -72,12 +72,13 @@ std::optional<double> bytes_per_s(const std::string& text) {
 // Until the end of what comes; then the other side is told.
 void pump(transport::Connection& from, transport::Connection& to, Link& link) {
     Lane lane(link, to);
-    std::vector<std::byte> buffer(link.part_bytes());
     while (true) {
-        const auto got = from.receive(buffer);
-        if (!got || !lane.push({buffer.data(), *got})) {
+        const auto room = lane.room();
+        const auto got = room ? from.receive(*room) : Result<std::size_t>(room.error());
+        if (!got) {
             return;
         }
+        lane.push(*got);
     }
 }
 

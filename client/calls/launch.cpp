@@ -77,6 +77,38 @@ CUresult check_cooperative(const Device& device, const LaunchShape& launch) {
     return grid > fitting ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
 }
 
+// `use` for each event that a launch with these attributes records.
+template <class Use>
+void each_event(const CUlaunchAttribute* attributes, unsigned count, Use use) {
+    for (unsigned i = 0; i < count; ++i) {
+        CUlaunchAttribute attribute = attributes[i];
+        codec::StructTraits<CUlaunchAttribute>::visit(attribute, use);
+    }
+}
+
+// When such a record is complete the worker does not tell by itself.
+CUresult prepare_events(const CUlaunchAttribute* attributes, unsigned count) {
+    CUresult result = CUDA_SUCCESS;
+    each_event(attributes, count, [&](CUevent handle) {
+        const std::shared_ptr<Event> event = this_session().events.find(handle);
+        if (event == nullptr) {
+            result = CUDA_ERROR_INVALID_HANDLE;
+        } else if ((event->flags & CU_EVENT_DISABLE_TIMING) == 0) {
+            result = CUDA_ERROR_NOT_SUPPORTED;
+        } else {
+            event->always_ask = true;
+        }
+    });
+    return result;
+}
+
+void note_recorded(const CUlaunchAttribute* attributes, unsigned count, CUstream stream) {
+    Captures& captures = this_session().captures;
+    if (captures.any() || captures.any_events()) {
+        each_event(attributes, count, [&](CUevent event) { captures.recorded(event, stream_key(stream)); });
+    }
+}
+
 CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned attribute_count, CUstream stream,
                 void** kernelParams, void** extra) {
     ContextState* context = nullptr;
@@ -105,13 +137,15 @@ CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned
     if (result = arguments.pack(*target.info, kernelParams, extra); result != CUDA_SUCCESS) {
         return result;
     }
-    arguments.give_to_gpu(this_session());
-    for (unsigned i = 0; i < attribute_count; ++i) {
-        CUlaunchAttribute attribute = attributes[i];
-        codec::StructTraits<CUlaunchAttribute>::visit(
-            attribute, [](CUevent event) { this_session().events.always_ask(event); });  // the launch records it
+    if (result = prepare_events(attributes, attribute_count); result != CUDA_SUCCESS) {
+        return result;
     }
-    return remote<calls::gpLaunch>(&shape, attributes, attribute_count, arguments.data(), arguments.bytes(), stream);
+    arguments.give_to_gpu(this_session());
+    result = remote<calls::gpLaunch>(&shape, attributes, attribute_count, arguments.data(), arguments.bytes(), stream);
+    if (result == CUDA_SUCCESS && attribute_count != 0) {
+        note_recorded(attributes, attribute_count, stream);
+    }
+    return result;
 }
 
 // The way of launching before CUDA 4: state is set on the function, then launched.

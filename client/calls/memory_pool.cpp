@@ -79,10 +79,11 @@ CUresult may_allocate_in(CUstream stream) {
 // An event of our own, recorded behind what was sent to the stream; the worker says when it is complete.
 StreamPool::Passed set_fence(Session& s, CUstream stream) {
     CUevent handle = nullptr;
-    if (remote<calls::cuEventCreate>(&handle, static_cast<unsigned>(CU_EVENT_DISABLE_TIMING)) != CUDA_SUCCESS) {
+    constexpr unsigned kFlags = CU_EVENT_DISABLE_TIMING;
+    if (remote<calls::cuEventCreate>(&handle, kFlags) != CUDA_SUCCESS) {
         return {};
     }
-    s.events.add(handle, false);
+    s.events.add(handle, kFlags);
     const std::shared_ptr<Event> event = s.events.find(handle);
     event->record = 1;
     event->watched = 1;

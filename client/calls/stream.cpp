@@ -384,7 +384,7 @@ CUresult cuEventCreate(CUevent* phEvent, unsigned Flags) {
     CUevent event = nullptr;
     result = remote<calls::cuEventCreate>(&event, Flags);
     if (result == CUDA_SUCCESS) {
-        this_session().events.add(event, (Flags & CU_EVENT_INTERPROCESS) != 0);
+        this_session().events.add(event, Flags);
         *phEvent = event;
     }
     return result;

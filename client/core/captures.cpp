@@ -201,9 +201,11 @@ CUresult Captures::refuse_if_captured(CUevent event) {
         return CUDA_SUCCESS;
     }
     const std::lock_guard lock(mutex_);
-    if (const auto it = captures_.find(*id); it != captures_.end()) {
-        it->second->invalid = true;
+    const auto it = captures_.find(*id);
+    if (it == captures_.end() || it->second->invalid) {
+        return CUDA_ERROR_INVALID_VALUE;
     }
+    it->second->invalid = true;
     return CUDA_ERROR_CAPTURED_EVENT;
 }
 

@@ -72,6 +72,7 @@ class Captures {
     // The capture that recorded it last; its id even when it is over.
     [[nodiscard]] std::optional<std::uint64_t> capture_of(CUevent event) const;
     [[nodiscard]] bool active(std::uint64_t id) const;
+    // A question for an event that a capture recorded last: it invalidates the capture, if that is still good.
     CUresult refuse_if_captured(CUevent event);
 
     // Where cuStreamGetCaptureInfo's dependencies lie until the next call for the stream.

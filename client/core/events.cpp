@@ -4,9 +4,8 @@
 
 namespace gpupool::client {
 
-void Events::add(CUevent handle, bool always_ask) {
-    auto event = std::make_shared<Event>();
-    event->always_ask = always_ask;
+void Events::add(CUevent handle, unsigned flags) {
+    auto event = std::make_shared<Event>(flags);
     const std::unique_lock lock(mutex_);
     events_[handle] = std::move(event);
 }

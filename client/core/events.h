@@ -20,7 +20,10 @@
 namespace gpupool::client {
 
 struct Event {
-    std::atomic<bool> always_ask{false};
+    explicit Event(unsigned with_flags) : flags(with_flags), always_ask((with_flags & CU_EVENT_INTERPROCESS) != 0) {}
+
+    const unsigned flags;  // that it was made with
+    std::atomic<bool> always_ask;
     std::atomic<bool> queried{false};         // the program asks for this event: its records are watched
     std::atomic<std::uint64_t> record{0};     // the latest, perhaps not sent yet; 0: never recorded
     std::atomic<std::uint64_t> sent{0};       // the latest that what is asked now is an answer for
@@ -43,7 +46,7 @@ struct Event {
 
 class Events {
   public:
-    void add(CUevent handle, bool always_ask);
+    void add(CUevent handle, unsigned flags);
     bool remove(CUevent handle);
     // Null when there is none.
     [[nodiscard]] std::shared_ptr<Event> find(CUevent handle) const;

@@ -57,15 +57,12 @@ class Lookout {
             if (looks_of_others_ >= kLooksUntilDozing) {
                 std::this_thread::sleep_for(kDozesFor);
                 if (!others()) looks_of_others_ = 0;
-            } else if (spin_.until([&] { return mine() || others(); })) {
-                ++looks_of_others_;
-            } else {
+            } else if (!spin_.until([&] { return mine() || others(); })) {
                 return false;
+            } else if (others()) {
+                note_others();
             }
-            if (mine()) {
-                looks_of_others_ = 0;
-                return true;
-            }
+            if (mine()) return true;
         }
     }
     // The receiving thread is about to sleep: `prepare(alone)` returns false where it must not, and says whether
@@ -84,8 +81,15 @@ class Lookout {
     }
 
   private:
-    // After so many looks of others, none of which left anything, who receives dozes while they go on, for so long at a
-    // time: to watch them costs a processor, and costs them, who write what is watched.
+    // Looks of others count as long as one follows the other: what came between two of them they would have found.
+    void note_others() noexcept {
+        const auto now = std::chrono::steady_clock::now();
+        looks_of_others_ = now - others_looked_ < kDozesFor ? looks_of_others_ + 1 : 1;
+        others_looked_ = now;
+    }
+
+    // After so many looks of others who receives dozes while they go on, for so long at a time: to watch them costs a
+    // processor, and costs them, who write what is watched.
     static constexpr unsigned kLooksUntilDozing = 64;
     static constexpr std::chrono::microseconds kDozesFor{50};
 
@@ -95,7 +99,8 @@ class Lookout {
     bool asleep_ = false;
     const UniqueFd wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     Spin spin_;                     // the receiving thread's, with the next
-    unsigned looks_of_others_ = 0;  // since this thread found something itself
+    unsigned looks_of_others_ = 0;  // in a row
+    std::chrono::steady_clock::time_point others_looked_{};
 };
 
 }  // namespace gpupool::transport

@@ -37,6 +37,7 @@ static_assert(Scheduler::kCredit + 2 * Scheduler::kMaxMarksWithEvents + 3 * kSta
 constexpr std::size_t kPollEvery = 128;         // commands, so that a long batch does not keep completions waiting
 constexpr std::size_t kPollIssuersEvery = 512;  // where issuers have to be waited for before the look
 constexpr std::size_t kLeastSentByItself_bytes = 32u << 10;
+constexpr std::size_t kFewCommands_bytes = 1u << 10;
 constexpr unsigned kMostBatchesAhead = 8;  // that are taken before issuers are waited for
 // Of commands that wait, far above what a client sends before it hears that it should wait: the scheduler's budget, and
 // what is on its way when it is used up. Ending the session is all that is left: the data that would let the work begin
@@ -147,6 +148,19 @@ void Worker::stop(const std::string& why) {
     inbox.close();
 }
 
+namespace {
+
+// So long that the receiving thread should go on meanwhile?
+bool takes_long(const Inbox::Batch& batch) {
+    std::size_t bytes = 0;
+    for (const auto& frame : batch.frames) {
+        bytes += frame->bytes;
+    }
+    return bytes > kFewCommands_bytes || !batch.jobs.empty();
+}
+
+}  // namespace
+
 void Worker::loop() {
     ::prctl(PR_SET_TIMERSLACK, kTimerSlack_ns);
     std::optional<std::chrono::steady_clock::time_point> idle_since;
@@ -155,7 +169,7 @@ void Worker::loop() {
     while (!ending_) {
         Inbox::Batch batch = inbox.take();
         bool moved = !batch.empty();
-        if (moved) {
+        if (takes_long(batch)) {
             look_.reset();
         }
         if (!batch.jobs.empty()) {

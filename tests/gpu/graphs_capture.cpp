@@ -52,6 +52,35 @@ CUresult in_other_thread(const Device& device, Call call) {
     return result;
 }
 
+// An event that a capture recorded, and the capture is over: it stands for nothing until it is recorded again. `event`
+// has no time.
+void events_of_the_past(const GraphWork& work, CUevent event, CUstream other) {
+    CUgraph graph = nullptr;
+    CUevent timed = nullptr;
+    float milliseconds = 0;
+    DRIVER_OK(cuEventCreate(&timed, CU_EVENT_DEFAULT));
+    DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    DRIVER_OK(add_on(work, work.stream, 1));
+    DRIVER_OK(cuEventRecord(event, work.stream));
+    DRIVER_OK(cuEventRecord(timed, work.stream));
+    check_result(cuEventElapsedTime(&milliseconds, timed, timed), CUDA_ERROR_CAPTURED_EVENT, "the time of an event");
+    check_result(cuStreamEndCapture(work.stream, &graph), CUDA_SUCCESS, "which leaves its capture valid");
+    for (const CUevent past : {event, timed}) {
+        check_result(cuEventQuery(past), CUDA_ERROR_INVALID_VALUE, "asking for it");
+        check_result(cuEventSynchronize(past), CUDA_ERROR_INVALID_VALUE, "waiting for it");
+    }
+    check_result(cuEventElapsedTime(&milliseconds, timed, timed), CUDA_ERROR_INVALID_VALUE, "its time");
+    check_result(cuStreamWaitEvent(other, event, 0), CUDA_ERROR_INVALID_VALUE, "a stream that should wait for it");
+    check_result(cuStreamQuery(other), CUDA_SUCCESS, "does not");
+    DRIVER_OK(cuGraphDestroy(graph));
+    DRIVER_OK(cuStreamBeginCapture(other, CU_STREAM_CAPTURE_MODE_RELAXED));
+    check_result(cuStreamWaitEvent(other, event, 0), CUDA_ERROR_INVALID_VALUE, "one that captures");
+    check_result(cuStreamEndCapture(other, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "does so in vain");
+    DRIVER_OK(cuEventRecord(event, work.stream));
+    check_result(cuEventSynchronize(event), CUDA_SUCCESS, "recorded again");
+    DRIVER_OK(cuEventDestroy(timed));
+}
+
 }  // namespace
 
 // What a stream was given before it began to capture, or joined one that does, is work like any other.
@@ -250,7 +279,9 @@ void capture_mistakes(const GraphWork& work, const Device& device) {
     DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     DRIVER_OK(cuEventRecord(event, work.stream));
     check_result(cuEventSynchronize(event), CUDA_ERROR_CAPTURED_EVENT, "waiting for a captured event");
+    check_result(cuEventQuery(event), CUDA_ERROR_INVALID_VALUE, "and asking for it in what is then invalid");
     cuStreamEndCapture(work.stream, &graph);
+    events_of_the_past(work, event, other);
 
     DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     const CUresult result = in_other_thread(device, [&] {

@@ -301,6 +301,7 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction funct
                           extra,
                           false};
     if (config->numAttrs != 0 && config->attrs == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    std::vector<CUevent> recorded;
     for (unsigned i = 0; i < config->numAttrs; ++i) {
         const CUlaunchAttribute& attribute = config->attrs[i];
         if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) request.cooperative = attribute.value.cooperative != 0;
@@ -309,12 +310,23 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction funct
             if (cluster.x == 0 || cluster.y == 0 || cluster.z == 0) return CUDA_ERROR_INVALID_VALUE;
             request.cluster[0] = cluster.x, request.cluster[1] = cluster.y, request.cluster[2] = cluster.z;
         }
-        if (attribute.id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT ||
-            attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT) {
-            return CUDA_ERROR_NOT_SUPPORTED;
+        if (attribute.id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) {
+            recorded.push_back(attribute.value.launchCompletionEvent.event);
+        } else if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT) {
+            recorded.push_back(attribute.value.programmaticEvent.event);
         }
     }
-    return launch(request, config->hStream);
+    for (const CUevent event : recorded) {
+        const auto known = state().events.find(event);
+        if (known == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+        if ((known->flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    CUresult result = launch(request, config->hStream);
+    // At the kernel's end, which is the latest that they may be complete.
+    for (std::size_t i = 0; i < recorded.size() && result == CUDA_SUCCESS; ++i) {
+        result = record_event(recorded[i], config->hStream, false);
+    }
+    return result;
 }
 
 CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads,

@@ -190,6 +190,8 @@ struct Event {
     std::shared_ptr<Moment> moment;          // null: never recorded
     std::shared_ptr<EventCapture> captured;  // under graph_mutex(); set: last recorded in a stream capture
 };
+// As cuEventRecord does; `external`: into a node of its own where the stream captures.
+CUresult record_event(CUevent event, CUstream stream, bool external);
 
 struct Module;
 struct Function {

@@ -28,23 +28,6 @@ CUresult create_stream(CUstream* result, unsigned flags, int priority) {
     const auto name = state().events.find(handle); \
     if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
 
-CUresult record(CUevent handle, CUstream stream_handle, bool external) {
-    SOFTGPU_EVENT(handle, event);
-    SOFTGPU_STREAM(stream_handle, stream);
-    if (event->context != &stream->context) return CUDA_ERROR_INVALID_HANDLE;
-    CUresult result;
-    if (record_captured(event, stream, external, result)) return result;
-    auto moment = std::make_shared<Moment>();
-    const std::shared_lock not_alone(stream->context.door);
-    {
-        const std::lock_guard lock(event->mutex);
-        event->moment = moment;
-    }
-    submit_ordered(
-        stream, []() -> CUresult { return CUDA_SUCCESS; }, moment);
-    return CUDA_SUCCESS;
-}
-
 std::shared_ptr<Moment> moment_of(Event& event) {
     const std::lock_guard lock(event.mutex);
     return event.moment;
@@ -66,6 +49,23 @@ CUresult elapsed(float* milliseconds, CUevent from, CUevent to) {
 }
 
 }  // namespace
+
+CUresult gpupool::softgpu::record_event(CUevent handle, CUstream stream_handle, bool external) {
+    SOFTGPU_EVENT(handle, event);
+    SOFTGPU_STREAM(stream_handle, stream);
+    if (event->context != &stream->context) return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result;
+    if (record_captured(event, stream, external, result)) return result;
+    auto moment = std::make_shared<Moment>();
+    const std::shared_lock not_alone(stream->context.door);
+    {
+        const std::lock_guard lock(event->mutex);
+        event->moment = moment;
+    }
+    submit_ordered(
+        stream, []() -> CUresult { return CUDA_SUCCESS; }, moment);
+    return CUDA_SUCCESS;
+}
 
 extern "C" {
 
@@ -216,12 +216,12 @@ CUresult CUDAAPI cuEventDestroy_v2(CUevent handle) {
 }
 
 CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
-    return record(event, stream, false);
+    return record_event(event, stream, false);
 }
 
 CUresult CUDAAPI cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
     return flags > CU_EVENT_RECORD_EXTERNAL ? CUDA_ERROR_INVALID_VALUE
-                                            : record(event, stream, flags == CU_EVENT_RECORD_EXTERNAL);
+                                            : record_event(event, stream, flags == CU_EVENT_RECORD_EXTERNAL);
 }
 
 CUresult CUDAAPI cuEventQuery(CUevent handle) {

@@ -144,15 +144,32 @@ CUresult refuse_wait(const Context& context) {
     return refuse_unsafe_call();
 }
 
+namespace {
+
+// `capture`: the event's, while that is good. Under graph_mutex().
+CUresult refuse_captured(const Event& event, std::shared_ptr<Capture>& capture) {
+    if (event.captured == nullptr) return CUDA_SUCCESS;
+    capture = event.captured->capture.lock();
+    if (capture != nullptr && capture->invalid) capture = nullptr;
+    return capture == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_CAPTURED_EVENT;
+}
+
+}  // namespace
+
 CUresult refuse_captured(Event& event) {
     const std::lock_guard lock(graph_mutex());
-    if (event.captured == nullptr) return CUDA_SUCCESS;
-    if (const auto capture = event.captured->capture.lock()) capture->invalid = true;
-    return CUDA_ERROR_CAPTURED_EVENT;
+    std::shared_ptr<Capture> capture;
+    return refuse_captured(event, capture);
 }
 
 CUresult refuse_wait(Event& event) {
-    if (const CUresult error = refuse_captured(event); error != CUDA_SUCCESS) return error;
+    {
+        const std::lock_guard lock(graph_mutex());
+        std::shared_ptr<Capture> capture;
+        const CUresult error = refuse_captured(event, capture);
+        if (capture != nullptr) capture->invalid = true;
+        if (error != CUDA_SUCCESS) return error;
+    }
     return refuse_unsafe_call();
 }
 
@@ -218,7 +235,7 @@ bool wait_captured(const std::shared_ptr<Event>& event, const StreamPtr& stream,
         }
         // Its capture is over: the wait would cross the border of it.
         if (captures_now) captures().of(*stream)->invalid = true;
-        result = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+        result = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
     if (!captures_now) return false;

@@ -50,7 +50,7 @@ CUresult refuse_unsafe_call();
 CUresult refuse_wait(const StreamPtr& stream);
 CUresult refuse_wait(const Context& context);
 CUresult refuse_wait(Event& event);
-// What cannot be captured at all; what cannot be asked of an event that a capture recorded.
+// What cannot be captured at all; what cannot be asked of an event that a capture recorded (which leaves that valid).
 CUresult refuse_captured(const StreamPtr& stream);
 CUresult refuse_captured(Event& event);
 

@@ -191,8 +191,9 @@ TEST_F(CapturesTest, EventsRememberWhichCaptureRecordedThem) {
     EXPECT_FALSE(invalid(kFirst));
     EXPECT_EQ(captures.refuse_if_captured(kEvent), CUDA_ERROR_CAPTURED_EVENT);
     EXPECT_TRUE(invalid(kFirst));
+    EXPECT_EQ(captures.refuse_if_captured(kEvent), CUDA_ERROR_INVALID_VALUE) << "the capture is invalid";
     captures.end(kFirst);
-    EXPECT_EQ(captures.refuse_if_captured(kEvent), CUDA_ERROR_CAPTURED_EVENT) << "also when the capture is over";
+    EXPECT_EQ(captures.refuse_if_captured(kEvent), CUDA_ERROR_INVALID_VALUE) << "also when the capture is over";
     captures.recorded(kEvent, kFirst);  // again, outside of any
     EXPECT_FALSE(captures.capture_of(kEvent));
     EXPECT_FALSE(captures.any_events());

@@ -181,7 +181,9 @@ TEST_F(CaptureTest, WaitingForWhatIsCapturedIsRefusedInEveryMode) {
     begin(stream_);
     OK(CALL(cuEventRecord)(event_, stream_));
     EXPECT_EQ(CUDA_ERROR_CAPTURED_EVENT, CALL(cuEventQuery)(event_));
+    EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, CALL(cuEventQuery)(event_)) << "its capture is invalid";
     EXPECT_EQ(invalidated, end(stream_));
+    EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, CALL(cuEventQuery)(event_)) << "or over";
     OK(CALL(cuEventRecord)(event_, stream_));
     OK(CALL(cuEventSynchronize)(event_)) << "an ordinary recording makes it an ordinary event";
     EXPECT_EQ(CUDA_ERROR_ILLEGAL_STATE, end(stream_));
