@@ -112,12 +112,14 @@ void Lane::run() {
     ::prctl(PR_SET_TIMERSLACK, 1000ul);
     std::vector<Part> due;
     std::vector<transport::ConstBuffer> buffers;
+    bool little = true;
     std::unique_lock lock(mutex_);
     while (true) {
         if (!finished_ && parts_.empty()) {
             news_.store(false, std::memory_order_relaxed);
             lock.unlock();
-            spin_.until([&] { return news_.load(std::memory_order_acquire); });
+            const auto came = [&] { return news_.load(std::memory_order_acquire); };
+            (void)(little ? spin_.until(came, kLooksFor) : spin_.until(came));
             lock.lock();
         }
         came_.wait(lock, [&] { return finished_ || !parts_.empty(); });
@@ -146,6 +148,7 @@ void Lane::run() {
         lock.lock();
         held_bytes_ -= bytes;
         tail_ = parts_.empty() ? head_ : parts_.front().begin;
+        little = bytes <= kLittleBytes;
         if (!sent) {
             error_ = sent.error();
             parts_.clear();

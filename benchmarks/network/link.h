@@ -49,6 +49,11 @@ class Link {
     Clock::time_point free_at_{};
 };
 
+// Who handled little looks for what comes next for so long, where processors are to spare: a network wakes nobody on
+// its way, and to wake a thread takes as long as a whole round trip. Large data comes on, or has ended.
+constexpr std::size_t kLittleBytes = 4u << 10;
+constexpr std::chrono::milliseconds kLooksFor{20};
+
 class Lane {
   public:
     static constexpr std::size_t kBufferBytes = 2u << 20;
