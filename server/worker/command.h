@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "protocol/calls/cuda_api.h"
 #include "protocol/codec/record.h"
@@ -44,6 +45,8 @@ struct Frame {
 inline constexpr std::size_t kHeldCostBytes = 256;
 inline constexpr std::size_t kWaitingCostBytes = 16u << 10;
 
+struct EventState;
+
 // What the client calls a stream.
 struct StreamName {
     CUcontext context = nullptr;
@@ -55,8 +58,9 @@ struct Command {
     codec::CommandHeader header;
     std::span<std::byte> body;
     std::shared_ptr<Frame> frame;
-    bool its_turn = false;             // its stream has reached it: issue, do not ask again
-    std::optional<StreamName> stream;  // that it works in, or waits for, once that was looked up
+    bool its_turn = false;                            // its stream has reached it: issue, do not ask again
+    std::optional<StreamName> stream;                 // that it works in, or waits for, once that was looked up
+    std::vector<std::shared_ptr<EventState>> events;  // of one that is held: that it names, as they were when it came
 
     // For a command that is kept for later: out of the frame that it shares with others, which may then go.
     void keep_body(std::size_t cost_bytes) {

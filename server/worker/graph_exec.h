@@ -8,8 +8,10 @@
 // One launch of an executable begins when the one before has ended (the driver sees to it), so each place has one turn
 // at a time. A launch does what the executable was when it was launched: changes are for later ones.
 //
-// Ownership: an executable and its launches share its turns, and these their pinned memory. Threads: made and
-// instantiated on a helper thread, then the dispatcher's alone. Errors: the driver's.
+// Ownership: an executable and its launches share its turns, and these their pinned memory. Threads: the dispatcher's.
+// A helper instantiates it, before anybody else knows it, and changes it where that may wait for the GPU, while the
+// dispatcher issues nothing (WaitingCalls::run_alone); one that launches it asks for driver() alone. Errors: the
+// driver's.
 #pragma once
 
 #include <atomic>

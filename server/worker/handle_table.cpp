@@ -37,6 +37,12 @@ HandleTable::Lookup HandleTable::use(CUfunction function, std::uint64_t context,
     return {entry->failed ? Found::creation_failed : Found::yes, entry->driver};
 }
 
+void HandleTable::forget_use(CUfunction function) {
+    if (Entry* const entry = entry_of(entries_, HandleKind::function, codec::to_wire(function))) {
+        entry->used_in = 0;
+    }
+}
+
 void HandleTable::bind_wire(std::uint64_t client, std::uint64_t driver) {
     entries_[client] = {driver, false};
     reverse_[static_cast<std::size_t>(codec::kind_of(client))][driver] = client;

@@ -32,6 +32,8 @@ class HandleTable {
 
     // The same for a launch in the context of that number; `first`: the first one there.
     Lookup use(CUfunction function, std::uint64_t context, bool& first);
+    // That launch came to nothing: the next one is the first.
+    void forget_use(CUfunction function);
 
     static constexpr std::size_t kMaxHandles = 512u << 10;
 

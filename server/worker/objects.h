@@ -99,6 +99,8 @@ struct StreamState {
     CUresult take_latched();
 };
 
+// The application's event as of one record of it. Where that still matters to somebody when the event is recorded again
+// (event_record.h), the new record gets a state and a driver's event of its own, and this one is retired.
 struct EventState {
     CUevent client = nullptr;
     CUevent driver = nullptr;
@@ -106,10 +108,9 @@ struct EventState {
     unsigned flags = 0;
     StreamName recorded_in;
     std::uint64_t held_record = 0;  // the operation that will record it, while that is held
-    std::uint32_t waiters = 0;      // that wait for the present record
+    std::uint32_t waiters = 0;      // that wait for the record
     std::uint32_t held_uses = 0;    // held operations that name it
-    bool ending = false;            // destroyed: nothing new with it
-    std::function<void()> end;      // what is left to do then, once nothing that is held names it
+    bool retired = false;           // the driver's event goes when nothing that is held names it
     bool in_graph = false;          // a graph names the driver's event: it stays that one
 };
 
@@ -195,7 +196,7 @@ struct Objects {
     std::unordered_map<CUcontext, std::unique_ptr<ContextState>> contexts;  // by client handle
     std::size_t contexts_in_making = 0;
     std::uint64_t contexts_made = 0;
-    std::unordered_map<CUevent, std::shared_ptr<EventState>> events;  // by client handle; held records share it
+    std::unordered_map<CUevent, std::shared_ptr<EventState>> events;  // by client handle; what is held shares them
 
     ContextState* context(CUcontext client) {
         const auto it = contexts.find(client);

@@ -199,8 +199,8 @@ void Scheduler::end(Operation& operation) {
         action();
     }
     for (const std::shared_ptr<EventState>& event : operation.events) {
-        if (--event->held_uses == 0 && event->end) {
-            std::exchange(event->end, nullptr)();
+        if (--event->held_uses == 0 && event->retired) {
+            retire(*event);
         }
     }
 }
@@ -594,6 +594,37 @@ void Scheduler::when_recorded(EventState& event, Action action, Effect effect) {
     loose_.push_back({&event, event.driver, std::move(action), effect});
 }
 
+void Scheduler::retire(EventState& event) {
+    event.retired = true;
+    if (event.held_uses != 0) {
+        return;
+    }
+    if (event.waiters == 0 && event.driver != nullptr) {
+        unused_.push_back(event.driver);
+    }
+    detach(event);
+}
+
+void Scheduler::forget_events(Objects& objects, const ContextState& context) {
+    for (StreamState* const stream : busy_) {
+        for (const auto& operation : stream->held) {
+            for (const std::shared_ptr<EventState>& event : operation->events) {
+                if (event->context == &context) {
+                    event->driver = nullptr;
+                }
+            }
+        }
+    }
+    std::erase_if(objects.events, [&](const auto& entry) {
+        if (entry.second->context == &context) {
+            detach(*entry.second);
+            return true;
+        }
+        return false;
+    });
+}
+
+// Who waits goes on doing so.
 void Scheduler::detach(EventState& event) {
     for (LooseEvent& loose : loose_) {
         if (loose.state == &event) {

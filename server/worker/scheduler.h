@@ -149,8 +149,8 @@ class Scheduler {
     enum class Look { in_passing, idle, thorough };
     bool poll(Look look = Look::in_passing);
     [[nodiscard]] bool waiting() const { return !busy_.empty() || !loose_.empty() || !found_.empty(); }
-    // Events that somebody waits for.
-    [[nodiscard]] std::size_t loose() const { return loose_.size(); }
+    // Events that are looked at: somebody waits for them, or wants to be told.
+    [[nodiscard]] std::size_t events_looked_at() const { return loose_.size(); }
     // Is anything outstanding whose end something waits for, and not only the credit of a stream?
     [[nodiscard]] bool awaited() const;
 
@@ -161,8 +161,10 @@ class Scheduler {
 
     [[nodiscard]] bool is_open(std::uint64_t operation) const { return open_.contains(operation); }
 
-    // Whoever waits for the event's present record goes on doing so; the event gets another driver object, or ends.
-    void detach(EventState& event);
+    // Nothing new will name the event: the driver's goes when nobody waits for it any more and nothing held names it.
+    void retire(EventState& event);
+    // The driver has those of the context no more.
+    void forget_events(Objects& objects, const ContextState& context);
 
     // Everything of `stream` or `context` is given up: waiting actions run with `result`.
     void forget(StreamState& stream, CUresult result);
@@ -197,7 +199,8 @@ class Scheduler {
     [[nodiscard]] bool full(const StreamState& stream, std::uint32_t cost) const;
     bool ready(const StreamState& stream, std::uint32_t cost) const;
     bool advance_head(StreamState& stream);
-    static void end(Operation& operation);
+    void end(Operation& operation);
+    void detach(EventState& event);
     [[nodiscard]] std::size_t share_bytes() const;
     void tell_client(StreamState& stream, bool held);
     void release_client(StreamState& stream);

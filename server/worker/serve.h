@@ -120,28 +120,6 @@ class HeldCommand final : public HeldForCommand {
     std::unique_ptr<Operation> rest_;  // what takes longer than a call
 };
 
-// `call` with the driver's context current, by any thread.
-template <class Call>
-CUresult in_context(const driver::Api& api, CUcontext context, const Call& call) {
-    const CUresult result = driver::call(api.cuCtxSetCurrent, context);
-    return result == CUDA_SUCCESS ? call() : result;
-}
-
-// A driver call of an operation on a helper thread (waiting_calls.h), which the operation waits for.
-struct WaitingCall {
-    std::optional<CUresult> result;  // the dispatcher's
-
-    // In the driver's context.
-    static std::shared_ptr<WaitingCall> run(Worker& worker, CUcontext context, std::function<CUresult()> call) {
-        const auto waiting = std::make_shared<WaitingCall>();
-        const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
-        worker.waiting_calls.run(
-            [&api = worker.api, context, call = std::move(call), result] { *result = in_context(api, context, call); },
-            [waiting, result] { waiting->result = *result; });
-        return waiting;
-    }
-};
-
 namespace detail {
 
 // What a derived call has the GPU do; `command`: nothing that is traced as its work.
@@ -303,9 +281,10 @@ void serve_on_helper(Worker& worker, Command& command, std::shared_ptr<codec::Sl
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
     const driver::Api& api = worker.api;
     auto work = [&api, context, slots, result] {
-        driver::call(api.cuCtxSetCurrent, context);
-        *result =
-            slots->apply([&](auto... arguments) { return driver::call(driver::Member<Call>::get(api), arguments...); });
+        *result = in_context(api, context, [&] {
+            return slots->apply(
+                [&](auto... arguments) { return driver::call(driver::Member<Call>::get(api), arguments...); });
+        });
     };
     auto done = [&worker, command, slots, result, destroyed]() mutable {
         if (*result == CUDA_SUCCESS && destroyed != 0) {

@@ -14,11 +14,21 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <utility>
 
+#include "server/driver/api.h"
 #include "server/worker/helpers.h"
 
 namespace gpupool::worker {
+
+// `call` with the driver's context current, by any thread.
+template <class Call>
+CUresult in_context(const driver::Api& api, CUcontext context, const Call& call) {
+    const CUresult result = driver::call(api.cuCtxSetCurrent, context);
+    return result == CUDA_SUCCESS ? call() : result;
+}
 
 class WaitingCalls {
   public:
@@ -32,8 +42,8 @@ class WaitingCalls {
             then();
         });
     }
-    // The same for a call that changes what other commands would use: nothing else enters the driver until `done` has
-    // run.
+    // The same for a call that changes what other commands would use: none of them is issued until `done` has run. Only
+    // questions are asked meanwhile (Worker::passes, Scheduler::poll).
     void run_alone(std::function<void()> call, std::function<void()> done) {
         ++alone_;
         run(std::move(call), [this, then = std::move(done)] {
@@ -47,6 +57,21 @@ class WaitingCalls {
   private:
     Helpers& helpers_;
     std::size_t under_way_ = 0, alone_ = 0;
+};
+
+// One of them that an operation waits for: it looks for the result when it has its turn.
+struct WaitingCall {
+    std::optional<CUresult> result;
+
+    // In the driver's context. `api` outlives the call.
+    static std::shared_ptr<WaitingCall> run(WaitingCalls& calls, const driver::Api& api, CUcontext context,
+                                            std::function<CUresult()> call) {
+        const auto waiting = std::make_shared<WaitingCall>();
+        const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+        calls.run([&api, context, call = std::move(call), result] { *result = in_context(api, context, call); },
+                  [waiting, result] { waiting->result = *result; });
+        return waiting;
+    }
 };
 
 }  // namespace gpupool::worker

@@ -385,6 +385,7 @@ void Worker::settle_launches() {
         return;
     }
     for (const Issuers::Failure& failure : issuers.settle()) {
+        handles.forget_use(failure.launch.shape.function);
         note_failure(api, failure.launch, failure.result);
         answer(failure.command, failure.result);
     }

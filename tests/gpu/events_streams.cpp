@@ -199,6 +199,74 @@ void query_again(const Words& words, const Kernels& kernels) {
     }
 }
 
+// An event stands for its last record as of when somebody names it. Behind a large copy from the host that record may
+// yet have to be made when another stream makes the next one.
+void recorded_again(const Words& words, const Kernels& kernels) {
+    constexpr size_t bytes = 8u << 20;
+    CUstream copying = nullptr, working = nullptr, behind = nullptr, releasing = nullptr;
+    for (CUstream* each : {&copying, &working, &behind, &releasing}) {
+        DRIVER_OK(cuStreamCreate(each, CU_STREAM_NON_BLOCKING));
+    }
+    CUevent event = nullptr;
+    DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    void* pinned = nullptr;
+    CUdeviceptr block = 0;
+    DRIVER_OK(cuMemAllocHost(&pinned, bytes));
+    DRIVER_OK(cuMemAlloc(&block, bytes));
+    const auto copy = [&] { return cuMemcpyHtoDAsync(block, pinned, bytes, copying); };
+
+    words.clear();
+    DRIVER_OK(copy());
+    DRIVER_OK(cuEventRecord(event, copying));
+    DRIVER_OK(kernels.wait(working, words));
+    DRIVER_OK(kernels.ticket(working, words, 1));
+    DRIVER_OK(cuEventRecord(event, working));
+    DRIVER_OK(cuStreamWaitEvent(behind, event, 0));
+    DRIVER_OK(kernels.ticket(behind, words, 2));
+    DRIVER_OK(cuStreamSynchronize(copying));
+    check_result(cuEventQuery(event), CUDA_ERROR_NOT_READY, "recorded behind a copy, then behind a waiting kernel");
+    check_result(cuStreamQuery(behind), CUDA_ERROR_NOT_READY, "who waits for it waits for the kernel");
+    DRIVER_OK(kernels.release(releasing, words));
+    DRIVER_OK(cuEventSynchronize(event));
+    DRIVER_OK(cuStreamSynchronize(behind));
+    check(words.read(words.log()) == 1 && words.read(words.log() + 4) == 2, "in that order");
+
+    // The other way round: who waits means the record before, which is complete.
+    words.clear();
+    DRIVER_OK(cuEventRecord(event, working));
+    DRIVER_OK(copy());
+    DRIVER_OK(cuStreamWaitEvent(copying, event, 0));
+    DRIVER_OK(kernels.ticket(copying, words, 1));
+    DRIVER_OK(kernels.wait(working, words));
+    DRIVER_OK(cuEventRecord(event, working));
+    DRIVER_OK(cuStreamSynchronize(copying));
+    check_result(cuEventQuery(event), CUDA_ERROR_NOT_READY, "a stream that waited for the record before went on");
+    DRIVER_OK(kernels.release(releasing, words));
+    DRIVER_OK(cuEventSynchronize(event));
+    check(words.read(words.outcome()) == 1, "and the kernel was released, not tired of waiting");
+
+    // Again and again in two streams, and destroyed while records of it are to be made.
+    words.clear();
+    DRIVER_OK(kernels.wait(working, words));
+    for (unsigned round = 0; round < 50; round++) {
+        DRIVER_OK(copy());
+        DRIVER_OK(cuEventRecord(event, copying));
+        DRIVER_OK(cuEventRecord(event, working));
+        DRIVER_OK(cuStreamWaitEvent(behind, event, 0));
+    }
+    DRIVER_OK(cuEventDestroy(event));
+    check_result(cuStreamQuery(behind), CUDA_ERROR_NOT_READY, "who waits for the last record");
+    DRIVER_OK(kernels.release(releasing, words));
+    DRIVER_OK(cuStreamSynchronize(behind));
+    DRIVER_OK(cuStreamSynchronize(copying));
+    check(words.read(words.outcome()) == 1, "waited for the kernel alone");
+    DRIVER_OK(cuMemFreeHost(pinned));
+    DRIVER_OK(cuMemFree(block));
+    for (const CUstream each : {copying, working, behind, releasing}) {
+        DRIVER_OK(cuStreamDestroy(each));
+    }
+}
+
 // The legacy stream waits for blocking streams and they for it; non-blocking streams go on meanwhile.
 void legacy_rules(const Words& words, const Kernels& kernels) {
     words.clear();
@@ -382,6 +450,7 @@ int main(int argc, char** argv) {
     program.section("properties", [&] { properties(device); });
     program.section("order_by_events", [&] { order_by_events(words, kernels); });
     program.section("query_again", [&] { query_again(words, kernels); });
+    program.section("recorded_again", [&] { recorded_again(words, kernels); });
     program.section("legacy_rules", [&] { legacy_rules(words, kernels); });
     program.section("destroyed_while_busy", [&] { destroyed_while_busy(words, kernels); });
     program.section("memory_operations", [&] { memory_operations(device, words, kernels); });

@@ -35,14 +35,12 @@ void forget_context(Worker& worker, ContextState& context) {
     for (const auto& [handle, stream] : context.streams) {
         worker.handles.unbind(codec::to_wire(handle));
     }
-    std::erase_if(worker.objects.events, [&](auto& entry) {
-        if (entry.second->context != &context) {
-            return false;
+    for (const auto& [handle, event] : worker.objects.events) {
+        if (event->context == &context) {
+            worker.handles.unbind(codec::to_wire(handle));
         }
-        worker.scheduler.detach(*entry.second);
-        worker.handles.unbind(codec::to_wire(entry.first));
-        return true;
-    });
+    }
+    worker.scheduler.forget_events(worker.objects, context);
     worker.handles.unbind(codec::to_wire(context.client));
     worker.tracer.forget(context);
     worker.memory.forget_arrays(context);

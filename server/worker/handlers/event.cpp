@@ -1,16 +1,10 @@
-// Events. The application's event is backed by one of the driver's, which is replaced when it is recorded again while
-// somebody still waits for the present record.
+// Events. Each record that matters to somebody has one of the driver's events (event_record.h).
 
+#include "server/worker/event_record.h"
 #include "server/worker/serve.h"
 
 namespace gpupool::worker::handlers {
 namespace {
-
-// Null for one that was destroyed, though what was sent before may still need it.
-EventState* living_event(Worker& worker, CUevent client) {
-    EventState* const state = worker.objects.event(client);
-    return state == nullptr || state->ending ? nullptr : state;
-}
 
 template <class Call>
 Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsigned flags) {
@@ -19,28 +13,21 @@ Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
     if (stream == nullptr) {
         return result;
     }
-    const auto known = worker.objects.events.find(slots.template at<Call::hEvent>().value);
-    if (known == worker.objects.events.end() || (known->second->ending && !command.its_turn)) {
-        return CUDA_ERROR_INVALID_HANDLE;
+    std::shared_ptr<EventState> event;
+    result = event_to_record(worker, command, slots.template at<Call::hEvent>().value, 0, *stream, event);
+    if (result != CUDA_SUCCESS) {
+        return result;
     }
-    const std::shared_ptr<EventState> event = known->second;
-    event->recorded_in = stream->name();
-    if (!command.its_turn && !worker.scheduler.may_issue(*stream)) {
+    if (!command.its_turn && (event->held_record != 0 || !worker.scheduler.may_issue(*stream))) {
+        command.events = {event};
         auto operation = std::make_unique<HeldCommand>(worker, command);
+        if (event->held_record != 0) {  // of one that stays what it is
+            operation->after.push_back(event->held_record);
+        }
         operation->records_event(event);
         return Outcome::hold(*stream, std::move(operation));
     }
-    worker.scheduler.enter(event->context);
-    if (event->waiters != 0 && !event->in_graph && !stream->capturing) {
-        CUevent fresh = nullptr;
-        result = driver::call(worker.api.cuEventCreate, &fresh, event->flags);
-        if (result != CUDA_SUCCESS) {
-            return result;
-        }
-        worker.scheduler.detach(*event);
-        event->driver = fresh;
-        worker.handles.bind(event->client, fresh);
-    }
+    event->in_graph = event->in_graph || (stream->capturing && (flags & CU_EVENT_RECORD_EXTERNAL) != 0);
     worker.scheduler.enter(stream->context);
     result = flags == 0 ? driver::call(worker.api.cuEventRecord, event->driver, stream->driver)
                         : driver::call(worker.api.cuEventRecordWithFlags, event->driver, stream->driver, flags);
@@ -49,49 +36,27 @@ Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
 }
 
 template <class Call>
-Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
+Outcome destroy(Worker& worker, codec::Slots<Call>& slots) {
     const CUevent client = slots.template at<Call::hEvent>().value;
-    EventState* const state = living_event(worker, client);
-    if (state == nullptr) {
+    const auto known = worker.objects.events.find(client);
+    if (known == worker.objects.events.end()) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    state->ending = true;
-    auto end = [&worker, client] {
-        const auto it = worker.objects.events.find(client);
-        if (it == worker.objects.events.end()) {
-            return;
-        }
-        EventState& event = *it->second;
-        worker.scheduler.enter(event.context);
-        if (event.waiters == 0) {
-            driver::call(worker.api.cuEventDestroy_v2, event.driver);
-        }
-        worker.scheduler.detach(event);
-        worker.objects.events.erase(it);
-    };
-    if (state->held_uses != 0) {
-        state->end = std::move(end);
-    } else {
-        end();
-    }
-    worker.answer(command, CUDA_SUCCESS);
+    worker.scheduler.retire(*known->second);
+    worker.objects.events.erase(known);
     worker.handles.unbind(codec::to_wire(client));
-    return Outcome::answered();
+    return CUDA_SUCCESS;
 }
 
 // Runs `action` when the event's present record, which may yet be held, is complete.
 Outcome when_recorded(Worker& worker, CUevent client, Action action, Effect effect) {
-    const EventState* const event = living_event(worker, client);
-    if (event == nullptr) {
+    const auto known = worker.objects.events.find(client);
+    if (known == worker.objects.events.end()) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    auto wait = [&worker, client, action = std::move(action), effect] {
-        EventState* const state = worker.objects.event(client);
-        if (state == nullptr) {
-            action(CUDA_ERROR_INVALID_HANDLE);
-            return;
-        }
-        worker.scheduler.when_recorded(*state, action, effect);
+    const std::shared_ptr<EventState> event = known->second;
+    auto wait = [&worker, event, action = std::move(action), effect] {
+        worker.scheduler.when_recorded(*event, action, effect);
     };
     if (event->held_record != 0) {
         worker.scheduler.when_issued(event->held_record, std::move(wait));
@@ -104,8 +69,8 @@ Outcome when_recorded(Worker& worker, CUevent client, Action action, Effect effe
 template <class Call>
 Outcome elapsed(Worker& worker, Command& command, codec::Slots<Call>& slots,
                 CUresult (*function)(float*, CUevent, CUevent)) {
-    const EventState* start = living_event(worker, slots.template at<Call::hStart>().value);
-    const EventState* end = living_event(worker, slots.template at<Call::hEnd>().value);
+    const EventState* start = worker.objects.event(slots.template at<Call::hStart>().value);
+    const EventState* end = worker.objects.event(slots.template at<Call::hEnd>().value);
     if (start == nullptr || end == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
@@ -145,12 +110,12 @@ Outcome cuEventCreate(Worker& worker, Command& command, codec::Slots<calls::cuEv
     return result;
 }
 
-Outcome cuEventDestroy(Worker& worker, Command& command, codec::Slots<calls::cuEventDestroy>& slots) {
-    return destroy(worker, command, slots);
+Outcome cuEventDestroy(Worker& worker, Command&, codec::Slots<calls::cuEventDestroy>& slots) {
+    return destroy(worker, slots);
 }
 
-Outcome cuEventDestroy_v2(Worker& worker, Command& command, codec::Slots<calls::cuEventDestroy_v2>& slots) {
-    return destroy(worker, command, slots);
+Outcome cuEventDestroy_v2(Worker& worker, Command&, codec::Slots<calls::cuEventDestroy_v2>& slots) {
+    return destroy(worker, slots);
 }
 
 Outcome cuEventRecord(Worker& worker, Command& command, codec::Slots<calls::cuEventRecord>& slots) {
@@ -162,7 +127,7 @@ Outcome cuEventRecordWithFlags(Worker& worker, Command& command, codec::Slots<ca
 }
 
 Outcome cuEventQuery(Worker& worker, Command& command, codec::Slots<calls::cuEventQuery>& slots) {
-    const EventState* event = living_event(worker, slots.at<calls::cuEventQuery::hEvent>().value);
+    const EventState* event = worker.objects.event(slots.at<calls::cuEventQuery::hEvent>().value);
     if (event == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
@@ -180,7 +145,7 @@ Outcome cuEventQuery(Worker& worker, Command& command, codec::Slots<calls::cuEve
 
 Outcome cuEventSynchronize(Worker& worker, Command& command, codec::Slots<calls::cuEventSynchronize>& slots) {
     const CUevent client = slots.at<calls::cuEventSynchronize::hEvent>().value;
-    if (const EventState* const event = living_event(worker, client)) {
+    if (const EventState* const event = worker.objects.event(client)) {
         command.stream = event->recorded_in;
     }
     return when_recorded(
@@ -200,7 +165,7 @@ Outcome gpEventWatch(Worker& worker, Command&, codec::Slots<calls::gpEventWatch>
         worker.notify(codec::NoticeType::event_complete,
                       codec::EventCompleteNotice{codec::to_wire(client), record, result, 0});
     };
-    if (living_event(worker, client) == nullptr || worker.scheduler.loose() >= Objects::kMaxEvents) {
+    if (worker.objects.event(client) == nullptr || worker.scheduler.events_looked_at() >= Objects::kMaxEvents) {
         tell(CUDA_ERROR_INVALID_HANDLE);  // then the client asks
     } else {
         when_recorded(worker, client, tell, Effect::tells_of_event);

@@ -215,7 +215,7 @@ class HeldLaunch final : public HeldForCommand {
   private:
     void begin_elsewhere() {
         launch_.emplace(worker_, stream_, graph_);
-        call_ = WaitingCall::run(worker_, stream_.context->driver,
+        call_ = WaitingCall::run(worker_.waiting_calls, worker_.api, stream_.context->driver,
                                  [&api = worker_.api, graph = graph_, stream = stream_.driver] {
                                      return driver::call(api.cuGraphLaunch, graph->driver(), stream);
                                  });
@@ -382,8 +382,8 @@ Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls:
     const driver::Api& api = worker.api;
     worker.waiting_calls.run(
         [&api, work, graph, context = context->driver, flags = slots.at<Call::flags>().value] {
-            driver::call(api.cuCtxSetCurrent, context);
-            work->result = work->made->instantiate(graph, flags, work->error_node, work->outcome);
+            work->result = in_context(
+                api, context, [&] { return work->made->instantiate(graph, flags, work->error_node, work->outcome); });
         },
         [&worker, command, work, client = codec::from_wire<CUgraphExec>(slots.at<Call::executable>().minted)] {
             if (work->result == CUDA_SUCCESS && worker.graphs.executables.contains(client)) {

@@ -24,9 +24,10 @@ Outcome make_mirror(Worker& worker, Command& command, CUcontext client, std::uin
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
     worker.helpers.run(
         [&api, driver = context->driver, pages, result] {
-            driver::call(api.cuCtxSetCurrent, driver);
-            *result = driver::call(api.cuMemHostRegister_v2, pages.start, pages.bytes,
-                                   static_cast<unsigned>(CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
+            *result = in_context(api, driver, [&] {
+                return driver::call(api.cuMemHostRegister_v2, pages.start, pages.bytes,
+                                    static_cast<unsigned>(CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
+            });
             CUdeviceptr seen = 0;
             if (*result == CUDA_SUCCESS) {
                 *result = driver::call(api.cuMemHostGetDevicePointer_v2, &seen, pages.start, 0u);
@@ -93,8 +94,7 @@ Outcome gpHostUnmirror(Worker& worker, Command& command, codec::Slots<calls::gpH
     const ContextState* const context = worker.objects.context(client);
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
     auto unregister = [&api = worker.api, driver = context == nullptr ? nullptr : context->driver, pages, result] {
-        driver::call(api.cuCtxSetCurrent, driver);
-        *result = driver::call(api.cuMemHostUnregister, pages.start);
+        *result = in_context(api, driver, [&] { return driver::call(api.cuMemHostUnregister, pages.start); });
     };
     auto done = [&worker, command, address, result] {
         worker.host_mirrors.release(address);

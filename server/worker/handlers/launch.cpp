@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/log.h"
+#include "server/worker/event_record.h"
 #include "server/worker/serve.h"
 
 namespace gpupool::worker::handlers {
@@ -13,27 +14,31 @@ namespace {
 using LaunchEvents = std::vector<std::shared_ptr<EventState>>;
 
 // The events that a launch with these attributes records, which are the driver's from then on.
-CUresult translate(Worker& worker, std::vector<CUlaunchAttribute>& attributes, LaunchEvents& recorded) {
+CUresult translate(Worker& worker, const Command& command, const StreamState& stream,
+                   std::vector<CUlaunchAttribute>& attributes, LaunchEvents& recorded) {
     CUresult result = CUDA_SUCCESS;
     for (CUlaunchAttribute& attribute : attributes) {
         codec::StructTraits<CUlaunchAttribute>::visit(attribute, [&](CUevent& event) {
-            const auto known = worker.objects.events.find(event);
-            if (known == worker.objects.events.end()) {
-                result = CUDA_ERROR_INVALID_HANDLE;
+            std::shared_ptr<EventState> state;
+            const CUresult found = event_to_record(worker, command, event, recorded.size(), stream, state);
+            if (found != CUDA_SUCCESS) {
+                keep_first_error(result, found);
                 return;
             }
-            recorded.push_back(known->second);
-            event = known->second->driver;
+            event = state->driver;
+            recorded.push_back(std::move(state));
         });
     }
     return result;
 }
 
-// Whoever asks for the events meanwhile waits for the launch, in `stream`.
-void hold_events(Operation& operation, const StreamState& stream, LaunchEvents events) {
-    for (std::shared_ptr<EventState>& event : events) {
-        event->recorded_in = stream.name();
-        operation.records_event(std::move(event));
+// Whoever asks for the events meanwhile waits for the launch.
+void hold_events(Operation& operation, const LaunchEvents& events) {
+    for (const std::shared_ptr<EventState>& event : events) {
+        if (event->held_record != 0) {
+            operation.after.push_back(event->held_record);
+        }
+        operation.records_event(event);
     }
 }
 
@@ -56,7 +61,7 @@ class FirstLaunch final : public HeldForCommand {
         command_.keep_header(kHeldCostBytes);
         work_.name(launch_->shape.function, launch_->function);
         // Now, since the next command may launch the function as well, which would not be the first time any more.
-        call_ = WaitingCall::run(worker_, stream_.context->driver,
+        call_ = WaitingCall::run(worker_.waiting_calls, worker_.api, stream_.context->driver,
                                  [&api = worker_.api, launch = launch_] { return launch->issue(api); });
     }
     bool advance() override {
@@ -66,6 +71,7 @@ class FirstLaunch final : public HeldForCommand {
         work_.end(*call_->result);
         worker_.scheduler.issued(stream_);
         if (*call_->result != CUDA_SUCCESS) {
+            worker_.handles.forget_use(launch_->shape.function);
             note_failure(worker_.api, *launch_, *call_->result);
         }
         worker_.answer(command_, *call_->result);
@@ -88,10 +94,12 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     std::vector<CUlaunchAttribute>& attributes = slots.at<Call::attributes>().object;
     if (auto waiting = await_turn(worker, command, slots.at<Call::stream>().value, stream)) {
         if (waiting->verdict == Outcome::Verdict::hold && !attributes.empty()) {
-            LaunchEvents recorded;
-            (void)translate(worker, attributes, recorded);  // a mistake is found when its turn has come
+            result = translate(worker, command, *stream, attributes, command.events);
+            if (result != CUDA_SUCCESS) {
+                return result;
+            }
             waiting->operation = std::make_unique<HeldCommand>(worker, command);
-            hold_events(*waiting->operation, *stream, std::move(recorded));
+            hold_events(*waiting->operation, command.events);
         }
         return std::move(*waiting);
     }
@@ -104,6 +112,10 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     launch.stream = stream->driver;
     launch.attributes = std::move(attributes);
     launch.arguments = std::move(slots.at<Call::arguments>().object);
+    LaunchEvents recorded;
+    if (result = translate(worker, command, *stream, launch.attributes, recorded); result != CUDA_SUCCESS) {
+        return result;
+    }
     bool first = false;
     const HandleTable::Lookup function = stream->capturing
                                              ? worker.handles.find(launch.function)
@@ -112,22 +124,18 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
         return CUDA_ERROR_INVALID_HANDLE;
     }
     launch.function = codec::from_wire<CUfunction>(function.driver);
-    LaunchEvents recorded;
-    if (result = translate(worker, launch.attributes, recorded); result != CUDA_SUCCESS) {
-        return result;
-    }
     const ContextState* const context = worker.context_of(command);
     if (first && worker.gpu_may_wait_for_us()) [[unlikely]] {
         worker.settle_launches();  // the issuers' could get into the driver no more
         worker.scheduler.enter(stream->context);
         auto elsewhere = std::make_unique<FirstLaunch>(worker, command, *stream, std::move(launch));
         if (!command.its_turn) {  // else they are held with the command
-            hold_events(*elsewhere, *stream, std::move(recorded));
+            hold_events(*elsewhere, recorded);
         }
         return Outcome::hold(*stream, std::move(elsewhere));
     }
     for (const std::shared_ptr<EventState>& event : recorded) {
-        event->recorded_in = stream->name();
+        event->in_graph = event->in_graph || stream->capturing;
     }
     const bool independent = is_independent(worker, command, context, *stream, !recorded.empty());
     if (independent && worker.issuers.takes(*stream, worker.more_to_come())) {
@@ -146,6 +154,7 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     work.end(result);
     worker.scheduler.issued(*stream);
     if (result != CUDA_SUCCESS) {
+        worker.handles.forget_use(launch.shape.function);
         note_failure(worker.api, launch, result);
     }
     return result;
@@ -159,9 +168,16 @@ Outcome gpOccupancyClusters(Worker& worker, Command& command, codec::Slots<calls
     if (const CUresult result = driver_handle(worker, function); result != CUDA_SUCCESS) {
         return result;
     }
-    LaunchEvents named;
-    if (const CUresult result = translate(worker, attributes, named); result != CUDA_SUCCESS) {
-        return result;
+    bool known = true;
+    for (CUlaunchAttribute& attribute : attributes) {
+        codec::StructTraits<CUlaunchAttribute>::visit(attribute, [&](CUevent& event) {
+            const EventState* const state = worker.objects.event(event);
+            known = known && state != nullptr;
+            event = state == nullptr ? nullptr : state->driver;
+        });
+    }
+    if (!known) {
+        return CUDA_ERROR_INVALID_HANDLE;
     }
     worker.scheduler.enter(worker.context_of(command));
     const CUlaunchConfig config = config_of(launch, attributes, nullptr);

@@ -21,8 +21,7 @@ void run(Worker& worker, const Command& command, std::shared_ptr<LinkState> stat
     const driver::Api& api = worker.api;
     worker.helpers.run(
         [&api, state, result, call = std::move(call)] {
-            driver::call(api.cuCtxSetCurrent, state->context);
-            *result = call(*state);
+            *result = in_context(api, state->context, [&] { return call(*state); });
         },
         [&worker, command, state, result, log_bytes, output = std::move(output)] {
             const std::uint64_t first = output();
@@ -61,9 +60,10 @@ Outcome gpLinkCreate(Worker& worker, Command& command, codec::Slots<calls::gpLin
     const driver::Api& api = worker.api;
     worker.helpers.run(
         [&api, state, result] {
-            driver::call(api.cuCtxSetCurrent, state->context);
-            *result = driver::call(api.cuLinkCreate_v2, static_cast<unsigned>(state->jit.options.size()),
-                                   state->jit.options.data(), state->jit.values.data(), &state->driver);
+            *result = in_context(api, state->context, [&] {
+                return driver::call(api.cuLinkCreate_v2, static_cast<unsigned>(state->jit.options.size()),
+                                    state->jit.options.data(), state->jit.values.data(), &state->driver);
+            });
         },
         [&worker, command, state, result, client] {
             if (*result == CUDA_SUCCESS) {

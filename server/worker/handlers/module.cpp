@@ -77,8 +77,7 @@ Outcome load(Worker& worker, Command& command, codec::Slots<Call>& slots, std::u
             }
             job->prints = image_prints(*job->image.bytes());
             const Loadable loadable(job->image.bytes());
-            driver::call(api.cuCtxSetCurrent, job->context);
-            job->result = call(api, loadable.image(), *job);
+            job->result = in_context(api, job->context, [&] { return call(api, loadable.image(), *job); });
         },
         [&worker, job, command, minted, log_bytes] {
             worker.images.settle(job->image);
@@ -182,8 +181,10 @@ Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots, std
     const driver::Api& api = worker.api;
     worker.waiting_calls.run(
         [&api, job, context, look_up = std::move(look_up)] {
-            driver::call(api.cuCtxSetCurrent, context);
-            look_up(api, *job);
+            job->result = in_context(api, context, [&] {
+                look_up(api, *job);
+                return job->result;
+            });
         },
         [&worker, job, command, minted, capacity] {
             if (job->result != CUDA_SUCCESS) {
@@ -339,12 +340,14 @@ Outcome gpKernelFunction(Worker& worker, Command& command, codec::Slots<calls::g
     const driver::Api& api = worker.api;
     worker.waiting_calls.run(
         [&api, job, kernel, context = state->driver] {
-            driver::call(api.cuCtxSetCurrent, context);
-            job->result = driver::call(api.cuKernelGetFunction, &job->handle, kernel);
-            if (job->result == CUDA_SUCCESS) {
-                driver::call(api.cuFuncLoad, job->handle);
-                add_attributes(api, *job);
-            }
+            job->result = in_context(api, context, [&] {
+                const CUresult result = driver::call(api.cuKernelGetFunction, &job->handle, kernel);
+                if (result == CUDA_SUCCESS) {
+                    driver::call(api.cuFuncLoad, job->handle);
+                    add_attributes(api, *job);
+                }
+                return result;
+            });
         },
         [&worker, job, command, minted] {
             if (job->result != CUDA_SUCCESS) {
@@ -383,8 +386,8 @@ Outcome gpFunctionAttributes(Worker& worker, Command& command, codec::Slots<call
     worker.helpers.run(
         [&api = worker.api, function, is_kernel, device = slots.at<Call::device>().value, values, result,
          context = state == nullptr ? nullptr : state->driver] {
-            driver::call(api.cuCtxSetCurrent, context);
-            *result = read_attributes(api, function, is_kernel, device, *values);
+            *result =
+                in_context(api, context, [&] { return read_attributes(api, function, is_kernel, device, *values); });
         },
         [&worker, command, values, result] {
             if (*result != CUDA_SUCCESS) {

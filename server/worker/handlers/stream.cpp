@@ -144,13 +144,18 @@ Outcome cuStreamWaitEvent(Worker& worker, Command& command, codec::Slots<calls::
     if (stream == nullptr) {
         return result;
     }
-    const auto known = worker.objects.events.find(slots.at<Call::hEvent>().value);
-    if (known == worker.objects.events.end() || (known->second->ending && !command.its_turn)) {
+    std::shared_ptr<EventState> event;
+    if (command.its_turn) {
+        event = command.events.front();
+    } else if (const auto known = worker.objects.events.find(slots.at<Call::hEvent>().value);
+               known != worker.objects.events.end()) {
+        event = known->second;
+    } else {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    const std::shared_ptr<EventState> event = known->second;
     const unsigned flags = slots.at<Call::Flags>().value;
     if (!command.its_turn && (event->held_record != 0 || !worker.scheduler.may_issue(*stream))) {
+        command.events = {event};  // the record that it means, whatever its turn finds
         auto operation = std::make_unique<HeldCommand>(worker, command);
         if (event->held_record != 0) {
             operation->after.push_back(event->held_record);
@@ -162,6 +167,7 @@ Outcome cuStreamWaitEvent(Worker& worker, Command& command, codec::Slots<calls::
     if (worker.captures != 0 && !stream->capturing && stream->unmarked != 0) {
         worker.scheduler.mark(*stream, {});  // it may be about to join a capture, and then no mark may enter it
     }
+    event->in_graph = event->in_graph || (stream->capturing && (flags & CU_EVENT_WAIT_EXTERNAL) != 0);
     result = driver::call(worker.api.cuStreamWaitEvent, stream->driver, event->driver, flags);
     worker.scheduler.issued(*stream);
     note_capture(worker, *stream);  // who waits for an event of a capture joins it

@@ -119,13 +119,13 @@ TEST_F(SchedulerTest, WhenRecordedWaitsForTheEventsRecord) {
     EXPECT_TRUE(fake.alive(event.driver)) << "the application's event is its own";
 }
 
-TEST_F(SchedulerTest, ADetachedEventLivesUntilItsLastWaiterIsDone) {
+TEST_F(SchedulerTest, ARetiredEventLivesUntilItsLastWaiterIsDone) {
     StreamState& stream = add_stream(1);
     worker::EventState event;
     const CUevent old = event.driver = fake.recorded_event(stream.driver);
     scheduler.when_recorded(event, note("one"));
     scheduler.when_recorded(event, note("two"));
-    scheduler.detach(event);
+    scheduler.retire(event);
     event.driver = fake.recorded_event(FakeDriver::stream(9));
     EXPECT_EQ(event.waiters, 0u);
     EXPECT_FALSE(scheduler.poll());

@@ -16,6 +16,22 @@ Handle client(HandleKind kind, std::uint64_t serial) {
     return codec::from_wire<Handle>(codec::make_handle(kind, serial));
 }
 
+TEST(HandleTable, AFunctionIsUsedFirstInEachContextAndAfterAFailure) {
+    HandleTable table;
+    const auto function = codec::from_wire<CUfunction>(codec::make_handle(codec::HandleKind::function, 1));
+    table.bind(function, reinterpret_cast<CUfunction>(0xf00));
+    bool first = false;
+    EXPECT_EQ(table.use(function, 1, first).driver, 0xf00u);
+    EXPECT_TRUE(first);
+    table.use(function, 1, first);
+    EXPECT_FALSE(first);
+    table.use(function, 2, first);
+    EXPECT_TRUE(first);
+    table.forget_use(function);
+    table.use(function, 2, first);
+    EXPECT_TRUE(first) << "the launch before came to nothing";
+}
+
 TEST(HandleTable, FindsWhatWasBoundAndNothingElse) {
     HandleTable table;
     const auto event = client<CUevent>(HandleKind::event, 1);
