@@ -6,6 +6,7 @@
 #include "client/calls/copy_shapes.h"
 #include "client/calls/handlers.h"
 #include "client/calls/streams.h"
+#include "client/core/packed_rows.h"
 #include "client/core/remote.h"
 
 namespace gpupool::client::entry {
@@ -78,7 +79,7 @@ CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std:
     if (reading.may_be_late) {
         return CUDA_SUCCESS;
     }
-    const trace::Wait waiting(trace::Wait::For::reply);
+    const trace::Wait waiting(trace::For::data);
     return s.transfers.wait_sent(transfer) ? CUDA_SUCCESS : kSessionLost;
 }
 
@@ -205,14 +206,12 @@ CUresult copy_plain(CUdeviceptr dst, Side dst_side, CUdeviceptr src, Side src_si
 
 // ---- shaped copies
 
-template <class RowCopy>
-void each_row(const CUDA_MEMCPY3D& c, const HostSide& side, RowCopy row_copy) {
-    std::size_t offset = 0;
-    for (std::size_t slice = 0; slice < c.Depth; ++slice) {
-        for (std::size_t row = 0; row < c.Height; ++row, offset += c.WidthInBytes) {
-            row_copy(side.row(row, slice), offset);
-        }
-    }
+// visit(place, where in the packed data behind `offset`, bytes)
+template <class Visit>
+void each_part(const CUDA_MEMCPY3D& c, const HostSide& side, std::uint64_t offset, std::size_t bytes, Visit visit) {
+    each_part_of_rows(c.WidthInBytes, c.Height, offset, bytes,
+                      [&](std::uint64_t row, std::uint64_t slice, std::uint64_t within, std::size_t done,
+                          std::size_t count) { visit(side.row(row, slice) + within, done, count); });
 }
 
 // The addresses from the first row's begin to the last one's end.
@@ -224,9 +223,9 @@ std::pair<std::uint64_t, std::uint64_t> extent_of(const CUDA_MEMCPY3D& c, const 
 // `late`: the rows are read when their turn in the stream has come.
 CUresult shaped_to_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t bytes, CUstream stream, bool late) {
     const HostSide side = source_of(c);
-    const auto pack = [c, side](std::span<std::byte> packed) {
-        each_row(c, side, [&](const char* row, std::size_t offset) {
-            std::memcpy(packed.data() + offset, row, c.WidthInBytes);
+    const auto pack = [c, side](std::uint64_t offset, std::span<std::byte> packed) {
+        each_part(c, side, offset, packed.size(), [&](const char* place, std::size_t done, std::size_t count) {
+            std::memcpy(packed.data() + done, place, count);
         });
     };
     std::uint64_t transfer = 0;
@@ -235,7 +234,7 @@ CUresult shaped_to_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t bytes,
         transfer = s.transfers.begin_upload(bytes, lowest, highest, pack);
     } else {
         std::vector<std::byte> packed(bytes);
-        pack(packed);
+        pack(0, packed);
         if (bytes <= codec::kMaxInlineBytes) {
             return remote<calls::gpCopyShapedToDevice>(
                 &c, std::uint64_t{0}, reinterpret_cast<const unsigned char*>(packed.data()), bytes, stream);
@@ -254,11 +253,12 @@ CUresult shaped_to_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t bytes,
 CUresult shaped_from_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t bytes, CUstream stream, bool wait) {
     const HostSide side = destination_of(c);
     const auto [lowest, highest] = extent_of(c, side);
-    const std::uint64_t transfer =
-        s.transfers.begin_download(bytes, lowest, highest, [c, side](std::span<const std::byte> data) {
-            each_row(c, side,
-                     [&](char* row, std::size_t offset) { std::memcpy(row, data.data() + offset, c.WidthInBytes); });
+    const auto unpack = [c, side](std::uint64_t offset, std::span<const std::byte> packed) {
+        each_part(c, side, offset, packed.size(), [&](char* place, std::size_t done, std::size_t count) {
+            std::memcpy(place, packed.data() + done, count);
         });
+    };
+    const std::uint64_t transfer = s.transfers.begin_download(bytes, lowest, highest, unpack);
     trace::add_bytes_received(bytes);
     return send_copy_out<calls::gpCopyShapedFromDevice>(s, transfer, wait, stream, &c);
 }
@@ -306,11 +306,9 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
         const CUresult result = synchronize_stream(stream);
         if (result == CUDA_SUCCESS) {
             const HostSide from = source_of(c), to = destination_of(c);
-            for (std::size_t slice = 0; slice < c.Depth; ++slice) {
-                for (std::size_t row = 0; row < c.Height; ++row) {
-                    std::memmove(to.row(row, slice), from.row(row, slice), c.WidthInBytes);
-                }
-            }
+            each_part_of_rows(c.WidthInBytes, c.Height, 0, bytes, [&](auto row, auto slice, auto, auto, auto) {
+                std::memmove(to.row(row, slice), from.row(row, slice), c.WidthInBytes);
+            });
         }
         return result;
     }

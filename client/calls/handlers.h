@@ -1,5 +1,7 @@
 // The functions behind the calls that the client handles: same name, same parameters as the symbol, one declaration per
 // line of the table. Those of calls that are not handled are never defined.
+//
+// Threads: the application's, any. Errors, and who owns what a pointer names: as cuda.h says of the symbol.
 #pragma once
 
 #include "protocol/calls/call.h"

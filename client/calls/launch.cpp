@@ -86,7 +86,7 @@ void each_event(const CUlaunchAttribute* attributes, unsigned count, Use use) {
     }
 }
 
-// When such a record is complete the worker does not tell by itself.
+// May the launch record them? When such a record is complete the worker does not tell by itself.
 CUresult prepare_events(const CUlaunchAttribute* attributes, unsigned count) {
     CUresult result = CUDA_SUCCESS;
     each_event(attributes, count, [&](CUevent handle) {
@@ -96,7 +96,7 @@ CUresult prepare_events(const CUlaunchAttribute* attributes, unsigned count) {
         } else if ((event->flags & CU_EVENT_DISABLE_TIMING) == 0) {
             result = CUDA_ERROR_NOT_SUPPORTED;
         } else {
-            event->always_ask = true;
+            event->launched_with = true;
         }
     });
     return result;

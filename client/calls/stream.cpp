@@ -100,6 +100,7 @@ CUresult record(CUevent event, CUstream stream, unsigned flags, Send send) {
     if ((flags & CU_EVENT_RECORD_EXTERNAL) != 0) {
         known_event->always_ask = true;  // within a capture it becomes a graph's node
     }
+    known_event->launched_with = false;
     // Counted before it is sent: from here on nobody takes an earlier record's end for this one's.
     const std::uint64_t number = known_event->record.fetch_add(1, std::memory_order_acq_rel) + 1;
     result = send();

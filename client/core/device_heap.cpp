@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "client/core/trace.h"
+
 namespace gpupool::client {
 namespace {
 
@@ -29,6 +31,7 @@ CUresult DeviceHeap::allocate(std::uint64_t bytes, std::uint64_t& address) {
     bytes = round_up(bytes, kAlignment);
     for (address = take(bytes); address == 0; address = take(bytes)) {
         if (growing_) {
+            const trace::Wait waiting;
             grown_.wait(lock, [&] { return !growing_; });
             continue;
         }

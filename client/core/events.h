@@ -3,7 +3,8 @@
 //
 // The worker is asked once; from then on it says by itself when a record of that event is complete (a notice, behind
 // all data that the GPU wrote before). A record that a graph makes happens without the client's knowledge: such events
-// are always asked for, and so are those of other processes.
+// are always asked for, and so are those of other processes. One that a launch makes is asked for until the event is
+// recorded by a call of its own.
 //
 // Ownership: an event's state lives as long as somebody holds it. Threads: any; note_complete() the receiving thread's.
 // Errors: none.
@@ -24,6 +25,7 @@ struct Event {
 
     const unsigned flags;  // that it was made with
     std::atomic<bool> always_ask;
+    std::atomic<bool> launched_with{false};   // its latest record is a launch's, by an attribute
     std::atomic<bool> queried{false};         // the program asks for this event: its records are watched
     std::atomic<std::uint64_t> record{0};     // the latest, perhaps not sent yet; 0: never recorded
     std::atomic<std::uint64_t> sent{0};       // the latest that what is asked now is an answer for
@@ -34,7 +36,7 @@ struct Event {
     enum class Known { complete, pending, unknown };
     [[nodiscard]] Known known() const {
         const std::uint64_t latest = record.load(std::memory_order_acquire);
-        if (always_ask.load(std::memory_order_relaxed)) {
+        if (always_ask.load(std::memory_order_relaxed) || launched_with.load(std::memory_order_relaxed)) {
             return Known::unknown;
         }
         if (completed.load(std::memory_order_acquire) == latest) {

@@ -1,7 +1,9 @@
 // The rows of host memory that a shaped copy touches, which travel packed: rows, then slices, without gaps.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <span>
 #include <vector>
@@ -10,6 +12,25 @@
 #include "protocol/codec/record.h"
 
 namespace gpupool::client {
+
+// Visits the parts of rows that `bytes` of packed data at `offset` stand for: visit(row, slice, where in the row, where
+// in the data, how many bytes).
+template <class Visit>
+void each_part_of_rows(std::uint64_t width_bytes, std::uint64_t rows, std::uint64_t offset, std::size_t bytes,
+                       Visit visit) {
+    std::uint64_t row = offset / width_bytes % rows, slice = offset / width_bytes / rows;
+    std::uint64_t within = offset % width_bytes;
+    for (std::size_t done = 0; done < bytes;) {
+        const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(width_bytes - within, bytes - done));
+        visit(row, slice, within, done, count);
+        done += count;
+        within = 0;
+        if (++row == rows) {
+            row = 0;
+            ++slice;
+        }
+    }
+}
 
 class PackedRows {
   public:
@@ -44,28 +65,27 @@ class PackedRows {
 
     [[nodiscard]] std::vector<std::byte> packed() const {
         std::vector<std::byte> out(bytes());
-        each_row([&](const std::byte* at, std::size_t offset) {
-            std::memcpy(out.data() + offset, at, notice_.width_bytes);
+        each_part(0, out.size(), [&](const std::byte* at, std::size_t done, std::size_t count) {
+            std::memcpy(out.data() + done, at, count);
         });
         return out;
     }
-    void scatter(std::span<const std::byte> data) const {
-        each_row(
-            [&](std::byte* at, std::size_t offset) { std::memcpy(at, data.data() + offset, notice_.width_bytes); });
+    void scatter(std::uint64_t offset, std::span<const std::byte> packed) const {
+        each_part(offset, packed.size(), [&](std::byte* at, std::size_t done, std::size_t count) {
+            std::memcpy(at, packed.data() + done, count);
+        });
     }
 
   private:
     [[nodiscard]] std::byte* row(std::uint64_t r, std::uint64_t slice) const {
         return base_ + ((notice_.z + slice) * notice_.height + notice_.y + r) * notice_.pitch_bytes + notice_.x_bytes;
     }
+    // visit(place, where in the packed data behind `offset`, bytes)
     template <class Visit>
-    void each_row(Visit visit) const {
-        std::size_t offset = 0;
-        for (std::uint64_t slice = 0; slice < notice_.slices; ++slice) {
-            for (std::uint64_t r = 0; r < notice_.rows; ++r, offset += notice_.width_bytes) {
-                visit(row(r, slice), offset);
-            }
-        }
+    void each_part(std::uint64_t offset, std::size_t bytes, Visit visit) const {
+        each_part_of_rows(notice_.width_bytes, notice_.rows, offset, bytes,
+                          [&](std::uint64_t r, std::uint64_t slice, std::uint64_t within, std::size_t done,
+                              std::size_t count) { visit(row(r, slice) + within, done, count); });
     }
 
     codec::GraphCopyNotice notice_{};

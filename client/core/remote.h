@@ -1,5 +1,8 @@
 // Sends a call of the table to the worker, as its line says: deferred calls return at once, all others wait for the
 // reply.
+//
+// Threads: any, but not those that receive (a reply, and room to send, come from them). Errors: what the call's reply
+// says; kSessionLost when there is none; where a deferred call failed, a later one tells (ReplyHeader::deferred).
 #pragma once
 
 #include <algorithm>
@@ -140,7 +143,7 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
   private:
     static CUresult receive(Session& session, ThreadState& thread, ContextState* context, codec::Arguments addresses) {
         ReplySlot::Reply& reply = [&]() -> ReplySlot::Reply& {
-            const trace::Wait waiting(trace::Wait::For::reply);
+            const trace::Wait waiting(trace::For::reply);
             session.look_for(thread.reply);
             return thread.reply.wait();
         }();

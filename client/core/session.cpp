@@ -71,12 +71,15 @@ Result<std::unique_ptr<Session>> Session::open_once(const Config& config, bool& 
     if (session || !hung_up || !by_itself) {
         return session;
     }
-    // A server that does not know our shared memory (another version, out of descriptors) says why over TCP.
-    connection = transport::connect(*endpoint, transport::Choice::tcp, deadline);
+    // A server that does not know our shared memory (another version, out of descriptors) says why over TCP. Then the
+    // lanes are not to try it either.
+    Config over_tcp = config;
+    over_tcp.transport = transport::Choice::tcp;
+    connection = transport::connect(*endpoint, over_tcp.transport, deadline);
     if (!connection) {
         return connection.error();
     }
-    return open_over(std::move(*connection), config, deadline, full, hung_up);
+    return open_over(std::move(*connection), over_tcp, deadline, full, hung_up);
 }
 
 Result<std::unique_ptr<Session>> Session::open_over(std::unique_ptr<transport::Connection> connection,
@@ -424,10 +427,21 @@ bool Session::take_graph_copy(const codec::GraphCopyNotice& notice, bool upload)
         transfers.send_unasked(notice.transfer, rows.contiguous() ? rows.as_span() : std::span<const std::byte>{},
                                rows.contiguous() ? std::vector<std::byte>{} : rows.packed(), codec::kGraphPieceBytes);
     } else {
-        transfers.begin_named_download(notice.transfer, rows.bytes(), rows.contiguous() ? rows.place() : nullptr,
-                                       [rows](std::span<const std::byte> data) { rows.scatter(data); });
+        transfers.begin_named_download(
+            notice.transfer, rows.bytes(), rows.contiguous() ? rows.place() : nullptr,
+            [rows](std::uint64_t offset, std::span<const std::byte> packed) { rows.scatter(offset, packed); });
     }
     return true;
+}
+
+// By the thread that waits.
+void Session::on_append_waits(bool waits) {
+    thread_local std::optional<trace::Wait> waiting;
+    if (waits) {
+        waiting.emplace();
+    } else {
+        waiting.reset();
+    }
 }
 
 void Session::on_closed(const Error& cause) {
@@ -440,12 +454,12 @@ std::span<std::byte> Session::piece_destination(std::uint64_t transfer, std::uin
     return transfers.begin_part(transfer, offset, bytes);
 }
 
-void Session::on_piece(std::uint64_t transfer, std::uint64_t, std::size_t bytes) {
-    transfers.end_part(transfer, bytes, true);
+void Session::on_piece(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
+    transfers.end_part(transfer, offset, bytes, true);
 }
 
-void Session::on_piece_lost(std::uint64_t transfer, std::uint64_t, std::size_t bytes) {
-    transfers.end_part(transfer, bytes, false);
+void Session::on_piece_lost(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
+    transfers.end_part(transfer, offset, bytes, false);
 }
 
 void Session::on_lanes_ended(const Error& cause) {

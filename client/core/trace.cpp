@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +14,8 @@
 #include <mutex>
 #include <new>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "client/core/image_counts.h"
 #include "client/core/session.h"
@@ -135,10 +138,18 @@ void write_summary() {
                                      line.failures, microseconds(line.time_ns), microseconds(line.waited_ns),
                                      line.round_trips, line.bytes_sent, line.bytes_received));
     };
+    std::vector<std::pair<std::uint16_t, const Line*>> lines;
     Line total;
     for (const auto& [opcode, line] : s.sums) {
-        print(calls::name_of(opcode), line);
+        lines.emplace_back(opcode, &line);
         total.add(line);
+    }
+    // What waited longest first: that is where to look.
+    std::stable_sort(lines.begin(), lines.end(), [](const auto& a, const auto& b) {
+        return std::pair(a.second->waited_ns, a.second->time_ns) > std::pair(b.second->waited_ns, b.second->time_ns);
+    });
+    for (const auto& [opcode, line] : lines) {
+        print(calls::name_of(opcode), *line);
     }
     print("(all)", total);
     write(s.summary, image_counts().summary());
@@ -307,13 +318,16 @@ void detail::add_bytes_received(std::uint64_t bytes) noexcept {
     mine.bytes_received += bytes;
 }
 
-void detail::add_wait(std::uint64_t begin_ns, bool for_reply) noexcept {
+void detail::add_wait(std::uint64_t begin_ns, For what) noexcept {
     const std::uint64_t end_ns = now_ns();
     mine.waited_ns += end_ns - begin_ns;
-    mine.round_trips += for_reply ? 1 : 0;
+    mine.round_trips += what == For::reply ? 1 : 0;
     State& s = state();
     if (s.timeline != nullptr && mine.depth != 0 && end_ns - begin_ns >= kShownWait_ns) {
-        s.timeline->slice(track(s), "wait", for_reply ? "waits for its reply" : "waits", begin_ns, end_ns, {});
+        const char* const name = what == For::reply  ? "waits for its reply"
+                                 : what == For::data ? "waits until its data is sent"
+                                                     : "waits for room";
+        s.timeline->slice(track(s), "wait", name, begin_ns, end_ns, {});
     }
 }
 

@@ -41,10 +41,14 @@ void after_fork_in_child() noexcept;
 bool take_records(std::span<std::byte> body);
 bool take_name(std::span<std::byte> body);
 
+// What a call waits for: a reply, which is a round trip; its data to be asked for and sent; or room, for a command, for
+// data, for a block of memory, or for more work in a stream.
+enum class For { room, reply, data };
+
 namespace detail {
 void add_bytes_sent(std::uint64_t bytes) noexcept;
 void add_bytes_received(std::uint64_t bytes) noexcept;
-void add_wait(std::uint64_t begin_ns, bool for_reply) noexcept;
+void add_wait(std::uint64_t begin_ns, For what) noexcept;
 }  // namespace detail
 
 // What the call that the thread is in did on the wire.
@@ -68,15 +72,14 @@ void note_command(std::uint64_t number, std::uint64_t begin_ns) noexcept;
 // Adds what it takes until its end to the waits of the call that the thread is in.
 class Wait {
   public:
-    enum class For { something, reply };
-    explicit Wait(For what = For::something) noexcept : what_(what) {
+    explicit Wait(For what = For::room) noexcept : what_(what) {
         if (on()) [[unlikely]] {
             begin_ns_ = now_ns();
         }
     }
     ~Wait() {
         if (begin_ns_ != 0) [[unlikely]] {
-            detail::add_wait(begin_ns_, what_ == For::reply);
+            detail::add_wait(begin_ns_, what_);
         }
     }
     Wait(const Wait&) = delete;

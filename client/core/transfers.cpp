@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/core/trace.h"
 #include "common/log.h"
 #include "common/quiet_thread.h"
 #include "protocol/codec/record.h"
@@ -46,11 +47,9 @@ std::uint64_t Transfers::begin_download(void* destination, std::uint64_t bytes) 
 }
 
 std::uint64_t Transfers::begin_download(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest,
-                                        std::function<void(std::span<const std::byte>)> scatter) {
+                                        Scatter scatter) {
     begins(bytes);
     auto download = std::make_unique<Download>();
-    download->buffer = take_buffer(bytes);
-    download->destination = download->buffer.data();
     download->scatter = std::move(scatter);
     download->bytes = bytes;
     download->lowest = lowest;
@@ -68,15 +67,11 @@ bool Transfers::takes_named(std::uint64_t transfer, std::uint64_t bytes) const {
 }
 
 void Transfers::begin_named_download(std::uint64_t transfer, std::uint64_t bytes, std::byte* destination,
-                                     std::function<void(std::span<const std::byte>)> scatter) {
+                                     Scatter scatter) {
     auto download = std::make_unique<Download>();
     download->bytes = bytes;
-    if (destination == nullptr) {
-        download->buffer.resize(bytes);
-        download->scatter = std::move(scatter);
-        destination = download->buffer.data();
-    }
     download->destination = destination;
+    download->scatter = std::move(scatter);
     download->named = true;
     const std::lock_guard lock(mutex_);
     ++named_;
@@ -84,11 +79,44 @@ void Transfers::begin_named_download(std::uint64_t transfer, std::uint64_t bytes
     downloads_[transfer] = std::move(download);
 }
 
-std::span<std::byte> Transfers::place_of(Download* download, std::uint64_t offset, std::size_t bytes) const {
+std::span<std::byte> Transfers::place_of(Download* download, std::uint64_t offset, std::size_t bytes) {
     if (download == nullptr || download->over || offset > download->bytes || bytes > download->bytes - offset) {
         return {};
     }
-    return {download->destination + offset, bytes};
+    if (download->destination != nullptr) {
+        return {download->destination + offset, bytes};
+    }
+    // The same part twice at a time, which no honest server sends: whose buffer is whose could not be told.
+    if (std::any_of(download->parts.begin(), download->parts.end(),
+                    [&](const Part& part) { return part.offset == offset; })) {
+        return {};
+    }
+    return download->parts.emplace_back(Part{offset, std::vector<std::byte>(bytes)}).data;
+}
+
+// None where it has gone to its place already.
+std::optional<Transfers::Part> Transfers::take_part(Download& download, std::uint64_t offset, std::size_t bytes) {
+    const auto it = std::find_if(download.parts.begin(), download.parts.end(),
+                                 [&](const Part& part) { return part.offset == offset && part.data.size() == bytes; });
+    if (it == download.parts.end()) {
+        return std::nullopt;
+    }
+    Part part = std::move(*it);
+    download.parts.erase(it);
+    return part;
+}
+
+void Transfers::scatter(std::unique_lock<std::mutex>& lock, Download& download, const std::optional<Part>& part) {
+    if (!part || download.over) {
+        return;
+    }
+    ++download.writers;  // who cancels it waits
+    ++in_use_;
+    lock.unlock();
+    download.scatter(part->offset, part->data);
+    lock.lock();
+    --download.writers;
+    --in_use_;
 }
 
 std::span<std::byte> Transfers::place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
@@ -96,13 +124,17 @@ std::span<std::byte> Transfers::place(std::uint64_t transfer, std::uint64_t offs
     const auto it = downloads_.find(transfer);
     const auto place = place_of(it == downloads_.end() ? nullptr : it->second.get(), offset, bytes);
     receiving_ = place.empty() ? 0 : transfer;
+    receiving_offset_ = offset;
+    receiving_bytes_ = bytes;
     return place;
 }
 
 void Transfers::lost() {
     {
         const std::lock_guard lock(mutex_);
-        receiving_ = 0;
+        if (const auto it = downloads_.find(std::exchange(receiving_, 0)); it != downloads_.end()) {
+            take_part(*it->second, receiving_offset_, receiving_bytes_);
+        }
     }
     changed_.notify_all();
 }
@@ -129,32 +161,36 @@ bool Transfers::note_landed(std::uint64_t transfer, Download& download, std::siz
     if (download.landed_bytes < download.bytes || being_written(transfer) || download.over) {
         return false;
     }
-    if (download.scatter) {
-        download.scatter(download.buffer);
-    }
     end_download(transfer);
     return true;
 }
 
 void Transfers::landed(std::uint64_t transfer, std::size_t bytes) {
     {
-        const std::lock_guard lock(mutex_);
-        receiving_ = 0;
+        std::unique_lock lock(mutex_);
         const auto it = downloads_.find(transfer);
         if (it == downloads_.end()) {
+            receiving_ = 0;
             return;
         }
-        if (const bool over = it->second->over; !note_landed(transfer, *it->second, bytes) && !over && !ending_) {
+        Download& download = *it->second;  // kept as long as the receiving thread is in the middle of it
+        scatter(lock, download, take_part(download, receiving_offset_, receiving_bytes_));
+        receiving_ = 0;
+        if (const bool over = download.over; !note_landed(transfer, download, bytes) && !over && !ending_) {
             return;
         }
     }
     changed_.notify_all();
 }
 
-void Transfers::end_part(std::uint64_t transfer, std::size_t bytes, bool whole) {
+void Transfers::end_part(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes, bool whole) {
     {
-        const std::lock_guard lock(mutex_);
+        std::unique_lock lock(mutex_);
         Download& download = *downloads_.find(transfer)->second;  // kept for its writer
+        const std::optional<Part> part = take_part(download, offset, bytes);
+        if (whole) {
+            scatter(lock, download, part);
+        }
         --download.writers;
         --in_use_;
         if (const bool over = download.over; !note_landed(transfer, download, whole ? bytes : 0) && !over && !ending_) {
@@ -172,8 +208,6 @@ void Transfers::end_download(std::uint64_t transfer) {
     if (it->second->named) {
         --named_;
         named_bytes_ -= it->second->bytes;
-    } else {
-        copied_bytes_ -= it->second->buffer.size();
     }
     downloads_.erase(it);
 }
@@ -204,27 +238,20 @@ bool Transfers::cancel(std::uint64_t transfer) {
 }
 
 void Transfers::wait_for_room(std::unique_lock<std::mutex>& lock, std::uint64_t bytes) {
+    const trace::Wait waiting;
     changed_.wait(lock, [&] { return ending_ || copied_bytes_ == 0 || copied_bytes_ + bytes <= kMostCopied_bytes; });
     copied_bytes_ += bytes;
-}
-
-std::vector<std::byte> Transfers::take_buffer(std::uint64_t bytes) {
-    {
-        std::unique_lock lock(mutex_);
-        wait_for_room(lock, bytes);
-    }
-    return std::vector<std::byte>(bytes);
 }
 
 bool Transfers::end_upload(std::uint64_t transfer) {
     const auto it = uploads_.find(transfer);
     const Upload& upload = *it->second;
-    if (upload.in_flight != 0 || (!upload.over && upload.sent_bytes < upload.source.size())) {
+    if (upload.in_flight != 0 || (!upload.over && upload.sent_bytes < upload.bytes)) {
         return false;
     }
     if (upload.named) {
         --named_;
-        named_bytes_ -= upload.source.size();
+        named_bytes_ -= upload.bytes;
     } else {
         copied_bytes_ -= upload.copy.size();
     }
@@ -244,15 +271,14 @@ void Transfers::wait_untouched(const void* from, std::uint64_t bytes) const {
     const auto touches = [&](std::uint64_t lowest, std::uint64_t highest) {
         return lowest < begin + bytes && begin < highest;
     };
+    const trace::Wait waiting(trace::For::data);
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] {
         return ended_ ||
                (std::none_of(downloads_.begin(), downloads_.end(),
                              [&](const auto& entry) { return touches(entry.second->lowest, entry.second->highest); }) &&
-                std::none_of(uploads_.begin(), uploads_.end(), [&](const auto& entry) {
-                    const auto lowest = reinterpret_cast<std::uint64_t>(entry.second->source.data());
-                    return touches(lowest, lowest + entry.second->source.size());
-                }));
+                std::none_of(uploads_.begin(), uploads_.end(),
+                             [&](const auto& entry) { return touches(entry.second->lowest, entry.second->highest); }));
     });
 }
 
@@ -260,9 +286,11 @@ std::uint64_t Transfers::begin_upload(std::span<const std::byte> source) {
     begins(source.size());
     auto upload = std::make_unique<Upload>();
     upload->source = source;
-    const auto begin = reinterpret_cast<std::uint64_t>(source.data());
+    upload->bytes = source.size();
+    upload->lowest = reinterpret_cast<std::uint64_t>(source.data());
+    upload->highest = upload->lowest + source.size();
     const std::lock_guard lock(mutex_);
-    upload->waits_for = downloads_into(begin, begin + source.size());
+    upload->waits_for = downloads_into(upload->lowest, upload->highest);
     uploads_[next_] = std::move(upload);
     return next_++;
 }
@@ -277,13 +305,13 @@ std::vector<std::uint64_t> Transfers::downloads_into(std::uint64_t lowest, std::
     return found;
 }
 
-std::uint64_t Transfers::begin_upload(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest,
-                                      std::function<void(std::span<std::byte>)> gather) {
+std::uint64_t Transfers::begin_upload(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest, Gather gather) {
     begins(bytes);
     auto upload = std::make_unique<Upload>();
-    upload->copy = take_buffer(bytes);
-    upload->source = upload->copy;
     upload->gather = std::move(gather);
+    upload->bytes = bytes;
+    upload->lowest = lowest;
+    upload->highest = highest;
     const std::lock_guard lock(mutex_);
     upload->waits_for = downloads_into(lowest, highest);
     uploads_[next_] = std::move(upload);
@@ -295,6 +323,7 @@ std::uint64_t Transfers::begin_upload(std::vector<std::byte> source) {
     auto upload = std::make_unique<Upload>();
     upload->copy = std::move(source);
     upload->source = upload->copy;
+    upload->bytes = upload->copy.size();
     std::unique_lock lock(mutex_);
     wait_for_room(lock, upload->copy.size());
     uploads_[next_] = std::move(upload);
@@ -307,9 +336,9 @@ void Transfers::send_unasked(std::uint64_t transfer, std::span<const std::byte> 
     upload->copy = std::move(copy);
     upload->source = upload->copy.empty() ? source : upload->copy;
     upload->named = true;
+    const std::size_t bytes = upload->bytes = upload->source.size();
     {
         const std::lock_guard lock(mutex_);
-        const std::size_t bytes = upload->source.size();
         ++named_;
         named_bytes_ += bytes;
         uploads_[transfer] = std::move(upload);
@@ -327,7 +356,7 @@ bool Transfers::pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t
         if (it == uploads_.end()) {
             return cancelled_.contains(transfer);
         }
-        const std::size_t all = it->second->source.size();
+        const std::uint64_t all = it->second->bytes;
         if (offset > all || bytes > all - offset) {
             log::error("the server asks for data that is not there");
             return false;
@@ -403,16 +432,20 @@ void Transfers::answer_pulls() {
             continue;  // cancelled
         }
         Upload& upload = *it->second;  // which stays as long as a piece of it is in flight
-        const std::span<const std::byte> part = upload.source.subspan(pull.offset, pull.bytes);
-        const bool over_lanes = lanes_ != nullptr && lanes_->take(part.size()) && !upload.named;
-        const auto gather = std::exchange(upload.gather, nullptr);
+        const bool over_lanes = lanes_ != nullptr && lanes_->take(pull.bytes) && !upload.named;
         ++upload.in_flight;
         ++in_use_;
         lock.unlock();
-        if (gather) {
-            gather(upload.copy);
+        std::span<const std::byte> part;
+        std::shared_ptr<std::vector<std::byte>> packed;  // as long as a connection may read it
+        if (upload.gather) {
+            packed = std::make_shared<std::vector<std::byte>>(pull.bytes);
+            upload.gather(pull.offset, *packed);
+            part = *packed;
+        } else {
+            part = upload.source.subspan(pull.offset, pull.bytes);
         }
-        auto done = [this, pull] { sent(pull.transfer, pull.bytes); };
+        auto done = [this, pull, packed] { sent(pull.transfer, pull.bytes); };
         // Where it fails the session ends, and says why itself.
         (void)(over_lanes ? lanes_->send(pull.transfer, pull.offset, part, std::move(done))
                           : channel_->append_bulk(pull.transfer, pull.offset, part, std::move(done)));

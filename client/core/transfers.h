@@ -1,8 +1,8 @@
 // Bulk data between the application's memory and the worker.
 //
 // Downloads (device to host) are announced before their command is sent, so the receiving thread finds where the data
-// goes and puts it there without a copy; one that has to be scattered lands in a buffer first. Over lanes the parts
-// come in any order and several at a time.
+// goes and puts it there without a copy; of one that has to be scattered each part lands in a buffer first. Over lanes
+// the parts come in any order and several at a time.
 //
 // Uploads (host to device) are read when the worker pulls them, which it does when their turn in the stream has come:
 // that bounds memory on both sides. Where something before in stream order may write the source, the worker asks only
@@ -10,7 +10,9 @@
 // before it have landed. Pulls are answered by a thread of their own: the receiving thread never waits for the sending
 // side.
 //
-// What is packed or scattered on its way (copies of rows) is bounded: who would have more of it under way waits.
+// Rows that are read or written when their turn comes are packed and scattered part by part, of which a worker has a
+// bounded number on the way. Rows that are packed at once, as a call that ends before its copy needs it, are bounded:
+// who would have more of them under way waits.
 //
 // A server may ask for the same part twice, or for a transfer that is over: no memory is let go while a connection may
 // still read or write it, and what waits here is bounded.
@@ -26,9 +28,11 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <thread>
@@ -44,7 +48,11 @@ class Transfers {
   public:
     static constexpr std::size_t kMaxPulls = 64u << 10;             // that wait
     static constexpr std::size_t kMaxNamedTransfers = 64u << 10;    // under way
-    static constexpr std::uint64_t kMostCopied_bytes = 128u << 20;  // in buffers of ours; a larger one goes alone
+    static constexpr std::uint64_t kMostCopied_bytes = 128u << 20;  // packed at once; a larger one goes alone
+
+    // Copies the bytes at `offset` of packed data from, or to, where they lie apart.
+    using Gather = std::function<void(std::uint64_t offset, std::span<std::byte> packed)>;
+    using Scatter = std::function<void(std::uint64_t offset, std::span<const std::byte> packed)>;
 
     // Begins the thread that answers pulls. `channel` and `lanes`, which may be null, outlive it. `begins` hears the
     // size of each transfer; it must not wait.
@@ -55,22 +63,20 @@ class Transfers {
 
     // ---- downloads
 
-    // Where the data of a new transfer goes. `scatter` is given the whole data when it has landed, where it is not to
-    // lie in one piece; it runs on the receiving thread and only copies. That may wait for others of its kind to end.
+    // Where the data of a new transfer goes; or what is given each part of it as it lands, where it is to lie apart,
+    // between `lowest` and `highest`: by whichever thread received it, several at a time.
     std::uint64_t begin_download(void* destination, std::uint64_t bytes);
-    std::uint64_t begin_download(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest,
-                                 std::function<void(std::span<const std::byte>)> scatter);
+    std::uint64_t begin_download(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest, Scatter scatter);
     // May the worker begin a transfer of that name and size? Not one that is under way, and not without end.
     [[nodiscard]] bool takes_named(std::uint64_t transfer, std::uint64_t bytes) const;
     // The same for data that a graph's copy writes, under the worker's name: to `destination`, or else to `scatter`.
-    void begin_named_download(std::uint64_t transfer, std::uint64_t bytes, std::byte* destination,
-                              std::function<void(std::span<const std::byte>)> scatter);
+    void begin_named_download(std::uint64_t transfer, std::uint64_t bytes, std::byte* destination, Scatter scatter);
     std::span<std::byte> place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes);
     void landed(std::uint64_t transfer, std::size_t bytes);
     void lost();
     // The same over a lane, which says when it begins to write and when it has ended, with the data or without.
     std::span<std::byte> begin_part(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes);
-    void end_part(std::uint64_t transfer, std::size_t bytes, bool whole);
+    void end_part(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes, bool whole);
     // The call failed: no data will come.
     // False: there was never such a transfer.
     bool cancel(std::uint64_t transfer);
@@ -85,10 +91,9 @@ class Transfers {
     std::uint64_t begin_upload(std::span<const std::byte> source);
     // Of a copy; may wait for others of its kind to end.
     std::uint64_t begin_upload(std::vector<std::byte> source);
-    // The same of what `gather` copies into the place that it is given when the worker first asks, on the thread that
-    // answers pulls: from the application's memory between `lowest` and `highest`, which it must not change until then.
-    std::uint64_t begin_upload(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest,
-                               std::function<void(std::span<std::byte>)> gather);
+    // Of what `gather` copies, part by part as the worker asks for it, on the thread that answers pulls: from the
+    // application's memory between `lowest` and `highest`, which it must not change until then.
+    std::uint64_t begin_upload(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest, Gather gather);
     // The worker asks for a part. False: it asks for what is not there, or for more at once than it may.
     bool pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes);
     // Waits until all of it was handed over; the source is the application's again. False when the session ended first.
@@ -98,14 +103,18 @@ class Transfers {
                       std::size_t piece_bytes);
 
   private:
+    struct Part {
+        std::uint64_t offset = 0;
+        std::vector<std::byte> data;
+    };
     struct Download {
-        std::byte* destination = nullptr;
-        std::vector<std::byte> buffer;
-        std::function<void(std::span<const std::byte>)> scatter;
+        std::byte* destination = nullptr;  // null: each part to a buffer of its own, then `scatter`
+        std::list<Part> parts;             // that are being received
+        Scatter scatter;
         std::uint64_t bytes = 0, landed_bytes = 0;
         std::uint64_t lowest = 0, highest = 0;  // of the memory written to
         bool named = false;                     // by the worker
-        std::size_t writers = 0;                // lanes in the middle of a part
+        std::size_t writers = 0;                // in the middle of a part: lanes, and who scatters one
         bool over = false;                      // cancelled: no more of it is taken
         [[nodiscard]] bool writes_into(std::uint64_t from, std::uint64_t to) const {
             return lowest < to && from < highest;
@@ -114,12 +123,13 @@ class Transfers {
     struct Upload {
         std::span<const std::byte> source;
         std::vector<std::byte> copy;
-        std::function<void(std::span<std::byte>)> gather;  // into the copy, until that was done
-        std::uint64_t sent_bytes = 0;
-        std::size_t in_flight = 0;             // pieces that the channel may read
-        bool over = false;                     // cancelled: no more of it is sent
-        bool named = false;                    // by the worker
-        std::vector<std::uint64_t> waits_for;  // downloads into the same memory, begun before
+        Gather gather;  // instead of both
+        std::uint64_t bytes = 0, sent_bytes = 0;
+        std::uint64_t lowest = 0, highest = 0;  // of the application's memory that is read
+        std::size_t in_flight = 0;              // pieces that the channel may read
+        bool over = false;                      // cancelled: no more of it is sent
+        bool named = false;                     // by the worker
+        std::vector<std::uint64_t> waits_for;   // downloads into the same memory, begun before
     };
     struct Pull {
         std::uint64_t transfer, offset, bytes;
@@ -130,7 +140,11 @@ class Transfers {
             begins_(bytes);
         }
     }
-    std::span<std::byte> place_of(Download* download, std::uint64_t offset, std::size_t bytes) const;
+    static std::span<std::byte> place_of(Download* download, std::uint64_t offset, std::size_t bytes);
+    // With the lock held.
+    static std::optional<Part> take_part(Download& download, std::uint64_t offset, std::size_t bytes);
+    // Gives the part, received and taken, to where it goes; the lock is let go meanwhile.
+    void scatter(std::unique_lock<std::mutex>& lock, Download& download, const std::optional<Part>& part);
     // With the lock held; whether it was the end of the transfer.
     bool note_landed(std::uint64_t transfer, Download& download, std::size_t bytes);
     [[nodiscard]] bool being_written(std::uint64_t transfer) const;
@@ -139,8 +153,6 @@ class Transfers {
     [[nodiscard]] bool may_read(const Upload& upload) const;
     void sent(std::uint64_t transfer, std::uint64_t bytes);
     void wait_for_room(std::unique_lock<std::mutex>& lock, std::uint64_t bytes);
-    // A buffer of ours, once there is room for it.
-    std::vector<std::byte> take_buffer(std::uint64_t bytes);
     // With the lock held: which downloads come before an upload that reads there?
     [[nodiscard]] std::vector<std::uint64_t> downloads_into(std::uint64_t lowest, std::uint64_t highest) const;
     // With the lock held; whether it was the end of it.
@@ -159,8 +171,10 @@ class Transfers {
     std::deque<Pull> pulls_;
     std::set<std::uint64_t> cancelled_;  // the newest, of which the worker may have asked for parts meanwhile
     std::uint64_t receiving_ = 0;        // the transfer of which the receiving thread reads a part; 0: none
-    std::size_t in_use_ = 0;             // parts that lanes write, and that any connection may read
-    bool ending_ = false;                // no more is sent
+    std::uint64_t receiving_offset_ = 0;
+    std::size_t receiving_bytes_ = 0;
+    std::size_t in_use_ = 0;  // parts that lanes write, and that any connection may read
+    bool ending_ = false;     // no more is sent
     bool ended_ = false;
     wire::Channel* channel_ = nullptr;
     wire::Lanes* lanes_ = nullptr;

@@ -276,6 +276,7 @@ int main(int argc, char** argv) {
     program.section("hazards", [&] { hazards(bytes); });
     program.section("complete_on_return", complete_on_return);
     program.section("sources_in_order", copy_in_order);
+    program.section("rows_behind_their_caller", rows_behind_their_caller);
     program.section("memsets", memsets);
     program.section("two_dimensions", copy_two_dimensions);
     program.section("two_dimensional_memsets", memset_two_dimensions);

@@ -204,4 +204,62 @@ void copy_in_order() {
     }
 }
 
+// More rows than any buffer should hold, both ways, behind a host function that waits for the caller of all of them.
+void rows_behind_their_caller() {
+    constexpr size_t width = 3'000, pitch = 3'072, height = 11'000, times = 6;  // 33 MB each
+    constexpr size_t bytes = pitch * height;
+    unsigned char *in = nullptr, *out = nullptr;
+    CUdeviceptr device = 0;
+    CUstream stream = nullptr;
+    DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuMemAlloc(&device, width * height));
+    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&in), bytes));
+    DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&out), bytes));
+    memset(in, 1, bytes);
+    memset(out, 2, bytes);
+    CUDA_MEMCPY2D to{}, from{};
+    to.srcMemoryType = CU_MEMORYTYPE_HOST;
+    to.srcHost = in;
+    to.srcPitch = pitch;
+    to.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    to.dstDevice = device;
+    to.dstPitch = width;
+    to.WidthInBytes = width;
+    to.Height = height;
+    from = to;
+    from.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    from.srcDevice = device;
+    from.srcPitch = width;
+    from.dstMemoryType = CU_MEMORYTYPE_HOST;
+    from.dstHost = out;
+    from.dstPitch = pitch;
+    std::atomic<bool> go{false};
+    unsigned char unused = 0;
+    Fill fill{&unused, 1, 1, &go};
+    DRIVER_OK(cuLaunchHostFunc(stream, fill_slowly, &fill));
+    for (size_t i = 0; i < times; i++) {
+        DRIVER_OK(cuMemcpy2DAsync(&to, stream));
+        DRIVER_OK(cuMemcpy2DAsync(&from, stream));
+    }
+    for (size_t row = 0; row < height; row++) {
+        memset(in + row * pitch, static_cast<int>(row % 251), width);  // they are read when their turn comes
+    }
+    go = true;
+    go.notify_all();
+    DRIVER_OK(cuStreamSynchronize(stream));
+    size_t wrong = 0;
+    for (size_t row = 0; row < height; row++) {
+        const unsigned char* const place = out + row * pitch;
+        for (size_t x = 0; x < pitch; x++) {
+            wrong += place[x] == (x < width ? row % 251 : 2) ? 0 : 1;
+        }
+    }
+    check(wrong == 0, "%zu copies of rows behind a host function that waits for their caller (%zu bytes wrong)",
+          2 * times, wrong);
+    DRIVER_OK(cuMemFreeHost(in));
+    DRIVER_OK(cuMemFreeHost(out));
+    DRIVER_OK(cuMemFree(device));
+    DRIVER_OK(cuStreamDestroy(stream));
+}
+
 }  // namespace gpupool::programs

@@ -92,14 +92,18 @@ TEST(PackedRowsOfACopy, AreGatheredAndScattered) {
             EXPECT_EQ(static_cast<int>(packed[row * 4 + x]), begins[row] + static_cast<int>(x));
         }
     }
-    std::array<std::byte, 80> back{};
-    ASSERT_TRUE(rows.describe(kShaped, {back.data(), back.size(), Use::write}));
-    rows.scatter(packed);
-    for (std::size_t i = 0; i < back.size(); ++i) {
-        const bool within = std::any_of(std::begin(begins), std::end(begins), [&](int begin) {
-            return static_cast<int>(i) >= begin && static_cast<int>(i) < begin + 4;
-        });
-        EXPECT_EQ(back[i], within ? memory[i] : std::byte{0}) << i;
+    for (std::size_t part = 1; part <= packed.size(); ++part) {  // wherever it is cut
+        std::array<std::byte, 80> back{};
+        ASSERT_TRUE(rows.describe(kShaped, {back.data(), back.size(), Use::write}));
+        for (std::size_t offset = 0; offset < packed.size(); offset += part) {
+            rows.scatter(offset, std::span(packed).subspan(offset, std::min(part, packed.size() - offset)));
+        }
+        for (std::size_t i = 0; i < back.size(); ++i) {
+            const bool within = std::any_of(std::begin(begins), std::end(begins), [&](int begin) {
+                return static_cast<int>(i) >= begin && static_cast<int>(i) < begin + 4;
+            });
+            EXPECT_EQ(back[i], within ? memory[i] : std::byte{0}) << i << " in parts of " << part;
+        }
     }
 }
 

@@ -133,18 +133,39 @@ TEST(Memory, IsUntouchedWhenTheTransfersThatUseItHaveEnded) {
     EXPECT_EQ(waiting, 0);
 }
 
-TEST(Downloads, AreScatteredWhenTheyAreWhole) {
+TEST(Downloads, AreScatteredPartByPart) {
     Transfers transfers;
-    std::vector<std::byte> seen;
-    const std::uint64_t transfer = transfers.begin_download(
-        8, 0x1000, 0x2000, [&](std::span<const std::byte> data) { seen.assign(data.begin(), data.end()); });
+    std::vector<std::byte> seen(12), expected(12);
+    const std::uint64_t transfer =
+        transfers.begin_download(12, 0x1000, 0x2000, [&](std::uint64_t offset, std::span<const std::byte> part) {
+            std::copy(part.begin(), part.end(), seen.begin() + static_cast<std::ptrdiff_t>(offset));
+        });
     EXPECT_TRUE(transfers.writes_into(reinterpret_cast<void*>(0x1800), 4));
-    const auto data = pattern(8, 3);
-    std::memcpy(transfers.place(transfer, 0, 8).data(), data.data(), 8);
+    const auto data = pattern(12, 3);
+    const std::span<std::byte> middle = transfers.begin_part(transfer, 4, 4);
+    std::memcpy(transfers.place(transfer, 0, 4).data(), data.data(), 4);
     transfers.landed(transfer, 4);
-    EXPECT_TRUE(seen.empty());
+    std::copy_n(data.begin(), 4, expected.begin());
+    EXPECT_EQ(seen, expected) << "not what is still being received";
+    std::memcpy(middle.data(), data.data() + 4, 4);
+    transfers.end_part(transfer, 4, 4, true);
+    transfers.place(transfer, 8, 4);
+    transfers.lost();  // and comes again, on another connection
+    std::memcpy(transfers.place(transfer, 8, 4).data(), data.data() + 8, 4);
+    EXPECT_TRUE(transfers.writes_into(reinterpret_cast<void*>(0x1800), 4));
     transfers.landed(transfer, 4);
     EXPECT_EQ(seen, data);
+    EXPECT_FALSE(transfers.writes_into(reinterpret_cast<void*>(0x1800), 4));
+}
+
+TEST(Downloads, APartThatIsScatteredIsReceivedOnceAtATime) {
+    Transfers transfers;
+    const std::uint64_t transfer =
+        transfers.begin_download(8, 0x1000, 0x2000, [](std::uint64_t, std::span<const std::byte>) {});
+    EXPECT_FALSE(transfers.place(transfer, 0, 4).empty());
+    EXPECT_TRUE(transfers.begin_part(transfer, 0, 4).empty());
+    EXPECT_TRUE(transfers.begin_part(transfer, 0, 8).empty());
+    EXPECT_FALSE(transfers.begin_part(transfer, 4, 4).empty());
 }
 
 TEST(Downloads, ACancelledOneTakesNothingMore) {
@@ -165,11 +186,11 @@ TEST(Downloads, PartsOverLanesComeInAnyOrderAndAtOnce) {
     EXPECT_EQ(transfers.begin_part(transfer, 0, 30).data(), memory.data());
     EXPECT_TRUE(transfers.begin_part(transfer, 60, 41).empty());
     EXPECT_TRUE(transfers.begin_part(transfer + 1, 0, 1).empty());
-    transfers.end_part(transfer, 30, true);
+    transfers.end_part(transfer, 0, 30, true);
     EXPECT_EQ(transfers.place(transfer, 30, 30).data(), memory.data() + 30) << "the rest may come another way";
     transfers.landed(transfer, 30);
     EXPECT_TRUE(transfers.writes_into(memory.data(), 1));
-    transfers.end_part(transfer, 40, true);
+    transfers.end_part(transfer, 60, 40, true);
     EXPECT_FALSE(transfers.writes_into(memory.data(), 100));
 }
 
@@ -180,28 +201,23 @@ TEST(Downloads, EndWhenNobodyWritesThem) {
     const std::uint64_t transfer = transfers.begin_download(memory, 8);
     EXPECT_FALSE(transfers.begin_part(transfer, 0, 8).empty());
     EXPECT_FALSE(transfers.begin_part(transfer, 0, 4).empty());
-    transfers.end_part(transfer, 8, true);
+    transfers.end_part(transfer, 0, 8, true);
     EXPECT_TRUE(transfers.writes_into(memory, 8));
-    transfers.end_part(transfer, 4, false);
+    transfers.end_part(transfer, 0, 4, false);
     EXPECT_FALSE(transfers.writes_into(memory, 8));
 }
 
 // The same, with the session's own connection in the middle of a part that a lane has brought as well.
 TEST(Downloads, DoNotEndWhileTheSessionsConnectionWritesThem) {
     Transfers transfers;
-    std::vector<std::byte> seen;
-    const auto keep = [&](std::span<const std::byte> data) { seen.assign(data.begin(), data.end()); };
-    const std::uint64_t transfer = transfers.begin_download(8, 0x1000, 0x2000, keep);
-    const std::span<std::byte> place = transfers.place(transfer, 0, 8);
-    ASSERT_EQ(place.size(), 8u);
+    std::byte memory[8];
+    const std::uint64_t transfer = transfers.begin_download(memory, 8);
+    ASSERT_EQ(transfers.place(transfer, 0, 8).size(), 8u);
     ASSERT_FALSE(transfers.begin_part(transfer, 0, 8).empty());
-    transfers.end_part(transfer, 8, true);
-    EXPECT_TRUE(transfers.writes_into(reinterpret_cast<void*>(0x1000), 1));
-    const auto data = pattern(8, 5);
-    std::memcpy(place.data(), data.data(), 8);  // it is there still
+    transfers.end_part(transfer, 0, 8, true);
+    EXPECT_TRUE(transfers.writes_into(memory, 1));
     transfers.landed(transfer, 8);
-    EXPECT_EQ(seen, data);
-    EXPECT_FALSE(transfers.writes_into(reinterpret_cast<void*>(0x1000), 1));
+    EXPECT_FALSE(transfers.writes_into(memory, 1));
 }
 
 TEST(Downloads, ACancelledOneIsKeptWhileAConnectionWritesIt) {
@@ -219,7 +235,7 @@ TEST(Downloads, ACancelledOneIsKeptWhileAConnectionWritesIt) {
         EXPECT_FALSE(back);
         EXPECT_TRUE(transfers.begin_part(transfer, 0, 8).empty()) << "no more of it is taken";
         if (lane) {
-            transfers.end_part(transfer, 8, false);
+            transfers.end_part(transfer, 0, 8, false);
         } else {
             transfers.lost();
         }
@@ -242,7 +258,7 @@ TEST(Downloads, TheEndLetsNobodyGoWhileAConnectionWrites) {
     std::thread ends([&] { transfers.end(); });
     std::this_thread::sleep_for(50ms);
     EXPECT_FALSE(back);
-    transfers.end_part(download, 8, false);
+    transfers.end_part(download, 0, 8, false);
     ends.join();
     waits.join();
 }
@@ -300,7 +316,7 @@ TEST(Uploads, CopiesOfOursAreBounded) {
     Client& client = Client::fresh();
     constexpr std::size_t half = Transfers::kMostCopied_bytes / 2;
     const std::uint64_t first = client.transfers.begin_upload(std::vector<std::byte>(half));
-    const std::uint64_t second = client.transfers.begin_download(half, 0, 0, [](std::span<const std::byte>) {});
+    const std::uint64_t second = client.transfers.begin_upload(std::vector<std::byte>(half));
     std::atomic<std::uint64_t> third{0};
     std::thread beginning([&] { third = client.transfers.begin_upload(std::vector<std::byte>(1)); });
     std::this_thread::sleep_for(50ms);
