@@ -53,9 +53,10 @@ std::size_t Link::in_flight_bytes() const {
     return static_cast<std::size_t>(rate * std::chrono::duration<double>(delay_).count());
 }
 
-Lane::Lane(Link& link, transport::Connection& to)
+Lane::Lane(Link& link, transport::Connection& to, Traffic& traffic)
     : link_(link),
       to_(to),
+      traffic_(traffic),
       part_bytes_(link.part_bytes()),
       ring_bytes_(link.in_flight_bytes() + kBufferBytes),
       ring_(std::make_unique_for_overwrite<std::byte[]>(ring_bytes_)),
@@ -97,6 +98,7 @@ Result<transport::MutableBuffer> Lane::room() {
 }
 
 void Lane::push(std::size_t bytes) {
+    traffic_.note(bytes);
     {
         const std::lock_guard lock(mutex_);
         // Under the lock of the lane, so that its parts' times are in its order.
@@ -112,14 +114,13 @@ void Lane::run() {
     ::prctl(PR_SET_TIMERSLACK, 1000ul);
     std::vector<Part> due;
     std::vector<transport::ConstBuffer> buffers;
-    bool little = true;
     std::unique_lock lock(mutex_);
     while (true) {
         if (!finished_ && parts_.empty()) {
             news_.store(false, std::memory_order_relaxed);
             lock.unlock();
             const auto came = [&] { return news_.load(std::memory_order_acquire); };
-            (void)(little ? spin_.until(came, kLooksFor) : spin_.until(came));
+            (void)(traffic_.look_for(came) || spin_.until(came));
             lock.lock();
         }
         came_.wait(lock, [&] { return finished_ || !parts_.empty(); });
@@ -148,7 +149,6 @@ void Lane::run() {
         lock.lock();
         held_bytes_ -= bytes;
         tail_ = parts_.empty() ? head_ : parts_.front().begin;
-        little = bytes <= kLittleBytes;
         if (!sent) {
             error_ = sent.error();
             parts_.clear();

@@ -8,7 +8,8 @@
 //
 // A lane's data lies in one ring, received into it and sent out of it: what it is copied for is the sockets alone.
 //
-// Ownership: the link outlives its lanes; a lane's connection outlives the lane. Threads: Link::admit any; a lane's
+// Ownership: the link outlives its lanes; a lane's connection and traffic outlive the lane. Threads: Link::admit any; a
+// lane's
 //   room and push one, and it has a thread of its own that delivers. Units: in the names. Limits: a lane holds what is
 //   on its way and kBufferBytes more; then room waits, and so its sender. Errors: the connection's, reported by room.
 #pragma once
@@ -49,16 +50,40 @@ class Link {
     Clock::time_point free_at_{};
 };
 
-// Who handled little looks for what comes next for so long, where processors are to spare: a network wakes nobody on
-// its way, and to wake a thread takes as long as a whole round trip. Large data comes on, or has ended.
-constexpr std::size_t kLittleBytes = 4u << 10;
-constexpr std::chrono::milliseconds kLooksFor{20};
+// What a connection carries, both ways together. One that carries little is looked at for what comes next, where
+// processors are to spare: a network wakes nobody on its way, and to wake a thread takes as long as a whole round trip.
+// Of bulk data there are many connections, whose threads would keep the processors from each other.
+//
+// Threads: any.
+class Traffic {
+  public:
+    void note(std::size_t bytes) noexcept {
+        if (bytes > kLittleBytes) large_at_.store(Clock::now(), std::memory_order_relaxed);
+    }
+    // Asks `look` until it says true, for at most kLooksFor: always as long, so that a round trip does not depend on
+    // the ones before (as with a Spin). Its last answer.
+    template <class Look>
+    bool look_for(Look look) const {
+        const auto begin = Clock::now();
+        if (spinning_pays() && begin - large_at_.load(std::memory_order_relaxed) > kBulkGoesOnFor) {
+            for (; Clock::now() - begin < kLooksFor; spin_pause()) {
+                if (look()) return true;
+            }
+        }
+        return look();
+    }
+
+  private:
+    static constexpr std::size_t kLittleBytes = 32u << 10;
+    static constexpr std::chrono::milliseconds kLooksFor{20}, kBulkGoesOnFor{100};
+    std::atomic<Clock::time_point> large_at_{Clock::time_point{}};
+};
 
 class Lane {
   public:
     static constexpr std::size_t kBufferBytes = 2u << 20;
 
-    Lane(Link& link, transport::Connection& to);
+    Lane(Link& link, transport::Connection& to, Traffic& traffic);
     // Everything that was pushed has been delivered, or cannot be.
     ~Lane();
     Lane(const Lane&) = delete;
@@ -79,6 +104,7 @@ class Lane {
 
     Link& link_;
     transport::Connection& to_;
+    Traffic& traffic_;
     const std::size_t part_bytes_, ring_bytes_;
     const std::unique_ptr<std::byte[]> ring_;
     std::mutex mutex_;  // guards what follows

@@ -8,8 +8,8 @@
 // Not emulated: loss, reordering, jitter and congestion; TCP's own start (both of its connections are local, so their
 // windows open at once); packets' headers, of which a real network of the same rate carries some percent. The delay
 // adds to what the proxy itself costs, two more local TCP hops: some 30 us of a round trip on an idle machine (--rtt
-// 0us shows it), and several times as much where nothing came for longer than kLooksFor (link.h), since its threads
-// sleep then. A rate above what the proxy can copy is its limit and not the network's: 12 GB/s were seen on 16
+// 0us shows it), and several times as much where nothing came for longer than Traffic::kLooksFor (link.h), since its
+// threads sleep then. A rate above what the proxy can copy is its limit and not the network's: 12 GB/s were seen on 16
 // processors, where bulk data has eight connections.
 #include <fmt/format.h>
 #include <signal.h>
@@ -25,7 +25,6 @@
 #include <thread>
 
 #include "benchmarks/network/link.h"
-#include "common/spin.h"
 #include "protocol/transport/endpoint.h"
 #include "protocol/transport/tcp/connector.h"
 #include "protocol/transport/tcp/listener.h"
@@ -72,21 +71,16 @@ std::optional<double> bytes_per_s(const std::string& text) {
 }
 
 // Until the end of what comes; then the other side is told.
-void pump(transport::Connection& from, transport::Connection& to, Link& link) {
-    Lane lane(link, to);
-    Spin spin;
-    bool little = true;
+void pump(transport::Connection& from, transport::Connection& to, Link& link, Traffic& traffic) {
+    Lane lane(link, to, traffic);
     while (true) {
-        if (little) {
-            spin.until([&] { return from.arrived_bytes() != 0; }, kLooksFor);
-        }
+        (void)traffic.look_for([&] { return from.arrived_bytes() != 0; });
         const auto room = lane.room();
         const auto got = room ? from.receive(*room) : Result<std::size_t>(room.error());
         if (!got) {
             return;
         }
         lane.push(*got);
-        little = *got <= kLittleBytes;
     }
 }
 
@@ -97,12 +91,13 @@ void serve(std::unique_ptr<transport::Connection> client, const transport::Endpo
         client->shutdown();
         return;
     }
+    Traffic traffic;
     std::thread answers([&] {
-        pump(**there, *client, back);
+        pump(**there, *client, back, traffic);
         client->shutdown();
         (*there)->shutdown();
     });
-    pump(*client, **there, out);
+    pump(*client, **there, out, traffic);
     (*there)->shutdown();
     client->shutdown();
     answers.join();

@@ -4,8 +4,10 @@
 #include <cstdint>
 
 #include "protocol/calls/table.h"
+#include "protocol/codec/memory_changes.h"
 #include "protocol/codec/parameter.h"
 #include "protocol/codec/record.h"
+#include "protocol/codec/trace_records.h"
 
 namespace gpupool::codec {
 namespace {
@@ -50,6 +52,34 @@ std::string line_of(std::integer_sequence<int, Index...>) {
     return line;
 }
 
+// What of a notice has a fixed layout.
+std::string describe(NoticeType type) {
+    const auto line = [](const char* name, std::size_t bytes) {
+        return std::string(name) + ' ' + std::to_string(bytes);
+    };
+    switch (type) {
+        case NoticeType::pull: return line("pull", sizeof(PullNotice));
+        case NoticeType::host_function: return line("host_function", sizeof(HostFunctionNotice));
+        case NoticeType::deferred_error: return line("deferred_error", sizeof(DeferredErrorNotice));
+        case NoticeType::hold: return line("hold", sizeof(StreamHoldNotice));
+        case NoticeType::output: return line("output", sizeof(std::uint64_t));
+        case NoticeType::transfer_failed: return line("transfer_failed", sizeof(TransferFailedNotice));
+        case NoticeType::graph_function: return line("graph_function", sizeof(GraphFunctionNotice));
+        case NoticeType::graph_upload: return line("graph_upload", sizeof(GraphCopyNotice));
+        case NoticeType::graph_download: return line("graph_download", sizeof(GraphCopyNotice));
+        case NoticeType::errors: return line("errors", sizeof(std::uint64_t));
+        case NoticeType::host_memory:
+            return line("host_memory", sizeof(ChangeHeader)) + ' ' + std::to_string(sizeof(SharedBlock));
+        case NoticeType::event_complete: return line("event_complete", sizeof(EventCompleteNotice));
+        case NoticeType::pieces_sent: return line("pieces_sent", sizeof(PiecesSentNotice));
+        case NoticeType::ended: return line("ended", sizeof(std::uint64_t));
+        case NoticeType::trace_records:
+            return line("trace_records", sizeof(TraceHeader)) + ' ' + std::to_string(sizeof(TraceRecord));
+        case NoticeType::trace_name: return line("trace_name", sizeof(TraceName));
+    }
+    return {};
+}
+
 }  // namespace
 
 std::vector<std::string> wire_layout() {
@@ -63,6 +93,12 @@ std::vector<std::string> wire_layout() {
     };
     std::sort(lines.begin(), lines.end(),
               [](const std::string& a, const std::string& b) { return std::stoi(a) < std::stoi(b); });
+    constexpr unsigned kMostNotices = 256;
+    for (unsigned number = 0; number < kMostNotices; ++number) {
+        if (const std::string notice = describe(static_cast<NoticeType>(number)); !notice.empty()) {
+            lines.push_back("notice:" + std::to_string(number) + ' ' + notice);
+        }
+    }
     return lines;
 }
 

@@ -1,9 +1,10 @@
 // Records: what `commands` and `replies` frames are made of.
 //
 // A record is a fixed header and a body, a multiple of 8 bytes together. Both ends have the same byte order and ABI
-// (x86-64 Linux); the table fingerprint in the handshake covers layouts.
+// (x86-64 Linux); the table fingerprint in the handshake covers the layouts of calls, headers and notices (layout.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -47,22 +48,22 @@ struct ReplyHeader {
 };
 static_assert(sizeof(ReplyHeader) == 32 && std::is_trivially_copyable_v<ReplyHeader>);
 
-// Notices: what a worker says without being asked.
+// Notices: what a worker says without being asked. layout.cpp pins numbers and sizes.
 enum class NoticeType : std::uint16_t {
-    pull = 1,             // Pull: send this part of a transfer now
-    host_function = 2,    // HostFunction: run it, then say gpHostFunctionDone
-    deferred_error = 3,   // DeferredError: a deferred call failed
+    pull = 1,             // PullNotice: send this part of a transfer now
+    host_function = 2,    // HostFunctionNotice: run it, then say gpHostFunctionDone
+    deferred_error = 3,   // DeferredErrorNotice: a deferred call failed
+    hold = 4,             // StreamHoldNotice: a stream has too much outstanding, or has caught up
     output = 5,           // what kernels printed: 8 bytes of length, then the text
-    errors = 10,          // the same of standard error: failed assertions
-    hold = 4,             // StreamHold: a stream has too much outstanding, or has caught up
-    transfer_failed = 6,  // TransferFailed: no more of it will be asked for or sent
-    graph_function = 7,   // GraphFunction: as host_function, for a graph's node
-    graph_upload = 8,     // GraphCopy: send this host memory as bulk data of the transfer, in pieces
-    graph_download = 9,   // GraphCopy: the transfer's bulk data goes to this host memory
-    event_complete = 12,  // EventComplete: a record that gpEventWatch asked about has ended
-    ended = 14,           // the last: why the server has ended the session, 8 bytes of length, then the text
-    pieces_sent = 13,     // PiecesSent: what follows is not acted on before they have landed
+    transfer_failed = 6,  // TransferFailedNotice: no more of it will be asked for or sent
+    graph_function = 7,   // GraphFunctionNotice: as host_function, for a graph's node
+    graph_upload = 8,     // GraphCopyNotice: send this host memory as bulk data of the transfer, in pieces
+    graph_download = 9,   // GraphCopyNotice: the transfer's bulk data goes to this host memory
+    errors = 10,          // as output, of standard error: failed assertions
     host_memory = 11,     // what the GPU wrote to mapped host memory: a record of memory_changes.h
+    event_complete = 12,  // EventCompleteNotice: a record that gpEventWatch asked about has ended
+    pieces_sent = 13,     // PiecesSentNotice: what follows is not acted on before they have landed
+    ended = 14,           // the last: why the server has ended the session, 8 bytes of length, then the text
     trace_records = 20,   // TraceHeader, then TraceRecords (trace_records.h)
     trace_name = 21       // TraceName, then the text
 };

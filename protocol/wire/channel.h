@@ -2,7 +2,8 @@
 //
 // Sending: any thread appends; the order of appends is the order on the wire (the session's total order). A pump thread
 // drains what was appended as fast as the connection takes it: whatever accumulated while the last write was under way
-// becomes the next one, so batching needs no timer. A thread sends by itself, with all that was appended,
+// becomes the next one. Where processors are to spare it first looks for some microseconds whether more comes. A thread
+// sends by itself, with all that was appended,
 //   - when it is going to wait for an answer (`Promptness::now`);
 //   - where processors are to spare (common/spin.h), when the pump sleeps or is only just being woken, which takes
 //     longer than sending;

@@ -1,0 +1,104 @@
+// The benchmarks' emulated network: what enters comes out unchanged and not before its time, however the ring wraps.
+#include "benchmarks/network/link.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "protocol/transport/inproc/connection.h"
+
+namespace gpupool::test {
+namespace {
+
+using network::Lane;
+using network::Link;
+using network::Traffic;
+using namespace std::chrono_literals;
+
+std::vector<std::byte> random_bytes(std::size_t count) {
+    std::mt19937_64 random(7);
+    std::vector<std::byte> bytes(count);
+    std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<std::byte>(random()); });
+    return bytes;
+}
+
+std::vector<std::byte> receive_all(transport::Connection& from, std::size_t bytes) {
+    std::vector<std::byte> received(bytes);
+    for (std::size_t done = 0; done < bytes;) {
+        const auto got = from.receive(std::span(received).subspan(done));
+        if (!got) break;
+        done += *got;
+    }
+    return received;
+}
+
+// `rate` 0: unlimited.
+void send_through(double rate, std::chrono::nanoseconds delay, std::size_t bytes) {
+    const auto data = random_bytes(bytes);
+    auto [here, there] = transport::inproc::make_pair();
+    std::vector<std::byte> received;
+    std::thread receiver([&] { received = receive_all(*there, bytes); });
+    Traffic traffic;
+    Link link(delay, rate);
+    {
+        Lane lane(link, *here, traffic);
+        std::mt19937_64 random(9);
+        for (std::size_t done = 0; done < bytes;) {
+            const auto room = lane.room();
+            ASSERT_TRUE(room);
+            const std::size_t count = std::min<std::size_t>(1 + random() % room->size(), bytes - done);
+            std::copy_n(data.begin() + static_cast<std::ptrdiff_t>(done), count, room->begin());
+            lane.push(count);
+            done += count;
+        }
+    }
+    receiver.join();
+    EXPECT_TRUE(received == data);
+}
+
+TEST(NetworkLink, KeepsTheDataHoweverOftenTheRingWraps) {
+    send_through(0, 0us, 30u << 20);
+    send_through(0, 500us, 30u << 20);
+}
+
+TEST(NetworkLink, KeepsTheDataOfASlowLine) {
+    send_through(50e6, 100us, 4u << 20);
+}
+
+TEST(NetworkLink, DataComesOutAfterTheDelay) {
+    auto [here, there] = transport::inproc::make_pair();
+    Traffic traffic;
+    Link link(20ms, 0);
+    Lane lane(link, *here, traffic);
+    const auto begin = network::Clock::now();
+    const auto room = lane.room();
+    ASSERT_TRUE(room);
+    (*room)[0] = std::byte{1};
+    lane.push(1);
+    EXPECT_EQ(receive_all(*there, 1), std::vector{std::byte{1}});
+    EXPECT_GE(network::Clock::now() - begin, 20ms);
+}
+
+TEST(NetworkLink, AnErrorOfTheReceiverEndsTheLane) {
+    auto [here, there] = transport::inproc::make_pair();
+    Traffic traffic;
+    Link link(0us, 0);
+    Lane lane(link, *here, traffic);
+    there->shutdown();
+    Status status;
+    for (int i = 0; i < 1000 && status; ++i) {
+        const auto room = lane.room();
+        if (!room) {
+            status = room.error();
+        } else {
+            lane.push(room->size());
+        }
+    }
+    EXPECT_FALSE(status);
+}
+
+}  // namespace
+}  // namespace gpupool::test
