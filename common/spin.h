@@ -1,6 +1,7 @@
 // Waiting that looks for a moment before it sleeps.
 //
-// Being woken costs some five microseconds, as much as all else in a round trip on one host; looking costs a processor.
+// Being woken costs five to seventy microseconds, more than all else in a round trip on one host; looking costs a
+// processor.
 // So it is done only where processors are to spare, for a short while, and ever more rarely where it did not help, or
 // where somebody else needed the processor meanwhile.
 //

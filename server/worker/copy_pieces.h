@@ -2,6 +2,8 @@
 //
 // The host side of a shaped copy is packed: rows of WidthInBytes, then slices, without gaps. A piece is a part of one
 // row, or some rows of one slice, so that it is a shape again and its host side is contiguous.
+//
+// Threads: a cutter is used by one at a time. Units: bytes. Errors: none; packed_bytes() says what cannot be copied.
 #pragma once
 
 #include <algorithm>
