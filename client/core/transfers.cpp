@@ -361,7 +361,7 @@ bool Transfers::pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t
             log::error("the server asks for data that is not there");
             return false;
         }
-        if (pulls_.size() >= kMaxPulls) {
+        if (pulls_.size() >= kMaxPulls || (it->second->gather && bytes > wire::Lanes::kMostPieceBytes)) {
             log::error("the server asks for more data at once than it may");
             return false;
         }

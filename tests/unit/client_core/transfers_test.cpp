@@ -330,6 +330,35 @@ TEST(Uploads, CopiesOfOursAreBounded) {
     client.transfers.cancel(alone);
 }
 
+// Rows are packed part by part, as they are asked for; a server that asks for too much at once would have us allocate
+// it.
+TEST(Uploads, OfRowsArePackedAsTheyAreAskedFor) {
+    Client& client = Client::fresh();
+    constexpr std::size_t bytes = 2 * wire::Lanes::kMostPieceBytes;
+    const auto data = pattern(bytes, 4);
+    std::atomic<std::size_t> packed{0};
+    const std::uint64_t upload =
+        client.transfers.begin_upload(bytes, 0x1000, 0x2000, [&](std::uint64_t offset, std::span<std::byte> part) {
+            std::copy_n(data.begin() + static_cast<std::ptrdiff_t>(offset), part.size(), part.begin());
+            packed += part.size();
+        });
+    EXPECT_FALSE(client.transfers.pull(upload, 0, bytes));
+    std::atomic<bool> freed{false};
+    std::thread freeing([&] {
+        client.transfers.wait_untouched(reinterpret_cast<void*>(0x1fff), 1);
+        freed = true;
+    });
+    std::this_thread::sleep_for(20ms);
+    EXPECT_EQ(packed, 0u);
+    EXPECT_FALSE(freed) << "it is yet to be read";
+    EXPECT_TRUE(client.transfers.pull(upload, 0, bytes / 2));
+    EXPECT_TRUE(client.transfers.pull(upload, bytes / 2, bytes / 2));
+    EXPECT_EQ(client.worker.wait_for(upload, bytes), data);
+    freeing.join();
+    EXPECT_TRUE(freed);
+    EXPECT_EQ(packed, bytes);
+}
+
 TEST(Uploads, AskedForOutsideOfWhatThereIsSendNothing) {
     Client& client = Client::fresh();
     const auto data = pattern(32, 5);
