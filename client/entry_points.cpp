@@ -36,6 +36,9 @@ CUresult enter(Body body) noexcept {
             }
         }
     }
+    if constexpr (Call::kDelivery == calls::Delivery::deferred) {
+        this_session().wait_while_set_aside();
+    }
     try {
         result = body();
     } catch (const std::bad_alloc&) {

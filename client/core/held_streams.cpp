@@ -38,6 +38,11 @@ void HeldStreams::wait(const StreamKey& stream) {
     changed_.wait(lock, [&] { return ended_ || !(all_ || streams_.contains(stream)); });
 }
 
+void HeldStreams::wait_for_all() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return ended_ || !all_; });
+}
+
 void HeldStreams::end() {
     {
         const std::lock_guard lock(mutex_);

@@ -1,6 +1,8 @@
 // The streams for which the worker wants no more work now: what it holds for them is as much as it takes.
 //
-// Only who has work for such a stream waits: what it waits for may have to come from another stream's caller.
+// Only who has work for such a stream waits: what it waits for may have to come from another stream's caller. Where it
+// is every stream, the worker sets all aside until a call has waited for the GPU (server/worker/waiting_calls.h): then
+// whoever would send without waiting for a reply waits here.
 //
 // Threads: any. Errors: set() says false. While no stream is held, a check is one relaxed load.
 #pragma once
@@ -19,12 +21,15 @@ class HeldStreams {
     static constexpr std::size_t kMost = 64u << 10;  // a server can name streams that are none
 
     [[nodiscard]] bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
+    [[nodiscard]] bool all() const { return all_.load(std::memory_order_relaxed); }
     [[nodiscard]] bool contains(const StreamKey& stream) const;
     // False: that is one too many.
     [[nodiscard]] bool set(const StreamKey& stream, bool held);
     void set_all(bool held);
     // Until it is held no more, or the session has ended.
     void wait(const StreamKey& stream);
+    // The same of all of them.
+    void wait_for_all();
     // The session has ended.
     void end();
 
@@ -32,7 +37,7 @@ class HeldStreams {
     mutable std::mutex mutex_;
     std::condition_variable changed_;
     std::set<StreamKey> streams_;
-    bool all_ = false;
+    std::atomic<bool> all_{false};
     std::atomic<std::size_t> count_{0};  // of streams_, and one for all of them
     bool ended_ = false;
 };

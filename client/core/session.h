@@ -141,6 +141,14 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
         }
     }
 
+    // Waits while it wants no more of anything. Not with a lock of ours held, which those who end it may need.
+    void wait_while_set_aside() {
+        if (held_streams.all()) [[unlikely]] {
+            const trace::Wait waiting;
+            held_streams.wait_for_all();
+        }
+    }
+
     // Writes what kernels printed to the application's own streams: on the thread that waited for them, as natively.
     // The receiving thread must not, for those streams may be locked or full.
     void print_new_output() {

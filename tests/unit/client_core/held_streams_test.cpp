@@ -110,6 +110,31 @@ TEST_F(Held, WhoHasWorkForItWaitsUntilItIsReleasedOrTheSessionEnds) {
     }
 }
 
+TEST(HeldStreams, WhoWouldSendAnythingWaitsWhileAllAreHeld) {
+    client::HeldStreams streams;
+    const client::StreamKey one{0x1000, 0};
+    EXPECT_FALSE(streams.all());
+    streams.wait_for_all();  // not now
+    for (const bool ends : {false, true}) {
+        streams.set_all(true);
+        EXPECT_TRUE(streams.all() && streams.any());
+        std::atomic<int> waiting{2};
+        std::thread any_call([&] { streams.wait_for_all(), --waiting; });
+        std::thread work([&] { streams.wait(one), --waiting; });
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        EXPECT_TRUE(streams.set(one, true));  // which changes nothing for the first
+        EXPECT_EQ(waiting, 2);
+        if (ends) {
+            streams.end();
+        } else {
+            streams.set_all(false);
+        }
+        any_call.join();
+        EXPECT_TRUE(streams.set(one, false));
+        work.join();
+    }
+}
+
 TEST_F(Held, AServerThatNamesStreamsOfNoContextEndsTheSession) {
     for (const StreamHoldNotice& wrong : {StreamHoldNotice{kLegacy, 0x999, 0, 1}, StreamHoldNotice{kOwn, 0, 0, 1},
                                           StreamHoldNotice{0, codec::to_wire(first_.handle), 0, 1}}) {
