@@ -41,11 +41,11 @@ struct Copy {
     using Call = calls::gpCopyToDevice;
     CUdeviceptr destination = 0x600000000000;
     std::size_t bytes = 1u << 20;
-    std::uint64_t transfer = 9;
+    std::uint64_t transfer = 9, ahead_bytes = 0;
     const unsigned char* data = nullptr;
     std::size_t data_bytes = 0;
     CUstream stream = codec::from_wire<CUstream>(kStream);
-    const void* addresses[7] = {&destination, &bytes, &transfer, &data, &data_bytes, &stream, nullptr};
+    const void* addresses[8] = {&destination, &bytes, &transfer, &ahead_bytes, &data, &data_bytes, &stream, nullptr};
 
     explicit Copy(std::size_t) {}
 };

@@ -14,11 +14,11 @@ namespace {
 constexpr std::size_t kLeastPart = 4u << 10, kMostPart = 256u << 10;
 constexpr std::size_t kMostAtOnce = 64;  // parts
 constexpr double kPart_s = 20e-6;        // of the link's time
-// The kernel wakes a sleeper about so late; the rest of the time is looked away.
+// The kernel wakes a sleeper about so late; the rest of the time is looked away, but for bulk data, of which the
+// threads would keep the processors from each other.
 constexpr std::chrono::microseconds kSleepsShort{60};
 
-void sleep_until(Clock::time_point when) {
-    const bool may_spin = spinning_pays();
+void sleep_until(Clock::time_point when, bool may_spin) {
     const auto sleep_to = may_spin ? when - kSleepsShort : when;
     if (Clock::now() < sleep_to) {
         const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(sleep_to.time_since_epoch()).count();
@@ -129,7 +129,7 @@ void Lane::run() {
         }
         const Clock::time_point first = parts_.front().due;
         lock.unlock();
-        sleep_until(first);
+        sleep_until(first, spinning_pays() && !traffic_.is_bulk());
         lock.lock();
         // Whoever sleeps is woken a little late: what else is due by now goes with it.
         const Clock::time_point now = Clock::now();

@@ -60,12 +60,15 @@ class Traffic {
     void note(std::size_t bytes) noexcept {
         if (bytes > kLittleBytes) large_at_.store(Clock::now(), std::memory_order_relaxed);
     }
+    [[nodiscard]] bool is_bulk() const {
+        return Clock::now() - large_at_.load(std::memory_order_relaxed) <= kBulkGoesOnFor;
+    }
     // Asks `look` until it says true, for at most kLooksFor: always as long, so that a round trip does not depend on
     // the ones before (as with a Spin). Its last answer.
     template <class Look>
     bool look_for(Look look) const {
         const auto begin = Clock::now();
-        if (spinning_pays() && begin - large_at_.load(std::memory_order_relaxed) > kBulkGoesOnFor) {
+        if (spinning_pays() && !is_bulk()) {
             for (; Clock::now() - begin < kLooksFor; spin_pause()) {
                 if (look()) return true;
             }

@@ -65,16 +65,22 @@ CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std:
         return result;
     }
     if (bytes <= codec::kMaxInlineBytes && !reading.late) {
-        return remote<calls::gpCopyToDevice>(destination, bytes, std::uint64_t{0},
+        return remote<calls::gpCopyToDevice>(destination, bytes, std::uint64_t{0}, std::uint64_t{0},
                                              static_cast<const unsigned char*>(source), bytes, stream);
     }
-    const std::uint64_t transfer = s.transfers.begin_upload({static_cast<const std::byte*>(source), bytes});
+    const std::span data(static_cast<const std::byte*>(source), bytes);
+    // What a busy worker is not ready for would only take its memory.
+    const Transfers::Ahead ahead = !reading.late && s.worker_is_near()
+                                       ? s.transfers.begin_upload_ahead(data)
+                                       : Transfers::Ahead{s.transfers.begin_upload(data), 0};
+    const std::uint64_t transfer = ahead.transfer;
     const CUresult result = remote<calls::gpCopyToDevice>(
-        destination, bytes, transfer, static_cast<const unsigned char*>(nullptr), std::size_t{0}, stream);
+        destination, bytes, transfer, ahead.bytes, static_cast<const unsigned char*>(nullptr), std::size_t{0}, stream);
     if (result != CUDA_SUCCESS) {
         s.transfers.cancel(transfer);
         return result;
     }
+    s.transfers.send_ahead(ahead);
     trace::add_bytes_sent(bytes);
     if (reading.may_be_late) {
         return CUDA_SUCCESS;

@@ -40,25 +40,34 @@ void LaneOpener::begin() noexcept {
         return;
     }
     try {
-        quiet_thread("gpupool-lanes", [this] { open_all(); }).detach();
+        for (std::size_t index = 0; index < count_; ++index) {
+            quiet_thread("gpupool-lanes", [this, index] { open_one(index); }).detach();
+        }
     } catch (const std::exception& exception) {
-        log::warn("no data connections: {}", exception.what());
+        warn(exception.what());
     }
 }
 
-void LaneOpener::open_all() noexcept {
-    for (std::size_t index = 0; index < count_; ++index) {
-        try {
-            if (const Status opened = open(index); !opened) {
-                log::warn("{} of {} data connections are open: {}", index, count_, opened.error().message);
-                return;
-            }
-        } catch (const std::exception& exception) {
-            log::warn("{} of {} data connections are open: {}", index, count_, exception.what());
+void LaneOpener::open_one(std::size_t index) noexcept {
+    try {
+        if (const Status opened = open(index); !opened) {
+            warn(opened.error().message);
             return;
         }
+    } catch (const std::exception& exception) {
+        warn(exception.what());
+        return;
     }
-    log::info("{} data connections are open", count_);
+    if (opened_.fetch_add(1, std::memory_order_relaxed) + 1 == count_) {
+        log::info("{} data connections are open", count_);
+    }
+}
+
+// What one misses the others mostly do as well.
+void LaneOpener::warn(std::string_view why) noexcept {
+    if (!warned_.exchange(true)) {
+        log::warn("not all of {} data connections can be opened: {}", count_, why);
+    }
 }
 
 Status LaneOpener::open(std::size_t index) {

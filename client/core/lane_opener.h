@@ -2,13 +2,14 @@
 // never while anybody waits. Data that is under way meanwhile uses what there is.
 //
 // Ownership: lives as long as the session, which is as long as the process. `lanes` outlives it. Threads: want() any,
-//   and it never waits; connections are made by a thread of its own. Errors: a lane that cannot be had is said in the
-//   log; the session goes on with those that there are.
+//   and it never waits; connections are made by threads of their own, all at once: each takes some round trips. Errors:
+//   a lane that cannot be had is said in the log; the session goes on with those that there are.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <string_view>
 
 #include "client/config.h"
 #include "client/core/handshake.h"
@@ -36,14 +37,16 @@ class LaneOpener {
 
   private:
     void begin() noexcept;
-    void open_all() noexcept;
+    void open_one(std::size_t index) noexcept;
+    void warn(std::string_view why) noexcept;
     Status open(std::size_t index);
 
     const Config config_;
     const LaneTicket ticket_;
     const std::size_t count_;
     wire::Lanes& lanes_;
-    std::atomic<bool> asked_{false};
+    std::atomic<bool> asked_{false}, warned_{false};
+    std::atomic<std::size_t> opened_{0};
     std::array<std::array<std::atomic<int>, transport::kMostDescriptors>, wire::Lanes::kMostLanes> descriptors_;
 };
 

@@ -234,6 +234,8 @@ void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payloa
                    !thread->reply.deliver(header, body.data(), body.size())) {
             violation("a reply that nobody waits for");
             return;
+        } else {
+            last_answered_.store(header.number, std::memory_order_relaxed);
         }
         offset += header.bytes;
     }
@@ -322,6 +324,9 @@ bool Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
         case Type::transfer_failed:
             return with([&](auto& failed) { return transfers.cancel(failed.transfer); },
                         std::type_identity<codec::TransferFailedNotice>());
+        case Type::ahead_taken:
+            return with([&](auto& taken) { return transfers.ahead_taken(taken.transfer); },
+                        std::type_identity<codec::AheadTakenNotice>());
         case Type::hold:
             return with([&](auto& hold) { return take_hold(hold); }, std::type_identity<codec::StreamHoldNotice>());
         case Type::graph_function:

@@ -116,6 +116,11 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
 
     // Everything that the calling thread knows of was sent by then.
     [[nodiscard]] std::uint64_t commands_sent() const { return last_command_.load(std::memory_order_relaxed); }
+    // Will the worker soon come to what is sent now? It has answered one of the last few commands.
+    [[nodiscard]] bool worker_is_near() const {
+        constexpr std::uint64_t kFew = 32;
+        return commands_sent() - last_answered_.load(std::memory_order_relaxed) <= kFew;
+    }
 
     // All work that came before this thread's last command is complete, in that context or stream.
     void note_complete(ContextState& context);
@@ -220,6 +225,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     std::uint64_t commands_ = 0;  // guarded by the channel's order
     std::atomic<std::uint64_t> last_command_{0};
     std::atomic<std::uint64_t> last_work_{0};  // the latest command that gave a stream work
+    std::atomic<std::uint64_t> last_answered_{0};
     std::atomic<std::uint64_t> next_serial_{1};
     std::atomic<bool> lost_{false};
     std::atomic<bool> broken_{false};              // a send has failed; the receiving thread may not have noticed yet

@@ -216,9 +216,10 @@ bool Transfers::cancel(std::uint64_t transfer) {
     {
         std::unique_lock lock(mutex_);
         const bool known = downloads_.contains(transfer) || uploads_.contains(transfer);
-        if (!known && transfer >= next_ && (transfer & codec::kTransferOfWorker) == 0) {
+        if (!known && !was_begun(transfer) && (transfer & codec::kTransferOfWorker) == 0) {
             return false;
         }
+        give_back_ahead(transfer);
         if (const auto it = downloads_.find(transfer); it != downloads_.end()) {
             it->second->over = true;
             changed_.wait(lock, [&] { return !being_written(transfer); });
@@ -284,15 +285,78 @@ void Transfers::wait_untouched(const void* from, std::uint64_t bytes) const {
 
 std::uint64_t Transfers::begin_upload(std::span<const std::byte> source) {
     begins(source.size());
+    const std::lock_guard lock(mutex_);
+    return add_upload(source);
+}
+
+std::uint64_t Transfers::add_upload(std::span<const std::byte> source, std::uint64_t name_bits) {
     auto upload = std::make_unique<Upload>();
     upload->source = source;
     upload->bytes = source.size();
     upload->lowest = reinterpret_cast<std::uint64_t>(source.data());
     upload->highest = upload->lowest + source.size();
-    const std::lock_guard lock(mutex_);
     upload->waits_for = downloads_into(upload->lowest, upload->highest);
-    uploads_[next_] = std::move(upload);
-    return next_++;
+    const std::uint64_t transfer = next_++ | name_bits;
+    uploads_[transfer] = std::move(upload);
+    return transfer;
+}
+
+Transfers::Ahead Transfers::begin_upload_ahead(std::span<const std::byte> source) {
+    begins(source.size());
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t bytes = room_ahead(source.size());
+    if (bytes == 0) {
+        return {add_upload(source), 0};
+    }
+    const std::uint64_t transfer = add_upload(source, codec::kTransferSentAhead);
+    ahead_[transfer] = bytes;
+    ahead_bytes_ += bytes;
+    return {transfer, bytes};
+}
+
+std::uint64_t Transfers::room_ahead(std::uint64_t bytes) const {
+    if (lanes_ == nullptr || lanes_->count() == 0) {
+        return 0;
+    }
+    const std::uint64_t room = codec::kMostAheadBytes - ahead_bytes_;
+    return bytes <= room ? bytes : room / codec::kAheadPieceBytes * codec::kAheadPieceBytes;
+}
+
+void Transfers::send_ahead(const Ahead& ahead) {
+    if (ahead.bytes == 0) {
+        return;
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        add_pulls(ahead.transfer, ahead.bytes, codec::kAheadPieceBytes, true);
+    }
+    tell_of_pull();
+}
+
+// With the lock held.
+void Transfers::add_pulls(std::uint64_t transfer, std::uint64_t bytes, std::size_t piece_bytes, bool ahead) {
+    for (std::uint64_t offset = 0; offset < bytes; offset += piece_bytes) {
+        pulls_.push_back({transfer, offset, std::min<std::uint64_t>(piece_bytes, bytes - offset), ahead});
+    }
+}
+
+bool Transfers::ahead_taken(std::uint64_t transfer) {
+    const std::lock_guard lock(mutex_);
+    give_back_ahead(transfer);
+    return was_begun(transfer);
+}
+
+// With the lock held.
+void Transfers::give_back_ahead(std::uint64_t transfer) {
+    if (const auto it = ahead_.find(transfer); it != ahead_.end()) {
+        ahead_bytes_ -= it->second;
+        ahead_.erase(it);
+    }
+}
+
+// With the lock held.
+bool Transfers::was_begun(std::uint64_t transfer) const {
+    return (transfer & ~codec::kTransferSentAhead) < next_;
 }
 
 std::vector<std::uint64_t> Transfers::downloads_into(std::uint64_t lowest, std::uint64_t highest) const {
@@ -342,9 +406,7 @@ void Transfers::send_unasked(std::uint64_t transfer, std::span<const std::byte> 
         ++named_;
         named_bytes_ += bytes;
         uploads_[transfer] = std::move(upload);
-        for (std::size_t offset = 0; offset < bytes; offset += piece_bytes) {
-            pulls_.push_back({transfer, offset, std::min(piece_bytes, bytes - offset)});
-        }
+        add_pulls(transfer, bytes, piece_bytes, false);
     }
     tell_of_pull();
 }
@@ -365,7 +427,7 @@ bool Transfers::pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t
             log::error("the server asks for more data at once than it may");
             return false;
         }
-        pulls_.push_back({transfer, offset, bytes});
+        pulls_.push_back({transfer, offset, bytes, false});
     }
     tell_of_pull();
     return true;
@@ -432,7 +494,7 @@ void Transfers::answer_pulls() {
             continue;  // cancelled
         }
         Upload& upload = *it->second;  // which stays as long as a piece of it is in flight
-        const bool over_lanes = lanes_ != nullptr && lanes_->take(pull.bytes) && !upload.named;
+        const bool over_lanes = pull.ahead || (lanes_ != nullptr && lanes_->take(pull.bytes) && !upload.named);
         ++upload.in_flight;
         ++in_use_;
         lock.unlock();

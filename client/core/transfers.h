@@ -5,10 +5,11 @@
 // the parts come in any order and several at a time.
 //
 // Uploads (host to device) are read when the worker pulls them, which it does when their turn in the stream has come:
-// that bounds memory on both sides. Where something before in stream order may write the source, the worker asks only
-// when the GPU has come so far (gpStreamCatchUp), and a pull waits until downloads into the same memory that come
-// before it have landed. Pulls are answered by a thread of their own: the receiving thread never waits for the sending
-// side.
+// that bounds memory on both sides. What fits into a bounded credit is sent ahead of that, over lanes, where its owner
+// waits for it and the worker has nothing else to do: the data comes a round trip sooner. Where something before in
+// stream order may write the source, the worker asks only when the GPU has come so far (gpStreamCatchUp), and a pull
+// waits until downloads into the same memory that come before it have landed. Pulls are answered by a thread of their
+// own: the receiving thread never waits for the sending side.
 //
 // Rows that are read or written when their turn comes are packed and scattered part by part, of which a worker has a
 // bounded number on the way. Rows that are packed at once, as a call that ends before its copy needs it, are bounded:
@@ -89,6 +90,15 @@ class Transfers {
     // ---- uploads
 
     std::uint64_t begin_upload(std::span<const std::byte> source);
+    // The same for a source that may be read at once. Of what it says is sent ahead, which may be nothing, send_ahead()
+    // is to be told behind the copy's command.
+    struct Ahead {
+        std::uint64_t transfer = 0, bytes = 0;
+    };
+    Ahead begin_upload_ahead(std::span<const std::byte> source);
+    void send_ahead(const Ahead& ahead);
+    // The worker has taken it. False: there was never such a transfer.
+    bool ahead_taken(std::uint64_t transfer);
     // Of a copy; may wait for others of its kind to end.
     std::uint64_t begin_upload(std::vector<std::byte> source);
     // Of what `gather` copies, part by part as the worker asks for it, on the thread that answers pulls: from the
@@ -133,6 +143,7 @@ class Transfers {
     };
     struct Pull {
         std::uint64_t transfer, offset, bytes;
+        bool ahead = false;
     };
 
     void begins(std::size_t bytes) const {
@@ -140,6 +151,13 @@ class Transfers {
             begins_(bytes);
         }
     }
+    // With the lock held.
+    std::uint64_t add_upload(std::span<const std::byte> source, std::uint64_t name_bits = 0);
+    // With the lock held: how much of a new upload is sent ahead.
+    [[nodiscard]] std::uint64_t room_ahead(std::uint64_t bytes) const;
+    void add_pulls(std::uint64_t transfer, std::uint64_t bytes, std::size_t piece_bytes, bool ahead);
+    void give_back_ahead(std::uint64_t transfer);
+    [[nodiscard]] bool was_begun(std::uint64_t transfer) const;
     static std::span<std::byte> place_of(Download* download, std::uint64_t offset, std::size_t bytes);
     // With the lock held.
     static std::optional<Part> take_part(Download& download, std::uint64_t offset, std::size_t bytes);
@@ -168,6 +186,9 @@ class Transfers {
     std::size_t named_ = 0;  // transfers under way
     std::uint64_t named_bytes_ = 0;
     std::uint64_t copied_bytes_ = 0;  // that are in buffers, of transfers without a name
+    std::unordered_map<std::uint64_t, std::uint64_t>
+        ahead_;  // bytes of each transfer that the worker has not taken yet
+    std::uint64_t ahead_bytes_ = 0;
     std::deque<Pull> pulls_;
     std::set<std::uint64_t> cancelled_;  // the newest, of which the worker may have asked for parts meanwhile
     std::uint64_t receiving_ = 0;        // the transfer of which the receiving thread reads a part; 0: none

@@ -98,9 +98,11 @@ CUresult gpOccupancyClusters(int* result, unsigned potential, const gpupool::Lau
                              const CUlaunchAttribute* attributes, unsigned attribute_count);
 
 // Copies between host and device. Small data rides in the call; larger data (`data_bytes` 0, `transfer` not 0) is
-// pulled by the worker chunk by chunk when its turn in the stream has come (NoticeType::pull).
-CUresult gpCopyToDevice(CUdeviceptr destination, std::size_t bytes, std::uint64_t transfer, const unsigned char* data,
-                        std::size_t data_bytes, CUstream stream);
+// pulled by the worker chunk by chunk when its turn in the stream has come (NoticeType::pull). The first `ahead_bytes`
+// of a transfer named with kTransferSentAhead come over lanes without being pulled, in pieces of kAheadPieceBytes,
+// before or behind this call.
+CUresult gpCopyToDevice(CUdeviceptr destination, std::size_t bytes, std::uint64_t transfer, std::uint64_t ahead_bytes,
+                        const unsigned char* data, std::size_t data_bytes, CUstream stream);
 // What follows in the stream is issued, and the data of a copy asked for, only when the GPU has come here.
 CUresult gpStreamCatchUp(CUstream stream);
 // The data comes back as bulk frames of `transfer`, before any reply to a call that waits for the stream.

@@ -72,6 +72,7 @@ std::string describe(NoticeType type) {
             return line("host_memory", sizeof(ChangeHeader)) + ' ' + std::to_string(sizeof(SharedBlock));
         case NoticeType::event_complete: return line("event_complete", sizeof(EventCompleteNotice));
         case NoticeType::pieces_sent: return line("pieces_sent", sizeof(PiecesSentNotice));
+        case NoticeType::ahead_taken: return line("ahead_taken", sizeof(AheadTakenNotice));
         case NoticeType::ended: return line("ended", sizeof(std::uint64_t));
         case NoticeType::trace_records:
             return line("trace_records", sizeof(TraceHeader)) + ' ' + std::to_string(sizeof(TraceRecord));

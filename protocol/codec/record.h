@@ -64,6 +64,7 @@ enum class NoticeType : std::uint16_t {
     event_complete = 12,  // EventCompleteNotice: a record that gpEventWatch asked about has ended
     pieces_sent = 13,     // PiecesSentNotice: what follows is not acted on before they have landed
     ended = 14,           // the last: why the server has ended the session, 8 bytes of length, then the text
+    ahead_taken = 15,     // AheadTakenNotice: what was sent ahead of this transfer takes no room any more
     trace_records = 20,   // TraceHeader, then TraceRecords (trace_records.h)
     trace_name = 21       // TraceName, then the text
 };
@@ -72,6 +73,9 @@ struct PullNotice {
     std::uint64_t transfer, offset, bytes;
 };
 struct TransferFailedNotice {
+    std::uint64_t transfer;
+};
+struct AheadTakenNotice {
     std::uint64_t transfer;
 };
 struct HostFunctionNotice {
@@ -91,6 +95,12 @@ struct GraphCopyNotice {
     std::uint64_t width_bytes, rows, slices;
 };
 inline constexpr std::uint64_t kTransferOfWorker = 1ull << 63;
+// Bits of a transfer's name. Sent ahead: pieces of it may come before the worker has asked for them, of all such
+// transfers together no more than kMostAheadBytes that it has not said to have taken (AheadTakenNotice,
+// TransferFailedNotice).
+inline constexpr std::uint64_t kTransferSentAhead = 1ull << 62;
+inline constexpr std::size_t kAheadPieceBytes = 1u << 20;
+inline constexpr std::uint64_t kMostAheadBytes = 32u << 20;
 inline constexpr std::size_t kGraphPieceBytes = 1u << 20;
 // Of copies between graphs and the client's memory that are under way at one time, in a session.
 inline constexpr std::uint64_t kMaxGraphCopyBytes = 4ull << 30;

@@ -55,6 +55,9 @@ bool Staging::grow(std::unique_lock<std::mutex>& lock, std::size_t size, std::si
     Block block;
     block.size = size;
     void* memory = mmap(nullptr, block_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory != MAP_FAILED) {
+        (void)madvise(memory, block_bytes, MADV_HUGEPAGE);  // the registration touches and pins every page
+    }
     bool usable = memory != MAP_FAILED && driver::call(api_.cuCtxGetCurrent, &block.context) == CUDA_SUCCESS;
     if (usable && driver::call(api_.cuMemHostRegister_v2, memory, block_bytes,
                                static_cast<unsigned>(CU_MEMHOSTREGISTER_PORTABLE)) != CUDA_SUCCESS) {

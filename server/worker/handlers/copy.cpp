@@ -49,6 +49,12 @@ struct DeviceSide {
     }
 };
 
+// How a copy's data travels.
+struct Way {
+    std::uint64_t transfer = 0;
+    std::uint64_t ahead_bytes = 0;  // that come without being asked for
+};
+
 // The client forgets the transfer: who waits for its memory goes on, and learns of the error from a call.
 void transfer_failed(Worker& worker, std::uint64_t transfer) {
     worker.notify(codec::NoticeType::transfer_failed, codec::TransferFailedNotice{transfer});
@@ -56,14 +62,13 @@ void transfer_failed(Worker& worker, std::uint64_t transfer) {
 
 class Copy : public Operation {
   public:
-    Copy(Worker& worker, Command command, StreamState& stream, DeviceSide side, std::uint64_t bytes,
-         std::uint64_t transfer)
+    Copy(Worker& worker, Command command, StreamState& stream, DeviceSide side, std::uint64_t bytes, Way way)
         : worker_(worker),
           command_(std::move(command)),
           stream_(stream),
           side_(std::move(side)),
           pieces_(side_.pieces(bytes)),
-          transfer_(transfer) {
+          transfer_(way.transfer) {
         command_.keep_header(kHeldCostBytes);
     }
     void abandon(CUresult result) override {
@@ -85,10 +90,12 @@ class Copy : public Operation {
     CUresult result_ = CUDA_SUCCESS;
 };
 
-// Asks the client for the data, piece by piece, and gives each to the driver when it has landed.
+// Asks the client for the data, piece by piece, but for what comes ahead, and gives each to the driver when it has
+// landed.
 class CopyIn final : public Copy {
   public:
-    using Copy::Copy;
+    CopyIn(Worker& worker, Command command, StreamState& stream, DeviceSide side, std::uint64_t bytes, Way way)
+        : Copy(worker, std::move(command), stream, std::move(side), bytes, way), ahead_bytes_(way.ahead_bytes) {}
     ~CopyIn() override {
         if (!abandoned_) {
             worker_.incoming.forget(transfer_);
@@ -116,7 +123,9 @@ class CopyIn final : public Copy {
             asked_.push_back(piece);
             ++in_flight_;
             worker_.incoming.expect(transfer_, piece.offset, piece.bytes, chunk.data());
-            worker_.notify(codec::NoticeType::pull, codec::PullNotice{transfer_, piece.offset, piece.bytes});
+            if (piece.offset >= ahead_bytes_) {
+                worker_.notify(codec::NoticeType::pull, codec::PullNotice{transfer_, piece.offset, piece.bytes});
+            }
         }
         if ((!pieces_.done() && !failed) || in_flight_ != 0) {
             return false;
@@ -134,6 +143,9 @@ class CopyIn final : public Copy {
         const Piece piece = asked_.front();
         asked_.pop_front();
         --in_flight_;
+        if (piece.offset < ahead_bytes_ && piece.offset + piece.bytes >= ahead_bytes_) {
+            worker_.notify(codec::NoticeType::ahead_taken, codec::AheadTakenNotice{transfer_});
+        }
         const Tracer::Issue issuing(worker_.tracer, command_.header, true);
         Tracer::Work work(worker_.tracer, stream_, codec::TraceKind::copy_in, piece.bytes);
         const CUresult result = side_.to_device(worker_.api, piece, landed.place, stream_.driver);
@@ -143,7 +155,8 @@ class CopyIn final : public Copy {
                                [&staging = worker_.staging, chunk = landed.place](CUresult) { staging.put(chunk); });
     }
 
-    std::deque<Piece> asked_;
+    const std::uint64_t ahead_bytes_;
+    std::deque<Piece> asked_;  // or sent ahead
     std::size_t in_flight_ = 0;
     bool abandoned_ = false;
 };
@@ -270,25 +283,27 @@ class CatchUp final : public Operation {
 };
 
 template <class Operation>
-Outcome begin(Worker& worker, Command& command, CUstream handle, DeviceSide side, std::uint64_t bytes,
-              std::uint64_t transfer) {
-    CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, handle, result);
-    if (stream == nullptr) {
-        transfer_failed(worker, transfer);
-        return result;
-    }
-    if (stream->capturing) {
-        transfer_failed(worker, transfer);
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // gpCaptureCopy
-    }
-    if ((transfer & codec::kTransferOfWorker) != 0) {
+Outcome begin(Worker& worker, Command& command, CUstream handle, DeviceSide side, std::uint64_t bytes, Way way) {
+    constexpr bool kIn = std::is_same_v<Operation, CopyIn>;
+    if ((way.transfer & codec::kTransferOfWorker) != 0) {
         return CUDA_ERROR_INVALID_VALUE;  // a graph's
     }
-    if (std::is_same_v<Operation, CopyIn> && !worker.incoming.begin(transfer)) {
+    if (kIn && !worker.incoming.begin(way.transfer, way.ahead_bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    auto operation = std::make_unique<Operation>(worker, command, *stream, std::move(side), bytes, transfer);
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, handle, result);
+    if (stream != nullptr && stream->capturing) {
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // gpCaptureCopy
+    }
+    if (result != CUDA_SUCCESS) {
+        if (kIn) {
+            worker.incoming.forget(way.transfer);
+        }
+        transfer_failed(worker, way.transfer);
+        return result;
+    }
+    auto operation = std::make_unique<Operation>(worker, command, *stream, std::move(side), bytes, way);
     if (std::is_same_v<Operation, CopyOut> && worker.scheduler.may_issue(*stream) && operation->advance()) {
         return Outcome::answered();  // mostly it is its turn already, and there is room
     }
@@ -415,14 +430,17 @@ Outcome gpCopyToDevice(Worker& worker, Command& command, codec::Slots<calls::gpC
     const std::uint64_t bytes = slots.at<Call::bytes>().value;
     DeviceSide side;
     side.address = slots.at<Call::destination>().value;
-    if (slots.at<Call::transfer>().value == 0) {
+    const Way way{slots.at<Call::transfer>().value, slots.at<Call::ahead_bytes>().value};
+    if (way.transfer == 0) {
         if (slots.at<Call::data>().object.size() != bytes) {
             return CUDA_ERROR_INVALID_VALUE;
         }
         return copy_inline(worker, command, slots, side);
     }
-    return begin<CopyIn>(worker, command, slots.at<Call::stream>().value, side, bytes,
-                         slots.at<Call::transfer>().value);
+    if (way.ahead_bytes > bytes || (way.ahead_bytes != bytes && way.ahead_bytes % codec::kAheadPieceBytes != 0)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return begin<CopyIn>(worker, command, slots.at<Call::stream>().value, side, bytes, way);
 }
 
 Outcome gpCopyFromDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyFromDevice>& slots) {
@@ -430,7 +448,7 @@ Outcome gpCopyFromDevice(Worker& worker, Command& command, codec::Slots<calls::g
     DeviceSide side;
     side.address = slots.at<Call::source>().value;
     return begin<CopyOut>(worker, command, slots.at<Call::stream>().value, side, slots.at<Call::bytes>().value,
-                          slots.at<Call::transfer>().value);
+                          Way{slots.at<Call::transfer>().value});
 }
 
 Outcome gpCopyShapedToDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyShapedToDevice>& slots) {
@@ -449,7 +467,7 @@ Outcome gpCopyShapedToDevice(Worker& worker, Command& command, codec::Slots<call
         return copy_inline(worker, command, slots, side);
     }
     return begin<CopyIn>(worker, command, slots.at<Call::stream>().value, side, bytes,
-                         slots.at<Call::transfer>().value);
+                         Way{slots.at<Call::transfer>().value});
 }
 
 Outcome gpCopyShapedFromDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyShapedFromDevice>& slots) {
@@ -462,7 +480,7 @@ Outcome gpCopyShapedFromDevice(Worker& worker, Command& command, codec::Slots<ca
         return result;
     }
     return begin<CopyOut>(worker, command, slots.at<Call::stream>().value, side, bytes,
-                          slots.at<Call::transfer>().value);
+                          Way{slots.at<Call::transfer>().value});
 }
 
 Outcome gpCopyShapedOnDevice(Worker& worker, Command& command, codec::Slots<calls::gpCopyShapedOnDevice>& slots) {

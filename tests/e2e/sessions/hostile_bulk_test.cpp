@@ -23,8 +23,9 @@ class HostileBulk : public SessionTest {
         SessionTest::TearDown();
     }
     std::uint64_t upload(std::uint64_t transfer, std::size_t bytes, CUstream stream) {
-        const auto number = client_->add<calls::gpCopyToDevice>(
-            slab_, bytes, transfer, static_cast<const unsigned char*>(nullptr), std::size_t{0}, stream);
+        const auto number =
+            client_->add<calls::gpCopyToDevice>(slab_, bytes, transfer, std::uint64_t{0},
+                                                static_cast<const unsigned char*>(nullptr), std::size_t{0}, stream);
         client_->flush();
         return number;
     }
@@ -169,7 +170,8 @@ TEST_F(HostileBulk, RepliesThatAreNeverReadStopTheSessionAndNothingElse) {
     }
     const std::vector<unsigned char> data(32u << 10);
     for (int i = 0; i < 32'000 && taken; ++i) {  // a gigabyte
-        client_->add<calls::gpCopyToDevice>(slab_, data.size(), std::uint64_t{0}, data.data(), data.size(), stream_);
+        client_->add<calls::gpCopyToDevice>(slab_, data.size(), std::uint64_t{0}, std::uint64_t{0}, data.data(),
+                                            data.size(), stream_);
         taken = client_->flush(milliseconds(1500));
     }
     EXPECT_FALSE(taken) << "the worker takes commands without end";

@@ -152,7 +152,7 @@ TEST_F(HostileCalls, UseAfterDestroyIsRefused) {
     const CUevent event = client_->make_event();
     client_->flags = 0;
     // The stream waits for data that never comes; everything behind is held.
-    client_->add<calls::gpCopyToDevice>(slab, std::size_t{2u << 20}, std::uint64_t{77},
+    client_->add<calls::gpCopyToDevice>(slab, std::size_t{2u << 20}, std::uint64_t{77}, std::uint64_t{0},
                                         static_cast<const unsigned char*>(nullptr), std::size_t{0}, blocked);
     client_->add<calls::cuEventRecord>(event, blocked);
     client_->add<calls::cuEventDestroy_v2>(event);
@@ -183,7 +183,7 @@ TEST_F(HostileCalls, AContextThatEndsInTheMiddleTakesItsObjectsAlong) {
     const CUstream second_stream = client_->make_stream();
     client_->flags = 0;
     const auto copy = [&](std::uint64_t transfer, CUstream stream) {
-        client_->add<calls::gpCopyToDevice>(slab, std::size_t{1u << 20}, transfer,
+        client_->add<calls::gpCopyToDevice>(slab, std::size_t{1u << 20}, transfer, std::uint64_t{0},
                                             static_cast<const unsigned char*>(nullptr), std::size_t{0}, stream);
     };
     copy(1, first_stream);
@@ -218,7 +218,7 @@ TEST_F(HostileCalls, AContextThatEndsTakesNoMoreWork) {
     client_->context = codec::to_wire(second);
     const CUstream stream = client_->make_stream();
     const auto copy = [&](std::uint64_t transfer, CUstream to) {
-        return client_->add<calls::gpCopyToDevice>(slab, std::size_t{1u << 20}, transfer,
+        return client_->add<calls::gpCopyToDevice>(slab, std::size_t{1u << 20}, transfer, std::uint64_t{0},
                                                    static_cast<const unsigned char*>(nullptr), std::size_t{0}, to);
     };
     const auto before = copy(1, stream);
@@ -383,10 +383,11 @@ TEST_F(HostileCalls, CopiesBeyondMemoryAreRefused) {
     const CUstream stream = client_->make_stream();
     const unsigned char byte = 1;
     const auto gone = [&](CUdeviceptr at) {
-        EXPECT_NE(
-            client_->call<calls::gpCopyToDevice>(at, std::size_t{1}, std::uint64_t{0}, &byte, std::size_t{1}, stream)
-                .value_or(CUDA_SUCCESS),
-            CUDA_SUCCESS);
+        EXPECT_NE(client_
+                      ->call<calls::gpCopyToDevice>(at, std::size_t{1}, std::uint64_t{0}, std::uint64_t{0}, &byte,
+                                                    std::size_t{1}, stream)
+                      .value_or(CUDA_SUCCESS),
+                  CUDA_SUCCESS);
         EXPECT_NE(client_->call<calls::gpCopyFromDevice>(at, std::size_t{4096}, std::uint64_t{5}, stream)
                       .value_or(CUDA_SUCCESS),
                   CUDA_SUCCESS);

@@ -477,9 +477,9 @@ TEST_F(HostileGraphs, TurnsThatAreNotTakenHoldNobodyElse) {
     }
     // The names of a graph's transfers are not the client's to give: they lead to a graph's memory.
     for (const std::uint64_t number : {1ull, 2ull, 3ull}) {
-        expect_refused(
-            "to", client_->call<calls::gpCopyToDevice>(
-                      slab, kMiB, ticket(number), static_cast<const unsigned char*>(nullptr), std::size_t{0}, other));
+        expect_refused("to", client_->call<calls::gpCopyToDevice>(slab, kMiB, ticket(number), std::uint64_t{0},
+                                                                  static_cast<const unsigned char*>(nullptr),
+                                                                  std::size_t{0}, other));
         expect_refused("from", client_->call<calls::gpCopyFromDevice>(slab, kMiB, ticket(number), other));
     }
     EXPECT_EQ(client_->call<calls::cuStreamSynchronize>(other), CUDA_SUCCESS);

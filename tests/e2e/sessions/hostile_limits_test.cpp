@@ -98,11 +98,12 @@ TEST_F(HostileLimits, WorkWithoutEndBehindDataThatNeverComes) {
     const CUstream stream = client_->make_stream();
     const CUdeviceptr slab = client_->make_slab(4 * kMiB);
     client_->flags = 0;
-    client_->add<calls::gpCopyToDevice>(slab, 2 * kMiB, std::uint64_t{1}, static_cast<const unsigned char*>(nullptr),
-                                        std::size_t{0}, stream);
+    client_->add<calls::gpCopyToDevice>(slab, 2 * kMiB, std::uint64_t{1}, std::uint64_t{0},
+                                        static_cast<const unsigned char*>(nullptr), std::size_t{0}, stream);
     const std::vector<unsigned char> data(60'000);
     EXPECT_TRUE(refused_within(60'000, [&](int) {
-        client_->add<calls::gpCopyToDevice>(slab, data.size(), std::uint64_t{0}, data.data(), data.size(), stream);
+        client_->add<calls::gpCopyToDevice>(slab, data.size(), std::uint64_t{0}, std::uint64_t{0}, data.data(),
+                                            data.size(), stream);
     }));
     expect_bounded();
 }

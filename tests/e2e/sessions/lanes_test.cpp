@@ -70,6 +70,16 @@ TEST_P(LaneCopies, AreRightWhereTheDataIsSlowerThanTheWordOfIt) {
     EXPECT_EQ(has_lanes(program, GetParam()), GetParam() > 1) << program.errors();
 }
 
+// The other way round: data that is sent ahead arrives before the command that it belongs to.
+TEST_P(LaneCopies, AreRightWhereTheWordIsSlowerThanTheData) {
+    transport::faulty::Faults late;
+    late.delay = milliseconds(5);
+    BadLine line(daemon_->address(), late, {}, BadLine::Of::first_connection);
+    Program program(*daemon_, lanes_program("lanes", 1), with_lanes(GetParam(), line.address()));
+    EXPECT_TRUE(program.succeeds(milliseconds(150000)));
+    EXPECT_EQ(has_lanes(program, GetParam()), GetParam() > 1) << program.errors();
+}
+
 INSTANTIATE_TEST_SUITE_P(Over, LaneCopies, ::testing::Values(1, 2, 8));
 
 // The programs whose point is order: several threads on one stream, one that waits for another's copy, bulk data both
@@ -232,12 +242,19 @@ class HostileLanes : public SessionTest {
             slab_ = client_->make_slab(16 * kMiB);
             stream_ = client_->make_stream();
         }
-        number_ = client_->add<calls::gpCopyToDevice>(
-            slab_, bytes, transfer, static_cast<const unsigned char*>(nullptr), std::size_t{0}, stream_);
+        number_ =
+            client_->add<calls::gpCopyToDevice>(slab_, bytes, transfer, std::uint64_t{0},
+                                                static_cast<const unsigned char*>(nullptr), std::size_t{0}, stream_);
         client_->flush();
         codec::PullNotice pull{};
         EXPECT_TRUE(client_->wait_for_pull(transfer, pull));
         return pull;
+    }
+    std::uint64_t copy_ahead(std::uint64_t transfer, std::size_t bytes, std::uint64_t ahead_bytes, CUstream stream) {
+        const auto number = client_->add<calls::gpCopyToDevice>(
+            slab_, bytes, transfer, ahead_bytes, static_cast<const unsigned char*>(nullptr), std::size_t{0}, stream);
+        client_->flush();
+        return number;
     }
     void expect_end() {
         EXPECT_TRUE(client_->ended());
@@ -290,6 +307,50 @@ TEST_F(HostileLanes, OneTooManyIsRefusedAndHarmsNobody) {
         const auto asked = own_lane(index);
         EXPECT_EQ(asked.answer, wire::FrameType::refused);
         EXPECT_NE(asked.message.find(std::to_string(index)), std::string::npos) << asked.message;
+    }
+    EXPECT_TRUE(client_->alive());
+}
+
+// A copy whose first `ahead_bytes` come unasked.
+TEST_F(HostileLanes, DataAheadIsTaken) {
+    const auto lane = own_lane(1);
+    begin_upload(1, kMiB);  // makes what a copy needs
+    const std::uint64_t transfer = codec::kTransferSentAhead | 2;
+    ASSERT_TRUE(send_piece(*lane.connection, 1, transfer, kMiB, 1000));
+    std::this_thread::sleep_for(milliseconds(20));
+    const CUstream other = client_->make_stream();
+    const auto number = copy_ahead(transfer, kMiB + 1000, kMiB + 1000, other);
+    ASSERT_TRUE(send_piece(*lane.connection, 2, transfer, 0, kMiB));
+    EXPECT_EQ(client_->result_of(number), CUDA_SUCCESS);
+}
+
+TEST_F(HostileLanes, DataAheadOfNoCopyEndsTheSession) {
+    const auto lane = own_lane(0);
+    for (std::uint64_t number = 1; number <= 64; ++number) {
+        send_piece(*lane.connection, number, codec::kTransferSentAhead | number, 0, kMiB);
+    }
+    expect_end();
+}
+
+TEST_F(HostileLanes, DataAheadOfCopiesThatFailIsDropped) {
+    const auto lane = own_lane(0);
+    begin_upload(1, kMiB);
+    const CUstream nobodys = client_->mint<CUstream>();
+    for (std::uint64_t number = 1; number <= 128; number += 2) {  // more than may be early
+        const std::uint64_t transfer = codec::kTransferSentAhead | (number + 1);
+        ASSERT_TRUE(send_piece(*lane.connection, number, transfer, 0, kMiB));
+        EXPECT_NE(client_->result_of(copy_ahead(transfer, 2 * kMiB, 2 * kMiB, nobodys)), CUDA_SUCCESS);
+        ASSERT_TRUE(send_piece(*lane.connection, number + 1, transfer, kMiB, kMiB));
+    }
+    EXPECT_TRUE(client_->alive());
+}
+
+TEST_F(HostileLanes, MoreDataAheadThanThereIsIsRefused) {
+    begin_upload(1, kMiB);
+    const CUstream other = client_->make_stream();
+    for (const std::uint64_t bytes : {2 * kMiB + 1, 3 * kMiB, kMiB + 1, std::size_t{1}, ~std::size_t{0}}) {
+        EXPECT_EQ(client_->result_of(copy_ahead(codec::kTransferSentAhead | 2, 2 * kMiB, bytes, other)),
+                  CUDA_ERROR_INVALID_VALUE);
     }
     EXPECT_TRUE(client_->alive());
 }

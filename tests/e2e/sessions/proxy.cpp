@@ -9,8 +9,9 @@
 
 namespace gpupool::test {
 
-BadLine::BadLine(const std::string& server, const transport::faulty::Faults& up, const transport::faulty::Faults& down)
-    : server_(server), up_(up), down_(down) {
+BadLine::BadLine(const std::string& server, const transport::faulty::Faults& up, const transport::faulty::Faults& down,
+                 Of bad)
+    : server_(server), up_(up), down_(down), bad_(bad) {
     auto listener = transport::tcp::listen(*transport::Endpoint::parse("127.0.0.1:0"));
     if (!listener) {
         throw std::runtime_error(listener.error().message);
@@ -44,9 +45,10 @@ void BadLine::accept() {
             continue;
         }
         const std::lock_guard lock(mutex_);
-        connections_.push_back(transport::faulty::wrap(std::move(*accepted), down_));
+        const bool bad = bad_ == Of::every_connection || connections_.empty();
+        connections_.push_back(bad ? transport::faulty::wrap(std::move(*accepted), down_) : std::move(*accepted));
         transport::Connection& program = *connections_.back();
-        connections_.push_back(transport::faulty::wrap(std::move(*onward), up_));
+        connections_.push_back(bad ? transport::faulty::wrap(std::move(*onward), up_) : std::move(*onward));
         transport::Connection& server = *connections_.back();
         pumps_.emplace_back([this, &program, &server] { pump(program, server); });
         pumps_.emplace_back([this, &program, &server] { pump(server, program); });

@@ -16,8 +16,10 @@ namespace gpupool::test {
 
 class BadLine {
   public:
-    // `up`: from program to server; `down`: back.
-    BadLine(const std::string& server, const transport::faulty::Faults& up, const transport::faulty::Faults& down);
+    enum class Of { every_connection, first_connection };
+    // `up`: from program to server; `down`: back. `bad`: of which they are.
+    BadLine(const std::string& server, const transport::faulty::Faults& up, const transport::faulty::Faults& down,
+            Of bad = Of::every_connection);
     ~BadLine();
     BadLine(const BadLine&) = delete;
 
@@ -29,6 +31,7 @@ class BadLine {
 
     const std::string server_;
     const transport::faulty::Faults up_, down_;
+    const Of bad_;
     std::unique_ptr<transport::Listener> listener_;
     std::string address_;
     std::mutex mutex_;

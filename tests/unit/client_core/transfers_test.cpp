@@ -10,6 +10,7 @@
 
 #include "protocol/codec/record.h"
 #include "protocol/transport/inproc/connection.h"
+#include "tests/conformance/lanes_fixture.h"
 
 namespace gpupool::test {
 namespace {
@@ -66,17 +67,17 @@ struct Client {
     std::unique_ptr<wire::Channel> channel, worker_channel;
     Transfers transfers;
 
-    Client() {
+    explicit Client(wire::Lanes* lanes) {
         auto [here, there] = transport::inproc::make_pair(1u << 20);
         channel = std::make_unique<wire::Channel>(std::move(here), nobody);
         worker_channel = std::make_unique<wire::Channel>(std::move(there), worker);
         channel->start();
         worker_channel->start();
-        transfers.start(*channel);
+        transfers.start(*channel, lanes);
     }
-    static Client& fresh() {
+    static Client& fresh(wire::Lanes* lanes = nullptr) {
         static auto& all = *new std::vector<std::unique_ptr<Client>>;
-        return *all.emplace_back(std::make_unique<Client>());
+        return *all.emplace_back(std::make_unique<Client>(lanes));
     }
 };
 
@@ -104,6 +105,66 @@ TEST(Downloads, LandInTheirPlaceAndNowhereElse) {
     transfers.landed(transfer, 40);
     EXPECT_FALSE(transfers.writes_into(memory.data(), 100));
     EXPECT_TRUE(transfers.place(transfer, 0, 1).empty()) << "it has ended";
+}
+
+// ---- ahead of being asked
+
+class AheadOverLanes : public ::testing::Test {
+  protected:
+    static constexpr std::size_t kMiB = 1u << 20;
+    // The transfers' thread lives as long as the process.
+    testing::LanePair& lanes_ = *new testing::LanePair(2, [] { return transport::inproc::make_pair(1u << 20); });
+    Client& client_ = Client::fresh(&lanes_.client);
+    Transfers& transfers_ = client_.transfers;
+};
+
+TEST_F(AheadOverLanes, DataGoesUnasked) {
+    const auto data = pattern(2 * kMiB + 100, 5);
+    const Transfers::Ahead ahead = transfers_.begin_upload_ahead(data);
+    EXPECT_EQ(ahead.bytes, data.size());
+    EXPECT_NE(ahead.transfer & codec::kTransferSentAhead, 0u);
+    lanes_.server_side.expect_transfer(ahead.transfer, data.size());
+    transfers_.send_ahead(ahead);
+    EXPECT_TRUE(transfers_.wait_sent(ahead.transfer));
+    ASSERT_TRUE(lanes_.server_side.wait_pieces(3));
+    EXPECT_EQ(lanes_.server_side.data(ahead.transfer), data);
+}
+
+TEST_F(AheadOverLanes, NoMoreThanTheWorkerHasRoomFor) {
+    const auto data = pattern(20 * kMiB + 7, 5);
+    const Transfers::Ahead first = transfers_.begin_upload_ahead(data), second = transfers_.begin_upload_ahead(data),
+                           third = transfers_.begin_upload_ahead(data);
+    EXPECT_EQ(first.bytes, data.size());
+    EXPECT_EQ(second.bytes, 11 * kMiB) << "whole pieces";
+    EXPECT_EQ(third.bytes, 0u);
+    EXPECT_EQ(third.transfer & codec::kTransferSentAhead, 0u);
+    EXPECT_TRUE(transfers_.ahead_taken(first.transfer));
+    EXPECT_TRUE(transfers_.ahead_taken(first.transfer)) << "once more changes nothing";
+    EXPECT_EQ(transfers_.begin_upload_ahead(data).bytes, data.size());
+    EXPECT_EQ(transfers_.begin_upload_ahead(data).bytes, 0u);
+    // A copy that fails makes room as well.
+    EXPECT_TRUE(transfers_.cancel(second.transfer));
+    EXPECT_EQ(transfers_.begin_upload_ahead(data).bytes, 11 * kMiB);
+    EXPECT_FALSE(transfers_.ahead_taken(codec::kTransferSentAhead | 1000)) << "there was never such a transfer";
+}
+
+TEST_F(AheadOverLanes, TheRestIsSentWhenItIsAskedFor) {
+    const auto data = pattern(34 * kMiB, 5);
+    const Transfers::Ahead ahead = transfers_.begin_upload_ahead(data);
+    ASSERT_EQ(ahead.bytes, codec::kMostAheadBytes);
+    lanes_.server_side.expect_transfer(ahead.transfer, data.size());
+    transfers_.send_ahead(ahead);
+    ASSERT_TRUE(lanes_.server_side.wait_pieces(32));
+    EXPECT_TRUE(transfers_.pull(ahead.transfer, 32 * kMiB, kMiB));
+    EXPECT_TRUE(transfers_.pull(ahead.transfer, 33 * kMiB, kMiB));
+    EXPECT_TRUE(transfers_.wait_sent(ahead.transfer));
+    ASSERT_TRUE(lanes_.server_side.wait_pieces(34));
+    EXPECT_EQ(lanes_.server_side.data(ahead.transfer), data);
+}
+
+TEST(Uploads, GoAheadOnlyOverLanes) {
+    const auto data = pattern(100'000, 5);
+    EXPECT_EQ(Client::fresh().transfers.begin_upload_ahead(data).bytes, 0u);
 }
 
 // Memory that is to be unmapped or given to another use.
