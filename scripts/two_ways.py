@@ -81,13 +81,13 @@ def free_port():
 class Server:
     """gpupoold on a free port, for as long as the `with` block lasts."""
 
-    def __init__(self, bundle, driver, log, options=()):
+    def __init__(self, bundle, driver, log, options=(), environment=None):
         self.address = f"127.0.0.1:{free_port()}"
         self.log = log
         with open(log, "wb") as file:
             self.process = subprocess.Popen(
                 [bundle / "bin/gpupoold", "--listen", self.address, "--driver", driver, *options],
-                stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+                stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=environment)
 
     def __enter__(self):
         host, port = self.address.split(":")

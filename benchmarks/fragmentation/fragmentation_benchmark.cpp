@@ -52,7 +52,12 @@ class HeapMemory final : public Memory {
                                   committed_bytes_ += bytes;
                                   return CUDA_SUCCESS;
                               },
-                              [this](std::uint64_t, std::uint64_t bytes) { committed_bytes_ -= bytes; }}};
+                              [this](std::uint64_t, std::uint64_t bytes) { committed_bytes_ -= bytes; },
+                              [this](std::uint64_t address, std::uint64_t bytes) {
+                                  committed_bytes_ += bytes;
+                                  heap_.prepared(address, CUDA_SUCCESS);
+                                  return CUDA_SUCCESS;
+                              }}};
 };
 
 class DriverMemory final : public Memory {

@@ -14,11 +14,11 @@ namespace {
 constexpr std::size_t kLeastPart = 4u << 10, kMostPart = 256u << 10;
 constexpr std::size_t kMostAtOnce = 64;  // parts
 constexpr double kPart_s = 20e-6;        // of the link's time
-// The kernel wakes a sleeper about so late; the rest of the time is looked away, but for bulk data, of which the
-// threads would keep the processors from each other.
+// The kernel wakes a sleeper about so late; the rest of the time is looked away.
 constexpr std::chrono::microseconds kSleepsShort{60};
 
-void sleep_until(Clock::time_point when, bool may_spin) {
+void sleep_until(Clock::time_point when) {
+    const bool may_spin = spinning_pays();
     const auto sleep_to = may_spin ? when - kSleepsShort : when;
     if (Clock::now() < sleep_to) {
         const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(sleep_to.time_since_epoch()).count();
@@ -59,7 +59,7 @@ Lane::Lane(Link& link, transport::Connection& to, Traffic& traffic)
       traffic_(traffic),
       part_bytes_(link.part_bytes()),
       ring_bytes_(link.in_flight_bytes() + kBufferBytes),
-      ring_(std::make_unique_for_overwrite<std::byte[]>(ring_bytes_)),
+      ring_(std::make_unique<std::byte[]>(ring_bytes_)),  // touched now, and not by what is measured
       thread_([this] { run(); }) {}
 
 Lane::~Lane() {
@@ -97,6 +97,17 @@ Result<transport::MutableBuffer> Lane::room() {
     return transport::MutableBuffer(ring_.get() + head_, part_bytes_);
 }
 
+bool Lane::has_room() {
+    const std::lock_guard lock(mutex_);
+    return error_ || find_room();
+}
+
+bool Lane::wait_delivered(Clock::time_point deadline) {
+    std::unique_lock lock(mutex_);
+    delivered_.wait_until(lock, deadline, [&] { return error_ || held_bytes_ == 0; });
+    return held_bytes_ == 0;
+}
+
 void Lane::push(std::size_t bytes) {
     traffic_.note(bytes);
     {
@@ -129,7 +140,7 @@ void Lane::run() {
         }
         const Clock::time_point first = parts_.front().due;
         lock.unlock();
-        sleep_until(first, spinning_pays() && !traffic_.is_bulk());
+        sleep_until(first);
         lock.lock();
         // Whoever sleeps is woken a little late: what else is due by now goes with it.
         const Clock::time_point now = Clock::now();
@@ -153,9 +164,13 @@ void Lane::run() {
             error_ = sent.error();
             parts_.clear();
             went_.notify_one();
+            delivered_.notify_all();
             return;
         }
         went_.notify_one();
+        if (held_bytes_ == 0) {
+            delivered_.notify_all();
+        }
     }
 }
 

@@ -8,10 +8,11 @@
 //
 // A lane's data lies in one ring, received into it and sent out of it: what it is copied for is the sockets alone.
 //
-// Ownership: the link outlives its lanes; a lane's connection and traffic outlive the lane. Threads: Link::admit any; a
-// lane's
-//   room and push one, and it has a thread of its own that delivers. Units: in the names. Limits: a lane holds what is
-//   on its way and kBufferBytes more; then room waits, and so its sender. Errors: the connection's, reported by room.
+// Ownership: the link outlives its lanes; a lane's connection and traffic outlive the lane. Threads: Link::admit any;
+// of
+//   a lane room, has_room and push one, wait_delivered any, and it has a thread of its own that delivers. Units: in the
+//   names. Limits: a lane holds what is on its way and kBufferBytes more; then room waits, and so its sender. Errors:
+//   the connection's, reported by room.
 #pragma once
 
 #include <atomic>
@@ -60,15 +61,12 @@ class Traffic {
     void note(std::size_t bytes) noexcept {
         if (bytes > kLittleBytes) large_at_.store(Clock::now(), std::memory_order_relaxed);
     }
-    [[nodiscard]] bool is_bulk() const {
-        return Clock::now() - large_at_.load(std::memory_order_relaxed) <= kBulkGoesOnFor;
-    }
     // Asks `look` until it says true, for at most kLooksFor: always as long, so that a round trip does not depend on
     // the ones before (as with a Spin). Its last answer.
     template <class Look>
     bool look_for(Look look) const {
         const auto begin = Clock::now();
-        if (spinning_pays() && !is_bulk()) {
+        if (spinning_pays() && begin - large_at_.load(std::memory_order_relaxed) > kBulkGoesOnFor) {
             for (; Clock::now() - begin < kLooksFor; spin_pause()) {
                 if (look()) return true;
             }
@@ -94,8 +92,12 @@ class Lane {
 
     // Where to put what comes next, of a part's size, once there is room.
     Result<transport::MutableBuffer> room();
+    // Does room() return at once?
+    [[nodiscard]] bool has_room();
     // The first `bytes` of that enter the link now.
     void push(std::size_t bytes);
+    // Waits until all of it has been delivered. False when it has not by `deadline`, or cannot be.
+    bool wait_delivered(Clock::time_point deadline);
 
   private:
     struct Part {
@@ -111,7 +113,7 @@ class Lane {
     const std::size_t part_bytes_, ring_bytes_;
     const std::unique_ptr<std::byte[]> ring_;
     std::mutex mutex_;  // guards what follows
-    std::condition_variable came_, went_;
+    std::condition_variable came_, went_, delivered_;
     std::deque<Part> parts_;
     std::size_t held_bytes_ = 0;
     std::size_t head_ = 0, tail_ = 0;  // where the next part begins; where the oldest one does

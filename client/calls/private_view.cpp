@@ -88,6 +88,9 @@ void start_session(Session& session) {
         server.commit = [device](std::uint64_t address, std::uint64_t bytes) {
             return remote<calls::gpSlabCreate>(device, address, bytes);
         };
+        server.prepare = [device](std::uint64_t address, std::uint64_t bytes) {
+            return remote<calls::gpSlabPrepare>(device, address, bytes);
+        };
         server.release = [](std::uint64_t address, std::uint64_t bytes) {
             remote<calls::gpSlabDestroy>(address, bytes);
         };

@@ -1,6 +1,7 @@
 #include "client/core/device_heap.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "client/core/trace.h"
 
@@ -20,13 +21,7 @@ CUresult DeviceHeap::allocate(std::uint64_t bytes, std::uint64_t& address) {
     }
     Lock lock(mutex_);
     if (bytes >= kLargeBytes) {
-        const std::uint64_t slab_bytes = round_up(bytes, AddressWindow::kGranularity);
-        if (const CUresult result = commit_slab(lock, slab_bytes, false, address); result != CUDA_SUCCESS) {
-            return result;
-        }
-        slabs_[address].used_bytes = slab_bytes;
-        blocks_[address] = slab_bytes;
-        return CUDA_SUCCESS;
+        return allocate_large(lock, round_up(bytes, AddressWindow::kGranularity), address);
     }
     bytes = round_up(bytes, kAlignment);
     for (address = take(bytes); address == 0; address = take(bytes)) {
@@ -46,6 +41,67 @@ CUresult DeviceHeap::allocate(std::uint64_t bytes, std::uint64_t& address) {
     blocks_[address] = bytes;
     std::prev(slabs_.upper_bound(address))->second.used_bytes += bytes;
     return CUDA_SUCCESS;
+}
+
+CUresult DeviceHeap::allocate_large(Lock& lock, std::uint64_t bytes, std::uint64_t& address) {
+    large_.note(bytes);
+    if (spare_.there && spare_.bytes == bytes) {
+        address = std::exchange(spare_, {}).address;
+        slabs_[address] = {bytes, 0, false};
+    } else if (const CUresult result = commit_slab(lock, bytes, false, address); result != CUDA_SUCCESS) {
+        return result;
+    }
+    slabs_[address].used_bytes = bytes;
+    blocks_[address] = bytes;
+    if (const std::uint64_t next = large_.next(); next != 0 && next <= kMostSpareBytes && next != spare_.bytes) {
+        release_spare(lock);
+        prepare_spare(lock, next);
+    }
+    return CUDA_SUCCESS;
+}
+
+void DeviceHeap::prepare_spare(Lock& lock, std::uint64_t bytes) {
+    if (spare_.bytes != 0 || !server_.prepare) {
+        return;  // one is on its way
+    }
+    const std::uint64_t address = window_.allocate(bytes);
+    if (address == 0) {
+        return;
+    }
+    spare_ = {address, bytes, false};
+    lock.unlock();
+    const CUresult sent = server_.prepare(address, bytes);
+    lock.lock();
+    if (sent != CUDA_SUCCESS) {  // the session is over
+        spare_ = {};
+        window_.free(address, bytes);
+    }
+}
+
+bool DeviceHeap::prepared(std::uint64_t address, CUresult result) {
+    const std::lock_guard lock(mutex_);
+    if (spare_.bytes == 0 || spare_.address != address || spare_.there) {
+        return false;
+    }
+    if (result == CUDA_SUCCESS) {
+        spare_.there = true;
+        return true;
+    }
+    window_.free(address, std::exchange(spare_, {}).bytes);
+    large_.forget();  // memory is short
+    return true;
+}
+
+bool DeviceHeap::release_spare(Lock& lock) {
+    if (!spare_.there) {
+        return false;
+    }
+    const Spare spare = std::exchange(spare_, {});
+    lock.unlock();
+    server_.release(spare.address, spare.bytes);
+    window_.free(spare.address, spare.bytes);  // not before the server will hear of it
+    lock.lock();
+    return true;
 }
 
 // Room for a block of `bytes`, and for more where there is memory.
@@ -168,9 +224,10 @@ bool DeviceHeap::trim() {
 }
 
 bool DeviceHeap::release_empty(Lock& lock) {
+    const bool had_spare = release_spare(lock);
     const SlabPlace empty = find_empty(slabs_.end());
     if (empty == slabs_.end()) {
-        return false;
+        return had_spare;
     }
     release(lock, empty);
     return true;
@@ -201,7 +258,8 @@ void DeviceHeap::release_if_empty(Lock& lock, SlabPlace slab) {
 void DeviceHeap::clear() {
     std::map<std::uint64_t, Slab> slabs;
     {
-        const std::lock_guard lock(mutex_);
+        Lock lock(mutex_);
+        release_spare(lock);
         ++cleared_;
         slabs.swap(slabs_);
         shared_bytes_ = 0;
@@ -217,7 +275,7 @@ void DeviceHeap::clear() {
 
 std::uint64_t DeviceHeap::free_bytes() const {
     const std::lock_guard lock(mutex_);
-    std::uint64_t total = 0;
+    std::uint64_t total = spare_.there ? spare_.bytes : 0;
     for (const auto& [address, bytes] : free_) {
         total += bytes;
     }

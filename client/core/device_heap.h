@@ -5,10 +5,12 @@
 //
 // What is committed beyond what is in use: a slab for small blocks is as large as all before it together, within
 // kLeastSlabBytes and kMostSlabBytes, so that a program of little memory takes little; the smallest free place that
-// fits is taken; of empty slabs the largest stays, and goes when memory is short.
+// fits is taken; of empty slabs the largest stays, and goes when memory is short. So does one spare slab for a large
+// block, of up to kMostSpareBytes, which is asked for before it is needed: where a program takes blocks of the same
+// sizes in the same order again, as one that loads the layers of a model does, the next size is foreseen.
 //
-// Threads: any. The server is asked without the heap's lock, so that who finds room does not wait for who does not; for
-// a slab for small blocks by one thread at a time.
+// Threads: any; prepared() the receiving thread's as well. The server is asked without the heap's lock, so that who
+// finds room does not wait for who does not; for a slab for small blocks by one thread at a time.
 #pragma once
 
 #include <condition_variable>
@@ -19,6 +21,7 @@
 #include <set>
 
 #include "client/core/address_window.h"
+#include "client/core/size_history.h"
 #include "protocol/calls/cuda_api.h"
 
 namespace gpupool::client {
@@ -29,10 +32,13 @@ class DeviceHeap {
     static constexpr std::uint64_t kLeastSlabBytes = AddressWindow::kGranularity;
     static constexpr std::uint64_t kMostSlabBytes = 32u << 20;
     static constexpr std::uint64_t kLargeBytes = 8u << 20;  // from here on a block has a slab of its own
+    static constexpr std::uint64_t kMostSpareBytes = 64u << 20;
 
     struct Server {
         std::function<CUresult(std::uint64_t address, std::uint64_t bytes)> commit;
         std::function<void(std::uint64_t address, std::uint64_t bytes)> release;
+        // As commit, but does not wait: prepared() is told what came of it. Empty: nothing is asked for beforehand.
+        std::function<CUresult(std::uint64_t address, std::uint64_t bytes)> prepare = nullptr;
     };
 
     DeviceHeap(AddressWindow& window, Server server) : window_(window), server_(std::move(server)) {}
@@ -44,6 +50,8 @@ class DeviceHeap {
     bool trim();
     // Everything, when the context has ended: the server keeps the slabs until they are released.
     void clear();
+    // What Server::prepare came to. False: nobody asked for a slab there.
+    bool prepared(std::uint64_t address, CUresult result);
 
     // Committed and not in use.
     [[nodiscard]] std::uint64_t free_bytes() const;
@@ -53,7 +61,14 @@ class DeviceHeap {
         std::uint64_t bytes = 0, used_bytes = 0;
         bool shared = false;
     };
+    struct Spare {
+        std::uint64_t address = 0, bytes = 0;  // 0: there is none
+        bool there = false;                    // not yet, otherwise
+    };
     using Lock = std::unique_lock<std::mutex>;
+    CUresult allocate_large(Lock& lock, std::uint64_t bytes, std::uint64_t& address);
+    void prepare_spare(Lock& lock, std::uint64_t bytes);
+    bool release_spare(Lock& lock);
     CUresult commit(Lock& lock, std::uint64_t address, std::uint64_t bytes);
     CUresult commit_slab(Lock& lock, std::uint64_t bytes, bool shared, std::uint64_t& address);
     CUresult commit_shared_slab(Lock& lock, std::uint64_t bytes);
@@ -78,6 +93,8 @@ class DeviceHeap {
     std::map<std::uint64_t, std::uint64_t> blocks_;                   // in use: address, bytes
     std::map<std::uint64_t, std::uint64_t> free_;                     // in shared slabs: address, bytes
     std::set<std::pair<std::uint64_t, std::uint64_t>> free_by_size_;  // bytes, address
+    Spare spare_;
+    SizeHistory large_;  // of large blocks
 };
 
 }  // namespace gpupool::client

@@ -327,6 +327,14 @@ bool Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
         case Type::ahead_taken:
             return with([&](auto& taken) { return transfers.ahead_taken(taken.transfer); },
                         std::type_identity<codec::AheadTakenNotice>());
+        case Type::slab_prepared:
+            return with(
+                [&](auto& slab) {
+                    return std::any_of(heaps.begin(), heaps.end(), [&](const auto& heap) {
+                        return heap->prepared(slab.address, error_text::from_peer(slab.result));
+                    });
+                },
+                std::type_identity<codec::SlabPreparedNotice>());
         case Type::hold:
             return with([&](auto& hold) { return take_hold(hold); }, std::type_identity<codec::StreamHoldNotice>());
         case Type::graph_function:

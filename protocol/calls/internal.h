@@ -48,6 +48,9 @@ using CopyShape = CUDA_MEMCPY3D;
 // Maps fresh exportable device memory of `bytes` at `address`, inside the session's window. Out of memory and over
 // quota are CUDA_ERROR_OUT_OF_MEMORY.
 CUresult gpSlabCreate(CUdevice device, CUdeviceptr address, std::size_t bytes);
+// The same, of memory that is not needed yet: nobody waits for it, and it fails for nobody. What came of it is said by
+// NoticeType::slab_prepared.
+CUresult gpSlabPrepare(CUdevice device, CUdeviceptr address, std::size_t bytes);
 // Unmaps and releases it, once the work issued before has completed.
 CUresult gpSlabDestroy(CUdeviceptr address, std::size_t bytes);
 

@@ -65,6 +65,7 @@ enum class NoticeType : std::uint16_t {
     pieces_sent = 13,     // PiecesSentNotice: what follows is not acted on before they have landed
     ended = 14,           // the last: why the server has ended the session, 8 bytes of length, then the text
     ahead_taken = 15,     // AheadTakenNotice: what was sent ahead of this transfer takes no room any more
+    slab_prepared = 16,   // SlabPreparedNotice: what came of gpSlabPrepare
     trace_records = 20,   // TraceHeader, then TraceRecords (trace_records.h)
     trace_name = 21       // TraceName, then the text
 };
@@ -77,6 +78,11 @@ struct TransferFailedNotice {
 };
 struct AheadTakenNotice {
     std::uint64_t transfer;
+};
+struct SlabPreparedNotice {
+    std::uint64_t address;
+    std::int32_t result;
+    std::uint32_t reserved;
 };
 struct HostFunctionNotice {
     std::uint64_t ticket;

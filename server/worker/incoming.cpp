@@ -226,6 +226,12 @@ void Incoming::fill_from_early(std::unique_lock<std::mutex>& lock, Transfer& tra
 }
 
 void Incoming::forget(std::uint64_t transfer) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (const auto it = transfers_.find(transfer); it != transfers_.end()) {
+            it->second.pieces.clear();
+        }
+    }
     abandon(transfer, [](std::byte*) {});
 }
 

@@ -64,13 +64,7 @@ bool overlaps_slab(const Worker& worker, std::uint64_t address, std::uint64_t by
     return next != worker.memory.slabs.begin() && std::prev(next)->first + std::prev(next)->second.bytes > address;
 }
 
-}  // namespace
-
-Outcome gpSlabCreate(Worker& worker, Command& command, codec::Slots<calls::gpSlabCreate>& slots) {
-    using Call = calls::gpSlabCreate;
-    const CUdevice device = slots.at<Call::device>().value;
-    const CUdeviceptr address = slots.at<Call::address>().value;
-    const std::size_t bytes = slots.at<Call::bytes>().value;
+CUresult commit_slab(Worker& worker, const Command& command, CUdevice device, CUdeviceptr address, std::size_t bytes) {
     if (bytes == 0 || bytes % kMinSlabBytes != 0 || address % kMinSlabBytes != 0 || !worker.in_window(address, bytes) ||
         overlaps_slab(worker, address, bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -93,6 +87,23 @@ Outcome gpSlabCreate(Worker& worker, Command& command, codec::Slots<calls::gpSla
     }
     worker.memory.slabs[address] = {device, bytes, allocation};
     worker.memory_changed();
+    return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+Outcome gpSlabCreate(Worker& worker, Command& command, codec::Slots<calls::gpSlabCreate>& slots) {
+    using Call = calls::gpSlabCreate;
+    return commit_slab(worker, command, slots.at<Call::device>().value, slots.at<Call::address>().value,
+                       slots.at<Call::bytes>().value);
+}
+
+Outcome gpSlabPrepare(Worker& worker, Command& command, codec::Slots<calls::gpSlabPrepare>& slots) {
+    using Call = calls::gpSlabPrepare;
+    const CUdeviceptr address = slots.at<Call::address>().value;
+    const CUresult result =
+        commit_slab(worker, command, slots.at<Call::device>().value, address, slots.at<Call::bytes>().value);
+    worker.notify(codec::NoticeType::slab_prepared, codec::SlabPreparedNotice{address, result, 0});
     return CUDA_SUCCESS;
 }
 

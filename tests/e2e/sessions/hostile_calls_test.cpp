@@ -339,6 +339,20 @@ TEST_F(HostileCalls, MemoryOutsideTheWindowOrOfAbsurdSizeIsRefused) {
     EXPECT_EQ(create(slab + 2 * kMiB, 8 * kMiB), CUDA_ERROR_INVALID_VALUE);
     // Within the window, but more than the device has.
     EXPECT_EQ(create(kBase + (4ull << 30), 60ull << 30), CUDA_ERROR_OUT_OF_MEMORY);
+    // The same beforehand: it is said to nobody else.
+    const auto prepare = [&](std::uint64_t address, std::uint64_t bytes, int device = 0) {
+        EXPECT_EQ(client_->call<calls::gpSlabPrepare>(device, address, bytes), CUDA_SUCCESS);
+        return client_->prepared().empty() ? -1 : client_->prepared().back().result;
+    };
+    EXPECT_EQ(prepare(slab, 4 * kMiB), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(prepare(kEnd, 2 * kMiB), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(prepare(kBase + (4ull << 30), 60ull << 30), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_NE(prepare(kBase + 64 * kMiB, 2 * kMiB, 77), CUDA_SUCCESS);
+    EXPECT_EQ(prepare(kBase + 64 * kMiB, 2 * kMiB), CUDA_SUCCESS);
+    EXPECT_EQ(client_->prepared().back().address, kBase + 64 * kMiB);
+    EXPECT_EQ(client_->prepared().size(), 5u);
+    EXPECT_EQ(create(kBase + 64 * kMiB, 2 * kMiB), CUDA_ERROR_INVALID_VALUE) << "it is there";
+    EXPECT_EQ(client_->call<calls::gpSlabDestroy>(kBase + 64 * kMiB, std::size_t{2 * kMiB}), CUDA_SUCCESS);
     // Ends that are not a slab's.
     EXPECT_EQ(client_->call<calls::gpSlabDestroy>(slab, std::size_t{2 * kMiB}), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(client_->call<calls::gpSlabDestroy>(slab + 2 * kMiB, std::size_t{2 * kMiB}), CUDA_ERROR_INVALID_VALUE);

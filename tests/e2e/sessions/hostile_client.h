@@ -83,6 +83,8 @@ class HostileClient {
     // Reads for so long, keeping what comes.
     void read_for(milliseconds patience);
     bool wait_for_pull(std::uint64_t transfer, codec::PullNotice& pull);
+    // What the worker has said of slabs that were asked for beforehand.
+    [[nodiscard]] const std::vector<codec::SlabPreparedNotice>& prepared() const { return prepared_; }
     [[nodiscard]] cli::SessionStatus session() const { return session_; }
     // Out of its Welcome.
     [[nodiscard]] const std::string& session_id() const { return session_id_; }
@@ -128,6 +130,7 @@ class HostileClient {
     std::vector<std::byte> pending_;
     std::map<std::uint64_t, Answer> answers_;
     std::vector<codec::PullNotice> pulls_;
+    std::vector<codec::SlabPreparedNotice> prepared_;
     std::vector<codec::DeferredErrorNotice> deferred_errors_;
     std::vector<codec::EventCompleteNotice> ended_events_;
 };

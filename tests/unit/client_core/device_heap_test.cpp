@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -28,6 +29,10 @@ class DeviceHeapTest : public testing::Test {
                             EXPECT_EQ(committed.at(address), bytes);
                             committed.erase(address);
                             ++releases;
+                        },
+                        [this](std::uint64_t address, std::uint64_t bytes) {
+                            preparing.emplace_back(address, bytes);
+                            return CUDA_SUCCESS;
                         }}) {
         window.keep({}, kBase, 4096 * kMiB);
     }
@@ -46,6 +51,17 @@ class DeviceHeapTest : public testing::Test {
         EXPECT_TRUE(next == committed.begin() || std::prev(next)->first + std::prev(next)->second <= address);
         committed[address] = bytes;
         return CUDA_SUCCESS;
+    }
+    // The server comes to what it was asked for beforehand.
+    void prepare() {
+        for (const auto& [address, bytes] : std::exchange(preparing, {})) {
+            EXPECT_TRUE(heap.prepared(address, commit(address, bytes)));
+        }
+    }
+    std::uint64_t allocate(std::uint64_t bytes) {
+        std::uint64_t address = 0;
+        EXPECT_EQ(heap.allocate(bytes, address), CUDA_SUCCESS);
+        return address;
     }
     [[nodiscard]] std::uint64_t committed_bytes() const {
         std::uint64_t total = 0;
@@ -71,6 +87,7 @@ class DeviceHeapTest : public testing::Test {
     std::uint64_t server_bytes = 1024 * kMiB;
     std::function<void()> during_commit;  // once
     std::map<std::uint64_t, std::uint64_t> committed, blocks;
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> preparing;  // address, bytes
     int commits = 0, releases = 0;
     AddressWindow window;
     DeviceHeap heap;
@@ -82,9 +99,14 @@ TEST_F(DeviceHeapTest, RandomOperationsAgreeWithANaiveModel) {
         if (random() % 2000 == 0) {
             server_bytes = (random() % 2 == 0 ? 64 : 1024) * kMiB;
         }
+        if (random() % 4 == 0) {
+            prepare();
+        }
         if (blocks.empty() || random() % 100 < 52) {
             const std::uint64_t exponent = random() % 24;
-            const std::uint64_t bytes = 1 + random() % (std::uint64_t{1} << exponent);
+            // Some are large, and mostly of the same size, so that there is a spare slab now and then.
+            const std::uint64_t bytes =
+                random() % 16 == 0 ? (8 + random() % 8 / 7 * 2) * kMiB : 1 + random() % (std::uint64_t{1} << exponent);
             std::uint64_t address = 0;
             const CUresult result = heap.allocate(bytes, address);
             if (result == CUDA_SUCCESS) {
@@ -92,7 +114,8 @@ TEST_F(DeviceHeapTest, RandomOperationsAgreeWithANaiveModel) {
                 blocks[address] = bytes;
             } else {
                 ASSERT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
-                ASSERT_GT(committed_bytes() + DeviceHeap::kLargeBytes, 32 * kMiB) << "refused with nothing in use";
+                ASSERT_GT(committed_bytes() + DeviceHeap::kLargeBytes + 2 * kMiB, 32 * kMiB)
+                    << "refused with nothing in use";
             }
         } else {
             auto block = blocks.begin();
@@ -104,7 +127,8 @@ TEST_F(DeviceHeapTest, RandomOperationsAgreeWithANaiveModel) {
     for (const auto& [address, bytes] : blocks) {
         heap.free(address);
     }
-    EXPECT_LE(committed.size(), 1u) << "but for one empty slab everything went back";
+    prepare();
+    EXPECT_LE(committed.size(), 2u) << "but for one empty slab and a spare one everything went back";
     EXPECT_EQ(heap.free_bytes(), committed_bytes());
     heap.clear();
     EXPECT_TRUE(committed.empty());
@@ -198,6 +222,91 @@ TEST_F(DeviceHeapTest, LargeBlocksGoBackAtOnce) {
     EXPECT_EQ(heap.free_bytes(), 0u);
     heap.free(address);
     EXPECT_TRUE(committed.empty());
+}
+
+// ---- a spare slab
+
+TEST_F(DeviceHeapTest, WhereSizesComeInTheSameOrderAgainTheNextIsThereAlready) {
+    server_bytes = 4096 * kMiB;
+    const std::uint64_t layer[] = {16 * kMiB, 16 * kMiB, 44 * kMiB, 20 * kMiB};
+    for (const std::uint64_t bytes : layer) {
+        allocate(bytes);
+    }
+    EXPECT_TRUE(preparing.empty()) << "nothing has repeated itself";
+    int asked = 0;
+    for (int i = 0; i < 10; ++i) {
+        for (const std::uint64_t bytes : layer) {
+            const int before = commits;
+            EXPECT_EQ(committed.at(allocate(bytes)), bytes);
+            asked += commits - before;
+            prepare();
+        }
+    }
+    EXPECT_EQ(asked, 2) << "until it is clear that the layer comes again";
+    const int before = commits;
+    for (int i = 0; i < 12; ++i) {
+        allocate(16 * kMiB);
+        prepare();
+    }
+    EXPECT_EQ(commits - before, 12 + 1) << "each was committed once, and one is spare";
+    EXPECT_EQ(heap.free_bytes(), 16 * kMiB);
+}
+
+TEST_F(DeviceHeapTest, ASpareSlabIsNotWaitedFor) {
+    std::set<std::uint64_t> blocks_of_it;
+    for (int i = 0; i < 5; ++i) {
+        blocks_of_it.insert(allocate(16 * kMiB));
+    }
+    EXPECT_EQ(commits, 5);
+    ASSERT_EQ(preparing.size(), 1u) << "one at a time";
+    EXPECT_FALSE(blocks_of_it.contains(preparing[0].first));
+    EXPECT_EQ(heap.free_bytes(), 0u) << "it is not there yet";
+    prepare();
+    EXPECT_EQ(heap.free_bytes(), 16 * kMiB);
+    EXPECT_FALSE(heap.prepared(kBase, CUDA_SUCCESS)) << "nobody asked for that";
+    allocate(16 * kMiB);
+    EXPECT_EQ(commits, 6);
+}
+
+TEST_F(DeviceHeapTest, ASpareSlabGoesWhenMemoryIsShort) {
+    server_bytes = 80 * kMiB;
+    for (int i = 0; i < 3; ++i) {
+        allocate(16 * kMiB);
+    }
+    prepare();
+    EXPECT_EQ(committed_bytes(), 64 * kMiB);
+    allocate(32 * kMiB);
+    EXPECT_EQ(committed_bytes(), 80 * kMiB) << "all that there is";
+    EXPECT_EQ(heap.free_bytes(), 0u);
+}
+
+TEST_F(DeviceHeapTest, WhereThereIsNoneToSpareNobodyNotices) {
+    server_bytes = 48 * kMiB;
+    for (int i = 0; i < 3; ++i) {
+        allocate(16 * kMiB);
+    }
+    prepare();
+    EXPECT_EQ(heap.free_bytes(), 0u);
+    std::uint64_t address = 0;
+    EXPECT_EQ(heap.allocate(16 * kMiB, address), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_TRUE(preparing.empty());
+}
+
+TEST_F(DeviceHeapTest, TrimGivesASpareSlabBack) {
+    for (int i = 0; i < 3; ++i) {
+        allocate(16 * kMiB);
+    }
+    prepare();
+    EXPECT_TRUE(heap.trim());
+    EXPECT_EQ(committed_bytes(), 48 * kMiB);
+    EXPECT_FALSE(heap.trim());
+}
+
+TEST_F(DeviceHeapTest, VeryLargeSlabsAreNotKeptSpare) {
+    for (int i = 0; i < 5; ++i) {
+        allocate(DeviceHeap::kMostSpareBytes + 2 * kMiB);
+    }
+    EXPECT_TRUE(preparing.empty());
 }
 
 TEST_F(DeviceHeapTest, ASmallServerGetsASmallSlab) {

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "benchmarks/network/parameters.h"
 #include "protocol/transport/inproc/connection.h"
 
 namespace gpupool::test {
@@ -80,6 +81,52 @@ TEST(NetworkLink, DataComesOutAfterTheDelay) {
     lane.push(1);
     EXPECT_EQ(receive_all(*there, 1), std::vector{std::byte{1}});
     EXPECT_GE(network::Clock::now() - begin, 20ms);
+}
+
+TEST(NetworkLink, WhatHasBeenDeliveredIsKnown) {
+    auto [here, there] = transport::inproc::make_pair();
+    Traffic traffic;
+    Link link(20ms, 0);
+    Lane lane(link, *here, traffic);
+    EXPECT_TRUE(lane.wait_delivered(network::Clock::now()));
+    EXPECT_TRUE(lane.has_room());
+    const auto room = lane.room();
+    ASSERT_TRUE(room);
+    lane.push(room->size());
+    EXPECT_FALSE(lane.wait_delivered(network::Clock::now()));
+    EXPECT_TRUE(lane.wait_delivered(network::Clock::now() + 10s));
+    EXPECT_EQ(receive_all(*there, room->size()).size(), room->size());
+}
+
+TEST(NetworkLink, ALaneWhoseReceiverTakesNothingIsFull) {
+    auto [here, there] = transport::inproc::make_pair(64u << 10);
+    Traffic traffic;
+    Link link(0us, 0);
+    Lane lane(link, *here, traffic);
+    std::size_t pushed = 0;
+    while (lane.has_room()) {
+        const auto room = lane.room();
+        ASSERT_TRUE(room);
+        lane.push(room->size());
+        pushed += room->size();
+        ASSERT_LE(pushed, 2 * Lane::kBufferBytes);
+        std::this_thread::sleep_for(1ms);
+    }
+    EXPECT_GE(pushed, Lane::kBufferBytes / 2);
+    EXPECT_FALSE(lane.wait_delivered(network::Clock::now() + 10ms));
+    there->shutdown();
+}
+
+TEST(NetworkParameters, AreWhatTheyLookLike) {
+    EXPECT_DOUBLE_EQ(network::seconds("100us").value_or(0), 100e-6);
+    EXPECT_DOUBLE_EQ(network::seconds("1.5ms").value_or(0), 1.5e-3);
+    EXPECT_DOUBLE_EQ(network::bytes_per_s("25gbit").value_or(0), 25e9 / 8);
+    for (const char* text : {"", "100", "us", "-1us", "11s", "1us ", "nanus"}) {
+        EXPECT_FALSE(network::seconds(text)) << text;
+    }
+    for (const char* text : {"", "0gbit", "25", "gbit", "-1gbit", "25gb"}) {
+        EXPECT_FALSE(network::bytes_per_s(text)) << text;
+    }
 }
 
 TEST(NetworkLink, AnErrorOfTheReceiverEndsTheLane) {
