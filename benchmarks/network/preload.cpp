@@ -6,8 +6,8 @@
 // than that rate, which all of its connections share (link.h). The same in the other process makes the way back. A new
 // connection takes a round trip.
 //
-// There is no proxy between, whose two hops would take more of the machine's time than a fast network does: what is sent
-// is copied once more, and one thread for each connection that sends hands it on.
+// There is no proxy between, whose two hops would take more of the machine's time than a fast network does: what is
+// sent is copied once more, and one thread for each connection that sends hands it on.
 //
 // Not emulated: loss, reordering, jitter and congestion; TCP's own start; packets' headers. What has not been handed on
 // when a process ends without closing its connections is lost.
@@ -15,7 +15,8 @@
 // It takes the place of sendmsg(), connect(), shutdown() and close(), and leaves what is no TCP socket alone. Of the
 // ways to send it knows sendmsg() only, which is the one that gpupool uses.
 //
-// Threads: any, as with the calls that it stands for. Errors: theirs.
+// Threads: any, as with the calls that it stands for, but for close(), which has to be the last of a descriptor.
+// Errors: theirs.
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -95,7 +96,7 @@ class Network {
 
     // Null where that is no TCP socket.
     Way* way(int descriptor) {
-        if (!is_in_range(descriptor)) {
+        if (!is_in_range(descriptor) || ::getpid() != owner_) {
             return nullptr;
         }
         if (Way* const there = ways_[index(descriptor)].load(std::memory_order_acquire)) {
@@ -113,8 +114,8 @@ class Network {
     }
     // The connection ends: what is on its way goes first. `forget`: and its descriptor is another's from now on.
     void finish(int descriptor, bool forget) {
-        if (!is_in_range(descriptor)) {
-            return;
+        if (!is_in_range(descriptor) || ways_[index(descriptor)].load() == nullptr || ::getpid() != owner_) {
+            return;  // in a forked child they are the parent's
         }
         std::atomic<Way*>& place = ways_[index(descriptor)];
         Way* const way = forget ? place.exchange(nullptr) : place.load();
@@ -168,6 +169,7 @@ class Network {
     }
     static std::size_t index(int descriptor) { return static_cast<std::size_t>(descriptor); }
 
+    const pid_t owner_ = ::getpid();
     const std::chrono::nanoseconds round_trip_;
     Link link_;
     std::mutex mutex_;  // held to make a way
@@ -176,7 +178,13 @@ class Network {
 
 // As much of the message as there is room for, at least some unless `now`; 0: there is no room.
 Result<std::size_t> put(Way& way, const msghdr& message, bool now) {
-    const std::lock_guard lock(way.sending);
+    std::unique_lock lock(way.sending, std::defer_lock);
+    if (now && !lock.try_lock()) {
+        return std::size_t{0};  // somebody waits for room
+    }
+    if (!now) {
+        lock.lock();
+    }
     std::size_t sent = 0;
     transport::MutableBuffer room;
     std::size_t filled = 0;

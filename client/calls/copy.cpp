@@ -69,8 +69,9 @@ CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std:
                                              static_cast<const unsigned char*>(source), bytes, stream);
     }
     const std::span data(static_cast<const std::byte*>(source), bytes);
-    // What a busy worker is not ready for would only take its memory.
-    const Transfers::Ahead ahead = !reading.late && s.worker_is_near()
+    // What a busy worker is not ready for would only take its memory. The data follows the command, so that nobody may
+    // wait for its reply before.
+    const Transfers::Ahead ahead = !reading.late && s.worker_is_near() && !waits_for_all_replies(s)
                                        ? s.transfers.begin_upload_ahead(data)
                                        : Transfers::Ahead{s.transfers.begin_upload(data), 0};
     const std::uint64_t transfer = ahead.transfer;

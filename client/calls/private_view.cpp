@@ -97,6 +97,7 @@ void start_session(Session& session) {
         session.heaps.push_back(std::make_unique<DeviceHeap>(session.window, std::move(server)));
         session.pools.push_back(std::make_unique<StreamPool>(*session.heaps.back()));
     }
+    session.heaps_are_made.store(true, std::memory_order_release);
     session.host_functions.start([&session](std::uint64_t ticket) {
         if (session.host_mirrors.any()) {
             publish_host_memory(session);

@@ -214,11 +214,6 @@ CUresult cuStreamDestroy_v2(CUstream hStream) {
     return destroy_stream(hStream);
 }
 
-CUresult cuStreamQuery(CUstream hStream) {
-    const CUresult result = check_not_capturing(hStream);
-    return result != CUDA_SUCCESS ? result : remote<calls::cuStreamQuery>(hStream);
-}
-
 void note_complete(CUstream stream) {
     const ThreadState& thread = this_thread();
     ContextState* const context = thread.current();
@@ -230,10 +225,34 @@ void note_complete(CUstream stream) {
     }
 }
 
+namespace {
+
+// Is it known that the stream has nothing left to do? Where it, or all of its context, was waited for, and nobody has
+// sent anything since.
+bool known_complete(const Session& s, CUstream stream, const ContextState*& context) {
+    StreamInfo info;
+    if (find_stream(stream, info) != CUDA_SUCCESS) {
+        return false;
+    }
+    context = info.context;
+    const ThreadState::Waited& waited = this_thread().last_waited;
+    return (context != nullptr && s.nothing_since_wait(*context)) ||
+           (waited.command == s.commands_sent() && waited.stream == stream_key(stream));
+}
+
+}  // namespace
+
 CUresult synchronize_stream(CUstream stream) {
+    Session& s = this_session();
+    ThreadState& thread = this_thread();
+    const ContextState* context = nullptr;
+    if (known_complete(s, stream, context)) {
+        return known_answer(s, context);
+    }
     const CUresult result = remote<calls::cuStreamSynchronize>(stream);
     if (result == CUDA_SUCCESS) {
         note_complete(stream);
+        thread.last_waited = {stream_key(stream), thread.last_command};
     }
     return result;
 }
@@ -241,6 +260,16 @@ CUresult synchronize_stream(CUstream stream) {
 CUresult cuStreamSynchronize(CUstream hStream) {
     const CUresult result = check_not_capturing(hStream);
     return result != CUDA_SUCCESS ? result : synchronize_stream(hStream);
+}
+
+CUresult cuStreamQuery(CUstream hStream) {
+    const CUresult result = check_not_capturing(hStream);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    Session& s = this_session();
+    const ContextState* context = nullptr;
+    return known_complete(s, hStream, context) ? known_answer(s, context) : remote<calls::cuStreamQuery>(hStream);
 }
 
 CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned Flags) {
@@ -417,7 +446,7 @@ CUresult cuEventQuery(CUevent hEvent) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     switch (event->known()) {
-        case Event::Known::complete: this_session().print_new_output(); return CUDA_SUCCESS;
+        case Event::Known::complete: return known_answer(this_session(), nullptr);
         case Event::Known::pending: return this_session().lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
         case Event::Known::unknown: break;
     }
@@ -437,6 +466,9 @@ CUresult cuEventSynchronize(CUevent hEvent) {
     const std::shared_ptr<Event> event = this_session().events.find(hEvent);
     if (result != CUDA_SUCCESS || event == nullptr) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (event->known() == Event::Known::complete) {
+        return known_answer(this_session(), nullptr);
     }
     const std::uint64_t latest = event->sent.load(std::memory_order_acquire);
     result = remote<calls::cuEventSynchronize>(hEvent);

@@ -22,6 +22,7 @@
 #include "client/cli/process.h"
 #include "client/cli/settings.h"
 #include "client/cli/trace_file.h"
+#include "client/config.h"
 #include "common/units.h"
 #include "protocol/transport/endpoint.h"
 
@@ -38,7 +39,7 @@ struct Options {
     bool local = false;
     bool trace = false;
     std::string trace_output = "gpupool-trace.json";
-    std::string summary = "-";
+    std::string summary = client::standard_error_name;
     std::uint64_t trace_events = 0;  // 0: as the client's settings say
     std::vector<std::string> program;
 };
@@ -217,6 +218,12 @@ int run_program(Options& options) {
         if (const Status begun = begin_trace(options.trace_output); !begun) {
             complain(begun.error().within("--output").message);
             return kExitGpupoolFailed;
+        }
+        if (options.summary != client::standard_error_name) {
+            if (const Status begun = begin_summary(options.summary); !begun) {
+                complain(begun.error().within("--summary").message);
+                return kExitGpupoolFailed;
+            }
         }
     }
     if (options.local) {

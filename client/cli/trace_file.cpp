@@ -8,13 +8,18 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <string_view>
 
 #include "client/cli/command.h"
 #include "common/files.h"
 
 namespace gpupool::cli {
 
-Status begin_trace(std::string& path) {
+namespace {
+
+// Opens the file, empty: where it holds something, that has to begin as what is written there does, so that nobody's
+// other file is lost. What is no file, a terminal or a pipe, is left as it is, and `is_file` says so.
+Result<UniqueFd> open_anew(std::string& path, std::string_view beginning, bool& is_file) {
     std::error_code problem;
     path = std::filesystem::absolute(path, problem);
     auto file = open_to_append(path, 0666);
@@ -22,13 +27,43 @@ Status begin_trace(std::string& path) {
         return file.error();
     }
     struct stat facts {};
-    if (::fstat(file->get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
+    is_file = ::fstat(file->get(), &facts) == 0 && S_ISREG(facts.st_mode);
+    if (!is_file || facts.st_size == 0) {
+        return file;
+    }
+    std::string found(beginning.size(), '\0');
+    const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const ssize_t got = reader ? ::pread(reader.get(), found.data(), found.size(), 0) : -1;
+    if (got < 0 || found.substr(0, static_cast<std::size_t>(got)) != beginning) {
+        return Error{ErrorCode::invalid_input, path + " holds something else: name another file, or remove it"};
+    }
+    if (::ftruncate(file->get(), 0) != 0) {
+        return system_error("cannot write " + path, errno);
+    }
+    return file;
+}
+
+}  // namespace
+
+Status begin_trace(std::string& path) {
+    bool is_file = false;
+    auto file = open_anew(path, "[\n", is_file);
+    if (!file) {
+        return file.error();
+    }
+    if (!is_file) {
         return Error{ErrorCode::invalid_input, path + " is not a file"};
     }
-    if (::ftruncate(file->get(), 0) != 0 || ::write(file->get(), "[\n", 2) != 2) {
+    if (::write(file->get(), "[\n", 2) != 2) {
         return system_error("cannot write " + path, errno);
     }
     return {};
+}
+
+Status begin_summary(std::string& path) {
+    bool is_file = false;
+    const auto file = open_anew(path, "call ", is_file);
+    return file ? Status() : Status(file.error());
 }
 
 void complete_trace(const std::string& path) {

@@ -44,7 +44,6 @@ CUresult DeviceHeap::allocate(std::uint64_t bytes, std::uint64_t& address) {
 }
 
 CUresult DeviceHeap::allocate_large(Lock& lock, std::uint64_t bytes, std::uint64_t& address) {
-    large_.note(bytes);
     if (spare_.there && spare_.bytes == bytes) {
         address = std::exchange(spare_, {}).address;
         slabs_[address] = {bytes, 0, false};
@@ -53,6 +52,7 @@ CUresult DeviceHeap::allocate_large(Lock& lock, std::uint64_t bytes, std::uint64
     }
     slabs_[address].used_bytes = bytes;
     blocks_[address] = bytes;
+    large_.note(bytes);
     if (const std::uint64_t next = large_.next(); next != 0 && next <= kMostSpareBytes && next != spare_.bytes) {
         release_spare(lock);
         prepare_spare(lock, next);
@@ -72,7 +72,7 @@ void DeviceHeap::prepare_spare(Lock& lock, std::uint64_t bytes) {
     lock.unlock();
     const CUresult sent = server_.prepare(address, bytes);
     lock.lock();
-    if (sent != CUDA_SUCCESS) {  // the session is over
+    if (sent != CUDA_SUCCESS) {
         spare_ = {};
         window_.free(address, bytes);
     }

@@ -40,8 +40,12 @@ void LaneOpener::begin() noexcept {
         return;
     }
     try {
-        for (std::size_t index = 0; index < count_; ++index) {
-            quiet_thread("gpupool-lanes", [this, index] { open_one(index); }).detach();
+        for (std::size_t first = 0; first < std::min(count_, kAtOnce); ++first) {
+            quiet_thread("gpupool-lanes", [this, first] {
+                for (std::size_t index = first; index < count_; index += kAtOnce) {
+                    open_one(index);
+                }
+            }).detach();
         }
     } catch (const std::exception& exception) {
         warn(exception.what());

@@ -2,7 +2,8 @@
 // never while anybody waits. Data that is under way meanwhile uses what there is.
 //
 // Ownership: lives as long as the session, which is as long as the process. `lanes` outlives it. Threads: want() any,
-//   and it never waits; connections are made by threads of their own, all at once: each takes some round trips. Errors:
+//   and it never waits; connections are made by threads of their own, some at once: each takes some round trips, and
+//   meanwhile one of the server's places for connections that it does not know yet. Errors:
 //   a lane that cannot be had is said in the log; the session goes on with those that there are.
 #pragma once
 
@@ -22,6 +23,7 @@ class LaneOpener {
   public:
     // A transfer of so many bytes is worth it.
     static constexpr std::size_t kWorthwhileBytes = 1u << 20;
+    static constexpr std::size_t kAtOnce = 2;
 
     LaneOpener(Config config, LaneTicket ticket, std::size_t count, wire::Lanes& lanes);
 

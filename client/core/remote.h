@@ -196,10 +196,28 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
 
 }  // namespace detail
 
+// Does this thread wait for the replies of deferred calls as well?
+inline bool waits_for_all_replies(const Session& session) {
+    return session.synchronous || this_thread().wait_for_replies;
+}
+
 template <class Call, class... Given>
 CUresult remote(Given... arguments) {
     static_assert(calls::is_remote<Call>, "this call does not travel");
     return detail::Sender<Call, codec::Indices<Call>>::send(arguments...);
+}
+
+// The answer to a question that nobody has to be asked, since the work is known to be complete. `context`: whose it is,
+// or null where that was looked at already.
+inline CUresult known_answer(Session& session, const ContextState* context) {
+    if (this_thread().in_host_function) {
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    session.print_new_output();
+    if (session.lost()) {
+        return kSessionLost;
+    }
+    return context == nullptr ? CUDA_SUCCESS : context->lost.load(std::memory_order_relaxed);
 }
 
 // Waits until the context has nothing left to do.

@@ -330,9 +330,10 @@ bool Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
         case Type::slab_prepared:
             return with(
                 [&](auto& slab) {
-                    return std::any_of(heaps.begin(), heaps.end(), [&](const auto& heap) {
-                        return heap->prepared(slab.address, error_text::from_peer(slab.result));
-                    });
+                    return heaps_are_made.load(std::memory_order_acquire) &&
+                           std::any_of(heaps.begin(), heaps.end(), [&](const auto& heap) {
+                               return heap->prepared(slab.address, error_text::from_peer(slab.result));
+                           });
                 },
                 std::type_identity<codec::SlabPreparedNotice>());
         case Type::hold:

@@ -63,7 +63,8 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     HeldStreams held_streams;
     Events events;
     GraphHosts graph_hosts;
-    std::vector<std::unique_ptr<DeviceHeap>> heaps;  // by device
+    std::vector<std::unique_ptr<DeviceHeap>> heaps;  // by device; made while the receiving thread runs already
+    std::atomic<bool> heaps_are_made{false};
     std::vector<std::unique_ptr<StreamPool>> pools;  // the devices' default pools
     bool synchronous = false;                        // GPUPOOL_SYNC, CUDA_LAUNCH_BLOCKING
 
@@ -128,6 +129,12 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     // Is it known that the context has nothing left to do?
     [[nodiscard]] bool all_complete(const ContextState& context) const {
         return last_work_.load(std::memory_order_relaxed) <= context.complete_until.load(std::memory_order_relaxed);
+    }
+
+    // Has nobody sent anything since the context was waited for? Then there is nothing to wait for, and nothing that
+    // may have failed unnoticed.
+    [[nodiscard]] bool nothing_since_wait(const ContextState& context) const {
+        return commands_sent() <= context.complete_until.load(std::memory_order_relaxed);
     }
 
     // What passes on the wire is told to `observer`, which stays.

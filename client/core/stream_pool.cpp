@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace gpupool::client {
 namespace {
@@ -32,9 +33,10 @@ CUresult StreamPool::allocate(std::uint64_t bytes, const StreamKey& stream, std:
         const Place place = unkeep(fit);
         address = place.second;
         give(place);
+        give_unused(lock);
         return CUDA_SUCCESS;
     }
-    lock.unlock();  // the server may have to be asked
+    give_unused(lock);  // and without the lock: the server may have to be asked
     const CUresult result = heap_.allocate(bytes, address);
     lock.lock();
     if (result == CUDA_SUCCESS) {
@@ -114,6 +116,7 @@ bool StreamPool::free(std::uint64_t address, const Where& where, std::uint64_t n
         }
     }
     look_at_fences();
+    give_unused(lock);
     return true;
 }
 
@@ -123,12 +126,13 @@ bool StreamPool::holds(std::uint64_t address) const {
 }
 
 bool StreamPool::free_complete(std::uint64_t address) {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     const auto place = take_back(address);
     if (!place) {
         return false;
     }
     put_back(*place);
+    give_unused(lock);
     return true;
 }
 
@@ -141,7 +145,15 @@ void StreamPool::put_back(const Place& place) {
         return;
     }
     usage_.reserved_bytes -= place.first;
-    heap_.free(place.second);
+    unused_.push_back(place.second);
+}
+
+void StreamPool::give_unused(std::unique_lock<std::mutex>& lock) {
+    const std::vector<std::uint64_t> unused = std::exchange(unused_, {});
+    lock.unlock();
+    for (const std::uint64_t address : unused) {
+        heap_.free(address);
+    }
 }
 
 void StreamPool::look_at_fences() {
@@ -169,23 +181,25 @@ void StreamPool::complete(Stream& stream, std::uint64_t command) {
 }
 
 void StreamPool::complete(const StreamKey& key, std::uint64_t command) {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (const auto it = streams_.find(key); it != streams_.end()) {
         complete(it->second, command);
     }
+    give_unused(lock);
 }
 
 void StreamPool::complete(const ContextState& context, std::uint64_t command) {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     for (auto& [key, stream] : streams_) {
         if (stream.context == &context) {
             complete(stream, command);
         }
     }
+    give_unused(lock);
 }
 
 void StreamPool::end(const ContextState& context) {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     for (auto it = streams_.begin(); it != streams_.end();) {
         if (it->second.context == &context) {
             complete(it->second, std::numeric_limits<std::uint64_t>::max());
@@ -194,16 +208,18 @@ void StreamPool::end(const ContextState& context) {
             ++it;
         }
     }
+    give_unused(lock);
 }
 
 void StreamPool::release(std::uint64_t keep_bytes) {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     look_at_fences();
     while (!kept_.empty() && usage_.reserved_bytes > keep_bytes) {
         const Place place = unkeep(kept_.begin());
         usage_.reserved_bytes -= place.first;
-        heap_.free(place.second);
+        unused_.push_back(place.second);
     }
+    give_unused(lock);
 }
 
 void StreamPool::set_release_threshold(std::uint64_t bytes) {

@@ -24,6 +24,7 @@
 #include <set>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "client/core/captures.h"
 #include "client/core/device_heap.h"
@@ -97,10 +98,13 @@ class StreamPool {
     void give(const Place& place);
     std::optional<Place> take_back(std::uint64_t address);
     void put_back(const Place& place);
+    // What was put back goes to the heap, without the lock: the server may have to be told. The last of each method.
+    void give_unused(std::unique_lock<std::mutex>& lock);
     Place unkeep(std::set<Place>::iterator it);
 
     DeviceHeap& heap_;
-    mutable std::mutex mutex_;                               // taken before the heap's
+    mutable std::mutex mutex_;
+    std::vector<std::uint64_t> unused_;                      // addresses, for the heap
     std::unordered_map<std::uint64_t, std::uint64_t> live_;  // address, bytes
     std::map<StreamKey, Stream> streams_;                    // with something freed or a fence
     std::set<Place> kept_;                                   // complete, unused, large

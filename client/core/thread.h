@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "common/adaptive_mutex.h"
@@ -67,6 +68,12 @@ struct ThreadState {
     bool in_host_function = false;   // CUDA calls are not permitted there
     bool wait_for_replies = false;   // also of deferred calls
     std::uint64_t last_command = 0;  // its number in the session
+    // The stream that it waited for last, a StreamKey, and the command that did.
+    struct Waited {
+        std::pair<std::uint64_t, std::uint64_t> stream;
+        std::uint64_t command = ~std::uint64_t{0};
+    };
+    Waited last_waited;
     ReplySlot reply;
 
     [[nodiscard]] ContextState* current() const { return stack.empty() ? nullptr : stack.back(); }

@@ -227,7 +227,7 @@ bool Transfers::cancel(std::uint64_t transfer) {
         end_download(transfer);
         if (const auto it = uploads_.find(transfer); it != uploads_.end()) {
             it->second->over = true;
-            cancelled_.insert(transfer);
+            cancelled_.insert(transfer & ~codec::kTransferSentAhead);  // in the order of their beginning
             if (cancelled_.size() > kMaxPulls) {
                 cancelled_.erase(cancelled_.begin());
             }
@@ -416,7 +416,7 @@ bool Transfers::pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t
         const std::lock_guard lock(mutex_);
         const auto it = uploads_.find(transfer);
         if (it == uploads_.end()) {
-            return cancelled_.contains(transfer);
+            return cancelled_.contains(transfer & ~codec::kTransferSentAhead);
         }
         const std::uint64_t all = it->second->bytes;
         if (offset > all || bytes > all - offset) {

@@ -5,8 +5,8 @@
 // the parts come in any order and several at a time.
 //
 // Uploads (host to device) are read when the worker pulls them, which it does when their turn in the stream has come:
-// that bounds memory on both sides. What fits into a bounded credit is sent ahead of that, over lanes, where its owner
-// waits for it and the worker has nothing else to do: the data comes a round trip sooner. Where something before in
+// that bounds memory on both sides. What fits into a bounded credit is sent ahead of that, over lanes, where the
+// worker will soon come to it (Session::worker_is_near): the data comes a round trip sooner. Where something before in
 // stream order may write the source, the worker asks only when the GPU has come so far (gpStreamCatchUp), and a pull
 // waits until downloads into the same memory that come before it have landed. Pulls are answered by a thread of their
 // own: the receiving thread never waits for the sending side.

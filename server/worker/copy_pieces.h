@@ -28,6 +28,7 @@ class PieceCutter {
         : width_(shape.WidthInBytes), height_(shape.Height), depth_(shape.Depth), total_(width_ * height_ * depth_) {}
 
     [[nodiscard]] bool done() const { return offset_ == total_; }
+    [[nodiscard]] std::uint64_t offset() const { return offset_; }
     [[nodiscard]] std::uint64_t left_bytes() const { return total_ - offset_; }
 
     Piece next(std::size_t max_bytes) {

@@ -50,7 +50,7 @@ std::span<std::byte> Incoming::destination(Piece& piece, std::size_t bytes) {
 std::span<std::byte> Incoming::place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     Piece* const piece = find(transfer, [&](const Piece& candidate) {
-        return !candidate.claimed && !candidate.filling && offset == candidate.offset + candidate.received_bytes &&
+        return !candidate.claimed && !candidate.copying && offset == candidate.offset + candidate.received_bytes &&
                bytes <= candidate.bytes - candidate.received_bytes;
     });
     return piece == nullptr ? std::span<std::byte>() : destination(*piece, bytes);
@@ -72,7 +72,7 @@ std::span<std::byte> Incoming::claim(std::uint64_t transfer, std::uint64_t offse
     const auto expected = [&] {
         return find(transfer, [&](const Piece& candidate) {
             return candidate.offset == offset && candidate.bytes == bytes && candidate.received_bytes == 0 &&
-                   !candidate.claimed && !candidate.filling;
+                   !candidate.claimed && !candidate.copying;
         });
     };
     // Its command is on the way, by another connection; or no memory is free yet.
@@ -213,11 +213,11 @@ void Incoming::fill_from_early(std::unique_lock<std::mutex>& lock, Transfer& tra
         }
         const std::size_t within = from - early->offset;
         const std::size_t bytes = std::min(early->bytes - within, piece.bytes - piece.received_bytes);
-        piece.filling = true;
+        piece.copying = true;
         lock.unlock();
         std::memcpy(piece.place + piece.received_bytes, early->data.get() + within, bytes);
         lock.lock();
-        piece.filling = false;
+        piece.copying = false;
         piece.received_bytes += bytes;
         if (within + bytes == early->bytes) {
             drop_early(transfer, early);
@@ -249,7 +249,12 @@ void Incoming::abandon(std::uint64_t transfer, GiveBack give_back) {
     }
     std::erase_if(of.pieces, [](const Piece& one) { return one.received_bytes == one.bytes; });
     for (auto early = of.early.begin(); early != of.early.end();) {
-        early = early->landed ? drop_early(of, early) : std::next(early);
+        if (early->landed) {
+            early = drop_early(of, early);
+        } else {
+            early_bytes_ -= std::exchange(early->counted_bytes, 0);  // gone as soon as it has landed
+            ++early;
+        }
     }
     if (is_over(of)) {
         transfers_.erase(it);

@@ -40,7 +40,8 @@ class Incoming {
         std::byte* place = nullptr;
         std::size_t received_bytes = 0;
         bool claimed = false;                            // a lane is about to fill it
-        bool filling = false;                            // a part of it is being received, or copied
+        bool filling = false;                            // a part of it is being received
+        bool copying = false;                            // what was early of it is being copied
         std::shared_ptr<std::byte[]> nowhere = nullptr;  // for a part of what is not wanted any more
     };
     // Takes back what was given to expect().

@@ -587,8 +587,24 @@ void Worker::announce_pieces() {
     }
 }
 
+namespace {
+
+// May the client take it as a sign that what was sent before is there? Then it has to wait for that first.
+bool may_mean_data(codec::NoticeType type) {
+    switch (type) {
+        case codec::NoticeType::pull:
+        case codec::NoticeType::hold:
+        case codec::NoticeType::pieces_sent:
+        case codec::NoticeType::ahead_taken:
+        case codec::NoticeType::slab_prepared: return false;
+        default: return true;
+    }
+}
+
+}  // namespace
+
 void Worker::notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes) {
-    if (type != codec::NoticeType::pull && type != codec::NoticeType::hold && type != codec::NoticeType::pieces_sent) {
+    if (may_mean_data(type)) {
         announce_pieces();
     }
     codec::ReplyHeader header{};

@@ -1,5 +1,7 @@
 // Contexts: the primary one (state, flags, retain, release, reset), contexts of one's own, the stack of each thread,
 // limits, and what is left of a destroyed context.
+#include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "tests/gpu/driver.h"
@@ -200,6 +202,60 @@ void one_after_another(CUdevice device) {
     }
 }
 
+struct Held {
+    std::atomic<bool> let_go{false}, over{false};
+};
+
+void hold(void* held) {
+    Held& of = *static_cast<Held*>(held);
+    for (int i = 0; i < 20'000 && !of.let_go; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    of.over = true;
+}
+
+// Waiting for one context says nothing of another's streams, and having waited nothing of what came later.
+void waiting_for_one_of_two(CUdevice device) {
+    const CUcontext idle = create(device), busy = create(device);
+    CUstream stream = nullptr, other = nullptr;
+    CUevent event = nullptr;
+    DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    for (int round = 0; round < 2; round++) {
+        Held held;
+        DRIVER_OK(cuStreamSynchronize(stream));
+        DRIVER_OK(cuCtxSynchronize());
+        DRIVER_OK(cuLaunchHostFunc(stream, hold, &held));
+        DRIVER_OK(cuEventRecord(event, stream));
+        DRIVER_OK(cuCtxSetCurrent(idle));
+        for (int i = 0; i < 2; i++) {
+            DRIVER_OK(cuCtxSynchronize());
+            DRIVER_OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+            check_result(cuStreamQuery(CU_STREAM_LEGACY), CUDA_SUCCESS, "the idle context's stream");
+            check_result(cuStreamQuery(stream), CUDA_ERROR_NOT_READY, "the other's stream, which is held");
+            check_result(cuEventQuery(event), CUDA_ERROR_NOT_READY, "and its event");
+        }
+        DRIVER_OK(cuCtxSetCurrent(busy));
+        DRIVER_OK(cuStreamSynchronize(other));
+        check_result(cuStreamQuery(other), CUDA_SUCCESS, "another stream of the busy context");
+        check_result(cuStreamQuery(stream), CUDA_ERROR_NOT_READY, "the held one still");
+        held.let_go = true;
+        DRIVER_OK(round == 0 ? cuEventSynchronize(event) : cuStreamSynchronize(stream));
+        check(held.over, "it has been waited for");
+        DRIVER_OK(cuEventSynchronize(event));
+        DRIVER_OK(cuStreamSynchronize(stream));
+        DRIVER_OK(cuStreamSynchronize(stream));
+        check_result(cuStreamQuery(stream), CUDA_SUCCESS, "it is done");
+    }
+    DRIVER_OK(cuEventDestroy(event));
+    DRIVER_OK(cuStreamDestroy(stream));
+    check_result(cuStreamQuery(stream), CUDA_ERROR_INVALID_HANDLE, "a stream that is gone");
+    DRIVER_OK(cuStreamDestroy(other));
+    DRIVER_OK(cuCtxDestroy(busy));
+    DRIVER_OK(cuCtxDestroy(idle));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -212,5 +268,6 @@ int main(int argc, char** argv) {
     program.section("queries", [&] { queries(device); });
     program.section("destroyed", [&] { destroyed(device); });
     program.section("one_after_another", [&] { one_after_another(device); });
+    program.section("waiting_for_one_of_two", [&] { waiting_for_one_of_two(device); });
     return program.finish();
 }

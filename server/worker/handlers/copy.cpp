@@ -1,6 +1,7 @@
 // Copies between host and device.
 //
-// Small data rides in the command. Larger data is pulled from the client, or sent to it, in pieces that pass through
+// Small data rides in the command. Larger data is pulled from the client, or comes ahead of that, or is sent to it, in
+// pieces that pass through
 // pinned staging memory: while one piece is on the network, another is on its way to or from the GPU. A stream with a
 // copy that is not finished yet holds what comes after it; other streams go on.
 
@@ -119,7 +120,9 @@ class CopyIn final : public Copy {
             if (chunk.empty()) {
                 break;
             }
-            const Piece piece = pieces_.next(chunk.size());
+            const std::uint64_t at = pieces_.offset();
+            const Piece piece = pieces_.next(
+                at < ahead_bytes_ ? std::min<std::uint64_t>(chunk.size(), ahead_bytes_ - at) : chunk.size());
             asked_.push_back(piece);
             ++in_flight_;
             worker_.incoming.expect(transfer_, piece.offset, piece.bytes, chunk.data());
@@ -143,7 +146,7 @@ class CopyIn final : public Copy {
         const Piece piece = asked_.front();
         asked_.pop_front();
         --in_flight_;
-        if (piece.offset < ahead_bytes_ && piece.offset + piece.bytes >= ahead_bytes_) {
+        if (ahead_bytes_ != 0 && piece.offset + piece.bytes == ahead_bytes_) {
             worker_.notify(codec::NoticeType::ahead_taken, codec::AheadTakenNotice{transfer_});
         }
         const Tracer::Issue issuing(worker_.tracer, command_.header, true);

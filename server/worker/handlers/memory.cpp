@@ -90,6 +90,26 @@ CUresult commit_slab(Worker& worker, const Command& command, CUdevice device, CU
     return CUDA_SUCCESS;
 }
 
+// Is there so much memory that a slab which nobody needs yet is in nobody's way, not even of what the driver takes for
+// itself?
+bool to_spare(Worker& worker, const Command& command, CUdevice device, std::size_t bytes) {
+    constexpr std::size_t kStaysFree = 16;  // of so many parts one
+    worker.scheduler.enter(worker.context_of(command));
+    CUdevice current = 0;
+    std::size_t free_bytes = 0, total_bytes = 0;
+    if (driver::call(worker.api.cuCtxGetDevice, &current) != CUDA_SUCCESS || current != device ||
+        driver::call(worker.api.cuMemGetInfo_v2, &free_bytes, &total_bytes) != CUDA_SUCCESS) {
+        return false;
+    }
+    const std::uint64_t quota = worker.memory.account.quota_bytes;
+    if (quota != 0) {
+        const std::uint64_t used = worker.memory.account.used_bytes[static_cast<std::size_t>(device)];
+        total_bytes = std::min<std::uint64_t>(total_bytes, quota);
+        free_bytes = std::min<std::uint64_t>(free_bytes, quota - std::min(quota, used));
+    }
+    return bytes <= free_bytes && free_bytes - bytes >= total_bytes / kStaysFree;
+}
+
 }  // namespace
 
 Outcome gpSlabCreate(Worker& worker, Command& command, codec::Slots<calls::gpSlabCreate>& slots) {
@@ -101,8 +121,11 @@ Outcome gpSlabCreate(Worker& worker, Command& command, codec::Slots<calls::gpSla
 Outcome gpSlabPrepare(Worker& worker, Command& command, codec::Slots<calls::gpSlabPrepare>& slots) {
     using Call = calls::gpSlabPrepare;
     const CUdeviceptr address = slots.at<Call::address>().value;
-    const CUresult result =
-        commit_slab(worker, command, slots.at<Call::device>().value, address, slots.at<Call::bytes>().value);
+    const CUdevice device = slots.at<Call::device>().value;
+    const std::size_t bytes = slots.at<Call::bytes>().value;
+    const CUresult result = to_spare(worker, command, device, bytes)
+                                ? commit_slab(worker, command, device, address, bytes)
+                                : CUDA_ERROR_OUT_OF_MEMORY;
     worker.notify(codec::NoticeType::slab_prepared, codec::SlabPreparedNotice{address, result, 0});
     return CUDA_SUCCESS;
 }

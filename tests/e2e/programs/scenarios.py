@@ -198,6 +198,14 @@ def trace_command(scenario):
     scenario.check(output.read_text().endswith("}\n]\n"), "the file is closed JSON", output.read_text()[-200:])
     check_timeline(scenario, output.read_text())
     scenario.check("cuLaunchKernel" in summary.read_text(), "there is a summary", summary.read_text())
+    scenario.run([*command, setting.build / "cuda/vector_add"], environment)
+    scenario.check(summary.read_text().count("round trips") == 1, "the next trace begins a new summary", summary.read_text())
+    kept = scenario.folder / "notes"
+    kept.write_text("not a trace")
+    for option, files in (("--output", ["--output", kept]), ("--summary", ["--output", output, "--summary", kept])):
+        outcome = scenario.run([*command[:2], *files, *command[6:], setting.build / "cuda/vector_add"], environment)
+        scenario.check(outcome.status != 0 and "holds something else" in outcome.errors and kept.read_text() == "not a trace",
+                       f"{option} does not take another's file", outcome.end() + outcome.errors)
     # A program that ends without its exit handlers, some time after its last call.
     abrupt = ["sh", "-c", f"{setting.build / 'cuda/long_running'} 20 & child=$!; sleep 2; kill -9 $child; wait $child"]
     outcome = scenario.run([*command, *abrupt], environment)

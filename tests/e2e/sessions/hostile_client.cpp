@@ -278,6 +278,8 @@ void HostileClient::take_replies(std::span<const std::byte> payload) {
             answers_[answer.header.number] = std::move(answer);
         } else if (answer.header.opcode == static_cast<std::uint16_t>(codec::NoticeType::pull)) {
             pulls_.push_back(as(codec::PullNotice{}));
+        } else if (answer.header.opcode == static_cast<std::uint16_t>(codec::NoticeType::ahead_taken)) {
+            ahead_taken_.push_back(as(codec::AheadTakenNotice{}).transfer);
         } else if (answer.header.opcode == static_cast<std::uint16_t>(codec::NoticeType::slab_prepared)) {
             prepared_.push_back(as(codec::SlabPreparedNotice{}));
         } else if (answer.header.opcode == static_cast<std::uint16_t>(codec::NoticeType::deferred_error)) {

@@ -83,6 +83,8 @@ class HostileClient {
     // Reads for so long, keeping what comes.
     void read_for(milliseconds patience);
     bool wait_for_pull(std::uint64_t transfer, codec::PullNotice& pull);
+    // The transfers of which it has said that what was sent ahead is taken.
+    [[nodiscard]] const std::vector<std::uint64_t>& ahead_taken() const { return ahead_taken_; }
     // What the worker has said of slabs that were asked for beforehand.
     [[nodiscard]] const std::vector<codec::SlabPreparedNotice>& prepared() const { return prepared_; }
     [[nodiscard]] cli::SessionStatus session() const { return session_; }
@@ -131,6 +133,7 @@ class HostileClient {
     std::map<std::uint64_t, Answer> answers_;
     std::vector<codec::PullNotice> pulls_;
     std::vector<codec::SlabPreparedNotice> prepared_;
+    std::vector<std::uint64_t> ahead_taken_;
     std::vector<codec::DeferredErrorNotice> deferred_errors_;
     std::vector<codec::EventCompleteNotice> ended_events_;
 };

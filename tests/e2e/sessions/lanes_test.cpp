@@ -80,6 +80,15 @@ TEST_P(LaneCopies, AreRightWhereTheWordIsSlowerThanTheData) {
     EXPECT_EQ(has_lanes(program, GetParam()), GetParam() > 1) << program.errors();
 }
 
+// Then each call waits for its reply, which a copy to the device has when its data is there.
+TEST_P(LaneCopies, AreRightWhereEachCallWaits) {
+    auto environment = with_lanes(GetParam());
+    environment.push_back("GPUPOOL_SYNC=1");
+    Program program(*daemon_, lanes_program("lanes", 1), environment);
+    EXPECT_TRUE(program.succeeds(milliseconds(60000)));
+    EXPECT_EQ(has_lanes(program, GetParam()), GetParam() > 1) << program.errors();
+}
+
 INSTANTIATE_TEST_SUITE_P(Over, LaneCopies, ::testing::Values(1, 2, 8));
 
 // The programs whose point is order: several threads on one stream, one that waits for another's copy, bulk data both
@@ -322,6 +331,36 @@ TEST_F(HostileLanes, DataAheadIsTaken) {
     const auto number = copy_ahead(transfer, kMiB + 1000, kMiB + 1000, other);
     ASSERT_TRUE(send_piece(*lane.connection, 2, transfer, 0, kMiB));
     EXPECT_EQ(client_->result_of(number), CUDA_SUCCESS);
+    EXPECT_EQ(client_->ahead_taken(), std::vector{transfer});
+}
+
+// The first chunk is a small one, since others hold all of the large ones, and the next a large one again: what comes
+// ahead and what is asked for have pieces of their own, and meet where the one ends.
+TEST_F(HostileLanes, OfACopyThatIsPartlyAheadTheRestIsAskedFor) {
+    const auto lane = own_lane(0);
+    const auto before = begin_upload(1, kMiB);
+    for (std::uint64_t transfer = 2; transfer <= 8; ++transfer) {  // 32, 32, 16, 8, 4, 2 and 1 of 95
+        client_->add<calls::gpCopyToDevice>(slab_, 64 * kMiB, transfer, std::uint64_t{0},
+                                            static_cast<const unsigned char*>(nullptr), std::size_t{0},
+                                            client_->make_stream());
+    }
+    const CUstream last = client_->make_stream();
+    const std::uint64_t transfer = codec::kTransferSentAhead | 100;
+    const auto number = copy_ahead(transfer, 3 * kMiB + 1000, 2 * kMiB, last);
+    EXPECT_TRUE(client_->alive());
+    client_->send_bulk(1, before.offset, before.bytes);  // gives its chunk back
+    EXPECT_EQ(client_->result_of(number_), CUDA_SUCCESS);
+    EXPECT_TRUE(client_->alive());
+    ASSERT_TRUE(send_piece(*lane.connection, 1, transfer, 0, kMiB));
+    ASSERT_TRUE(send_piece(*lane.connection, 2, transfer, kMiB, kMiB));
+    codec::PullNotice pull{};
+    for (std::uint64_t at = 2 * kMiB; at < 3 * kMiB + 1000; at += pull.bytes) {
+        ASSERT_TRUE(client_->wait_for_pull(transfer, pull)) << at;
+        ASSERT_EQ(pull.offset, at);
+        client_->send_bulk(transfer, pull.offset, pull.bytes);
+    }
+    EXPECT_EQ(client_->result_of(number), CUDA_SUCCESS);
+    EXPECT_EQ(client_->ahead_taken(), std::vector{transfer});
 }
 
 TEST_F(HostileLanes, DataAheadOfNoCopyEndsTheSession) {

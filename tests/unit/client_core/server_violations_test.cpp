@@ -115,6 +115,13 @@ INSTANTIATE_TEST_SUITE_P(
                   [](Server& s, std::uint32_t) {
                       s.send(notice(NoticeType::transfer_failed, codec::TransferFailedNotice{77}));
                   }},
+        Violation{
+            "DataAheadOfNoTransferTaken",
+            [](Server& s, std::uint32_t) { s.send(notice(NoticeType::ahead_taken, codec::AheadTakenNotice{77})); }},
+        Violation{"SlabThatNobodyAskedFor",
+                  [](Server& s, std::uint32_t) {
+                      s.send(notice(NoticeType::slab_prepared, codec::SlabPreparedNotice{1u << 21, 0, 0}));
+                  }},
         Violation{"PullBeyondTheEnd",
                   [](Server& s, std::uint32_t) {
                       const auto transfer = s.session->transfers.begin_upload(std::vector<std::byte>(8));
