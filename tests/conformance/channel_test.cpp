@@ -177,21 +177,24 @@ TEST_P(Channels, RecordsGoBetweenThePiecesOfBulk) {
     limits.retained_bytes = 256u << 10;
     ChannelPair pair(ends(), limits);
     const auto data = pattern(32u << 20, 6);
-    pair.server_side.expect_transfer(1, data.size());
-    std::atomic<bool> bulk_appended{false};
-    std::thread bulk([&] {
-        ASSERT_TRUE(pair.client.append_bulk(1, 0, data, [] {}).ok());
-        bulk_appended = true;
-    });
-    std::size_t between = 0;
-    while (!bulk_appended) {
-        ASSERT_TRUE(append_word(pair.client, 1).ok());
-        ++between;
-        std::this_thread::sleep_for(100us);
+    std::size_t between = 0, bulk_bytes = 0;
+    // Once is enough, but on a busy machine this thread may get no turn while the bulk goes.
+    for (std::uint64_t transfer = 1; transfer <= 10 && between <= 1; ++transfer) {
+        pair.server_side.expect_transfer(transfer, data.size());
+        std::atomic<bool> bulk_appended{false};
+        std::thread bulk([&] {
+            EXPECT_TRUE(pair.client.append_bulk(transfer, 0, data, [] {}).ok());
+            bulk_appended = true;
+        });
+        for (between = 0; !bulk_appended; ++between) {
+            EXPECT_TRUE(append_word(pair.client, 1).ok());
+            std::this_thread::sleep_for(100us);
+        }
+        bulk.join();
+        bulk_bytes += data.size();
+        ASSERT_TRUE(pair.server_side.wait_bulk_bytes(bulk_bytes));
     }
-    bulk.join();
     EXPECT_GT(between, 1u);
-    ASSERT_TRUE(pair.server_side.wait_bulk_bytes(data.size()));
 }
 
 TEST_P(Channels, BulkBothWaysWithSmallLimits) {
