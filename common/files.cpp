@@ -57,6 +57,14 @@ Result<std::optional<std::string>> read_file(const std::string& path, std::size_
     return Error{ErrorCode::limit_exceeded, fmt::format("{} is larger than {}", path, format_bytes(limit_bytes))};
 }
 
+std::string read_part(const std::string& path, std::uint64_t offset, std::size_t bytes) {
+    const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+    std::string text(bytes, '\0');
+    const ssize_t got = reader ? ::pread(reader.get(), text.data(), bytes, static_cast<off_t>(offset)) : -1;
+    text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    return text;
+}
+
 Result<UniqueFd> open_to_append(const std::string& path, unsigned mode) {
     UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, mode));
     struct stat facts {};

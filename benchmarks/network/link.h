@@ -51,9 +51,9 @@ class Link {
     Clock::time_point free_at_{};
 };
 
-// What a connection carries, both ways together. One that carries little is looked at for what comes next, where
-// processors are to spare: a network wakes nobody on its way, and to wake a thread takes as long as a whole round trip.
-// Of bulk data there are many connections, whose threads would keep the processors from each other.
+// What a connection carries. One that carries little is looked at for what comes next, where processors are to spare: a
+// network wakes nobody on its way, and to wake a thread takes as long as a whole round trip. Of bulk data there are
+// many connections, whose threads would keep the processors from each other.
 //
 // Threads: any.
 class Traffic {

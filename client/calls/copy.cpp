@@ -71,7 +71,7 @@ CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std:
     const std::span data(static_cast<const std::byte*>(source), bytes);
     // What a busy worker is not ready for would only take its memory. The data follows the command, so that nobody may
     // wait for its reply before.
-    const Transfers::Ahead ahead = !reading.late && s.worker_is_near() && !waits_for_all_replies(s)
+    const Transfers::Ahead ahead = !reading.late && s.worker_is_near() && !waits_for_all_replies(s, this_thread())
                                        ? s.transfers.begin_upload_ahead(data)
                                        : Transfers::Ahead{s.transfers.begin_upload(data), 0};
     const std::uint64_t transfer = ahead.transfer;

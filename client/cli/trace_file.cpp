@@ -14,11 +14,10 @@
 #include "common/files.h"
 
 namespace gpupool::cli {
-
 namespace {
 
 // Opens the file, empty: where it holds something, that has to begin as what is written there does, so that nobody's
-// other file is lost. What is no file, a terminal or a pipe, is left as it is, and `is_file` says so.
+// other file is lost. What is no file, a terminal or /dev/null, is left as it is, and `is_file` says so.
 Result<UniqueFd> open_anew(std::string& path, std::string_view beginning, bool& is_file) {
     std::error_code problem;
     path = std::filesystem::absolute(path, problem);
@@ -31,10 +30,7 @@ Result<UniqueFd> open_anew(std::string& path, std::string_view beginning, bool& 
     if (!is_file || facts.st_size == 0) {
         return file;
     }
-    std::string found(beginning.size(), '\0');
-    const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    const ssize_t got = reader ? ::pread(reader.get(), found.data(), found.size(), 0) : -1;
-    if (got < 0 || found.substr(0, static_cast<std::size_t>(got)) != beginning) {
+    if (read_part(path, 0, beginning.size()) != beginning) {
         return Error{ErrorCode::invalid_input, path + " holds something else: name another file, or remove it"};
     }
     if (::ftruncate(file->get(), 0) != 0) {

@@ -13,8 +13,8 @@ namespace gpupool::cli {
 // a program that changes its folder.
 Status begin_trace(std::string& path);
 
-// The same for the summary, which a program's processes append to; what is no file (a terminal, a pipe) is left as it
-// is.
+// The same for the summary, which a program's processes append to; what is no file (a terminal, /dev/null) is left as
+// it is.
 Status begin_summary(std::string& path);
 
 // Closes the array that the program's processes have left open, and says on standard error where it is.

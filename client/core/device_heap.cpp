@@ -97,11 +97,15 @@ bool DeviceHeap::release_spare(Lock& lock) {
         return false;
     }
     const Spare spare = std::exchange(spare_, {});
-    lock.unlock();
-    server_.release(spare.address, spare.bytes);
-    window_.free(spare.address, spare.bytes);  // not before the server will hear of it
-    lock.lock();
+    give_back(lock, spare.address, spare.bytes);
     return true;
+}
+
+void DeviceHeap::give_back(Lock& lock, std::uint64_t address, std::uint64_t bytes) {
+    lock.unlock();
+    server_.release(address, bytes);
+    window_.free(address, bytes);  // not before the server will hear of it
+    lock.lock();
 }
 
 // Room for a block of `bytes`, and for more where there is memory.
@@ -212,10 +216,7 @@ void DeviceHeap::release(Lock& lock, SlabPlace slab) {
         shared_bytes_ -= facts.bytes;
     }
     slabs_.erase(slab);
-    lock.unlock();
-    server_.release(address, facts.bytes);
-    window_.free(address, facts.bytes);  // not before the server will hear of it
-    lock.lock();
+    give_back(lock, address, facts.bytes);
 }
 
 bool DeviceHeap::trim() {

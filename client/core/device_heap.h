@@ -69,6 +69,7 @@ class DeviceHeap {
     CUresult allocate_large(Lock& lock, std::uint64_t bytes, std::uint64_t& address);
     void prepare_spare(Lock& lock, std::uint64_t bytes);
     bool release_spare(Lock& lock);
+    void give_back(Lock& lock, std::uint64_t address, std::uint64_t bytes);
     CUresult commit(Lock& lock, std::uint64_t address, std::uint64_t bytes);
     CUresult commit_slab(Lock& lock, std::uint64_t bytes, bool shared, std::uint64_t& address);
     CUresult commit_shared_slab(Lock& lock, std::uint64_t bytes);

@@ -3,8 +3,8 @@
 //
 // Ownership: lives as long as the session, which is as long as the process. `lanes` outlives it. Threads: want() any,
 //   and it never waits; connections are made by threads of their own, some at once: each takes some round trips, and
-//   meanwhile one of the server's places for connections that it does not know yet. Errors:
-//   a lane that cannot be had is said in the log; the session goes on with those that there are.
+//   meanwhile one of the server's places for connections that it does not know yet. Errors: a lane that cannot be had
+//   is said in the log; the session goes on with those that there are.
 #pragma once
 
 #include <array>

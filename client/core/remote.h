@@ -36,6 +36,11 @@ inline CUresult usable_context(ContextState*& context) {
     return context->lost.load(std::memory_order_relaxed);
 }
 
+// Does the thread wait for the replies of deferred calls as well?
+inline bool waits_for_all_replies(const Session& session, const ThreadState& thread) {
+    return session.synchronous || thread.wait_for_replies;
+}
+
 namespace detail {
 
 // The calls that end a lost context must still get through.
@@ -114,7 +119,7 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
                 publish_host_memory(*s);
             }
         }
-        const bool wait = Call::kDelivery != calls::Delivery::deferred || s->synchronous || thread.wait_for_replies ||
+        const bool wait = Call::kDelivery != calls::Delivery::deferred || waits_for_all_replies(*s, thread) ||
                           context == nullptr || !context->live.load(std::memory_order_relaxed);
         std::tuple<Minted<Call, Index>...> minted;
         (std::get<Index>(minted).prepare(*s, arguments), ...);
@@ -195,11 +200,6 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
 };
 
 }  // namespace detail
-
-// Does this thread wait for the replies of deferred calls as well?
-inline bool waits_for_all_replies(const Session& session) {
-    return session.synchronous || this_thread().wait_for_replies;
-}
 
 template <class Call, class... Given>
 CUresult remote(Given... arguments) {

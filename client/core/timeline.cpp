@@ -1,13 +1,11 @@
 #include "client/core/timeline.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <utility>
 
@@ -42,14 +40,10 @@ Status prepare(int file, const std::string& path) {
     if (!S_ISREG(info.st_mode) || info.st_size == 0) {
         return write_all(file, "[\n");
     }
-    // The descriptor only writes.
-    const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    std::array<char, 3> text{};
-    if (::pread(reader.get(), text.data(), 1, 0) != 1 || text[0] != '[') {
+    if (read_part(path, 0, 1) != "[") {  // the descriptor only writes
         return Error{ErrorCode::invalid_input, path + " holds something else than a trace: name another file"};
     }
-    if (info.st_size > 3 && ::pread(reader.get(), text.data(), 3, info.st_size - 3) == 3 &&
-        std::string_view(text.data(), 3) == "\n]\n") {
+    if (info.st_size > 3 && read_part(path, static_cast<std::uint64_t>(info.st_size) - 3, 3) == "\n]\n") {
         const bool empty = info.st_size == 4;  // "[\n]\n"
         if (::ftruncate(file, info.st_size - (empty ? 2 : 3)) != 0) {
             return system_error("continuing " + path, errno);

@@ -295,6 +295,10 @@ std::uint64_t Transfers::add_upload(std::span<const std::byte> source, std::uint
     upload->bytes = source.size();
     upload->lowest = reinterpret_cast<std::uint64_t>(source.data());
     upload->highest = upload->lowest + source.size();
+    return add(std::move(upload), name_bits);
+}
+
+std::uint64_t Transfers::add(std::unique_ptr<Upload> upload, std::uint64_t name_bits) {
     upload->waits_for = downloads_into(upload->lowest, upload->highest);
     const std::uint64_t transfer = next_++ | name_bits;
     uploads_[transfer] = std::move(upload);
@@ -377,9 +381,7 @@ std::uint64_t Transfers::begin_upload(std::uint64_t bytes, std::uint64_t lowest,
     upload->lowest = lowest;
     upload->highest = highest;
     const std::lock_guard lock(mutex_);
-    upload->waits_for = downloads_into(lowest, highest);
-    uploads_[next_] = std::move(upload);
-    return next_++;
+    return add(std::move(upload));
 }
 
 std::uint64_t Transfers::begin_upload(std::vector<std::byte> source) {
@@ -390,8 +392,7 @@ std::uint64_t Transfers::begin_upload(std::vector<std::byte> source) {
     upload->bytes = upload->copy.size();
     std::unique_lock lock(mutex_);
     wait_for_room(lock, upload->copy.size());
-    uploads_[next_] = std::move(upload);
-    return next_++;
+    return add(std::move(upload));  // which reads none of the application's memory
 }
 
 void Transfers::send_unasked(std::uint64_t transfer, std::span<const std::byte> source, std::vector<std::byte> copy,

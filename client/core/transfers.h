@@ -153,6 +153,7 @@ class Transfers {
     }
     // With the lock held.
     std::uint64_t add_upload(std::span<const std::byte> source, std::uint64_t name_bits = 0);
+    std::uint64_t add(std::unique_ptr<Upload> upload, std::uint64_t name_bits = 0);
     // With the lock held: how much of a new upload is sent ahead.
     [[nodiscard]] std::uint64_t room_ahead(std::uint64_t bytes) const;
     void add_pulls(std::uint64_t transfer, std::uint64_t bytes, std::size_t piece_bytes, bool ahead);

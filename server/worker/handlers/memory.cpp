@@ -90,22 +90,26 @@ CUresult commit_slab(Worker& worker, const Command& command, CUdevice device, CU
     return CUDA_SUCCESS;
 }
 
+// What the session has of the device's memory, within its quota. `device` is the current context's.
+CUresult memory_info(Worker& worker, CUdevice device, std::size_t& free_bytes, std::size_t& total_bytes) {
+    const CUresult result = driver::call(worker.api.cuMemGetInfo_v2, &free_bytes, &total_bytes);
+    if (const std::uint64_t quota = worker.memory.account.quota_bytes; result == CUDA_SUCCESS && quota != 0) {
+        const std::uint64_t used = worker.memory.account.used_bytes[static_cast<std::size_t>(device)];
+        total_bytes = std::min<std::uint64_t>(total_bytes, quota);
+        free_bytes = std::min<std::uint64_t>(free_bytes, quota - std::min(quota, used));
+    }
+    return result;
+}
+
 // Is there so much memory that a slab which nobody needs yet is in nobody's way, not even of what the driver takes for
 // itself?
 bool to_spare(Worker& worker, const Command& command, CUdevice device, std::size_t bytes) {
     constexpr std::size_t kStaysFree = 16;  // of so many parts one
-    worker.scheduler.enter(worker.context_of(command));
-    CUdevice current = 0;
+    const ContextState* const context = worker.context_of(command);
     std::size_t free_bytes = 0, total_bytes = 0;
-    if (driver::call(worker.api.cuCtxGetDevice, &current) != CUDA_SUCCESS || current != device ||
-        driver::call(worker.api.cuMemGetInfo_v2, &free_bytes, &total_bytes) != CUDA_SUCCESS) {
+    if (context == nullptr || context->device != device || worker.scheduler.enter(context) != CUDA_SUCCESS ||
+        memory_info(worker, device, free_bytes, total_bytes) != CUDA_SUCCESS) {
         return false;
-    }
-    const std::uint64_t quota = worker.memory.account.quota_bytes;
-    if (quota != 0) {
-        const std::uint64_t used = worker.memory.account.used_bytes[static_cast<std::size_t>(device)];
-        total_bytes = std::min<std::uint64_t>(total_bytes, quota);
-        free_bytes = std::min<std::uint64_t>(free_bytes, quota - std::min(quota, used));
     }
     return bytes <= free_bytes && free_bytes - bytes >= total_bytes / kStaysFree;
 }
@@ -155,14 +159,9 @@ Outcome cuMemGetInfo_v2(Worker& worker, Command& command, codec::Slots<calls::cu
     }
     worker.scheduler.enter(context);
     std::size_t free_bytes = 0, total_bytes = 0;
-    const CUresult result = driver::call(worker.api.cuMemGetInfo_v2, &free_bytes, &total_bytes);
+    const CUresult result = memory_info(worker, context->device, free_bytes, total_bytes);
     if (result != CUDA_SUCCESS) {
         return result;
-    }
-    if (const std::uint64_t quota = worker.memory.account.quota_bytes; quota != 0) {
-        const std::uint64_t used = worker.memory.account.used_bytes[static_cast<std::size_t>(context->device)];
-        total_bytes = std::min<std::uint64_t>(total_bytes, quota);
-        free_bytes = std::min<std::uint64_t>(free_bytes, quota - std::min(quota, used));
     }
     slots.at<Call::free>().object = free_bytes;
     slots.at<Call::total>().object = total_bytes;
