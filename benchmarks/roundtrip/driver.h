@@ -15,7 +15,8 @@ namespace gpupool::benchmarks {
                     f(cuMemAllocHost_v2) f(cuMemFreeHost) f(cuMemcpyHtoD_v2) f(cuMemcpyDtoH_v2)                     \
                         f(cuMemcpyHtoDAsync_v2) f(cuMemcpyDtoHAsync_v2) f(cuStreamBeginCapture_v2)                  \
                             f(cuStreamEndCapture) f(cuGraphInstantiateWithFlags) f(cuGraphLaunch) f(cuGraphDestroy) \
-                                f(cuGraphExecDestroy) f(cuStreamWriteValue32_v2) f(cuStreamDestroy_v2)
+                                f(cuGraphExecDestroy) f(cuStreamWriteValue32_v2) f(cuStreamWaitValue32_v2)          \
+                                    f(cuStreamDestroy_v2)
 
 struct Driver {
 #define GP_MEMBER(name) decltype(&::name) name = nullptr;

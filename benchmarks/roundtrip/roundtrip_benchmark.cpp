@@ -145,6 +145,33 @@ void by_threads(benchmark::State& state, int times, Work work) {
     }
 }
 
+// How fast the GPU alone gets through launches that lie ready for it: no launch_sustained is faster.
+void launches_on_gpu(benchmark::State& state) {
+    const auto launches = static_cast<int>(state.range(0));
+    const Driver& d = driver();
+    CUstream gate = nullptr;
+    ok(d.cuStreamCreate(&gate, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    const CUdeviceptr word = d.memory;
+    unsigned round = 0;
+    ok(d.cuStreamWriteValue32_v2(gate, word, round, 0), "cuStreamWriteValue32");
+    for (auto _ : state) {
+        ok(d.cuStreamSynchronize(gate), "cuStreamSynchronize");
+        ok(d.cuStreamWaitValue32_v2(d.stream, word, ++round, CU_STREAM_WAIT_VALUE_EQ), "cuStreamWaitValue32");
+        for (int i = 0; i < launches; ++i) {
+            ok(launch(d), "cuLaunchKernel");
+        }
+        // Forwarded as well all of them are with the driver then, but for what other threads are to give it.
+        std::size_t free = 0, total = 0;
+        ok(d.cuMemGetInfo_v2(&free, &total), "cuMemGetInfo");
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        const auto begin = std::chrono::steady_clock::now();
+        ok(d.cuStreamWriteValue32_v2(gate, word, round, 0), "cuStreamWriteValue32");
+        ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
+        state.SetIterationTime(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+    state.SetItemsProcessed(state.iterations() * launches);
+    ok(d.cuStreamDestroy_v2(gate), "cuStreamDestroy");
+}
 void launch_sustained_threads(benchmark::State& state) {
     by_threads(state, 10'000, [](const Driver& d) { ok(launch(d), "cuLaunchKernel"); });
 }
@@ -291,6 +318,7 @@ BENCHMARK(call_local)->UseRealTime();
 BENCHMARK(call_round_trip)->UseRealTime();
 BENCHMARK(launch_deferred)->UseRealTime();
 BENCHMARK(launch_sustained)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(launches_on_gpu)->Arg(400)->UseManualTime();
 BENCHMARK(launch_sustained_threads)->Arg(4)->UseRealTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(launch_and_synchronize)->UseRealTime();
 BENCHMARK(launch_and_synchronize_threads)->Arg(4)->UseRealTime();

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "client/calls/handlers.h"
+#include "client/calls/memory.h"
 #include "client/calls/streams.h"
 #include "client/core/remote.h"
 
@@ -64,7 +65,8 @@ CUresult instantiate(CUgraphExec* executable, CUgraph graph, std::uint64_t flags
     CUgraphExec made = nullptr;
     CUgraphNode node = nullptr;
     int kind = 0;
-    const CUresult result = remote<calls::gpGraphInstantiate>(&made, graph, flags, &node, &kind);
+    const CUresult result =
+        load_with_reclaim([&] { return remote<calls::gpGraphInstantiate>(&made, graph, flags, &node, &kind); });
     if (error_node != nullptr) {
         *error_node = node;
     }

@@ -5,6 +5,7 @@
 #include "client/calls/code_registry.h"
 #include "client/calls/handlers.h"
 #include "client/calls/images.h"
+#include "client/calls/memory.h"
 #include "common/log.h"
 
 namespace gpupool::client {
@@ -28,7 +29,8 @@ CUresult ensure_loaded(Library& library) {
         }
         image = std::move(*read);
     }
-    result = load_image<calls::gpLibraryLoad>(&library.remote_handle, image, library.options);
+    result = entry::load_with_reclaim(
+        [&] { return load_image<calls::gpLibraryLoad>(&library.remote_handle, image, library.options); });
     library.loaded = result == CUDA_SUCCESS;
     if (!library.loaded) {
         library.image = std::move(image);
@@ -36,7 +38,17 @@ CUresult ensure_loaded(Library& library) {
     return result;
 }
 
-CUresult get_kernel(CUlibrary handle, Library& library, const char* name, CUkernel& kernel) {
+// The one that is known from then on.
+CUfunction know_kernel_function(CUkernel kernel, const ContextState& context, CUfunction function, FunctionInfo info) {
+    know_function(function, std::move(info));
+    Registry& r = registry();
+    const std::lock_guard lock(r.mutex);
+    return r.kernel_functions.emplace(std::pair(kernel, context.handle), function).first->second;
+}
+
+// `loads`: what is looked up is launched next, as a rule, so that its function in the current context is wanted as
+// well.
+CUresult get_kernel(CUlibrary handle, Library& library, const char* name, bool loads, CUkernel& kernel) {
     const std::lock_guard lock(library.loading);
     if (const auto it = library.kernels.find(name); it != library.kernels.end()) {
         kernel = it->second;
@@ -47,13 +59,24 @@ CUresult get_kernel(CUlibrary handle, Library& library, const char* name, CUkern
         return result;
     }
     FunctionInfo info;
-    result = resolve<calls::gpKernelResolve>(library.remote_handle, name, kernel, info);
+    ContextState* context = nullptr;
+    loads = loads && usable_context(context) == CUDA_SUCCESS;
+    CUfunction function = nullptr;
+    unsigned loaded = 0;
+    auto attributes = FunctionAttributes::OnDevice::unknown();
+    result = loads ? resolve<calls::gpKernelReady>(library.remote_handle, name, kernel, info, &function, &loaded,
+                                                   attributes.data(), static_cast<unsigned>(attributes.size()))
+                   : resolve<calls::gpKernelResolve>(library.remote_handle, name, kernel, info);
     if (result != CUDA_SUCCESS) {
         return result;
     }
     info.library = handle;
     info.kernel = kernel;
     library.kernels[name] = kernel;
+    if (loaded != 0 && info.layout_known) {
+        info.attributes->learn(context->device, attributes);
+        know_kernel_function(kernel, *context, function, info);
+    }
     know_function(reinterpret_cast<CUfunction>(kernel), std::move(info));
     return CUDA_SUCCESS;
 }
@@ -152,7 +175,7 @@ CUresult cuLibraryGetKernel(CUkernel* pKernel, CUlibrary library, const char* na
         return CUDA_ERROR_INVALID_HANDLE;
     }
     CUkernel kernel = nullptr;
-    const CUresult result = get_kernel(library, *known, name, kernel);
+    const CUresult result = get_kernel(library, *known, name, true, kernel);
     if (result == CUDA_SUCCESS) {
         *pKernel = kernel;
     }
@@ -224,7 +247,7 @@ CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned numKernels, CUlib
     std::vector<std::string> names;
     CUresult result = library_names(lib, known, names);
     for (unsigned i = 0; i < numKernels && i < names.size() && result == CUDA_SUCCESS; ++i) {
-        result = get_kernel(lib, *known, names[i].c_str(), kernels[i]);
+        result = get_kernel(lib, *known, names[i].c_str(), false, kernels[i]);
     }
     return result;
 }
@@ -282,8 +305,10 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
     }
     CUfunction function = nullptr;
     auto attributes = FunctionAttributes::OnDevice::unknown();
-    result =
-        remote<calls::gpKernelFunction>(&function, kernel, attributes.data(), static_cast<unsigned>(attributes.size()));
+    result = load_with_reclaim([&] {
+        return remote<calls::gpKernelFunction>(&function, kernel, attributes.data(),
+                                               static_cast<unsigned>(attributes.size()));
+    });
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -302,9 +327,7 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
         known.library = info->library;
         known.kernel = kernel;
     }
-    know_function(function, std::move(known));
-    const std::lock_guard lock(r.mutex);
-    *pFunc = r.kernel_functions.emplace(key, function).first->second;
+    *pFunc = know_kernel_function(kernel, *context, function, std::move(known));
     return CUDA_SUCCESS;
 }
 

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "client/core/contexts.h"
+#include "client/core/remote.h"
 
 namespace gpupool::client::entry {
 
@@ -20,6 +20,13 @@ template <class Allocate>
 CUresult allocate_with_reclaim(CUdevice device, ContextState* context, Allocate allocate) {
     const CUresult result = allocate();
     return result == CUDA_ERROR_OUT_OF_MEMORY ? reclaim_and_allocate(device, context, allocate) : result;
+}
+
+// The same of what takes memory of the current context, if there is one.
+template <class Load>
+CUresult load_with_reclaim(Load load) {
+    ContextState* context = nullptr;
+    return usable_context(context) == CUDA_SUCCESS ? allocate_with_reclaim(context->device, context, load) : load();
 }
 
 }  // namespace gpupool::client::entry

@@ -3,6 +3,7 @@
 #include "client/calls/code_registry.h"
 #include "client/calls/handlers.h"
 #include "client/calls/images.h"
+#include "client/calls/memory.h"
 #include "common/log.h"
 
 namespace gpupool::client {
@@ -16,8 +17,10 @@ CUresult get_function(CUmodule handle, Module& module, const char* name, CUfunct
     }
     FunctionInfo info;
     auto attributes = FunctionAttributes::OnDevice::unknown();
-    const CUresult result = resolve<calls::gpFunctionResolve>(handle, name, function, info, attributes.data(),
-                                                              static_cast<unsigned>(attributes.size()));
+    const CUresult result = entry::load_with_reclaim([&] {
+        return resolve<calls::gpFunctionResolve>(handle, name, function, info, attributes.data(),
+                                                 static_cast<unsigned>(attributes.size()));
+    });
     if (result == CUDA_SUCCESS) {
         if (const ContextState* const context = this_thread().current()) {
             info.attributes->learn(context->device, attributes);
@@ -44,7 +47,7 @@ CUresult load_module(CUmodule* module, const void* image, const JitOptions& opti
         log::error("a code image cannot be read: {}", bytes.error().message);
         return CUDA_ERROR_INVALID_IMAGE;
     }
-    result = load_image<calls::gpModuleLoad>(module, *bytes, options);
+    result = entry::load_with_reclaim([&] { return load_image<calls::gpModuleLoad>(module, *bytes, options); });
     if (result == CUDA_SUCCESS) {
         know_module(*module);
     }

@@ -158,6 +158,7 @@ CUresult destroy_stream(CUstream stream) {
             return CUDA_ERROR_INVALID_HANDLE;
         }
     }
+    this_session().stream_watches.forget(stream_key(stream));
     return remote<calls::cuStreamDestroy_v2>(stream);
 }
 
@@ -262,6 +263,24 @@ CUresult cuStreamSynchronize(CUstream hStream) {
     return result != CUDA_SUCCESS ? result : synchronize_stream(hStream);
 }
 
+namespace {
+
+CUresult ask_and_watch(CUstream stream, const StreamKey& key) {
+    Session& s = this_session();
+    const std::uint64_t received = s.records_received() + 1;  // with the answer, if nothing else comes before it
+    const CUresult result = remote<calls::cuStreamQuery>(stream);
+    if (result == CUDA_ERROR_NOT_READY && s.stream_watches.begin(key, received)) {
+        if (remote<calls::gpStreamWatch>(stream) == CUDA_SUCCESS) {
+            s.stream_watches.asked(key, this_thread().last_command);
+        } else {
+            s.stream_watches.forget(key);
+        }
+    }
+    return result;
+}
+
+}  // namespace
+
 CUresult cuStreamQuery(CUstream hStream) {
     const CUresult result = check_not_capturing(hStream);
     if (result != CUDA_SUCCESS) {
@@ -269,7 +288,16 @@ CUresult cuStreamQuery(CUstream hStream) {
     }
     Session& s = this_session();
     const ContextState* context = nullptr;
-    return known_complete(s, hStream, context) ? known_answer(s, context) : remote<calls::cuStreamQuery>(hStream);
+    if (known_complete(s, hStream, context)) {
+        return known_answer(s, context);
+    }
+    const StreamKey stream = stream_key(hStream);
+    switch (s.stream_watches.known(stream, s.commands_sent(), s.records_received())) {
+        case StreamWatches::Known::complete: return known_answer(s, context);
+        case StreamWatches::Known::pending: return pending_answer(s, context);
+        case StreamWatches::Known::unknown: return ask_and_watch(hStream, stream);
+    }
+    return CUDA_ERROR_UNKNOWN;
 }
 
 CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned Flags) {
@@ -447,7 +475,7 @@ CUresult cuEventQuery(CUevent hEvent) {
     }
     switch (event->known()) {
         case Event::Known::complete: return known_answer(this_session(), nullptr);
-        case Event::Known::pending: return this_session().lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
+        case Event::Known::pending: return pending_answer(this_session(), nullptr);
         case Event::Known::unknown: break;
     }
     const std::uint64_t latest = event->sent.load(std::memory_order_acquire);

@@ -207,17 +207,24 @@ CUresult remote(Given... arguments) {
     return detail::Sender<Call, codec::Indices<Call>>::send(arguments...);
 }
 
-// The answer to a question that nobody has to be asked, since the work is known to be complete. `context`: whose it is,
-// or null where that was looked at already.
-inline CUresult known_answer(Session& session, const ContextState* context) {
+// The answer to a question that nobody has to be asked, since the work is known not to be complete. `context`: whose it
+// is, or null where that was looked at already.
+inline CUresult pending_answer(const Session& session, const ContextState* context) {
     if (this_thread().in_host_function) {
         return CUDA_ERROR_NOT_PERMITTED;
     }
-    session.print_new_output();
     if (session.lost()) {
         return kSessionLost;
     }
-    return context == nullptr ? CUDA_SUCCESS : context->lost.load(std::memory_order_relaxed);
+    const CUresult lost = context == nullptr ? CUDA_SUCCESS : context->lost.load(std::memory_order_relaxed);
+    return lost != CUDA_SUCCESS ? lost : CUDA_ERROR_NOT_READY;
+}
+
+// The same where it is known to be complete.
+inline CUresult known_answer(Session& session, const ContextState* context) {
+    session.print_new_output();
+    const CUresult pending = pending_answer(session, context);
+    return pending == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : pending;
 }
 
 // Waits until the context has nothing left to do.

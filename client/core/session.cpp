@@ -224,6 +224,7 @@ void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payloa
             return;
         }
         const std::span<std::byte> body(at + sizeof header, header.bytes - sizeof header);
+        records_received_.fetch_add(1, std::memory_order_release);
         if (header.kind == codec::ReplyKind::notice) {
             if (!take_notice(header, body)) {
                 violation("a notice that makes no sense");
@@ -355,6 +356,9 @@ bool Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
                     return true;
                 },
                 std::type_identity<codec::EventCompleteNotice>());
+        case Type::stream_complete:
+            return with([&](auto& stream) { return take_stream_complete(stream); },
+                        std::type_identity<codec::StreamCompleteNotice>());
         case Type::trace_records: return trace::take_records(body);
         case Type::trace_name: return trace::take_name(body);
         case Type::pieces_sent:
@@ -399,15 +403,29 @@ bool Session::take_hold(const codec::StreamHoldNotice& notice) {
         held_streams.set_all(notice.held != 0);
         return true;
     }
-    std::uint64_t context_id = 0;
-    if (is_default_stream(notice.stream)) {
-        const ContextState* const context = contexts.find(codec::from_wire<CUcontext>(notice.context));
-        if (context == nullptr || notice.stream == 0) {
-            return false;
-        }
-        context_id = context->id;
+    const std::optional<StreamKey> stream = key_of(notice.stream, notice.context, notice.thread);
+    return stream && held_streams.set(*stream, notice.held != 0);
+}
+
+bool Session::take_stream_complete(const codec::StreamCompleteNotice& notice) {
+    const std::optional<StreamKey> stream = key_of(notice.stream, notice.context, notice.thread);
+    if (stream) {
+        stream_watches.note_complete(*stream, error_text::from_peer(notice.result) == CUDA_SUCCESS);
     }
-    return held_streams.set(stream_key(notice.stream, context_id, notice.thread), notice.held != 0);
+    return stream.has_value();
+}
+
+// Nothing: there is no such stream.
+std::optional<StreamKey> Session::key_of(std::uint64_t stream, std::uint64_t context, std::uint32_t thread) {
+    std::uint64_t context_id = 0;
+    if (is_default_stream(stream)) {
+        const ContextState* const known = contexts.find(codec::from_wire<CUcontext>(context));
+        if (known == nullptr || stream == 0) {
+            return std::nullopt;
+        }
+        context_id = known->id;
+    }
+    return stream_key(stream, context_id, thread);
 }
 
 bool Session::take_graph_function(const codec::GraphFunctionNotice& notice) {

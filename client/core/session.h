@@ -29,6 +29,7 @@
 #include "client/core/lane_opener.h"
 #include "client/core/memory_map.h"
 #include "client/core/stream_pool.h"
+#include "client/core/stream_watches.h"
 #include "client/core/thread.h"
 #include "client/core/trace.h"
 #include "client/core/transfers.h"
@@ -61,6 +62,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     HostMirrors host_mirrors;
     Captures captures;
     HeldStreams held_streams;
+    StreamWatches stream_watches;
     Events events;
     GraphHosts graph_hosts;
     std::vector<std::unique_ptr<DeviceHeap>> heaps;  // by device; made while the receiving thread runs already
@@ -117,6 +119,8 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
 
     // Everything that the calling thread knows of was sent by then.
     [[nodiscard]] std::uint64_t commands_sent() const { return last_command_.load(std::memory_order_relaxed); }
+    // Replies and notices. Counted before anybody learns of what they say.
+    [[nodiscard]] std::uint64_t records_received() const { return records_received_.load(std::memory_order_acquire); }
     // Will the worker soon come to what is sent now? It has answered one of the last few commands.
     [[nodiscard]] bool worker_is_near() const {
         constexpr std::uint64_t kFew = 32;
@@ -223,6 +227,8 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     void take_deferred_error(const codec::DeferredErrorNotice& notice);
     bool take_pieces_sent(const codec::PiecesSentNotice& notice);
     bool take_hold(const codec::StreamHoldNotice& notice);
+    bool take_stream_complete(const codec::StreamCompleteNotice& notice);
+    std::optional<StreamKey> key_of(std::uint64_t stream, std::uint64_t context, std::uint32_t thread);
     bool take_graph_function(const codec::GraphFunctionNotice& notice);
     bool take_graph_copy(const codec::GraphCopyNotice& notice, bool upload);
 
@@ -233,6 +239,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     std::atomic<std::uint64_t> last_command_{0};
     std::atomic<std::uint64_t> last_work_{0};  // the latest command that gave a stream work
     std::atomic<std::uint64_t> last_answered_{0};
+    std::atomic<std::uint64_t> records_received_{0};  // written by whoever receives
     std::atomic<std::uint64_t> next_serial_{1};
     std::atomic<bool> lost_{false};
     std::atomic<bool> broken_{false};              // a send has failed; the receiving thread may not have noticed yet

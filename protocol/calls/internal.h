@@ -88,6 +88,11 @@ CUresult gpFunctionResolve(CUfunction* function, CUmodule module, const char* na
 // The function of a kernel in the current context. Both give the function's attributes as well, as gpFunctionAttributes
 // does, since a launch follows as a rule; kUnknownAttribute everywhere where the driver would not say.
 CUresult gpKernelFunction(CUfunction* function, CUkernel kernel, int* attributes, unsigned attribute_count);
+// gpKernelResolve, and of its function in the current context gpKernelFunction where that makes nobody wait who would
+// not natively (`loaded`): what a program looks up it launches, as a rule.
+CUresult gpKernelReady(CUkernel* kernel, CUlibrary library, const char* name, gpupool::ParameterLayout* layout,
+                       unsigned capacity, unsigned* count, CUfunction* function, unsigned* loaded, int* attributes,
+                       unsigned attribute_count);
 CUresult gpLibraryModule(CUmodule* module, CUlibrary library);
 // All kernels' names, NUL-terminated, one after the other.
 CUresult gpLibraryNames(CUlibrary library, char* names, std::size_t names_bytes, std::size_t* needed_bytes);
@@ -131,6 +136,9 @@ CUresult gpFunctionSetAttribute(CUfunction function, CUdevice device, int attrib
 
 // Says (NoticeType::event_complete) when the event's present record, which the client calls `record`, is complete.
 CUresult gpEventWatch(CUevent event, std::uint64_t record);
+// Says (NoticeType::stream_complete) when all that the stream has been given is complete. One at a time for a stream:
+// another is ignored until the first has been told.
+CUresult gpStreamWatch(CUstream stream);
 
 // ---- mapped host memory
 

@@ -118,9 +118,15 @@ struct Slot {
     static constexpr bool one =
         kind == Shape::in || kind == Shape::out || kind == Shape::inout || kind == Shape::creates;
     static constexpr bool many = kind == Shape::in_array || kind == Shape::out_array;
+    // Bytes stay where they are, in the command's body. What may hold handles is copied, since these are translated,
+    // and a command that is held is read again.
+    static constexpr bool in_place =
+        kind == Shape::in_array &&
+        (std::is_same_v<Pointee, char> || std::is_same_v<Pointee, unsigned char> || std::is_same_v<Pointee, std::byte>);
+    using Array = std::conditional_t<in_place, std::span<Pointee>, std::vector<Pointee>>;
 
     T value{};
-    std::conditional_t<one, Pointee, std::conditional_t<many, std::vector<Pointee>, Nothing>> object{};
+    std::conditional_t<one, Pointee, std::conditional_t<many, Array, Nothing>> object{};
     std::uint64_t minted = 0;  // creates: the client's handle
 
     void read(Reader& in) {
@@ -188,9 +194,14 @@ struct Slot {
             in.fail();
             return;
         }
-        object.resize(size);
-        if (const std::byte* from = in.take(size * sizeof(Pointee)); from != nullptr && size != 0) {
-            std::memcpy(static_cast<void*>(object.data()), from, size * sizeof(Pointee));
+        std::byte* const from = in.take(size * sizeof(Pointee));
+        if constexpr (in_place) {
+            object = {reinterpret_cast<Pointee*>(from), from == nullptr ? 0 : size};
+        } else {
+            object.resize(size);
+            if (from != nullptr && size != 0) {
+                std::memcpy(static_cast<void*>(object.data()), from, size * sizeof(Pointee));
+            }
         }
         static Pointee none{};
         value = reinterpret_cast<T>(size == 0 ? &none : object.data());

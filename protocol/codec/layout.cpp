@@ -74,6 +74,7 @@ std::string describe(NoticeType type) {
         case NoticeType::pieces_sent: return line("pieces_sent", sizeof(PiecesSentNotice));
         case NoticeType::ahead_taken: return line("ahead_taken", sizeof(AheadTakenNotice));
         case NoticeType::slab_prepared: return line("slab_prepared", sizeof(SlabPreparedNotice));
+        case NoticeType::stream_complete: return line("stream_complete", sizeof(StreamCompleteNotice));
         case NoticeType::ended: return line("ended", sizeof(std::uint64_t));
         case NoticeType::trace_records:
             return line("trace_records", sizeof(TraceHeader)) + ' ' + std::to_string(sizeof(TraceRecord));

@@ -50,24 +50,25 @@ static_assert(sizeof(ReplyHeader) == 32 && std::is_trivially_copyable_v<ReplyHea
 
 // Notices: what a worker says without being asked. layout.cpp pins numbers and sizes.
 enum class NoticeType : std::uint16_t {
-    pull = 1,             // PullNotice: send this part of a transfer now
-    host_function = 2,    // HostFunctionNotice: run it, then say gpHostFunctionDone
-    deferred_error = 3,   // DeferredErrorNotice: a deferred call failed
-    hold = 4,             // StreamHoldNotice: a stream has too much outstanding, or has caught up
-    output = 5,           // what kernels printed: 8 bytes of length, then the text
-    transfer_failed = 6,  // TransferFailedNotice: no more of it will be asked for or sent
-    graph_function = 7,   // GraphFunctionNotice: as host_function, for a graph's node
-    graph_upload = 8,     // GraphCopyNotice: send this host memory as bulk data of the transfer, in pieces
-    graph_download = 9,   // GraphCopyNotice: the transfer's bulk data goes to this host memory
-    errors = 10,          // as output, of standard error: failed assertions
-    host_memory = 11,     // what the GPU wrote to mapped host memory: a record of memory_changes.h
-    event_complete = 12,  // EventCompleteNotice: a record that gpEventWatch asked about has ended
-    pieces_sent = 13,     // PiecesSentNotice: what follows is not acted on before they have landed
-    ended = 14,           // the last: why the server has ended the session, 8 bytes of length, then the text
-    ahead_taken = 15,     // AheadTakenNotice: what was sent ahead of this transfer takes no room any more
-    slab_prepared = 16,   // SlabPreparedNotice: what came of gpSlabPrepare
-    trace_records = 20,   // TraceHeader, then TraceRecords (trace_records.h)
-    trace_name = 21       // TraceName, then the text
+    pull = 1,              // PullNotice: send this part of a transfer now
+    host_function = 2,     // HostFunctionNotice: run it, then say gpHostFunctionDone
+    deferred_error = 3,    // DeferredErrorNotice: a deferred call failed
+    hold = 4,              // StreamHoldNotice: a stream has too much outstanding, or has caught up
+    output = 5,            // what kernels printed: 8 bytes of length, then the text
+    transfer_failed = 6,   // TransferFailedNotice: no more of it will be asked for or sent
+    graph_function = 7,    // GraphFunctionNotice: as host_function, for a graph's node
+    graph_upload = 8,      // GraphCopyNotice: send this host memory as bulk data of the transfer, in pieces
+    graph_download = 9,    // GraphCopyNotice: the transfer's bulk data goes to this host memory
+    errors = 10,           // as output, of standard error: failed assertions
+    host_memory = 11,      // what the GPU wrote to mapped host memory: a record of memory_changes.h
+    event_complete = 12,   // EventCompleteNotice: a record that gpEventWatch asked about has ended
+    pieces_sent = 13,      // PiecesSentNotice: what follows is not acted on before they have landed
+    ended = 14,            // the last: why the server has ended the session, 8 bytes of length, then the text
+    ahead_taken = 15,      // AheadTakenNotice: what was sent ahead of this transfer takes no room any more
+    slab_prepared = 16,    // SlabPreparedNotice: what came of gpSlabPrepare
+    stream_complete = 17,  // StreamCompleteNotice: what gpStreamWatch asked about
+    trace_records = 20,    // TraceHeader, then TraceRecords (trace_records.h)
+    trace_name = 21        // TraceName, then the text
 };
 
 struct PullNotice {
@@ -132,6 +133,14 @@ struct StreamHoldNotice {
     std::uint64_t context;
     std::uint32_t thread;
     std::uint32_t held;  // 1: do not send more work for it, 0: go on
+};
+
+// Named as there. All that came before gpStreamWatch is complete, or (any other result) only a call can say why not.
+struct StreamCompleteNotice {
+    std::uint64_t stream;
+    std::uint64_t context;
+    std::uint32_t thread;
+    std::int32_t result;
 };
 
 inline constexpr std::size_t kMaxRecordBytes = 256u << 10;

@@ -83,9 +83,14 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes) {
     // What makes room is that the peer acknowledges, so all must be on its way.
     rouse_pump();
     const auto ticket = next_ticket++;
-    receiver.on_append_waits(true);
+    const auto tell_receiver = [&](bool waits) {
+        lock.unlock();
+        receiver.on_append_waits(waits);
+        lock.lock();
+    };
+    tell_receiver(true);
     room.wait(lock, [&] { return ticket == serving_ticket && (over() || outbox.fits(bytes, limits.retained_bytes)); });
-    receiver.on_append_waits(false);
+    tell_receiver(false);  // nobody takes the room meanwhile: it is this ticket's turn
     ++serving_ticket;
     if (next_ticket != serving_ticket) room.notify_all();
     return verdict();

@@ -52,6 +52,8 @@ struct StreamName {
     CUcontext context = nullptr;
     CUstream stream = nullptr;  // null: the context's legacy stream; 2: a thread's own default stream
     std::uint32_t thread = 0;   // of that one
+
+    bool operator==(const StreamName&) const = default;
 };
 
 struct Command {

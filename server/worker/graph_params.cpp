@@ -28,7 +28,7 @@ bool is_host_side_named(const CUDA_MEMCPY3D& copy) {
 }
 
 template <class T>
-bool read_array(const GraphNode& node, const std::vector<unsigned char>& payload, std::vector<T>& out) {
+bool read_array(const GraphNode& node, std::span<const unsigned char> payload, std::vector<T>& out) {
     if (payload.size() != node.count * sizeof(T)) {
         return false;
     }
@@ -122,7 +122,7 @@ CUresult describe_kernel(const driver::Api& api, HandleTable& handles, CUgraphNo
 
 void placeholder_function(void*) {}
 
-CUresult NodeParameters::read_operations(const GraphNode& node, std::vector<unsigned char>& payload) {
+CUresult NodeParameters::read_operations(const GraphNode& node, std::span<const unsigned char> payload) {
     if (!read_array(node, payload, operations_)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -133,7 +133,7 @@ CUresult NodeParameters::read_operations(const GraphNode& node, std::vector<unsi
 }
 
 CUresult NodeParameters::read(const HandleTable& handles, Objects& objects, const GraphNode& node,
-                              std::vector<unsigned char>& payload) {
+                              std::span<unsigned char> payload) {
     std::memset(static_cast<void*>(&driver), 0, sizeof driver);
     driver.type = static_cast<CUgraphNodeType>(node.type);
     CUcontext context = node.context;

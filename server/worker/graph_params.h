@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "protocol/calls/graph_node.h"
@@ -26,12 +27,12 @@ class NodeParameters {
   public:
     // Translates handles. The payload must outlive this.
     CUresult read(const HandleTable& handles, Objects& objects, const GraphNode& node,
-                  std::vector<unsigned char>& payload);
+                  std::span<unsigned char> payload);
 
     CUgraphNodeParams driver{};
 
   private:
-    CUresult read_operations(const GraphNode& node, std::vector<unsigned char>& payload);
+    CUresult read_operations(const GraphNode& node, std::span<const unsigned char> payload);
 
     std::size_t argument_bytes_ = 0;
     void* extra_[5] = {};

@@ -1,8 +1,9 @@
 // A kernel's launch as the driver is asked for it: the driver's handles, and arguments of its own.
 //
-// Ownership: none of the handles. Threads: one at a time.
+// Ownership: none of the handles, nor the arguments. Threads: one at a time.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "protocol/calls/cuda_api.h"
@@ -16,7 +17,7 @@ struct KernelLaunch {
     CUfunction function = nullptr;
     CUstream stream = nullptr;
     std::vector<CUlaunchAttribute> attributes;
-    std::vector<unsigned char> arguments;
+    std::span<unsigned char> arguments;  // in the command's frame
 
     // With the context current that the stream belongs to.
     CUresult issue(const driver::Api& api);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "protocol/calls/cuda_api.h"
+#include "protocol/codec/handles.h"
 #include "server/driver/api.h"
 #include "server/worker/command.h"
 #include "server/worker/pinned_memory.h"
@@ -68,6 +69,11 @@ struct HostFunctionWord {
 // Of several results the first that is an error.
 inline void keep_first_error(CUresult& kept, CUresult next) {
     kept = kept == CUDA_SUCCESS ? next : kept;
+}
+
+// How records name it.
+inline std::uint64_t on_wire(const StreamName& stream) {
+    return codec::to_wire(stream.stream == nullptr ? CU_STREAM_LEGACY : stream.stream);
 }
 
 struct StreamState {

@@ -547,6 +547,28 @@ bool Scheduler::is_idle(StreamState& stream) {
            !kernels_print_;
 }
 
+bool Scheduler::is_idle(ContextState& context) {
+    bool idle = true;
+    context.each_stream([&](const StreamState& stream) { idle = idle && !stream.capturing; });
+    context.each_stream([&](StreamState& stream) {
+        idle = idle && ((stream.held.empty() && !stream.touched) || query(stream) == CUDA_SUCCESS);
+    });
+    return idle;
+}
+
+CUresult Scheduler::query(StreamState& stream) {
+    bool holds = !stream.held.empty();
+    if (stream.legacy) {  // which is not ready while a blocking stream is not (measured)
+        stream.context->each_stream(
+            [&](const StreamState& other) { holds = holds || (other.blocking && !other.held.empty()); });
+    }
+    if (holds) {
+        return CUDA_ERROR_NOT_READY;
+    }
+    const CUresult result = enter(stream.context);
+    return result != CUDA_SUCCESS ? result : driver::call(api_.cuStreamQuery, stream.driver);
+}
+
 void Scheduler::when_complete(StreamState& stream, Action action) {
     if (is_idle(stream)) {
         stream.touched = false;

@@ -116,6 +116,10 @@ class Scheduler {
     void when_blocking_complete(ContextState& context, Action action) {
         when_all_complete(context, true, std::move(action));
     }
+    // Has the context nothing left to do? The driver is asked for each stream that has had work.
+    bool is_idle(ContextState& context);
+    // As cuStreamQuery, of what the stream was given here.
+    CUresult query(StreamState& stream);
     // Runs `action` when the event's present record is complete.
     void when_recorded(EventState& event, Action action, Effect effect = Effect::answers);
     // Runs `action` when every operation that is held now has been issued,

@@ -87,8 +87,8 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
           library.api, word_memory,
           [this](const StreamState& stream, bool held) {
               notify(codec::NoticeType::hold,
-                     codec::StreamHoldNotice{codec::to_wire(stream.legacy ? CU_STREAM_LEGACY : stream.client),
-                                             codec::to_wire(stream.context->client), stream.thread, held ? 1u : 0u});
+                     codec::StreamHoldNotice{on_wire(stream.name()), codec::to_wire(stream.context->client),
+                                             stream.thread, held ? 1u : 0u});
           },
           [this] { return stays_out(); }),
       issuers(library.api, std::min(options.issuers, Issuers::kMostThreads)),
@@ -192,6 +192,7 @@ void Worker::loop() {
             channel_->nudge();  // somebody waits for it
             moved = true;
         }
+        moved = poll_stream_watches(*this) || moved;
         moved = graph_turns.poll() || moved;
         if (!host_mirrors.empty()) {
             look_.reset();  // to compare them takes long
@@ -215,7 +216,7 @@ void Worker::loop() {
 // where processors are to spare, then after short sleeps, then longer ones. With nothing outstanding it sleeps until a
 // frame comes.
 void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_since) {
-    if (!scheduler.waiting()) {
+    if (!scheduler.waiting() && stream_watches.empty()) {
         const bool only_frames = host_mirrors.empty() && !tracer.waiting();
         if (only_frames && inbox.look([this] { look_for_frames(); })) {
             return;
@@ -231,7 +232,8 @@ void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_si
     const auto now = std::chrono::steady_clock::now();
     const auto idle_for = now - idle_since.value_or(now);
     idle_since = idle_since.value_or(now);
-    if (spinning_pays() && (idle_for < kLookForFramesFor || (idle_for < kLookFor && scheduler.awaited()))) {
+    if (spinning_pays() &&
+        (idle_for < kLookForFramesFor || (idle_for < kLookFor && (scheduler.awaited() || !stream_watches.empty())))) {
         look_for_frames();
         spin_pause();
     } else {
@@ -255,13 +257,16 @@ bool needs_no_driver(std::uint32_t opcode) {
     return opcode == calls::gpHostFunctionDone::kOpcode || opcode == calls::gpHostWrite::kOpcode;
 }
 
-// Of what a program waits for the answer to: what the driver lets in whoever waits there (docs/driver-facts.md).
+// Of what a program waits for the answer to, or to be told: what the driver lets in whoever waits there
+// (docs/driver-facts.md).
 bool always_gets_in(std::uint32_t opcode) {
     switch (opcode) {
         case calls::cuMemGetInfo_v2::kOpcode:
         case calls::cuEventQuery::kOpcode:
         case calls::cuEventSynchronize::kOpcode:
-        case calls::cuStreamQuery::kOpcode: return true;
+        case calls::cuStreamQuery::kOpcode:
+        case calls::gpEventWatch::kOpcode:
+        case calls::gpStreamWatch::kOpcode: return true;
         default: return false;
     }
 }

@@ -43,6 +43,7 @@
 #include "server/worker/pinned_memory.h"
 #include "server/worker/scheduler.h"
 #include "server/worker/staging.h"
+#include "server/worker/stream_watches.h"
 #include "server/worker/tracer.h"
 #include "server/worker/waiting_calls.h"
 
@@ -86,6 +87,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     Objects objects;
     HandleTable handles;
     Scheduler scheduler;
+    StreamWatches stream_watches;
     Issuers issuers;
     Inbox inbox;
     Tracer tracer;

@@ -292,6 +292,66 @@ void legacy_rules(const Words& words, const Kernels& kernels) {
     DRIVER_OK(cuStreamDestroy(independent));
 }
 
+// Who asks for a blocking stream again and again does not wait for what the legacy stream has to do behind it.
+void polled_beside_legacy(const Words& words, const Kernels& kernels) {
+    words.clear();
+    const CUdeviceptr own_flag = words.log() + 100, own_outcome = words.log() + 104;
+    CUstream blocking = nullptr, releasing = nullptr;
+    DRIVER_OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    DRIVER_OK(cuStreamCreate(&releasing, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(launch(kernels.spin, 1, 1, blocking, own_flag, own_outcome, spin_limit));
+    check_result(cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY, "the legacy stream, beside a busy blocking stream");
+    DRIVER_OK(kernels.wait(nullptr, words));
+    check_result(cuStreamQuery(blocking), CUDA_ERROR_NOT_READY, "a kernel waits");
+    DRIVER_OK(launch(kernels.store, 1, 1, releasing, own_flag, 1u));
+    CUresult ready = CUDA_ERROR_NOT_READY;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    while (ready == CUDA_ERROR_NOT_READY && std::chrono::steady_clock::now() < end) {
+        ready = cuStreamQuery(blocking);
+    }
+    check_result(ready, CUDA_SUCCESS, "it was released, and its stream is ready");
+    check_result(cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY, "the legacy stream is not");
+    DRIVER_OK(kernels.release(releasing, words));
+    DRIVER_OK(cuCtxSynchronize());
+    check(words.read(words.outcome()) == 1, "whose kernel was released, not tired of waiting");
+    DRIVER_OK(cuStreamDestroy(blocking));
+    DRIVER_OK(cuStreamDestroy(releasing));
+}
+
+// Whatever tells that work is complete tells it of its stream as well, also who has found that busy before.
+void found_busy_and_waited_for(const Words& words, const Kernels& kernels) {
+    CUstream working = nullptr, releasing = nullptr, behind = nullptr;
+    CUevent event = nullptr;
+    for (CUstream* stream : {&working, &releasing, &behind}) {
+        DRIVER_OK(cuStreamCreate(stream, CU_STREAM_NON_BLOCKING));
+    }
+    DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    int busy = 0;
+    for (int round = 0; round < 60; round++) {
+        words.clear();
+        DRIVER_OK(kernels.wait(working, words));
+        DRIVER_OK(cuEventRecord(event, working));
+        DRIVER_OK(cuStreamWaitEvent(behind, event, 0));
+        check_result(cuStreamQuery(working), CUDA_ERROR_NOT_READY, "a kernel waits");
+        check_result(cuStreamQuery(behind), CUDA_ERROR_NOT_READY, "and another stream for it");
+        DRIVER_OK(kernels.release(releasing, words));
+        switch (round % 3) {
+            case 0: DRIVER_OK(cuEventSynchronize(event)); break;
+            case 1: DRIVER_OK(cuStreamSynchronize(behind)); break;
+            default:
+                while (cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
+                }
+        }
+        busy += cuStreamQuery(working) == CUDA_SUCCESS ? 0 : 1;
+        DRIVER_OK(cuCtxSynchronize());
+    }
+    check(busy == 0, "once it is known to be complete its stream is ready (%d times it was not)", busy);
+    DRIVER_OK(cuEventDestroy(event));
+    for (const CUstream each : {working, releasing, behind}) {
+        DRIVER_OK(cuStreamDestroy(each));
+    }
+}
+
 // A destroyed stream still does its work; a destroyed event still holds who waits for it.
 void destroyed_while_busy(const Words& words, const Kernels& kernels) {
     words.clear();
@@ -451,6 +511,8 @@ int main(int argc, char** argv) {
     program.section("order_by_events", [&] { order_by_events(words, kernels); });
     program.section("query_again", [&] { query_again(words, kernels); });
     program.section("recorded_again", [&] { recorded_again(words, kernels); });
+    program.section("polled_beside_legacy", [&] { polled_beside_legacy(words, kernels); });
+    program.section("found_busy_and_waited_for", [&] { found_busy_and_waited_for(words, kernels); });
     program.section("legacy_rules", [&] { legacy_rules(words, kernels); });
     program.section("destroyed_while_busy", [&] { destroyed_while_busy(words, kernels); });
     program.section("memory_operations", [&] { memory_operations(device, words, kernels); });

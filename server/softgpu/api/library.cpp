@@ -21,16 +21,15 @@ CUresult Library::module(const ContextPtr& context, std::shared_ptr<Module>& res
     lock.lock();
     if (is_there()) return CUDA_SUCCESS;
     auto& found = modules[context.get()];
-    found = std::make_shared<Module>();
-    found->context = context;
+    found = std::make_shared<Module>(context);
     found->library = this;
-    if (!code_taken) {
-        found->code = code;  // its variables become this context's
-        code_taken = true;
-    } else {
+    std::shared_ptr<CompiledModule> compiled = code;  // whose variables become this context's, if no other's has them
+    if (code_taken) {
         std::string message;
-        if (const CUresult error = compile_text(text, found->code, message); error != CUDA_SUCCESS) return error;
+        if (const CUresult error = compile_text(text, compiled, message); error != CUDA_SUCCESS) return error;
     }
+    if (const CUresult error = found->take(std::move(compiled)); error != CUDA_SUCCESS) return error;
+    code_taken = true;
     state().modules.add(found);
     result = found;
     return CUDA_SUCCESS;

@@ -12,6 +12,13 @@
 
 namespace gpupool::softgpu {
 
+CUresult Module::take(std::shared_ptr<CompiledModule> compiled) {
+    if (!context->device->take(compiled->memory_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    counted_bytes = compiled->memory_bytes;
+    code = std::move(compiled);
+    return CUDA_SUCCESS;
+}
+
 std::shared_ptr<Function> Module::function(const CompiledFunction& from) {
     const std::lock_guard lock(mutex);
     auto& found = functions[&from];
@@ -115,9 +122,8 @@ CUresult load(CUmodule* result, const void* image, const JitOptions& options) {
     write_jit_log(options, message);
     if (error != CUDA_SUCCESS) return error;
     context->synchronize_alone();
-    auto module = std::make_shared<Module>();
-    module->context = context;
-    module->code = std::move(code);
+    auto module = std::make_shared<Module>(context);
+    if (error = module->take(std::move(code)); error != CUDA_SUCCESS) return error;
     state().modules.add(module);
     *result = reinterpret_cast<CUmodule>(module.get());
     return CUDA_SUCCESS;

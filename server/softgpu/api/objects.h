@@ -206,12 +206,17 @@ struct Function {
 
 struct Library;
 struct Module : std::enable_shared_from_this<Module> {
-    ContextPtr context;
+    explicit Module(ContextPtr in) : context(std::move(in)) {}
+    ~Module() { context->device->give(counted_bytes); }
+
+    const ContextPtr context;
     std::shared_ptr<CompiledModule> code;
+    std::uint64_t counted_bytes = 0;  // of the device's memory, that the code's variables take
     Library* library = nullptr;
     std::mutex mutex;
     std::unordered_map<const CompiledFunction*, std::shared_ptr<Function>> functions;
 
+    CUresult take(std::shared_ptr<CompiledModule> compiled);
     std::shared_ptr<Function> function(const CompiledFunction& from);
     std::shared_ptr<Function> function(std::string_view name);
 };

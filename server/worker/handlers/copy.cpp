@@ -317,13 +317,14 @@ Outcome begin(Worker& worker, Command& command, CUstream handle, DeviceSide side
 // waiting, but not any amount while the stream is busy (measured), and the dispatcher must never wait.
 class CopyInline final : public Operation {
   public:
-    CopyInline(Worker& worker, Command command, StreamState& stream, DeviceSide side, std::vector<unsigned char> data)
+    CopyInline(Worker& worker, Command command, StreamState& stream, DeviceSide side,
+               std::span<const unsigned char> data)
         : worker_(worker),
           command_(std::move(command)),
           stream_(stream),
           side_(std::move(side)),
           pieces_(side_.pieces(data.size())),
-          data_(std::move(data)) {}
+          data_(data) {}
 
     bool advance() override {
         if (CUresult result = worker_.scheduler.enter(stream_.context); result != CUDA_SUCCESS) {
@@ -359,9 +360,11 @@ class CopyInline final : public Operation {
             worker_.answer(command_, result);
         }
     }
-    // It has to wait: the data was taken out of the command already.
+    // It has to wait: the frame is let go.
     void keep() {
         bytes += data_.size();
+        kept_.assign(data_.begin(), data_.end());
+        data_ = kept_;
         command_.keep_header(bytes);
     }
 
@@ -371,7 +374,8 @@ class CopyInline final : public Operation {
     StreamState& stream_;
     const DeviceSide side_;
     PieceCutter pieces_;
-    const std::vector<unsigned char> data_;
+    std::span<const unsigned char> data_;  // in the frame, until keep()
+    std::vector<unsigned char> kept_;
 };
 
 template <class Call>
@@ -384,17 +388,18 @@ Outcome copy_inline(Worker& worker, Command& command, codec::Slots<Call>& slots,
     if (stream->capturing) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    auto& data = slots.template at<Call::data>().object;
+    const std::span<const unsigned char> data = slots.template at<Call::data>().object;
     if (data.empty() || data.size() > codec::kMaxInlineBytes) {
         return data.empty() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
-    auto operation = std::make_unique<CopyInline>(worker, command, *stream, side, std::move(data));
+    CopyInline copy(worker, command, *stream, side, data);
     // Mostly it is its turn already, and there is room.
-    if (worker.scheduler.may_issue(*stream) && operation->advance()) {
+    if (worker.scheduler.may_issue(*stream) && copy.advance()) {
         return Outcome::answered();
     }
-    operation->keep();
-    return Outcome::hold(*stream, std::move(operation));
+    auto held = std::make_unique<CopyInline>(std::move(copy));
+    held->keep();
+    return Outcome::hold(*stream, std::move(held));
 }
 
 CUresult shaped_side(Worker& worker, const CopyShape* shape, DeviceSide& side, std::uint64_t& bytes) {

@@ -323,7 +323,8 @@ Outcome gpGraphNodeSetParams(Worker& worker, Command& command, codec::Slots<call
         NodeParameters parameters;
     };
     const auto change = std::make_shared<Change>();
-    change->payload = std::move(slots.at<Call::payload>().object);
+    const std::span<const unsigned char> payload = slots.at<Call::payload>().object;
+    change->payload.assign(payload.begin(), payload.end());
     CUgraphNodeParams& parameters = change->parameters.driver;
     CUresult result =
         change->parameters.read(worker.handles, worker.objects, slots.at<Call::node>().object, change->payload);

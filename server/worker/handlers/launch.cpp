@@ -56,7 +56,7 @@ class FirstLaunch final : public HeldForCommand {
     FirstLaunch(Worker& worker, Command command, StreamState& stream, KernelLaunch launch)
         : HeldForCommand(worker, std::move(command)),
           stream_(stream),
-          launch_(std::make_shared<KernelLaunch>(std::move(launch))),
+          launch_(std::make_shared<Kept>(std::move(launch))),
           work_(worker_.tracer, stream, codec::TraceKind::kernel) {
         command_.keep_header(kHeldCostBytes);
         work_.name(launch_->shape.function, launch_->function);
@@ -79,8 +79,15 @@ class FirstLaunch final : public HeldForCommand {
     }
 
   private:
+    // With arguments of its own: the frame is let go.
+    struct Kept : KernelLaunch {
+        explicit Kept(KernelLaunch launch) : KernelLaunch(std::move(launch)), own(arguments.begin(), arguments.end()) {
+            arguments = own;
+        }
+        std::vector<unsigned char> own;
+    };
     StreamState& stream_;
-    const std::shared_ptr<KernelLaunch> launch_;
+    const std::shared_ptr<Kept> launch_;
     Tracer::Work work_;
     std::shared_ptr<WaitingCall> call_;
 };
@@ -111,7 +118,7 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     launch.function = launch.shape.function;
     launch.stream = stream->driver;
     launch.attributes = std::move(attributes);
-    launch.arguments = std::move(slots.at<Call::arguments>().object);
+    launch.arguments = slots.at<Call::arguments>().object;
     LaunchEvents recorded;
     if (result = translate(worker, command, *stream, launch.attributes, recorded); result != CUDA_SUCCESS) {
         return result;

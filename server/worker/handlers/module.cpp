@@ -111,6 +111,17 @@ struct ResolveJob {
     std::vector<ParameterLayout> layout;
     bool layout_known = false;
     std::vector<int> attributes;  // of a function
+
+    // What an answer has of the layout.
+    [[nodiscard]] std::size_t layout_bytes(std::size_t capacity) const {
+        return 8 + std::min(capacity, layout.size()) * sizeof(ParameterLayout) + 8;
+    }
+    void write_layout(codec::Writer& out, std::size_t capacity) const {
+        const std::size_t sent = std::min(capacity, layout.size());
+        out.value(std::uint64_t{sent});
+        out.bytes(layout.data(), sent * sizeof(ParameterLayout));
+        out.value(layout_known ? static_cast<unsigned>(layout.size()) : kUnknownLayout);
+    }
 };
 
 CUresult read_attributes(const driver::Api& api, CUfunction function, bool is_kernel, CUdevice device,
@@ -163,6 +174,23 @@ void read_layout(ResolveJob<Handle>& job, CUresult (*function)(Handle, std::size
     }
 }
 
+void look_up_kernel(const driver::Api& api, CUlibrary library, const std::string& name, ResolveJob<CUkernel>& job) {
+    job.result = driver::call(api.cuLibraryGetKernel, &job.handle, library, name.c_str());
+    if (job.result == CUDA_SUCCESS) {
+        read_layout(job, api.cuKernelGetParamInfo);
+    }
+}
+
+// A kernel's function in the current context.
+CUresult load_function(const driver::Api& api, CUkernel kernel, ResolveJob<CUfunction>& job) {
+    const CUresult result = driver::call(api.cuKernelGetFunction, &job.handle, kernel);
+    if (result == CUDA_SUCCESS) {
+        driver::call(api.cuFuncLoad, job.handle);
+        add_attributes(api, job);
+    }
+    return result;
+}
+
 template <class Call, class Handle>
 Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots, std::uint64_t minted,
                 std::function<void(const driver::Api&, ResolveJob<Handle>&)> look_up) {
@@ -193,14 +221,11 @@ Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots, std
                 return;
             }
             worker.handles.bind(codec::from_wire<Handle>(minted), job->handle);
-            const std::size_t sent = std::min(capacity, job->layout.size());
-            const std::size_t bytes = 8 + sent * sizeof(ParameterLayout) + 8;
+            const std::size_t bytes = job->layout_bytes(capacity);
             worker.answer(command, CUDA_SUCCESS, false, bytes + (has_attributes ? written_bytes(job->attributes) : 0),
                           [&](std::byte* place) {
                               codec::Writer out(place);
-                              out.value(std::uint64_t{sent});
-                              out.bytes(job->layout.data(), sent * sizeof(ParameterLayout));
-                              out.value(job->layout_known ? static_cast<unsigned>(job->layout.size()) : kUnknownLayout);
+                              job->write_layout(out, capacity);
                               if constexpr (has_attributes) {
                                   write_attributes(out, job->attributes);
                               }
@@ -295,10 +320,7 @@ Outcome gpKernelResolve(Worker& worker, Command& command, codec::Slots<calls::gp
     return resolve<Call, CUkernel>(
         worker, command, slots, slots.at<Call::kernel>().minted,
         [library, name = std::string(slots.at<Call::name>().value)](const driver::Api& api, ResolveJob<CUkernel>& job) {
-            job.result = driver::call(api.cuLibraryGetKernel, &job.handle, library, name.c_str());
-            if (job.result == CUDA_SUCCESS) {
-                read_layout(job, api.cuKernelGetParamInfo);
-            }
+            look_up_kernel(api, library, name, job);
         });
 }
 
@@ -324,6 +346,61 @@ Outcome gpFunctionResolve(Worker& worker, Command& command, codec::Slots<calls::
                                      });
 }
 
+Outcome gpKernelReady(Worker& worker, Command& command, codec::Slots<calls::gpKernelReady>& slots) {
+    using Call = calls::gpKernelReady;
+    CUlibrary library = slots.at<Call::library>().value;
+    if (const CUresult result = driver_handle(worker, library); result != CUDA_SUCCESS) {
+        return result;
+    }
+    ContextState* const state = worker.context_of(command);
+    if (slots.at<Call::name>().value == nullptr || state == nullptr) {
+        return state == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
+    }
+    struct Job {
+        ResolveJob<CUkernel> kernel;
+        ResolveJob<CUfunction> function;
+    };
+    const auto job = std::make_shared<Job>();
+    job->function.attributes.resize(attribute_count(slots.at<Call::attribute_count>().value), kUnknownAttribute);
+    job->function.result = CUDA_ERROR_NOT_READY;
+    const std::size_t capacity = slots.at<Call::capacity>().value;
+    // To look a kernel up waits for nothing; to load it waits for the GPU.
+    const bool load = worker.scheduler.is_idle(*state);
+    worker.waiting_calls.run(
+        [&api = worker.api, job, library, load, capacity, name = std::string(slots.at<Call::name>().value),
+         context = state->driver] {
+            job->kernel.result = in_context(api, context, [&] {
+                look_up_kernel(api, library, name, job->kernel);
+                // With more parameters than there is room for it is asked for once more.
+                if (job->kernel.result == CUDA_SUCCESS && load && job->kernel.layout.size() <= capacity) {
+                    job->function.result = load_function(api, job->kernel.handle, job->function);
+                }
+                return job->kernel.result;
+            });
+        },
+        [&worker, job, command, capacity, kernel = slots.at<Call::kernel>().minted,
+         function = slots.at<Call::function>().minted] {
+            if (job->kernel.result != CUDA_SUCCESS) {
+                worker.handles.bind_failed(kernel);
+                worker.answer(command, job->kernel.result);
+                return;
+            }
+            worker.handles.bind(codec::from_wire<CUkernel>(kernel), job->kernel.handle);
+            const bool loaded = job->function.result == CUDA_SUCCESS;
+            if (loaded) {
+                worker.handles.bind(codec::from_wire<CUfunction>(function), job->function.handle);
+            }
+            const std::size_t bytes = job->kernel.layout_bytes(capacity) + 8 + written_bytes(job->function.attributes);
+            worker.answer(command, CUDA_SUCCESS, false, bytes, [&](std::byte* place) {
+                codec::Writer out(place);
+                job->kernel.write_layout(out, capacity);
+                out.value(loaded ? 1u : 0u);
+                write_attributes(out, job->function.attributes);
+            });
+        });
+    return Outcome::answered();
+}
+
 Outcome gpKernelFunction(Worker& worker, Command& command, codec::Slots<calls::gpKernelFunction>& slots) {
     using Call = calls::gpKernelFunction;
     CUkernel kernel = slots.at<Call::kernel>().value;
@@ -340,14 +417,7 @@ Outcome gpKernelFunction(Worker& worker, Command& command, codec::Slots<calls::g
     const driver::Api& api = worker.api;
     worker.waiting_calls.run(
         [&api, job, kernel, context = state->driver] {
-            job->result = in_context(api, context, [&] {
-                const CUresult result = driver::call(api.cuKernelGetFunction, &job->handle, kernel);
-                if (result == CUDA_SUCCESS) {
-                    driver::call(api.cuFuncLoad, job->handle);
-                    add_attributes(api, *job);
-                }
-                return result;
-            });
+            job->result = in_context(api, context, [&] { return load_function(api, kernel, *job); });
         },
         [&worker, job, command, minted] {
             if (job->result != CUDA_SUCCESS) {

@@ -110,15 +110,26 @@ Outcome cuStreamQuery(Worker& worker, Command& command, codec::Slots<calls::cuSt
     if (stream == nullptr) {
         return result;
     }
-    if (!stream->held.empty()) {
-        return CUDA_ERROR_NOT_READY;
-    }
-    worker.scheduler.enter(stream->context);
-    result = driver::call(worker.api.cuStreamQuery, stream->driver);
+    result = worker.scheduler.query(*stream);
     if (result == CUDA_SUCCESS) {
         worker.scheduler.settle();
     }
     return result;
+}
+
+Outcome gpStreamWatch(Worker& worker, Command& command, codec::Slots<calls::gpStreamWatch>& slots) {
+    CUresult result = CUDA_SUCCESS;
+    const CUstream handle = slots.at<calls::gpStreamWatch::stream>().value;
+    if (const StreamState* const stream = worker.stream_of(command, handle, result)) {
+        worker.stream_watches.add(stream->name());
+    } else {
+        tell_of_stream(
+            worker,
+            {codec::from_wire<CUcontext>(command.header.context),
+             handle == nullptr && command.per_thread_default() ? CU_STREAM_PER_THREAD : handle, command.header.thread},
+            result);  // then the client asks
+    }
+    return CUDA_SUCCESS;
 }
 
 Outcome cuStreamSynchronize(Worker& worker, Command& command, codec::Slots<calls::cuStreamSynchronize>& slots) {

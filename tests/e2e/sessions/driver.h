@@ -65,6 +65,7 @@ void add(CUfunction add_value, CUdeviceptr data, unsigned words, unsigned value,
 
 // The modes, by subject.
 int run_flood(const std::string& mode);
+int run_calls(const std::string& mode);
 int run_waiting(const std::string& mode);
 int run_lanes(const std::string& mode, int rounds);
 int run_pinned(const std::string& mode);

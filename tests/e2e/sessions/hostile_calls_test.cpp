@@ -392,6 +392,36 @@ TEST_F(HostileCalls, AWatchedEventHidesNoFailure) {
     EXPECT_EQ(watched(3), CUDA_SUCCESS) << "once";
 }
 
+// The same of streams; and who asks again before it was told is told once.
+TEST_F(HostileCalls, AWatchedStreamHidesNoFailure) {
+    const CUstream stream = client_->make_stream();
+    const auto told = [&](std::size_t count) {
+        client_->flags = codec::kReplyWanted;
+        for (int i = 0; i < 100 && client_->ended_streams().size() < count; ++i) {
+            EXPECT_TRUE(client_->alive());
+            client_->read_for(milliseconds(50));
+        }
+        EXPECT_TRUE(client_->alive());
+        client_->flags = 0;
+        EXPECT_EQ(client_->ended_streams().size(), count);
+        return client_->ended_streams().empty() ? -1 : client_->ended_streams().back().result;
+    };
+    client_->flags = 0;
+    client_->add<calls::gpStreamWatch>(stream);
+    EXPECT_EQ(told(1), CUDA_SUCCESS);
+    EXPECT_EQ(client_->ended_streams().back().stream, codec::to_wire(stream));
+    client_->add<calls::cuMemsetD8Async>(CUdeviceptr{0x1000}, static_cast<unsigned char>(1), std::size_t{16}, stream);
+    client_->add<calls::gpStreamWatch>(stream);
+    EXPECT_EQ(told(2), CUDA_ERROR_NOT_READY) << "so that the client asks";
+    constexpr std::uint64_t kTicket = 1;
+    client_->add<calls::gpHostFunction>(kTicket, stream);
+    for (int i = 0; i < 1000; ++i) {
+        client_->add<calls::gpStreamWatch>(stream);
+    }
+    client_->add<calls::gpHostFunctionDone>(kTicket);
+    EXPECT_EQ(told(3), CUDA_ERROR_NOT_READY) << "what failed was not told yet";
+}
+
 TEST_F(HostileCalls, CopiesBeyondMemoryAreRefused) {
     const CUdeviceptr slab = client_->make_slab(2u << 20);
     const CUstream stream = client_->make_stream();

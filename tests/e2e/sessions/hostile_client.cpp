@@ -286,6 +286,8 @@ void HostileClient::take_replies(std::span<const std::byte> payload) {
             deferred_errors_.push_back(as(codec::DeferredErrorNotice{}));
         } else if (answer.header.opcode == static_cast<std::uint16_t>(codec::NoticeType::event_complete)) {
             ended_events_.push_back(as(codec::EventCompleteNotice{}));
+        } else if (answer.header.opcode == static_cast<std::uint16_t>(codec::NoticeType::stream_complete)) {
+            ended_streams_.push_back(as(codec::StreamCompleteNotice{}));
         }
     }
 }

@@ -96,6 +96,7 @@ class HostileClient {
     [[nodiscard]] std::vector<codec::DeferredErrorNotice> errors() const { return deferred_errors_; }
     // What was told of watched events.
     [[nodiscard]] const std::vector<codec::EventCompleteNotice>& ended_events() const { return ended_events_; }
+    [[nodiscard]] const std::vector<codec::StreamCompleteNotice>& ended_streams() const { return ended_streams_; }
     [[nodiscard]] std::uint64_t worker_resident_bytes() const;
     [[nodiscard]] auto worker_process_id() const { return session_.worker_process_id; }
 
@@ -136,6 +137,7 @@ class HostileClient {
     std::vector<std::uint64_t> ahead_taken_;
     std::vector<codec::DeferredErrorNotice> deferred_errors_;
     std::vector<codec::EventCompleteNotice> ended_events_;
+    std::vector<codec::StreamCompleteNotice> ended_streams_;
 };
 
 // A hostile client beside the bystander, with a context; whatever it does, its worker says why it ends, and stays

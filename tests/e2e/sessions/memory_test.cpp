@@ -14,7 +14,8 @@ TEST_P(SessionMemory, IsAsADriverHasIt) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, SessionMemory, ::testing::Values("free_behind_wait", "free_in_function", "failing_copies"),
+INSTANTIATE_TEST_SUITE_P(Of, SessionMemory,
+                         ::testing::Values("free_behind_wait", "free_in_function", "failing_copies", "load_when_full"),
                          [](const auto& info) { return std::string(info.param); });
 
 class SessionQuota : public SessionTest {

@@ -4,6 +4,7 @@
 //   free_behind_wait    stream-ordered frees behind a stream that waits keep nobody else from going on
 //   free_in_function    a host function may not free memory, and what it tried to free is still there
 //   failing_copies      a copy that fails says so itself, whoever synchronizes meanwhile
+//   load_when_full      code is loaded into what the client keeps of the memory and does not use
 
 #include <algorithm>
 #include <atomic>
@@ -50,15 +51,20 @@ void use_small_blocks() {
     expect_all("after small blocks");
 }
 
-void use_pool(CUstream stream) {
+// What the pool keeps of memory that was freed.
+void fill_pool(std::size_t bytes, CUstream stream) {
     CUmemoryPool pool = nullptr;
     std::uint64_t keep_all = ~std::uint64_t{0};
     must(driver.cuDeviceGetDefaultMemPool(&pool, 0), "cuDeviceGetDefaultMemPool");
     must(driver.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep_all), "cuMemPoolSetAttribute");
     CUdeviceptr block = 0;
-    must(driver.cuMemAllocAsync(&block, 48 * kMiB, stream), "cuMemAllocAsync");
-    must(driver.cuMemsetD8Async(block, 1, 48 * kMiB, stream), "cuMemsetD8Async");
+    must(driver.cuMemAllocAsync(&block, bytes, stream), "cuMemAllocAsync");
+    must(driver.cuMemsetD8Async(block, 1, bytes, stream), "cuMemsetD8Async");
     must(driver.cuMemFreeAsync(block, stream), "cuMemFreeAsync");
+}
+
+void use_pool(CUstream stream) {
+    fill_pool(48 * kMiB, stream);
     CUdeviceptr plain = 0;
     must(driver.cuMemAlloc(&plain, 48 * kMiB), "cuMemAlloc of what the pool keeps");
     must(driver.cuMemFree(plain), "cuMemFree");
@@ -200,10 +206,29 @@ int failing_copies(CUcontext context, CUstream stream) {
     return silent == 0 ? 0 : 14;
 }
 
+int load_when_full(CUstream stream) {
+    constexpr std::size_t kLeft = 128 * kMiB, kKept = 64 * kMiB;
+    const char* const code =
+        ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 4 .b8 words[100663296];\n"
+        ".visible .entry nothing() { ret; }\n";  // 96 MiB
+    CUdeviceptr most = 0, more = 0;
+    must(driver.cuMemAlloc(&most, free_bytes() - kLeft), "cuMemAlloc of most");
+    fill_pool(kKept, stream);
+    CUmodule module = nullptr;
+    must(driver.cuModuleLoadData(&module, code), "cuModuleLoadData");
+    CUfunction function = nullptr;
+    must(driver.cuModuleGetFunction(&function, module, "nothing"), "cuModuleGetFunction");
+    must(driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr), "cuLaunchKernel");
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    expect(driver.cuMemAlloc(&more, kKept) == CUDA_ERROR_OUT_OF_MEMORY, "the module has it");
+    return 0;
+}
+
 }  // namespace
 
 int run_memory(const std::string& mode) {
-    if (mode != "quota" && mode != "free_behind_wait" && mode != "free_in_function" && mode != "failing_copies") {
+    if (mode != "quota" && mode != "free_behind_wait" && mode != "free_in_function" && mode != "failing_copies" &&
+        mode != "load_when_full") {
         return -1;
     }
     const CUcontext context = begin();
@@ -211,6 +236,9 @@ int run_memory(const std::string& mode) {
     must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     if (mode == "quota") {
         return run_quota(stream);
+    }
+    if (mode == "load_when_full") {
+        return load_when_full(stream);
     }
     if (mode == "free_behind_wait") {
         return free_behind_wait(context, stream);

@@ -122,6 +122,10 @@ INSTANTIATE_TEST_SUITE_P(
                   [](Server& s, std::uint32_t) {
                       s.send(notice(NoticeType::slab_prepared, codec::SlabPreparedNotice{1u << 21, 0, 0}));
                   }},
+        Violation{"EndOfWhatIsNoStream",
+                  [](Server& s, std::uint32_t) {
+                      s.send(notice(NoticeType::stream_complete, codec::StreamCompleteNotice{0, 0, 0, 0}));
+                  }},
         Violation{"PullBeyondTheEnd",
                   [](Server& s, std::uint32_t) {
                       const auto transfer = s.session->transfers.begin_upload(std::vector<std::byte>(8));

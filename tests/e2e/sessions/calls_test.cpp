@@ -1,0 +1,75 @@
+// What calls cost that need not wait: no round trips, and the calling thread no memory.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "tests/e2e/sessions/sessions.h"
+
+namespace gpupool::test {
+namespace {
+
+struct Counted {
+    long long calls = 0, round_trips = 0;
+};
+
+// By call, of GPUPOOL_SUMMARY's table.
+std::map<std::string, Counted> read_calls(const std::string& path) {
+    std::map<std::string, Counted> calls;
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+        std::istringstream words(line);
+        std::string name, failed, bytes, waited;
+        Counted counted;
+        if (words >> name >> counted.calls >> failed >> bytes >> waited >> counted.round_trips) {
+            calls[name] = counted;
+        }
+    }
+    return calls;
+}
+
+class Calls : public SessionTest {
+  protected:
+    std::map<std::string, Counted> run(const std::string& mode) {
+        const TemporaryFolder folder;
+        const std::string summary = folder.path() + "/summary";
+        Program program(*daemon_, session_program(mode), {"GPUPOOL_SUMMARY=" + summary});
+        EXPECT_TRUE(program.succeeds());
+        said_ = program.output();
+        return read_calls(summary);
+    }
+
+    std::string said_;
+};
+
+TEST_F(Calls, WhoAsksAgainAndAgainWaitsForFewAnswers) {
+    std::map<std::string, Counted> calls = run("polls");
+    for (const char* const name : {"cuStreamQuery", "cuEventQuery"}) {
+        EXPECT_GT(calls[name].calls, 1000) << name;
+        EXPECT_GE(calls[name].round_trips, 1) << name;
+        EXPECT_LE(calls[name].round_trips, 10) << name;  // whatever else comes from the worker may cost one
+    }
+}
+
+TEST_F(Calls, ThatAreDeferredWaitForNothing) {
+    std::map<std::string, Counted> calls = run("deferred");
+    for (const char* const name : {"cuLaunchKernel", "cuMemsetD32Async", "cuEventRecord", "cuStreamWaitEvent"}) {
+        EXPECT_EQ(calls[name].calls, 2600) << name;
+        EXPECT_LE(calls[name].round_trips, 0) << name;
+    }
+}
+
+TEST_F(Calls, ThatAreDeferredAllocateNothing) {
+    run("deferred");
+    if (said_.starts_with("uncounted")) {
+        GTEST_SKIP() << "only a sanitizer's runtime lets one count";
+    }
+    long long allocations = -1;
+    ASSERT_EQ(std::sscanf(said_.c_str(), "allocations %lld", &allocations), 1) << said_;
+    EXPECT_LT(allocations, 100);
+}
+
+}  // namespace
+}  // namespace gpupool::test
