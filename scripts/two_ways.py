@@ -58,6 +58,10 @@ def run_command(command, environment, limit_s):
             stuck = what_threads_do(process.pid)
             os.killpg(process.pid, signal.SIGABRT)
             time.sleep(1)
+        except BaseException:  # we are to end
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
         seconds = time.monotonic() - started
         try:  # what it left behind goes with it, at its end as at its limit
             os.killpg(process.pid, signal.SIGKILL)

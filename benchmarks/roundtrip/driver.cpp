@@ -64,4 +64,12 @@ CUresult launch(const Driver& d) {
     return d.cuLaunchKernel(d.nothing, 1, 1, 1, 32, 1, 1, 0, d.stream, arguments, nullptr);
 }
 
+CUresult launch_packed(const Driver& d) {
+    CUdeviceptr argument = d.memory;
+    std::size_t bytes = sizeof argument;
+    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &argument, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                     CU_LAUNCH_PARAM_END};
+    return d.cuLaunchKernel(d.nothing, 1, 1, 1, 32, 1, 1, 0, d.stream, nullptr, extra);
+}
+
 }  // namespace gpupool::benchmarks

@@ -33,6 +33,8 @@ inline constexpr std::size_t kMemoryBytes = 256u << 20;
 const Driver& driver();
 // The kernel that does nothing, into the stream.
 CUresult launch(const Driver& driver);
+// The same with its arguments in one piece, as a worker launches.
+CUresult launch_packed(const Driver& driver);
 void ok(CUresult result, const char* what);
 
 }  // namespace gpupool::benchmarks

@@ -101,50 +101,24 @@ void synchronize_idle_context(benchmark::State& state) {
 }
 
 // A launch when the caller never stops: what the server's driver takes for one, at best.
-void launch_sustained(benchmark::State& state) {
+template <CUresult launch_one(const Driver&)>
+void launches(benchmark::State& state) {
     constexpr int kLaunches = 20'000;
     const Driver& d = driver();
     for (auto _ : state) {
         for (int i = 0; i < kLaunches; ++i) {
-            ok(launch(d), "cuLaunchKernel");
+            ok(launch_one(d), "cuLaunchKernel");
         }
         ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
     }
     state.SetItemsProcessed(state.iterations() * kLaunches);
 }
-
-// `work` of several threads, each with a stream of its own, `times` each.
-template <class Work>
-void by_threads(benchmark::State& state, int times, Work work) {
-    const Driver& d = driver();
-    const auto threads = static_cast<std::size_t>(state.range(0));
-    CUcontext context = nullptr;
-    ok(d.cuCtxGetCurrent(&context), "cuCtxGetCurrent");
-    std::vector<Driver> own(threads, d);
-    for (Driver& each : own) {
-        ok(d.cuStreamCreate(&each.stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    }
-    for (auto _ : state) {
-        std::vector<std::thread> running;
-        for (const Driver& each : own) {
-            running.emplace_back([&each, context, times, work] {
-                ok(each.cuCtxSetCurrent(context), "cuCtxSetCurrent");
-                for (int i = 0; i < times; ++i) {
-                    work(each);
-                }
-                ok(each.cuStreamSynchronize(each.stream), "cuStreamSynchronize");
-            });
-        }
-        for (std::thread& thread : running) {
-            thread.join();
-        }
-    }
-    state.SetItemsProcessed(state.iterations() * times * state.range(0));
-    for (const Driver& each : own) {
-        ok(d.cuStreamDestroy_v2(each.stream), "cuStreamDestroy");
-    }
+void launch_sustained(benchmark::State& state) {
+    launches<launch>(state);
 }
-
+void launch_sustained_packed(benchmark::State& state) {
+    launches<launch_packed>(state);
+}
 // How fast the GPU alone gets through launches that lie ready for it: no launch_sustained is faster.
 void launches_on_gpu(benchmark::State& state) {
     const auto launches = static_cast<int>(state.range(0));
@@ -318,6 +292,7 @@ BENCHMARK(call_local)->UseRealTime();
 BENCHMARK(call_round_trip)->UseRealTime();
 BENCHMARK(launch_deferred)->UseRealTime();
 BENCHMARK(launch_sustained)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(launch_sustained_packed)->UseRealTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(launches_on_gpu)->Arg(400)->UseManualTime();
 BENCHMARK(launch_sustained_threads)->Arg(4)->UseRealTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(launch_and_synchronize)->UseRealTime();

@@ -5,7 +5,7 @@ namespace gpupool::client {
 StreamWatches::Known StreamWatches::known(const StreamKey& stream, std::uint64_t sent, std::uint64_t received) {
     const std::lock_guard lock(mutex_);
     const auto watch = watches_.find(stream);
-    if (watch == watches_.end()) {
+    if (watch == watches_.end() || watch->second.answers < kAnswersBefore) {
         return Known::unknown;
     }
     if (!watch->second.told) {
@@ -20,11 +20,17 @@ StreamWatches::Known StreamWatches::known(const StreamKey& stream, std::uint64_t
     return Known::unknown;
 }
 
-bool StreamWatches::begin(const StreamKey& stream, std::uint64_t received) {
+bool StreamWatches::answered(const StreamKey& stream, bool complete, std::uint64_t received) {
     const std::lock_guard lock(mutex_);
-    const auto [watch, is_new] = watches_.try_emplace(stream);
+    const auto watch = watches_.try_emplace(stream).first;
+    if (complete) {
+        if (watch->second.answers < kAnswersBefore) {
+            watches_.erase(watch);  // else the worker has yet to tell of it
+        }
+        return false;
+    }
     watch->second.received = received;
-    return is_new;
+    return watch->second.answers < kAnswersBefore && ++watch->second.answers == kAnswersBefore;
 }
 
 void StreamWatches::asked(const StreamKey& stream, std::uint64_t command) {

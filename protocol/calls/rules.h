@@ -44,8 +44,12 @@ enum class Rule : std::uint8_t {
     stream_order,  // enqueues work on its stream parameter (or, without one, on the default stream)
     synchronizes,  // reports what failed among the deferred calls before it
     no_capture,    // not permitted while a stream captures, but in relaxed mode
-    before_init,   // may be called before cuInit
-    because,       // why a call is refused
+    // Of calls that need not wait while the server stays out of the driver (server/worker/set_aside.h):
+    needs_no_driver,  // the GPU may be what waits for it
+    gets_in,          // the driver lets it in, whoever waits there (docs/driver-facts.md)
+    gets_in_first,    // the same, and what other threads sent before says nothing of its answer
+    before_init,      // may be called before cuInit
+    because,          // why a call is refused
 };
 
 struct RuleEntry {
@@ -109,6 +113,9 @@ constexpr RuleEntry before_init{Rule::before_init};
 constexpr RuleEntry stream_order{Rule::stream_order};
 constexpr RuleEntry synchronizes{Rule::synchronizes};
 constexpr RuleEntry no_capture{Rule::no_capture};
+constexpr RuleEntry needs_no_driver{Rule::needs_no_driver};
+constexpr RuleEntry gets_in{Rule::gets_in};
+constexpr RuleEntry gets_in_first{Rule::gets_in_first};
 constexpr RuleEntry because(const char* why) {
     return {Rule::because, -1, -1, 0, why};
 }

@@ -178,7 +178,9 @@ void Worker::loop() {
         for (const std::function<void()>& job : batch.jobs) {
             job();
         }
-        moved = take_set_aside() || moved;
+        moved = set_aside_.take([this] { return !stays_out() && !ending_; },
+                                [this](Command& command) { dispatch(command); }) ||
+                moved;
         if (!take_frames(batch.frames)) {
             return;
         }
@@ -250,29 +252,6 @@ void Worker::look_for_frames() {
     look_->take();
 }
 
-namespace {
-
-// What needs no driver, and may be what the GPU waits for: a host function that has returned, memory that was written.
-bool needs_no_driver(std::uint32_t opcode) {
-    return opcode == calls::gpHostFunctionDone::kOpcode || opcode == calls::gpHostWrite::kOpcode;
-}
-
-// Of what a program waits for the answer to, or to be told: what the driver lets in whoever waits there
-// (docs/driver-facts.md).
-bool always_gets_in(std::uint32_t opcode) {
-    switch (opcode) {
-        case calls::cuMemGetInfo_v2::kOpcode:
-        case calls::cuEventQuery::kOpcode:
-        case calls::cuEventSynchronize::kOpcode:
-        case calls::cuStreamQuery::kOpcode:
-        case calls::gpEventWatch::kOpcode:
-        case calls::gpStreamWatch::kOpcode: return true;
-        default: return false;
-    }
-}
-
-}  // namespace
-
 bool Worker::take_frames(const std::vector<std::shared_ptr<Frame>>& frames) {
     bytes_to_come_ = 0;
     for (const auto& frame : frames) {
@@ -307,10 +286,10 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
         command.frame = frame;
         bytes_to_come_ -= bytes;
         fetch_ahead(at + bytes);
-        if ((set_aside_.empty() && !stays_out()) || passes(command.header)) [[likely]] {
+        if ((set_aside_.empty() && !stays_out()) || set_aside_.lets_pass(command.header)) [[likely]] {
             dispatch(command);
         } else {
-            set_aside(std::move(command));
+            set_aside_.add(std::move(command));
         }
         if (ending_) {
             return false;
@@ -325,46 +304,6 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
         }
     }
     return true;
-}
-
-// May it go before what is set aside, and while the dispatcher stays out of the driver?
-bool Worker::passes(const codec::CommandHeader& header) const {
-    if (needs_no_driver(header.opcode)) {
-        return true;
-    }
-    const auto of_same_thread = [&](const Command& other) { return other.header.thread == header.thread; };
-    return always_gets_in(header.opcode) &&
-           (header.opcode == calls::cuMemGetInfo_v2::kOpcode
-                ? std::none_of(set_aside_.begin(), set_aside_.end(), of_same_thread)
-                : set_aside_.empty());  // which may give the same stream work, or record the event
-}
-
-void Worker::set_aside(Command command) {
-    set_aside_.push_back(std::move(command));
-    if (set_aside_.size() >= Scheduler::kTellClientAt && !std::exchange(client_held_, true)) {
-        notify(codec::NoticeType::hold, codec::StreamHoldNotice{0, 0, 0, 1});
-    }
-}
-
-// In their order.
-bool Worker::take_set_aside() {
-    bool moved = false;
-    while (!for_driver_.empty() && !stays_out()) {
-        const std::function<void()> action = std::move(for_driver_.front());
-        for_driver_.pop_front();
-        action();
-        moved = true;
-    }
-    while (!set_aside_.empty() && !stays_out() && !ending_) {
-        Command command = std::move(set_aside_.front());
-        set_aside_.pop_front();
-        dispatch(command);
-        moved = true;
-    }
-    if (set_aside_.empty() && std::exchange(client_held_, false)) {
-        notify(codec::NoticeType::hold, codec::StreamHoldNotice{0, 0, 0, 0});
-    }
-    return moved;
 }
 
 void Worker::dispatch(Command& command) {

@@ -42,6 +42,7 @@
 #include "server/worker/output.h"
 #include "server/worker/pinned_memory.h"
 #include "server/worker/scheduler.h"
+#include "server/worker/set_aside.h"
 #include "server/worker/staging.h"
 #include "server/worker/stream_watches.h"
 #include "server/worker/tracer.h"
@@ -164,7 +165,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
         return waiting_calls.any() && (gpu_may_wait_for_us() || waiting_calls.any_alone());
     }
     // Runs `action` soon, when the driver may be entered.
-    void in_driver(std::function<void()> action) { for_driver_.push_back(std::move(action)); }
+    void in_driver(std::function<void()> action) { set_aside_.add(std::move(action)); }
 
     // Are there many commands that can be issued right away?
     [[nodiscard]] bool more_to_come() const { return bytes_to_come_ >= kMuchToCome_bytes; }
@@ -188,9 +189,6 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void loop();
     bool take_frames(const std::vector<std::shared_ptr<Frame>>& frames);
     bool take_frame(const std::shared_ptr<Frame>& frame);
-    [[nodiscard]] bool passes(const codec::CommandHeader& header) const;
-    void set_aside(Command command);
-    bool take_set_aside();
     void pause(std::optional<std::chrono::steady_clock::time_point>& idle_since);
     void look_for_frames();
     StreamState* find_stream(const Command& command, CUstream handle, CUresult& result);
@@ -208,9 +206,9 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     static constexpr std::size_t kMuchToCome_bytes = 4096;  // some twenty launches
     std::size_t bytes_to_come_ = 0;                         // of the frames that were taken
     std::unique_ptr<Operation> rest_;                       // see take_rest()
-    std::deque<Command> set_aside_;                         // while the dispatcher stays out of the driver
-    std::deque<std::function<void()>> for_driver_;          // of no command
-    bool client_held_ = false;                              // it is to send no work, since much is set aside
+    SetAside set_aside_{[this](bool held) {
+        notify(codec::NoticeType::hold, codec::StreamHoldNotice{0, 0, 0, held ? 1u : 0u});  // of every stream
+    }};
     std::uint64_t announced_pieces_ = 0;
     std::mutex end_mutex_;
     std::optional<Error> end_;  // guarded by end_mutex_
