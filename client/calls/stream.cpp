@@ -270,12 +270,9 @@ CUresult ask_and_watch(CUstream stream, const StreamKey& key) {
     const std::uint64_t received = s.records_received() + 1;  // with the answer, if nothing else comes before it
     const CUresult result = remote<calls::cuStreamQuery>(stream);
     if ((result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) &&
-        s.stream_watches.answered(key, result == CUDA_SUCCESS, received)) {
-        if (remote<calls::gpStreamWatch>(stream) == CUDA_SUCCESS) {
-            s.stream_watches.asked(key, this_thread().last_command);
-        } else {
-            s.stream_watches.forget(key);
-        }
+        s.stream_watches.answered(key, result == CUDA_SUCCESS, received) &&
+        remote<calls::gpStreamWatch>(stream) != CUDA_SUCCESS) {
+        s.stream_watches.forget(key);
     }
     return result;
 }

@@ -410,12 +410,12 @@ bool Session::take_hold(const codec::StreamHoldNotice& notice) {
 bool Session::take_stream_complete(const codec::StreamCompleteNotice& notice) {
     const std::optional<StreamKey> stream = key_of(notice.stream, notice.context, notice.thread);
     if (stream) {
-        stream_watches.note_complete(*stream, error_text::from_peer(notice.result) == CUDA_SUCCESS);
+        stream_watches.note_complete(*stream, notice.command, error_text::from_peer(notice.result) == CUDA_SUCCESS);
     }
     return stream.has_value();
 }
 
-// Nothing: there is no such stream.
+// Nothing: a default stream of no context that there was.
 std::optional<StreamKey> Session::key_of(std::uint64_t stream, std::uint64_t context, std::uint32_t thread) {
     std::uint64_t context_id = 0;
     if (is_default_stream(stream)) {

@@ -4,52 +4,44 @@ namespace gpupool::client {
 
 StreamWatches::Known StreamWatches::known(const StreamKey& stream, std::uint64_t sent, std::uint64_t received) {
     const std::lock_guard lock(mutex_);
-    const auto watch = watches_.find(stream);
-    if (watch == watches_.end() || watch->second.answers < kAnswersBefore) {
+    const auto found = watches_.find(stream);
+    if (found == watches_.end()) {
         return Known::unknown;
     }
-    if (!watch->second.told) {
-        return watch->second.received == received ? Known::pending : Known::unknown;
+    const Watch& watch = found->second;
+    if (watch.under_way()) {
+        return watch.received == received ? Known::pending : Known::unknown;
     }
-    if (watch->second.command == sent) {
-        return Known::complete;
-    }
-    if (watch->second.command != 0) {
-        watches_.erase(watch);
-    }
-    return Known::unknown;
+    return watch.complete_until == sent ? Known::complete : Known::unknown;
 }
 
 bool StreamWatches::answered(const StreamKey& stream, bool complete, std::uint64_t received) {
     const std::lock_guard lock(mutex_);
-    const auto watch = watches_.try_emplace(stream).first;
+    auto found = watches_.find(stream);
     if (complete) {
-        if (watch->second.answers < kAnswersBefore) {
-            watches_.erase(watch);  // else the worker has yet to tell of it
+        if (found != watches_.end() && !found->second.under_way()) {
+            watches_.erase(found);  // else the worker has yet to tell of it
         }
         return false;
     }
-    watch->second.received = received;
-    return watch->second.answers < kAnswersBefore && ++watch->second.answers == kAnswersBefore;
-}
-
-void StreamWatches::asked(const StreamKey& stream, std::uint64_t command) {
-    const std::lock_guard lock(mutex_);
-    if (const auto watch = watches_.find(stream); watch != watches_.end()) {
-        watch->second.command = command;
+    if (found == watches_.end()) {
+        found = watches_.try_emplace(stream).first;
     }
+    Watch& watch = found->second;
+    watch.received = received;
+    return !watch.under_way() && ++watch.answers == kAnswersBefore;
 }
 
-void StreamWatches::note_complete(const StreamKey& stream, bool complete) {
+void StreamWatches::note_complete(const StreamKey& stream, std::uint64_t command, bool complete) {
     const std::lock_guard lock(mutex_);
-    const auto watch = watches_.find(stream);
-    if (watch == watches_.end()) {
+    const auto found = watches_.find(stream);
+    if (found == watches_.end()) {
         return;  // destroyed meanwhile
     }
     if (complete) {
-        watch->second.told = true;
+        found->second = {.complete_until = command};
     } else {
-        watches_.erase(watch);
+        watches_.erase(found);
     }
 }
 

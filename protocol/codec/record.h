@@ -135,10 +135,12 @@ struct StreamHoldNotice {
     std::uint32_t held;  // 1: do not send more work for it, 0: go on
 };
 
-// Named as there. All that came before gpStreamWatch is complete, or (any other result) only a call can say why not.
+// Named as there. All that came before the gpStreamWatch of that number is complete, or (any other result) only a call
+// can say why not.
 struct StreamCompleteNotice {
     std::uint64_t stream;
     std::uint64_t context;
+    std::uint64_t command;
     std::uint32_t thread;
     std::int32_t result;
 };

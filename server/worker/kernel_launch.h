@@ -1,4 +1,4 @@
-// A kernel's launch as the driver is asked for it: the driver's handles, and arguments of its own.
+// A kernel's launch as the driver is asked for it, with the driver's handles.
 //
 // Ownership: none of the handles, nor the arguments. Threads: one at a time.
 #pragma once

@@ -549,11 +549,19 @@ bool Scheduler::is_idle(StreamState& stream) {
 
 bool Scheduler::is_idle(ContextState& context) {
     bool idle = true;
-    context.each_stream([&](const StreamState& stream) { idle = idle && !stream.capturing; });
-    context.each_stream([&](StreamState& stream) {
-        idle = idle && ((stream.held.empty() && !stream.touched) || query(stream) == CUDA_SUCCESS);
-    });
+    context.each_stream([&](const StreamState& stream) { idle = idle && stream.held.empty() && !stream.capturing; });
+    context.each_stream(
+        [&](StreamState& stream) { idle = idle && (!stream.touched || query(stream) == CUDA_SUCCESS); });
     return idle;
+}
+
+bool Scheduler::may_be_queried(StreamState& stream) {
+    bool captures = stream.capturing;
+    if (stream.legacy) {
+        stream.context->each_stream(
+            [&](const StreamState& other) { captures = captures || (other.blocking && other.capturing); });
+    }
+    return !captures;
 }
 
 CUresult Scheduler::query(StreamState& stream) {

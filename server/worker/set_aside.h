@@ -26,7 +26,7 @@ class SetAside {
 
     void add(Command command);
     // Of no command; before all commands.
-    void add(std::function<void()> action) { actions_.push_back(std::move(action)); }
+    void add_action(std::function<void()> action) { actions_.push_back(std::move(action)); }
 
     // Takes what there is while `may_enter()`. True when there was anything.
     template <class MayEnter, class Dispatch>

@@ -4,30 +4,38 @@
 
 namespace gpupool::worker {
 
-void tell_of_stream(Worker& worker, const StreamName& stream, CUresult result) {
-    worker.send_what_precedes(result);
-    worker.notify(codec::NoticeType::stream_complete,
-                  codec::StreamCompleteNotice{on_wire(stream), codec::to_wire(stream.context), stream.thread, result});
+void StreamWatches::tell(const StreamName& stream, std::uint64_t command, CUresult result) {
+    worker_.send_what_precedes(result);
+    worker_.notify(
+        codec::NoticeType::stream_complete,
+        codec::StreamCompleteNotice{on_wire(stream), codec::to_wire(stream.context), command, stream.thread, result});
 }
 
-bool poll_stream_watches(Worker& worker) {
-    return worker.stream_watches.poll([&](const StreamName& name) {
-        StreamState* const stream = worker.objects.stream(name);
-        if (stream == nullptr || stream->capturing) {
-            tell_of_stream(worker, name, CUDA_ERROR_INVALID_HANDLE);
-            return true;
-        }
-        CUresult result = worker.scheduler.query(*stream);
-        if (result == CUDA_ERROR_NOT_READY) {
-            return false;
-        }
-        if (result == CUDA_SUCCESS) {
-            worker.scheduler.settle();
-            result = stream->context->any_latched() ? CUDA_ERROR_NOT_READY : result;  // who asks hears of the failure
-        }
-        tell_of_stream(worker, name, result);
+bool StreamWatches::ended(const Watch& watch) {
+    StreamState* const stream = worker_.objects.stream(watch.stream);
+    if (stream == nullptr || !Scheduler::may_be_queried(*stream)) {
+        tell(watch.stream, watch.command, CUDA_ERROR_NOT_READY);
         return true;
-    });
+    }
+    CUresult result = worker_.scheduler.query(*stream);
+    if (result == CUDA_ERROR_NOT_READY) {
+        return false;
+    }
+    if (result == CUDA_SUCCESS) {
+        worker_.scheduler.settle();
+        result = stream->context->any_latched() ? CUDA_ERROR_NOT_READY : result;  // who asks hears of the failure
+    }
+    tell(watch.stream, watch.command, result);
+    return true;
+}
+
+bool StreamWatches::poll() {
+    const auto now = std::chrono::steady_clock::now();
+    if (watches_.empty() || now - polled_ < std::max(kLeast, kEach * static_cast<int>(watches_.size()))) {
+        return false;
+    }
+    polled_ = now;
+    return std::erase_if(watches_, [&](const Watch& watch) { return ended(watch); }) != 0;
 }
 
 }  // namespace gpupool::worker

@@ -6,49 +6,46 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
+#include <cstdint>
 #include <vector>
 
 #include "server/worker/command.h"
 
 namespace gpupool::worker {
 
+class Worker;
+
 class StreamWatches {
   public:
-    [[nodiscard]] bool empty() const { return streams_.empty(); }
+    explicit StreamWatches(Worker& worker) : worker_(worker) {}
 
-    // One that is watched already is not watched twice.
-    void add(const StreamName& stream) {
-        if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) {
-            streams_.push_back(stream);
+    [[nodiscard]] bool empty() const { return watches_.empty(); }
+
+    // `command` asked for it. One that is watched already is not watched twice.
+    void add(const StreamName& stream, std::uint64_t command) {
+        if (std::none_of(watches_.begin(), watches_.end(),
+                         [&](const Watch& watch) { return watch.stream == stream; })) {
+            watches_.push_back({stream, command});
         }
     }
-
-    // `ended` says whether a stream's watch is over, and has told the client then. True when one is.
-    template <class Ended>
-    bool poll(Ended&& ended) {
-        const auto now = std::chrono::steady_clock::now();
-        if (streams_.empty() || now - polled_ < std::max(kLeast, kEach * static_cast<int>(streams_.size()))) {
-            return false;
-        }
-        polled_ = now;
-        return std::erase_if(streams_, std::forward<Ended>(ended)) != 0;
-    }
+    // Looks at them now and then, and tells the client of those that have ended. True when one has.
+    bool poll();
+    // How one ended: with success, or else the client has to ask.
+    void tell(const StreamName& stream, std::uint64_t command, CUresult result);
 
   private:
     // To ask takes the driver a fraction of a microsecond and the locks that launches take.
     static constexpr std::chrono::microseconds kLeast{5}, kEach{3};
 
-    std::vector<StreamName> streams_;
+    struct Watch {
+        StreamName stream;
+        std::uint64_t command;
+    };
+    bool ended(const Watch& watch);
+
+    Worker& worker_;
+    std::vector<Watch> watches_;
     std::chrono::steady_clock::time_point polled_{};
 };
-
-class Worker;
-
-// The client hears how a stream's watch ended: with success, or else it has to ask.
-void tell_of_stream(Worker& worker, const StreamName& stream, CUresult result);
-
-// Looks at those that are watched; true when one has ended.
-bool poll_stream_watches(Worker& worker);
 
 }  // namespace gpupool::worker

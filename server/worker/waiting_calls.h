@@ -43,7 +43,7 @@ class WaitingCalls {
         });
     }
     // The same for a call that changes what other commands would use: none of them is issued until `done` has run. Only
-    // questions are asked meanwhile (Worker::passes, Scheduler::poll).
+    // questions are asked meanwhile (SetAside::lets_pass, Scheduler::poll).
     void run_alone(std::function<void()> call, std::function<void()> done) {
         ++alone_;
         run(std::move(call), [this, then = std::move(done)] {

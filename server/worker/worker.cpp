@@ -194,7 +194,7 @@ void Worker::loop() {
             channel_->nudge();  // somebody waits for it
             moved = true;
         }
-        moved = poll_stream_watches(*this) || moved;
+        moved = stream_watches.poll() || moved;
         moved = graph_turns.poll() || moved;
         if (!host_mirrors.empty()) {
             look_.reset();  // to compare them takes long

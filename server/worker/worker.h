@@ -88,7 +88,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     Objects objects;
     HandleTable handles;
     Scheduler scheduler;
-    StreamWatches stream_watches;
+    StreamWatches stream_watches{*this};
     Issuers issuers;
     Inbox inbox;
     Tracer tracer;
@@ -165,7 +165,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
         return waiting_calls.any() && (gpu_may_wait_for_us() || waiting_calls.any_alone());
     }
     // Runs `action` soon, when the driver may be entered.
-    void in_driver(std::function<void()> action) { set_aside_.add(std::move(action)); }
+    void in_driver(std::function<void()> action) { set_aside_.add_action(std::move(action)); }
 
     // Are there many commands that can be issued right away?
     [[nodiscard]] bool more_to_come() const { return bytes_to_come_ >= kMuchToCome_bytes; }

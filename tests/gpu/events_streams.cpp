@@ -24,7 +24,9 @@ struct Words {
     CUdeviceptr outcome() const { return base + 4; }
     CUdeviceptr next() const { return base + 8; }
     CUdeviceptr log() const { return base + 64; }
+    // Kernels that released others may be at work still: those have seen their words, nobody has waited for them.
     void clear() const {
+        DRIVER_OK(cuCtxSynchronize());
         DRIVER_OK(cuMemsetD8(base, 0, 256));
         DRIVER_OK(cuCtxSynchronize());
     }

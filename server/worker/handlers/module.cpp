@@ -1,6 +1,7 @@
 // Code: images come once, libraries and modules are loaded from them on helper threads (the driver may compile, and
 // waits for the GPU), and every function is loaded when it is resolved, so that no launch has to.
 
+#include <algorithm>
 #include <cstring>
 
 #include "common/fatbin/image.h"
@@ -352,9 +353,12 @@ Outcome gpKernelReady(Worker& worker, Command& command, codec::Slots<calls::gpKe
     if (const CUresult result = driver_handle(worker, library); result != CUDA_SUCCESS) {
         return result;
     }
-    ContextState* const state = worker.context_of(command);
-    if (slots.at<Call::name>().value == nullptr || state == nullptr) {
-        return state == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
+    const ContextState* const state = worker.context_of(command);
+    if (state == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (slots.at<Call::name>().value == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
     }
     struct Job {
         ResolveJob<CUkernel> kernel;
@@ -364,40 +368,46 @@ Outcome gpKernelReady(Worker& worker, Command& command, codec::Slots<calls::gpKe
     job->function.attributes.resize(attribute_count(slots.at<Call::attribute_count>().value), kUnknownAttribute);
     job->function.result = CUDA_ERROR_NOT_READY;
     const std::size_t capacity = slots.at<Call::capacity>().value;
-    // To look a kernel up waits for nothing; to load it waits for the GPU.
-    const bool load = worker.scheduler.is_idle(*state);
-    worker.waiting_calls.run(
-        [&api = worker.api, job, library, load, capacity, name = std::string(slots.at<Call::name>().value),
-         context = state->driver] {
-            job->kernel.result = in_context(api, context, [&] {
-                look_up_kernel(api, library, name, job->kernel);
-                // With more parameters than there is room for it is asked for once more.
-                if (job->kernel.result == CUDA_SUCCESS && load && job->kernel.layout.size() <= capacity) {
-                    job->function.result = load_function(api, job->kernel.handle, job->function);
-                }
-                return job->kernel.result;
-            });
-        },
-        [&worker, job, command, capacity, kernel = slots.at<Call::kernel>().minted,
-         function = slots.at<Call::function>().minted] {
-            if (job->kernel.result != CUDA_SUCCESS) {
-                worker.handles.bind_failed(kernel);
-                worker.answer(command, job->kernel.result);
-                return;
+    // To look a kernel up waits for nothing, to load it may wait for the GPU. So it is loaded where that has nothing to
+    // do, and is given nothing until it is.
+    const bool load = std::all_of(worker.objects.contexts.begin(), worker.objects.contexts.end(),
+                                  [&](const auto& entry) { return worker.scheduler.is_idle(*entry.second); });
+    auto look_up = [&api = worker.api, job, library, load, capacity, name = std::string(slots.at<Call::name>().value),
+                    context = state->driver] {
+        job->kernel.result = in_context(api, context, [&] {
+            look_up_kernel(api, library, name, job->kernel);
+            // With more parameters than there is room for it is asked for once more.
+            if (job->kernel.result == CUDA_SUCCESS && load && job->kernel.layout.size() <= capacity) {
+                job->function.result = load_function(api, job->kernel.handle, job->function);
             }
-            worker.handles.bind(codec::from_wire<CUkernel>(kernel), job->kernel.handle);
-            const bool loaded = job->function.result == CUDA_SUCCESS;
-            if (loaded) {
-                worker.handles.bind(codec::from_wire<CUfunction>(function), job->function.handle);
-            }
-            const std::size_t bytes = job->kernel.layout_bytes(capacity) + 8 + written_bytes(job->function.attributes);
-            worker.answer(command, CUDA_SUCCESS, false, bytes, [&](std::byte* place) {
-                codec::Writer out(place);
-                job->kernel.write_layout(out, capacity);
-                out.value(loaded ? 1u : 0u);
-                write_attributes(out, job->function.attributes);
-            });
+            return job->kernel.result;
         });
+    };
+    auto answer = [&worker, job, command, capacity, kernel = slots.at<Call::kernel>().minted,
+                   function = slots.at<Call::function>().minted] {
+        if (job->kernel.result != CUDA_SUCCESS) {
+            worker.handles.bind_failed(kernel);
+            worker.answer(command, job->kernel.result);
+            return;
+        }
+        worker.handles.bind(codec::from_wire<CUkernel>(kernel), job->kernel.handle);
+        const bool loaded = job->function.result == CUDA_SUCCESS;
+        if (loaded) {
+            worker.handles.bind(codec::from_wire<CUfunction>(function), job->function.handle);
+        }
+        const std::size_t bytes = job->kernel.layout_bytes(capacity) + 8 + written_bytes(job->function.attributes);
+        worker.answer(command, CUDA_SUCCESS, false, bytes, [&](std::byte* place) {
+            codec::Writer out(place);
+            job->kernel.write_layout(out, capacity);
+            out.value(loaded ? 1u : 0u);
+            write_attributes(out, job->function.attributes);
+        });
+    };
+    if (load) {
+        worker.waiting_calls.run_alone(std::move(look_up), std::move(answer));
+    } else {
+        worker.waiting_calls.run(std::move(look_up), std::move(answer));
+    }
     return Outcome::answered();
 }
 

@@ -120,14 +120,14 @@ Outcome cuStreamQuery(Worker& worker, Command& command, codec::Slots<calls::cuSt
 Outcome gpStreamWatch(Worker& worker, Command& command, codec::Slots<calls::gpStreamWatch>& slots) {
     CUresult result = CUDA_SUCCESS;
     const CUstream handle = slots.at<calls::gpStreamWatch::stream>().value;
+    const std::uint64_t number = command.header.number;
     if (const StreamState* const stream = worker.stream_of(command, handle, result)) {
-        worker.stream_watches.add(stream->name());
+        worker.stream_watches.add(stream->name(), number);
     } else {
-        tell_of_stream(
-            worker,
-            {codec::from_wire<CUcontext>(command.header.context),
-             handle == nullptr && command.per_thread_default() ? CU_STREAM_PER_THREAD : handle, command.header.thread},
-            result);  // then the client asks
+        const bool own = handle == nullptr && command.per_thread_default();
+        worker.stream_watches.tell({codec::from_wire<CUcontext>(command.header.context),
+                                    own ? CU_STREAM_PER_THREAD : handle, command.header.thread},
+                                   number, result);
     }
     return CUDA_SUCCESS;
 }

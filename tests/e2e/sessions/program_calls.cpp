@@ -1,10 +1,8 @@
 // Modes that make calls which need not wait:
 //
 //   polls      asks for a stream and an event that are held up, a thousand times each, and then until they are done
-//   deferred   launches, sets memory, records, allocates and frees, and says "allocations NUMBER", or
+//   deferred   launches, sets memory, records and waits for an event, and says "allocations NUMBER", or
 //              "uncounted"
-
-#include <array>
 
 #include "tests/e2e/sessions/driver.h"
 #include "tests/support/allocations.h"

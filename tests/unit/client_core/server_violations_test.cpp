@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(
                   }},
         Violation{"EndOfWhatIsNoStream",
                   [](Server& s, std::uint32_t) {
-                      s.send(notice(NoticeType::stream_complete, codec::StreamCompleteNotice{0, 0, 0, 0}));
+                      s.send(notice(NoticeType::stream_complete, codec::StreamCompleteNotice{0, 0, 0, 0, 0}));
                   }},
         Violation{"PullBeyondTheEnd",
                   [](Server& s, std::uint32_t) {
