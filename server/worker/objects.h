@@ -133,6 +133,7 @@ struct ContextState {
         CUDA_SUCCESS;                 // as a stream's, of streams that have ended: only who waits for all is told
     std::size_t streams_latched = 0;  // that have such a failure
     StreamState legacy;
+    std::size_t unmarked_blocking = 0;  // blocking streams that were given work behind their last mark
     CUstream helper = nullptr;  // blocking, ours: a mark on it stands for the legacy stream without stalling others
     std::unordered_map<CUstream, std::unique_ptr<StreamState>> streams;          // by client handle
     std::unordered_map<std::uint32_t, std::unique_ptr<StreamState>> per_thread;  // by client thread

@@ -40,8 +40,13 @@ struct Group {
 }  // namespace
 
 Scheduler::Scheduler(const driver::Api& api, PinnedMemory& word_memory,
-                     std::function<void(const StreamState&, bool)> hold, std::function<bool()> stays_out)
-    : api_(api), word_memory_(word_memory), tell_client_(std::move(hold)), stays_out_(std::move(stays_out)) {}
+                     std::function<void(const StreamState&, bool)> hold, std::function<bool()> stays_out,
+                     std::function<void()> settle_launches)
+    : api_(api),
+      word_memory_(word_memory),
+      tell_client_(std::move(hold)),
+      stays_out_(std::move(stays_out)),
+      settle_launches_(std::move(settle_launches)) {}
 
 CUresult Scheduler::enter(const ContextState* context) {
     if (entered_ && context == current_) {
@@ -88,7 +93,35 @@ bool Scheduler::may_issue(StreamState& stream, std::uint32_t cost) {
     if (!stream.capturing && full(stream, cost)) {
         poll_stream(stream);
     }
-    return ready(stream, cost);
+    if (!ready(stream, cost)) {
+        return false;
+    }
+    mark_before(stream);
+    return true;
+}
+
+// A mark in a blocking stream waits for what the legacy stream was given before it, and who waits for that stream alone
+// does not, natively. So the legacy stream is given nothing before blocking streams have marks behind their work.
+void Scheduler::mark_before(StreamState& legacy) {
+    if (!legacy.legacy || legacy.capturing || legacy.context->unmarked_blocking == 0) {
+        return;
+    }
+    settle_launches_();  // the marks come behind those that other threads issue
+    legacy.context->each_stream([&](StreamState& other) {
+        if (!other.legacy && other.blocking && !other.capturing && other.unmarked != 0) {
+            mark(other, {});
+        }
+    });
+}
+
+void Scheduler::add_unmarked(StreamState& stream, std::uint32_t cost) {
+    stream.context->unmarked_blocking += stream.unmarked == 0 && stream.blocking && !stream.legacy ? 1 : 0;
+    stream.unmarked += cost;
+}
+
+std::uint32_t Scheduler::take_unmarked(StreamState& stream) {
+    stream.context->unmarked_blocking -= stream.unmarked != 0 && stream.blocking && !stream.legacy ? 1 : 0;
+    return std::exchange(stream.unmarked, 0);
 }
 
 void Scheduler::list(StreamState& stream) {
@@ -105,7 +138,7 @@ void Scheduler::issued(StreamState& stream, std::uint32_t cost) {
         return;
     }
     stream.outstanding += cost;
-    stream.unmarked += cost;
+    add_unmarked(stream, cost);
     if (stream.unmarked >= (cost > 1 ? kMarkGraphsEvery : kMarkEvery)) {
         mark(stream, {});
     }
@@ -175,7 +208,11 @@ bool Scheduler::advance_head(StreamState& stream) {
     }
     ++stream.context->turns;
     std::erase_if(head.after, [&](std::uint64_t id) { return !open_.contains(id); });
-    if (!head.after.empty() || !head.advance()) {
+    if (!head.after.empty()) {
+        return false;
+    }
+    mark_before(stream);
+    if (!head.advance()) {
         return false;
     }
     open_.erase(head.id);
@@ -305,7 +342,7 @@ CUresult Scheduler::mark(StreamState& stream, Action action, std::uint32_t credi
         return CUDA_SUCCESS;
     }
     ContextState& context = *stream.context;
-    credit += std::exchange(stream.unmarked, 0);
+    credit += take_unmarked(stream);
     CUresult result = enter(&context);
     CUstream target = stream.driver;
     if (result == CUDA_SUCCESS && stream.legacy) {
@@ -345,6 +382,11 @@ CUresult Scheduler::mark(StreamState& stream, Action action, std::uint32_t credi
 }
 
 void Scheduler::at_mark(StreamState& stream, Action action) {
+    if (!stream.legacy && stream.completions.empty() && stream.unmarked == 0 && !kernels_print_ &&
+        stream.context->lost == CUDA_SUCCESS) {
+        note_found(&stream, std::move(action), Effect::answers, CUDA_SUCCESS);  // behind all that precedes it
+        return;
+    }
     if (stream.completions.empty() || stream.unmarked != 0 || kernels_print_) {
         mark(stream, std::move(action));
     } else {
@@ -356,11 +398,12 @@ std::uint32_t Scheduler::issued_elsewhere(StreamState& stream) {
     stream.touched = true;
     ++stream.context->turns;
     ++stream.outstanding;
-    if (++stream.unmarked < kMarkEvery) {
+    add_unmarked(stream, 1);
+    if (stream.unmarked < kMarkEvery) {
         return 0;
     }
     const std::uint32_t number = ++stream.marks.last;
-    stream.completions.push_back({number, nullptr, {}, Effect::answers, std::exchange(stream.unmarked, 0)});
+    stream.completions.push_back({number, nullptr, {}, Effect::answers, take_unmarked(stream)});
     list(stream);
     return number;
 }
@@ -585,7 +628,7 @@ void Scheduler::when_complete(StreamState& stream, Action action) {
     }
     if (stream.held.empty() && !full(stream, 1)) {
         // Not even another stream, which the legacy one would wait for, has been given anything since the last mark?
-        if (stream.marks.made_at == stream.context->turns) {
+        if (stream.marks.made_at == stream.context->turns || (!stream.legacy && stream.unmarked == 0)) {
             at_mark(stream, std::move(action));
         } else {
             mark(stream, std::move(action));
@@ -667,6 +710,9 @@ void Scheduler::detach(EventState& event) {
 void Scheduler::forget(StreamState& stream, CUresult result) {
     for (auto& operation : stream.held) {
         open_.erase(operation->id);
+    }
+    if (stream.context != nullptr) {
+        take_unmarked(stream);
     }
     std::deque<std::unique_ptr<Operation>> held = std::move(stream.held);
     stream.held.clear();

@@ -83,11 +83,11 @@ class Scheduler {
     static constexpr std::size_t kReleaseShare = 2;   // goes on at one part in so many of the share
 
     // `hold` tells the client to stop (true) or go on (false) sending work for a stream. `stays_out` says that the
-    // driver must not be entered now: nothing is issued then.
-    // `word_memory` outlives the scheduler.
+    // driver must not be entered now: nothing is issued then. `settle_launches` returns when what other threads were
+    // handed is issued. `word_memory` outlives the scheduler.
     Scheduler(
         const driver::Api& api, PinnedMemory& word_memory, std::function<void(const StreamState&, bool)> hold,
-        std::function<bool()> stays_out = [] { return false; });
+        std::function<bool()> stays_out = [] { return false; }, std::function<void()> settle_launches = [] {});
 
     // Makes `context` current for the driver calls that follow on this thread.
     CUresult enter(const ContextState* context);
@@ -211,6 +211,9 @@ class Scheduler {
     void tell_client(StreamState& stream, bool held);
     void release_client(StreamState& stream);
     void release_clients();
+    void mark_before(StreamState& legacy);
+    void add_unmarked(StreamState& stream, std::uint32_t cost);
+    std::uint32_t take_unmarked(StreamState& stream);
     void list(StreamState& stream);
     CUresult give_word(StreamState& stream);
     CUresult record_event(ContextState& context, CUstream target, CUevent& event);
@@ -228,6 +231,7 @@ class Scheduler {
     PinnedMemory& word_memory_;
     std::function<void(const StreamState&, bool)> tell_client_;
     const std::function<bool()> stays_out_;
+    const std::function<void()> settle_launches_;
     const ContextState* current_ = nullptr;
     bool entered_ = false;
     std::uint32_t credit_ = kCredit;

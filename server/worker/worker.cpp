@@ -90,7 +90,7 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
                      codec::StreamHoldNotice{on_wire(stream.name()), codec::to_wire(stream.context->client),
                                              stream.thread, held ? 1u : 0u});
           },
-          [this] { return stays_out(); }),
+          [this] { return stays_out(); }, [this] { settle_launches(); }),
       issuers(library.api, std::min(options.issuers, Issuers::kMostThreads)),
       tracer(
           library.api, [this](const ContextState* context) { scheduler.enter(context); },

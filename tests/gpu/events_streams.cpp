@@ -305,6 +305,14 @@ void polled_beside_legacy(const Words& words, const Kernels& kernels) {
     check_result(cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY, "the legacy stream, beside a busy blocking stream");
     DRIVER_OK(kernels.wait(nullptr, words));
     check_result(cuStreamQuery(blocking), CUDA_ERROR_NOT_READY, "a kernel waits");
+    std::atomic<bool> waited{false};
+    CUcontext context = nullptr;
+    DRIVER_OK(cuCtxGetCurrent(&context));
+    std::thread waiting([&] {
+        DRIVER_OK(cuCtxSetCurrent(context));
+        DRIVER_OK(cuStreamSynchronize(blocking));
+        waited = true;
+    });
     DRIVER_OK(launch(kernels.store, 1, 1, releasing, own_flag, 1u));
     CUresult ready = CUDA_ERROR_NOT_READY;
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
@@ -312,8 +320,13 @@ void polled_beside_legacy(const Words& words, const Kernels& kernels) {
         ready = cuStreamQuery(blocking);
     }
     check_result(ready, CUDA_SUCCESS, "it was released, and its stream is ready");
+    for (int i = 0; i < 5000 && !waited; i++) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    check(waited, "who waits for that stream has waited for no more");
     check_result(cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY, "the legacy stream is not");
     DRIVER_OK(kernels.release(releasing, words));
+    waiting.join();
     DRIVER_OK(cuCtxSynchronize());
     check(words.read(words.outcome()) == 1, "whose kernel was released, not tired of waiting");
     DRIVER_OK(cuStreamDestroy(blocking));

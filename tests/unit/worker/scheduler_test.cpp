@@ -52,6 +52,51 @@ TEST_F(SchedulerTest, MarksEverySoOften) {
     EXPECT_FALSE(scheduler.waiting());
 }
 
+// Natively, who waits for a blocking stream does not wait for what the legacy stream was given behind it.
+TEST_F(SchedulerTest, ABlockingStreamIsMarkedBeforeTheLegacyStreamIsGivenWork) {
+    StreamState& blocking = add_stream(1);
+    StreamState& other = add_stream(2, false);
+    scheduler.issued(blocking);
+    scheduler.issued(other);
+    EXPECT_TRUE(scheduler.may_issue(context.legacy));
+    scheduler.issued(context.legacy);
+    EXPECT_EQ(fake.records_on(blocking.driver), 1u);
+    EXPECT_EQ(fake.records_on(other.driver), 0u) << "which the legacy stream does not order";
+    scheduler.when_complete(blocking, note("blocking"));
+    EXPECT_EQ(fake.records_on(blocking.driver), 1u) << "the mark that it has";
+    fake.complete(blocking.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{"blocking"});
+    for (int i = 0; i < 3; ++i) {
+        EXPECT_TRUE(scheduler.may_issue(context.legacy));
+        scheduler.issued(context.legacy);
+    }
+    EXPECT_EQ(fake.records_on(blocking.driver), 1u) << "it was given nothing since";
+    scheduler.when_complete(blocking, note("again"));
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"blocking", "again"}));
+    EXPECT_EQ(fake.records_on(blocking.driver), 1u);
+}
+
+// Nor where its answer has to wait for what else precedes it.
+TEST_F(SchedulerTest, WhatIsCompleteNeedsNoMarkWhileAnEventIsWatched) {
+    StreamState& blocking = add_stream(1);
+    StreamState& other = add_stream(2, false);
+    worker::EventState event;
+    event.context = &context;
+    event.driver = fake.recorded_event(other.driver);
+    scheduler.when_recorded(event, note("event"), worker::Effect::tells_of_event);
+    scheduler.when_complete(blocking, note("blocking"));
+    EXPECT_EQ(fake.records_on(blocking.driver), 0u);
+    for (int i = 0; i < 4; ++i) {
+        scheduler.poll(Scheduler::Look::thorough);
+    }
+    EXPECT_EQ(log, Log{"blocking"});
+    fake.complete(other.driver);
+    scheduler.poll(Scheduler::Look::thorough);
+    EXPECT_EQ(log, (Log{"blocking", "event"}));
+}
+
 TEST_F(SchedulerTest, NoMarkOfOursEntersACapturingStream) {
     StreamState& stream = add_stream(1);
     stream.capturing = true;
