@@ -222,8 +222,10 @@ inline CUresult pending_answer(const Session& session, const ContextState* conte
 
 // The same where it is known to be complete.
 inline CUresult known_answer(Session& session, const ContextState* context) {
-    session.print_new_output();
     const CUresult pending = pending_answer(session, context);
+    if (pending != CUDA_ERROR_NOT_PERMITTED) {
+        session.print_new_output();
+    }
     return pending == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : pending;
 }
 

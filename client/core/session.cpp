@@ -224,7 +224,7 @@ void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payloa
             return;
         }
         const std::span<std::byte> body(at + sizeof header, header.bytes - sizeof header);
-        records_received_.fetch_add(1, std::memory_order_release);
+        records_received_.store(records_received_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
         if (header.kind == codec::ReplyKind::notice) {
             if (!take_notice(header, body)) {
                 violation("a notice that makes no sense");

@@ -239,7 +239,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     std::atomic<std::uint64_t> last_command_{0};
     std::atomic<std::uint64_t> last_work_{0};  // the latest command that gave a stream work
     std::atomic<std::uint64_t> last_answered_{0};
-    std::atomic<std::uint64_t> records_received_{0};  // written by whoever receives
+    std::atomic<std::uint64_t> records_received_{0};  // written by whoever receives, one at a time
     std::atomic<std::uint64_t> next_serial_{1};
     std::atomic<bool> lost_{false};
     std::atomic<bool> broken_{false};              // a send has failed; the receiving thread may not have noticed yet

@@ -85,6 +85,10 @@ struct Command {
     }
 
     [[nodiscard]] bool reply_wanted() const { return (header.flags & codec::kReplyWanted) != 0; }
+    // The stream that a handle means: NULL is the legacy stream, or the thread's own.
+    [[nodiscard]] CUstream meant(CUstream handle) const {
+        return handle != nullptr ? handle : per_thread_default() ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+    }
     [[nodiscard]] bool per_thread_default() const { return (header.flags & codec::kPerThreadDefaultStream) != 0; }
 };
 

@@ -176,6 +176,13 @@ struct ContextState {
             visit(*stream);
         }
     }
+    // Is any that the legacy stream waits for so, or that one itself?
+    template <class Is>
+    bool any_blocking(Is&& is) {
+        bool any = false;
+        each_stream([&](const StreamState& stream) { any = any || (stream.blocking && is(stream)); });
+        return any;
+    }
 };
 
 inline StreamName StreamState::name() const {

@@ -75,11 +75,8 @@ bool Scheduler::ready(const StreamState& stream, std::uint32_t cost) const {
         return false;
     }
     if (stream.legacy) {
-        bool clear = true;
-        stream.context->each_stream([&](const StreamState& other) {
-            clear = clear && (&other == &stream || !other.blocking || other.held.empty());
-        });
-        return clear;
+        return !stream.context->any_blocking(
+            [&](const StreamState& other) { return &other != &stream && !other.held.empty(); });
     }
     return !stream.blocking || stream.context->legacy.held.empty();
 }
@@ -598,22 +595,22 @@ bool Scheduler::is_idle(ContextState& context) {
     return idle;
 }
 
-bool Scheduler::may_be_queried(StreamState& stream) {
-    bool captures = stream.capturing;
-    if (stream.legacy) {
-        stream.context->each_stream(
-            [&](const StreamState& other) { captures = captures || (other.blocking && other.capturing); });
-    }
-    return !captures;
+namespace {
+
+// The legacy stream is not ready while a blocking stream is not (measured), so what is so of one of those is of it.
+template <class Is>
+bool any_of(const StreamState& stream, Is&& is) {
+    return stream.legacy ? stream.context->any_blocking(is) : is(stream);
 }
 
-CUresult Scheduler::query(StreamState& stream) {
-    bool holds = !stream.held.empty();
-    if (stream.legacy) {  // which is not ready while a blocking stream is not (measured)
-        stream.context->each_stream(
-            [&](const StreamState& other) { holds = holds || (other.blocking && !other.held.empty()); });
-    }
-    if (holds) {
+}  // namespace
+
+bool Scheduler::may_be_queried(const StreamState& stream) {
+    return !any_of(stream, [](const StreamState& each) { return each.capturing; });
+}
+
+CUresult Scheduler::query(const StreamState& stream) {
+    if (any_of(stream, [](const StreamState& each) { return !each.held.empty(); })) {
         return CUDA_ERROR_NOT_READY;
     }
     const CUresult result = enter(stream.context);

@@ -120,8 +120,8 @@ class Scheduler {
     bool is_idle(ContextState& context);
     // As cuStreamQuery, of what the stream was given here. Not while it captures, or, of the legacy stream, a blocking
     // one does: to be asked then would end the capture.
-    CUresult query(StreamState& stream);
-    [[nodiscard]] static bool may_be_queried(StreamState& stream);
+    CUresult query(const StreamState& stream);
+    [[nodiscard]] static bool may_be_queried(const StreamState& stream);
     // Runs `action` when the event's present record is complete.
     void when_recorded(EventState& event, Action action, Effect effect = Effect::answers);
     // Runs `action` when every operation that is held now has been issued,

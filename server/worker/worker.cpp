@@ -357,9 +357,9 @@ StreamState* Worker::stream_of(Command& command, CUstream handle, CUresult& resu
 }
 
 StreamState* Worker::find_stream(const Command& command, CUstream handle, CUresult& result) {
-    const std::uint64_t value = codec::to_wire(handle);
+    handle = command.meant(handle);
     ContextState* context = context_of(command);
-    if (value > 2) {
+    if (handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD) {
         StreamState* stream = nullptr;
         if (context != nullptr) {
             const auto it = context->streams.find(handle);
@@ -380,7 +380,7 @@ StreamState* Worker::find_stream(const Command& command, CUstream handle, CUresu
     if (!takes_work(*context, command, result)) {
         return nullptr;
     }
-    if (value == 1 || (value == 0 && !command.per_thread_default())) {
+    if (handle == CU_STREAM_LEGACY) {
         return &context->legacy;
     }
     const auto own = context->per_thread.find(command.header.thread);

@@ -124,10 +124,9 @@ Outcome gpStreamWatch(Worker& worker, Command& command, codec::Slots<calls::gpSt
     if (const StreamState* const stream = worker.stream_of(command, handle, result)) {
         worker.stream_watches.add(stream->name(), number);
     } else {
-        const bool own = handle == nullptr && command.per_thread_default();
-        worker.stream_watches.tell({codec::from_wire<CUcontext>(command.header.context),
-                                    own ? CU_STREAM_PER_THREAD : handle, command.header.thread},
-                                   number, result);
+        worker.stream_watches.tell(
+            {codec::from_wire<CUcontext>(command.header.context), command.meant(handle), command.header.thread}, number,
+            result);
     }
     return CUDA_SUCCESS;
 }
