@@ -119,6 +119,7 @@ void launch_sustained(benchmark::State& state) {
 void launch_sustained_packed(benchmark::State& state) {
     launches<launch_packed>(state);
 }
+
 // How fast the GPU alone gets through launches that lie ready for it: no launch_sustained is faster.
 void launches_on_gpu(benchmark::State& state) {
     const auto launches = static_cast<int>(state.range(0));
@@ -146,6 +147,39 @@ void launches_on_gpu(benchmark::State& state) {
     state.SetItemsProcessed(state.iterations() * launches);
     ok(d.cuStreamDestroy_v2(gate), "cuStreamDestroy");
 }
+
+// `work` of several threads, each with a stream of its own, `times` each.
+template <class Work>
+void by_threads(benchmark::State& state, int times, Work work) {
+    const Driver& d = driver();
+    const auto threads = static_cast<std::size_t>(state.range(0));
+    CUcontext context = nullptr;
+    ok(d.cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+    std::vector<Driver> own(threads, d);
+    for (Driver& each : own) {
+        ok(d.cuStreamCreate(&each.stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    }
+    for (auto _ : state) {
+        std::vector<std::thread> running;
+        for (const Driver& each : own) {
+            running.emplace_back([&each, context, times, work] {
+                ok(each.cuCtxSetCurrent(context), "cuCtxSetCurrent");
+                for (int i = 0; i < times; ++i) {
+                    work(each);
+                }
+                ok(each.cuStreamSynchronize(each.stream), "cuStreamSynchronize");
+            });
+        }
+        for (std::thread& thread : running) {
+            thread.join();
+        }
+    }
+    state.SetItemsProcessed(state.iterations() * times * state.range(0));
+    for (const Driver& each : own) {
+        ok(d.cuStreamDestroy_v2(each.stream), "cuStreamDestroy");
+    }
+}
+
 void launch_sustained_threads(benchmark::State& state) {
     by_threads(state, 10'000, [](const Driver& d) { ok(launch(d), "cuLaunchKernel"); });
 }

@@ -146,10 +146,13 @@ void channel_append(benchmark::State& state, Kind kind) {
 }
 
 BENCHMARK_CAPTURE(channel_ping_pong, tcp, Kind::tcp)->UseRealTime();
+BENCHMARK_CAPTURE(channel_ping_pong, shm, Kind::shm)->UseRealTime();
 BENCHMARK_CAPTURE(channel_ping_pong, inproc, Kind::inproc)->UseRealTime();
 BENCHMARK_CAPTURE(channel_bulk, tcp, Kind::tcp)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20)->UseRealTime();
+BENCHMARK_CAPTURE(channel_bulk, shm, Kind::shm)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20)->UseRealTime();
 BENCHMARK_CAPTURE(channel_bulk, inproc, Kind::inproc)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20)->UseRealTime();
 BENCHMARK_CAPTURE(channel_append, tcp, Kind::tcp)->Threads(1)->Threads(4)->UseRealTime();
+BENCHMARK_CAPTURE(channel_append, shm, Kind::shm)->Threads(1)->Threads(4)->UseRealTime();
 BENCHMARK_CAPTURE(channel_append, inproc, Kind::inproc)->Threads(1)->Threads(4)->UseRealTime();
 
 }  // namespace

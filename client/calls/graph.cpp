@@ -66,7 +66,7 @@ CUresult instantiate(CUgraphExec* executable, CUgraph graph, std::uint64_t flags
     CUgraphNode node = nullptr;
     int kind = 0;
     const CUresult result =
-        load_with_reclaim([&] { return remote<calls::gpGraphInstantiate>(&made, graph, flags, &node, &kind); });
+        make_with_reclaim([&] { return remote<calls::gpGraphInstantiate>(&made, graph, flags, &node, &kind); });
     if (error_node != nullptr) {
         *error_node = node;
     }

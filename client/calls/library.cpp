@@ -29,7 +29,7 @@ CUresult ensure_loaded(Library& library) {
         }
         image = std::move(*read);
     }
-    result = entry::load_with_reclaim(
+    result = entry::make_with_reclaim(
         [&] { return load_image<calls::gpLibraryLoad>(&library.remote_handle, image, library.options); });
     library.loaded = result == CUDA_SUCCESS;
     if (!library.loaded) {
@@ -305,7 +305,7 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
     }
     CUfunction function = nullptr;
     auto attributes = FunctionAttributes::OnDevice::unknown();
-    result = load_with_reclaim([&] {
+    result = make_with_reclaim([&] {
         return remote<calls::gpKernelFunction>(&function, kernel, attributes.data(),
                                                static_cast<unsigned>(attributes.size()));
     });

@@ -23,10 +23,10 @@ CUresult allocate_with_reclaim(CUdevice device, ContextState* context, Allocate 
 }
 
 // The same of what takes memory of the current context, if there is one.
-template <class Load>
-CUresult load_with_reclaim(Load load) {
+template <class Make>
+CUresult make_with_reclaim(Make make) {
     ContextState* context = nullptr;
-    return usable_context(context) == CUDA_SUCCESS ? allocate_with_reclaim(context->device, context, load) : load();
+    return usable_context(context) == CUDA_SUCCESS ? allocate_with_reclaim(context->device, context, make) : make();
 }
 
 }  // namespace gpupool::client::entry

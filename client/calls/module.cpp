@@ -17,7 +17,7 @@ CUresult get_function(CUmodule handle, Module& module, const char* name, CUfunct
     }
     FunctionInfo info;
     auto attributes = FunctionAttributes::OnDevice::unknown();
-    const CUresult result = entry::load_with_reclaim([&] {
+    const CUresult result = entry::make_with_reclaim([&] {
         return resolve<calls::gpFunctionResolve>(handle, name, function, info, attributes.data(),
                                                  static_cast<unsigned>(attributes.size()));
     });
@@ -47,7 +47,7 @@ CUresult load_module(CUmodule* module, const void* image, const JitOptions& opti
         log::error("a code image cannot be read: {}", bytes.error().message);
         return CUDA_ERROR_INVALID_IMAGE;
     }
-    result = entry::load_with_reclaim([&] { return load_image<calls::gpModuleLoad>(module, *bytes, options); });
+    result = entry::make_with_reclaim([&] { return load_image<calls::gpModuleLoad>(module, *bytes, options); });
     if (result == CUDA_SUCCESS) {
         know_module(*module);
     }

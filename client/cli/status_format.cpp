@@ -67,7 +67,7 @@ std::string status_table(const ServerStatus& status) {
                     100));
     if (status.stock_wanted != 0) {
         out += line(fmt::format("Stock   {} of {} workers ready{}", status.stock_ready, status.stock_wanted,
-                                status.stock_contexts ? ", each with a context on a device" : ""));
+                                status.stock_contexts ? ", with a context on a device" : ""));
     }
     out += line("");
     constexpr auto kDevice = "{:<6}  {:<24}  {:<24}  {}";

@@ -129,8 +129,10 @@ void HostMirrors::compare(Mirror& mirror, codec::SharedBlock part,
 CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::byte>)>& send) {
     const std::lock_guard publishing(publishing_);
     // Sending may wait for the other side, whose data the receiving thread takes with mutex_: never both at once.
-    std::vector<std::byte> records;
-    std::vector<std::size_t> ends;
+    std::vector<std::byte>& records = to_send_.records;
+    std::vector<std::size_t>& ends = to_send_.ends;
+    std::vector<std::uint64_t>& bases = to_send_.bases;
+    bases.clear();
     const auto send_all = [&] {
         CUresult result = CUDA_SUCCESS;
         std::size_t begin = 0;
@@ -142,7 +144,6 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
         ends.clear();
         return result;
     };
-    std::vector<std::uint64_t> bases;
     {
         const std::lock_guard lock(mutex_);
         for (const auto& [base, mirror] : mirrors_) {

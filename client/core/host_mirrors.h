@@ -81,7 +81,12 @@ class HostMirrors {
     static void leave_alone(Mirror& mirror);
     void compare(Mirror& mirror, codec::SharedBlock part, const std::function<void(std::span<const std::byte>)>& emit);
 
-    std::mutex publishing_;                          // taken before mutex_, and held while sending
+    std::mutex publishing_;  // taken before mutex_, and held while sending; guards what is kept for the next time:
+    struct ToSend {
+        std::vector<std::byte> records;
+        std::vector<std::size_t> ends;     // of each record
+        std::vector<std::uint64_t> bases;  // of the mirrors that are compared
+    } to_send_;
     mutable std::mutex mutex_;                       // guards what follows
     std::map<std::uint64_t, Mirror> mirrors_;        // by the program's address
     std::map<std::uint64_t, Mirror*> device_bases_;  // by the GPU's

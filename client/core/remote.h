@@ -170,7 +170,7 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
         if (result == CUDA_SUCCESS) {
             result = error_text::from_peer(reply.header.deferred);
         }
-        return take_result(context, result);
+        return take_result(reply.header.other_context == 0 ? context : nullptr, result);
     }
 
     // An address that the GPU will use may be that of pinned host memory. Where it cannot have it, the driver says so.

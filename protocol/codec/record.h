@@ -40,11 +40,11 @@ struct ReplyHeader {
     std::uint32_t bytes;
     std::uint16_t opcode;  // of the command; for a notice, the NoticeType
     ReplyKind kind;
-    std::uint64_t number;   // of the command
-    std::int32_t result;    // CUresult
-    std::int32_t deferred;  // CUresult of an earlier deferred call that this call reports, or 0
-    std::uint32_t thread;   // of the command
-    std::uint32_t reserved;
+    std::uint64_t number;         // of the command
+    std::int32_t result;          // CUresult
+    std::int32_t deferred;        // CUresult of an earlier deferred call that this call reports, or 0
+    std::uint32_t thread;         // of the command
+    std::uint32_t other_context;  // 1: it failed in another context than the command was sent in
 };
 static_assert(sizeof(ReplyHeader) == 32 && std::is_trivially_copyable_v<ReplyHeader>);
 

@@ -69,4 +69,5 @@ struct Report {
   deviceUuids @8 :List(Text);        # of the devices that memoryUsed counts: the session may not see all of the server's
   sessionToken @9 :Data;             # so that a daemon that took the session over can let its lanes in
   maxLanes @10 :UInt32;
+  context @11 :Bool;                 # in stock: it holds a context, as it was told to
 }

@@ -66,8 +66,8 @@ class Receiver {
     // on_append_waits() says when one does.
     virtual void on_frame(FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) = 0;
 
-    // A thread begins, or has ended, to wait in an append until the peer acknowledges. Called by that thread, with the
-    // channel's lock held: it must neither wait nor call the channel.
+    // A thread begins, or has ended, to wait in an append until the peer acknowledges. Called by that thread, without
+    // the channel's lock; other appends wait behind it, so it must neither wait nor append.
     virtual void on_append_waits(bool /*waits*/) {}
 
     // The connection broke (resumable) or the channel ended: no further calls unless attach() follows. Once for every

@@ -266,14 +266,13 @@ Stop Channel::State::take_goodbye(const FrameHeader& header) {
 }
 
 std::optional<Stop> Channel::State::apply_acknowledged(std::uint64_t sequence) {
-    Graveyard graveyard;  // declared before the lock, so emptied after it
-    const Lock lock(mutex);
+    Graveyard graveyard;
+    Lock lock(mutex);
     const auto attempted = outbox.attempted();
     if (!outbox.acknowledge(sequence, graveyard)) {
         return violation(fmt::format("frame {} was acknowledged, but only {} were sent", sequence, attempted));
     }
-    room.notify_all();
-    progress.notify_all();
+    wake_who_waits(lock, graveyard);
     return std::nullopt;
 }
 

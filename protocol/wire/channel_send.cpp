@@ -67,7 +67,7 @@ void Batch::drop(std::size_t bytes) {
 }
 
 // Waits until `bytes` more may be retained, behind those that already wait.
-Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes) {
+Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes, Turn& turn) {
     const auto over = [&] { return phase == Phase::ended || closing; };
     const auto verdict = [&]() -> Status {
         if (phase == Phase::ended) return *error;
@@ -81,42 +81,41 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes) {
         return Error{ErrorCode::limit_exceeded, "too much unacknowledged data for an answer from a receiving thread"};
     }
     // What makes room is that the peer acknowledges, so all must be on its way.
-    rouse_pump();
     const auto ticket = next_ticket++;
-    const auto tell_receiver = [&](bool waits) {
-        lock.unlock();
-        receiver.on_append_waits(waits);
-        lock.lock();
-    };
-    tell_receiver(true);
+    unlock_and_rouse(lock);
+    receiver.on_append_waits(true);
+    lock.lock();
     room.wait(lock, [&] { return ticket == serving_ticket && (over() || outbox.fits(bytes, limits.retained_bytes)); });
-    tell_receiver(false);  // nobody takes the room meanwhile: it is this ticket's turn
+    lock.unlock();  // nobody takes the room meanwhile: it is this ticket's turn
+    receiver.on_append_waits(false);
+    lock.lock();
     ++serving_ticket;
-    if (next_ticket != serving_ticket) room.notify_all();
+    turn.wake_next = next_ticket != serving_ticket;
     return verdict();
 }
 
-// Wakes the pump when it sleeps, tells it when it looks; while it works it finds what was appended by itself, without a
-// system call here.
-void Channel::State::unlock_and_rouse(Lock& lock) {
-    const bool tell = doing == Pump::looks;
-    const bool wake = pump_sleeps();
-    if (tell) doing = Pump::works;
-    if (wake) doing = Pump::wakes;
-    lock.unlock();
-    if (tell) news.store(true, std::memory_order_release);
-    if (wake) pump_wake.notify_one();
+// What there is to do, without the lock, that the pump finds what was appended: it is woken when it sleeps, told when
+// it looks; while it works it finds that by itself.
+Channel::State::Rouse Channel::State::rouse() {
+    switch (doing) {
+        case Pump::looks: doing = Pump::works; return Rouse::tell;
+        case Pump::dozes:
+        case Pump::sleeps: doing = Pump::wakes; return Rouse::wake;
+        case Pump::works:
+        case Pump::wakes: break;
+    }
+    return Rouse::nothing;
 }
 
-// Where it does not matter that the pump finds the lock taken.
-void Channel::State::rouse_pump() {
-    if (doing == Pump::looks) {
-        doing = Pump::works;
-        news.store(true, std::memory_order_release);
-    } else if (pump_sleeps()) {
-        doing = Pump::wakes;
-        pump_wake.notify_one();
-    }
+void Channel::State::deliver(Rouse what) {
+    if (what == Rouse::tell) news.store(true, std::memory_order_release);
+    if (what == Rouse::wake) pump_wake.notify_one();
+}
+
+void Channel::State::unlock_and_rouse(Lock& lock) {
+    const Rouse due = rouse();
+    lock.unlock();
+    deliver(due);
 }
 
 Status Channel::append_erased(FrameType type, std::size_t bytes, Promptness promptness, Fill fill, void* context) {
@@ -129,8 +128,9 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Promptness prom
                      fmt::format("a record of {} bytes is larger than {}", bytes, kMaxPayloadBytes)};
     }
     State& state = *state_;
+    State::Turn turn{state};
     State::Lock lock(state.mutex);
-    GPUPOOL_TRY(state.wait_for_room(lock, padded));
+    GPUPOOL_TRY(state.wait_for_room(lock, padded, turn));
     std::byte* place = state.outbox.add_record(type, padded);
     std::memset(place + padded - 8, 0, 8);
     fill(context, place);
@@ -140,9 +140,10 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Promptness prom
         state.send_here(lock);
     } else if ((state.pump_sleeps() || state.doing == State::Pump::wakes) && spinning_pays()) {
         // It sleeps only after a while, and waking up takes far longer than sending: nothing waits for that.
-        const bool wake = std::exchange(state.doing, State::Pump::wakes) != State::Pump::wakes;
+        const State::Rouse due = state.rouse();
         state.send_here(lock);
-        if (wake) state.pump_wake.notify_one();
+        if (lock.owns_lock()) lock.unlock();
+        state.deliver(due);
     } else {
         state.unlock_and_rouse(lock);
     }
@@ -150,8 +151,9 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Promptness prom
 }
 
 Status Channel::State::append_own_frame(OutFrame frame, Promptness promptness) {
+    Turn turn{*this};
     Lock lock(mutex);
-    GPUPOOL_TRY(wait_for_room(lock, frame.payload_bytes()));
+    GPUPOOL_TRY(wait_for_room(lock, frame.payload_bytes(), turn));
     outbox.add_frame(std::move(frame));
     if (promptness != Promptness::later) unlock_and_rouse(lock);
     return {};
@@ -222,6 +224,16 @@ void Channel::State::begin_batch(Lock& lock) {
     batch.build(batch_acknowledges);
 }
 
+// Of room and progress, and empties the graveyard. Without the lock, which is released where there is anything to do.
+void Channel::State::wake_who_waits(Lock& lock, Graveyard& graveyard) {
+    if (!room.anybody_waits() && !progress.anybody_waits() && graveyard.empty()) return;
+    lock.unlock();
+    room.notify_all();
+    progress.notify_all();
+    graveyard.clear();
+    lock.lock();
+}
+
 // Locks again and gives the role back.
 void Channel::State::end_batch(Lock& lock, const Status& status) {
     Graveyard graveyard;
@@ -246,13 +258,7 @@ void Channel::State::end_batch(Lock& lock, const Status& status) {
         fail(lock, status.error(), true);
     }
     if (phase == Phase::ended && !sending) outbox.clear(graveyard);
-    progress.notify_all();
-    room.notify_all();
-    if (!graveyard.empty()) {
-        lock.unlock();
-        graveyard.clear();
-        lock.lock();
-    }
+    wake_who_waits(lock, graveyard);
 }
 
 void Channel::State::send_batch(Lock& lock) {
@@ -297,7 +303,9 @@ Status Channel::flush() {
         if (state.can_send()) {
             state.send_batch(lock);
         } else {
-            state.progress.wait(lock);
+            state.progress.wait(lock, [&] {
+                return state.phase == State::Phase::ended || state.outbox.sent() >= target || state.can_send();
+            });
         }
     }
     if (state.phase == State::Phase::ended) return *state.error;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "common/adaptive_mutex.h"
+#include "common/awaited.h"
 #include "common/spin.h"
 #include "protocol/wire/channel.h"
 #include "protocol/wire/frame_reader.h"
@@ -67,9 +68,20 @@ struct Channel::State {
     [[nodiscard]] bool on_reader() const { return reading_here == this; }
 
     // channel_send.cpp
-    Status wait_for_room(Lock& lock, std::size_t bytes);
+    // An append's, declared before its lock: when that is released, whoever waits behind it is woken.
+    struct Turn {
+        ~Turn() {
+            if (wake_next) state.room.notify_all();
+        }
+        State& state;
+        bool wake_next = false;
+    };
+    Status wait_for_room(Lock& lock, std::size_t bytes, Turn& turn);
+    void wake_who_waits(Lock& lock, Graveyard& graveyard);
     Status append_own_frame(OutFrame frame, Promptness promptness = Promptness::soon);
-    void rouse_pump();
+    enum class Rouse { nothing, tell, wake };
+    Rouse rouse();
+    void deliver(Rouse what);
     void unlock_and_rouse(Lock& lock);
     [[nodiscard]] bool pump_sleeps() const { return doing == Pump::dozes || doing == Pump::sleeps; }
     [[nodiscard]] bool can_send() const;
@@ -157,8 +169,8 @@ struct Channel::State {
 
     std::condition_variable pump_wake;
     std::condition_variable reader_wake;
-    std::condition_variable room;      // retained bytes went
-    std::condition_variable progress;  // a batch was sent, an acknowledgement came, a phase or role changed
+    Awaited room;      // retained bytes went
+    Awaited progress;  // a batch was sent, an acknowledgement came, a phase or role changed
 
     std::thread pump;
     std::thread reader;

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/awaited.h"
 #include "common/quiet_thread.h"
 #include "protocol/wire/frame.h"
 #include "protocol/wire/landed.h"
@@ -97,10 +98,9 @@ struct Lanes::State {
     std::deque<Piece> queue;
     std::size_t queued_bytes = 0;  // with those being sent
     Landed landed;
-    std::size_t waiting_for_landed = 0;
-    std::condition_variable work;     // the queue got a piece
-    std::condition_variable room;     // queued_bytes shrank
-    std::condition_variable arrived;  // landed grew
+    std::condition_variable work;  // the queue got a piece
+    Awaited room;                  // queued_bytes shrank
+    Awaited arrived;               // landed grew
     std::atomic<std::size_t> count{0};
     std::atomic<std::uint64_t> last_number{0};  // written with the mutex held
 };
@@ -163,7 +163,11 @@ void Lanes::State::run_sender(Lane& lane) {
         }
         lock.lock();
         queued_bytes -= piece.data.size();
-        room.notify_all();
+        if (room.anybody_waits()) {
+            lock.unlock();
+            room.notify_all();
+            lock.lock();
+        }
     }
 }
 
@@ -207,9 +211,13 @@ Status Lanes::State::receive_piece(const Lane& lane) {
 }
 
 Status Lanes::State::note_landed(std::uint64_t number) {
-    const Lock lock(mutex);
-    if (!landed.add(number)) return violation(fmt::format("piece {} came twice, or far out of order", number));
-    if (waiting_for_landed != 0) arrived.notify_all();
+    bool awaited = false;
+    {
+        const Lock lock(mutex);
+        if (!landed.add(number)) return violation(fmt::format("piece {} came twice, or far out of order", number));
+        awaited = arrived.anybody_waits();
+    }
+    if (awaited) arrived.notify_all();
     return {};
 }
 
@@ -283,9 +291,7 @@ std::uint64_t Lanes::sent_up_to() const noexcept {
 bool Lanes::wait_landed(std::uint64_t number) {
     State& state = *state_;
     State::Lock lock(state.mutex);
-    ++state.waiting_for_landed;
     state.arrived.wait(lock, [&] { return state.error || state.landed.up_to() >= number; });
-    --state.waiting_for_landed;
     return state.landed.up_to() >= number;
 }
 

@@ -31,7 +31,7 @@ struct Config {
     std::uint64_t image_limit_bytes = std::uint64_t{8} << 30;
 
     std::optional<std::size_t> stock_workers;  // nothing said: 1 for a GPU, 0 for the software GPU
-    bool stock_contexts = false;               // each of them makes a context, which holds device memory
+    bool stock_contexts = true;                // each of them makes a context, which holds device memory
 
     bool one_tenant = false;  // all sessions are one user's, whatever their tokens
 

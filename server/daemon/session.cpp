@@ -55,6 +55,7 @@ Result<WorkerReport> read_report(const supervision::Message& message) {
         const auto token = in.getSessionToken();
         report.session_token.assign(reinterpret_cast<const char*>(token.begin()), token.size());
         report.max_lanes = in.getMaxLanes();
+        report.holds_context = in.getContext();
         if (report.session_id.empty() || in.getMemoryUsed().size() > kMaxReportedDevices ||
             in.getDeviceUuids().size() > kMaxReportedDevices || token.size() > kMaxReportedTokenBytes) {
             return Error{ErrorCode::invalid_input, "a worker's report makes no sense"};

@@ -39,6 +39,7 @@ struct WorkerReport {
     std::int64_t started_unix_ms = 0;
     std::string session_token;
     std::size_t max_lanes = 0;
+    bool holds_context = false;  // one of the stock
 };
 
 // Reads and checks a Report.

@@ -100,16 +100,18 @@ std::vector<std::byte> make_status_message(const ServerFacts& server,
     }
     std::vector<const Session*> taken;
     std::uint32_t ready = 0;
+    bool with_context = false;
     for (const auto& [id, session] : sessions) {
         if (!session->in_stock) {
             taken.push_back(session.get());
         } else if (session->ready && !session->unwanted) {
             ++ready;
+            with_context = with_context || session->report.holds_context;
         }
     }
     status.getStock().setWanted(static_cast<std::uint32_t>(server.stock_wanted));
     status.getStock().setReady(ready);
-    status.getStock().setWithContext(server.stock_contexts);
+    status.getStock().setWithContext(with_context);
     taken.resize(std::min(taken.size(), kMaxListedSessions));
     auto list = status.initSessions(static_cast<unsigned>(taken.size()));
     for (unsigned i = 0; i < taken.size(); ++i) {

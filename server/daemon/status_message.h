@@ -18,7 +18,6 @@ struct ServerFacts {
     const DriverFacts& driver;
     Clock::duration uptime;
     std::size_t stock_wanted;
-    bool stock_contexts;
 };
 
 // At most as many sessions as fit into one frame are listed.

@@ -332,8 +332,7 @@ Status Supervisor::assign(Session& session, const Arrival& arrival) {
 }
 
 std::vector<std::byte> Supervisor::status_message() const {
-    return make_status_message(
-        {parts_.address, parts_.driver, Clock::now() - started_, plan_.size(), config_.stock_contexts}, sessions_);
+    return make_status_message({parts_.address, parts_.driver, Clock::now() - started_, plan_.size()}, sessions_);
 }
 
 }  // namespace gpupool::daemon

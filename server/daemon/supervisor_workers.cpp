@@ -119,7 +119,8 @@ void Supervisor::handle_link(Session& session) {
 void Supervisor::take_report(Session& session, WorkerReport report) {
     session.last_heard = Clock::now();
     if (session.in_stock) {
-        session.ready = true;  // the one thing that it has to say
+        session.ready = true;  // the one thing that it has to say, and with what
+        session.report.holds_context = report.holds_context;
         plan_.note_ready();
         return;
     }

@@ -110,12 +110,13 @@ Status WorkerLink::receive_orders() {
     return take_assignment(std::move(preparation_message_));
 }
 
-Status WorkerLink::await_assignment() {
+Status WorkerLink::await_assignment(bool holds_context) {
     capnp::MallocMessageBuilder message;
     auto report = message.initRoot<schema::Report>();
     report.setSessionId(preparation_->getSessionId());
     report.setWorkerProcessId(static_cast<std::uint32_t>(::getpid()));
     report.setState("stock");
+    report.setContext(holds_context);
     GPUPOOL_TRY(socket_.send(message));
     auto received = receive_first(Clock::time_point::max());
     if (!received) {

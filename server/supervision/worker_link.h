@@ -68,7 +68,7 @@ class WorkerLink {
     // What a worker for the stock is to do first; nothing for one that has a session. Valid as long as the link lives.
     [[nodiscard]] const std::optional<schema::Preparation::Reader>& preparation() const { return preparation_; }
     // Says that it is done; returns with the session.
-    Status await_assignment();
+    Status await_assignment(bool holds_context);
 
     // Valid as long as the link lives. Its fields were checked to be readable.
     [[nodiscard]] schema::Assignment::Reader assignment() const { return assignment_; }

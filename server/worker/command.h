@@ -43,6 +43,7 @@ struct Frame {
 // What a command that is kept costs besides its bytes, about: the operation, its place in queues, an event. A call that
 // somebody waits for costs more, because there are no more of those than threads.
 inline constexpr std::size_t kHeldCostBytes = 256;
+inline constexpr std::size_t kHeldCopyCostBytes = 2u << 10;  // with its transfer
 inline constexpr std::size_t kWaitingCostBytes = 16u << 10;
 
 struct EventState;
@@ -62,6 +63,7 @@ struct Command {
     std::shared_ptr<Frame> frame;
     bool its_turn = false;                            // its stream has reached it: issue, do not ask again
     std::optional<StreamName> stream;                 // that it works in, or waits for, once that was looked up
+    CUcontext waits_for = nullptr;                    // all of that context's work, which need not be the sender's
     std::vector<std::shared_ptr<EventState>> events;  // of one that is held: that it names, as they were when it came
 
     // For a command that is kept for later: out of the frame that it shares with others, which may then go.

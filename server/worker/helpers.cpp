@@ -22,10 +22,12 @@ void Helpers::run(std::function<void()> work, std::function<void()> done) {
     if (tracer_ != nullptr && tracer_->on()) [[unlikely]] {
         tracer_->wrap(work, done);
     }
-    const std::lock_guard lock(mutex_);
-    jobs_.push_back({std::move(work), std::move(done)});
-    if (idle_ < jobs_.size() && threads_.size() < kMaxThreads) {
-        start_another();
+    {
+        const std::lock_guard lock(mutex_);
+        jobs_.push_back({std::move(work), std::move(done)});
+        if (idle_ < jobs_.size() && threads_.size() < kMaxThreads) {
+            start_another();
+        }
     }
     changed_.notify_one();
 }

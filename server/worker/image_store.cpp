@@ -184,12 +184,14 @@ ImageBytes ImageStore::find(const ImageHash& hash) {
 }
 
 void ImageStore::keep(const ImageHash& hash, ImageBytes image) {
-    const std::lock_guard lock(mutex_);
-    if (image->size() > limit_bytes_ || waiting_bytes_ + image->size() > kMaxWaitingBytes || !start_writing()) {
-        return;
+    {
+        const std::lock_guard lock(mutex_);
+        if (image->size() > limit_bytes_ || waiting_bytes_ + image->size() > kMaxWaitingBytes || !start_writing()) {
+            return;
+        }
+        waiting_bytes_ += image->size();
+        waiting_.push_back({hash, std::move(image)});
     }
-    waiting_bytes_ += image->size();
-    waiting_.push_back({hash, std::move(image)});
     changed_.notify_all();
 }
 

@@ -18,9 +18,13 @@ bool Incoming::begin(std::uint64_t transfer, std::uint64_t ahead_bytes) {
 }
 
 void Incoming::expect(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes, std::byte* place) {
-    const std::lock_guard lock(mutex_);
-    transfers_[transfer].pieces.push_back({offset, bytes, place});
-    if (waiting_lanes_ != 0) {
+    bool awaited = false;
+    {
+        const std::lock_guard lock(mutex_);
+        transfers_[transfer].pieces.push_back({offset, bytes, place});
+        awaited = expected_.anybody_waits();
+    }
+    if (awaited) {
         expected_.notify_all();
     }
 }
@@ -77,9 +81,7 @@ std::span<std::byte> Incoming::claim(std::uint64_t transfer, std::uint64_t offse
     };
     // Its command is on the way, by another connection; or no memory is free yet.
     if ((transfer & codec::kTransferSentAhead) != 0 && expected() == nullptr) {
-        ++waiting_lanes_;
         expected_.wait_for(lock, kEarlyPatience, [&] { return expected() != nullptr || is_abandoned(transfer); });
-        --waiting_lanes_;
     }
     if (is_coming(transfer, offset)) {
         return {};

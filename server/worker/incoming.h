@@ -16,7 +16,6 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -28,6 +27,7 @@
 #include <span>
 #include <unordered_map>
 
+#include "common/awaited.h"
 #include "protocol/codec/record.h"
 
 namespace gpupool::worker {
@@ -105,8 +105,7 @@ class Incoming {
     std::mutex mutex_;
     Transfers transfers_;
     std::size_t early_bytes_ = 0;
-    std::condition_variable expected_;
-    std::size_t waiting_lanes_ = 0;
+    Awaited expected_;
     std::deque<std::uint64_t> abandoned_;  // in their order; some may be gone
 };
 

@@ -120,11 +120,11 @@ void Issuers::issue(Job& job, CUcontext& current, std::uint32_t& contexts_ended)
     CUresult result = CUDA_SUCCESS;
     if (job.context != current || job.contexts_ended != contexts_ended) {
         result = driver::call(api_.cuCtxSetCurrent, job.context);
-        current = job.context;
+        current = result == CUDA_SUCCESS ? job.context : nullptr;
         contexts_ended = job.contexts_ended;
     }
     result = result != CUDA_SUCCESS ? result : job.launch.issue(api_);
-    if (job.mark != 0) {
+    if (job.mark != 0 && current == job.context) {
         (void)write_mark(api_, job.launch.stream, job.mark_word, job.mark);  // a failure is found by asking the driver
     }
     if (result != CUDA_SUCCESS) {

@@ -143,9 +143,11 @@ struct ContextState {
     std::vector<MarkWord> spare_marks;          // words without a stream, with the numbers that they came to
     std::vector<HostFunctionWord> spare_words;
 
-    // Is there a failure that nobody was told of?
-    [[nodiscard]] bool any_latched() const {
-        return streams_latched != 0 || latched != CUDA_SUCCESS || latched_by_ended != CUDA_SUCCESS;
+    // What is told, unasked, of work that has ended so: where there is a failure that nobody was told of, that it is
+    // not ready, so that the client asks, and hears of that.
+    [[nodiscard]] CUresult told(CUresult result) const {
+        const bool any_latched = streams_latched != 0 || latched != CUDA_SUCCESS || latched_by_ended != CUDA_SUCCESS;
+        return result == CUDA_SUCCESS && any_latched ? CUDA_ERROR_NOT_READY : result;
     }
     // More words, `apart_bytes` each, of pinned memory that stays as long as the context, which is current: `add` is
     // given each one's address here and on the device.
@@ -204,13 +206,14 @@ inline CUresult StreamState::take_latched() {
 struct Objects {
     // A context takes hundreds of megabytes of a GPU, a stream a channel; no program needs as many.
     static constexpr std::size_t kMaxContexts = 64;
-    static constexpr std::size_t kMaxStreams = 16384;  // with the threads' own
-    static constexpr std::size_t kMaxEvents = 512u << 10;
+    static constexpr std::size_t kMaxStreams = 16384;      // with the threads' own
+    static constexpr std::size_t kMaxEvents = 512u << 10;  // and as many watches of them
 
     std::unordered_map<CUcontext, std::unique_ptr<ContextState>> contexts;  // by client handle
     std::size_t contexts_in_making = 0;
     std::uint64_t contexts_made = 0;
     std::unordered_map<CUevent, std::shared_ptr<EventState>> events;  // by client handle; what is held shares them
+    std::size_t event_watches = 0;                                    // that nobody was told of
 
     ContextState* context(CUcontext client) {
         const auto it = contexts.find(client);

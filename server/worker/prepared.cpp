@@ -9,6 +9,7 @@
 #include "common/driver_environment.h"
 #include "common/log.h"
 #include "common/visible_devices.h"
+#include "server/worker/waiting_calls.h"
 #include "server/worker/welcome.h"
 
 namespace gpupool::worker {
@@ -75,12 +76,35 @@ Result<std::unique_ptr<Prepared>> prepare(const std::string& driver_path,
     return prepared;
 }
 
+namespace {
+
+bool is_short_of_memory(const driver::Api& api, CUcontext context) {
+    constexpr std::size_t kFreePart = 8;  // one part in so many is to stay free
+    std::size_t free = 0, total = 0;
+    const CUresult asked = in_context(api, context, [&] { return driver::call(api.cuMemGetInfo_v2, &free, &total); });
+    driver::call(api.cuCtxSetCurrent, static_cast<CUcontext>(nullptr));
+    return asked == CUDA_SUCCESS && free < total / kFreePart;
+}
+
+}  // namespace
+
 void prepare_context(Prepared& prepared) {
-    const CUresult result =
-        driver::call(prepared.library.api.cuDevicePrimaryCtxRetain, &prepared.context, static_cast<CUdevice>(0));
+    constexpr CUdevice kDevice = 0;
+    const driver::Api& api = prepared.library.api;
+    int mode = CU_COMPUTEMODE_DEFAULT;
+    if (driver::call(api.cuDeviceGetAttribute, &mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, kDevice) != CUDA_SUCCESS ||
+        mode != CU_COMPUTEMODE_DEFAULT) {
+        log::debug("a worker for the stock makes no context: the device's compute mode is {}", mode);
+        return;
+    }
+    const CUresult result = driver::call(api.cuDevicePrimaryCtxRetain, &prepared.context, kDevice);
     if (result != CUDA_SUCCESS) {
         prepared.context = nullptr;
         log::warn("a worker for the stock gets no context: error {}", static_cast<int>(result));
+    } else if (is_short_of_memory(api, prepared.context)) {
+        prepared.context = nullptr;
+        driver::call(api.cuDevicePrimaryCtxRelease_v2, kDevice);
+        log::debug("a worker for the stock makes no context: the device is short of memory");
     }
 }
 

@@ -35,7 +35,9 @@ struct Prepared {
 Result<std::unique_ptr<Prepared>> prepare(const std::string& driver_path,
                                           capnp::List<schema::EnvironmentEntry>::Reader environment);
 
-// Takes as much device memory as a context does.
+// Takes as much device memory as a context does. On a device that one process at a time may use (compute mode
+// EXCLUSIVE_PROCESS) there is none: it would keep out every session that is not given this worker. Nor where less than an
+// eighth of the device's memory is free: running sessions may need that.
 void prepare_context(Prepared& prepared);
 
 }  // namespace gpupool::worker

@@ -12,8 +12,9 @@
 // a capturing stream. For the legacy stream they are written by a blocking helper stream, because a mark in the legacy
 // stream itself would stall later work of the other blocking streams.
 //
-// The driver writes out what kernels printed only when something is synchronized. Where kernels may print, a mark that
-// somebody waits for has an event before it, which is complete when the mark is, and is synchronized then.
+// The driver writes out what kernels printed only when something is synchronized. Where kernels may print, a mark has
+// an event before it, which is complete when the mark is, and is synchronized then; but for our own and those of
+// issuers, which nobody waits for.
 //
 // Ownership: held operations belong to their stream. Threads: the dispatcher's alone.
 #pragma once
@@ -23,6 +24,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -155,8 +157,6 @@ class Scheduler {
     enum class Look { in_passing, idle, thorough };
     bool poll(Look look = Look::in_passing);
     [[nodiscard]] bool waiting() const { return !busy_.empty() || !loose_.empty() || !found_.empty(); }
-    // Events that are looked at: somebody waits for them, or wants to be told.
-    [[nodiscard]] std::size_t events_looked_at() const { return loose_.size(); }
     // Is anything outstanding whose end something waits for, and not only the credit of a stream?
     [[nodiscard]] bool awaited() const;
 
@@ -188,7 +188,8 @@ class Scheduler {
         Action action;
         Effect effect;
         CUresult result;
-        int passes_left = 0;  // of poll(), until everything that precedes it has been found
+        std::optional<std::uint64_t>
+            due;  // the pass of run_found() by which everything that precedes it has been found
     };
     static constexpr int kMostPasses = 3;
     static constexpr std::chrono::microseconds kLooseEvery{20}, kEachLooseWhenIdle{3};
@@ -200,22 +201,28 @@ class Scheduler {
         std::function<void()> action;
     };
 
-    void when_all_complete(ContextState& context, bool blocking_only, Action action);
-    bool is_idle(StreamState& stream);
+    // scheduler.cpp: what may be issued, what is held
     [[nodiscard]] bool full(const StreamState& stream, std::uint32_t cost) const;
     bool ready(const StreamState& stream, std::uint32_t cost) const;
     bool advance_head(StreamState& stream);
     void end(Operation& operation);
+    bool run_after_issue();
     void detach(EventState& event);
     [[nodiscard]] std::size_t share_bytes() const;
     void tell_client(StreamState& stream, bool held);
     void release_client(StreamState& stream);
     void release_clients();
+    void list(StreamState& stream);
+
+    // scheduler_completion.cpp: marks, and what is complete
+    void when_all_complete(ContextState& context, bool blocking_only, Action action);
+    bool is_idle(StreamState& stream);
     void mark_before(StreamState& legacy);
     void add_unmarked(StreamState& stream, std::uint32_t cost);
     std::uint32_t take_unmarked(StreamState& stream);
-    void list(StreamState& stream);
+    std::uint32_t take_marked(StreamState& stream, bool with_event);
     CUresult give_word(StreamState& stream);
+    CUresult new_event(ContextState& context, CUevent& event);
     CUresult record_event(ContextState& context, CUstream target, CUevent& event);
     void complete_first(StreamState& stream, CUresult result);
     bool poll_stream(StreamState& stream);
@@ -224,8 +231,7 @@ class Scheduler {
     bool poll_loose();
     void note_found(const StreamState* stream, Action action, Effect effect, CUresult result);
     bool run_found();
-    bool run_after_issue();
-    CUresult new_event(ContextState& context, CUevent& event);
+    [[nodiscard]] std::uint64_t passes_before(Effect effect) const;
 
     const driver::Api& api_;
     PinnedMemory& word_memory_;
@@ -243,6 +249,7 @@ class Scheduler {
     std::vector<LooseEvent> loose_;
     std::vector<CUevent> unused_;  // to be destroyed when the driver may be entered
     std::vector<Found> found_;
+    std::uint64_t passes_ = 0;              // of run_found()
     std::size_t data_outstanding_ = 0;      // completions that send data
     std::size_t tellings_outstanding_ = 0;  // of events, found or not
     std::size_t events_awaited_ = 0;        // entries of loose_ that somebody waits for

@@ -23,7 +23,7 @@ bool StreamWatches::ended(const Watch& watch) {
     }
     if (result == CUDA_SUCCESS) {
         worker_.scheduler.settle();
-        result = stream->context->any_latched() ? CUDA_ERROR_NOT_READY : result;  // who asks hears of the failure
+        result = stream->context->told(result);
     }
     tell(watch.stream, watch.command, result);
     return true;

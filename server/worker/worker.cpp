@@ -414,15 +414,20 @@ void Worker::latch(const Command& command, CUresult result) {
     }
 }
 
+ContextState* Worker::concerned_context(const Command& command) {
+    const CUcontext named = command.stream ? command.stream->context : command.waits_for;
+    return named != nullptr ? objects.context(named) : context_of(command);
+}
+
 // The first failure among what `command` has waited for: a stream, with those that it waits for, or a whole context.
 CUresult Worker::take_latched(const Command& command) {
     StreamState* const stream = command.stream ? objects.stream(*command.stream) : nullptr;
-    ContextState* const context = stream != nullptr ? stream->context : context_of(command);
+    ContextState* const context = concerned_context(command);
     if (context == nullptr) {
         return CUDA_SUCCESS;
     }
     CUresult result = std::exchange(context->latched, CUDA_SUCCESS);
-    if (stream == nullptr) {
+    if (stream == nullptr || stream->legacy) {  // the client takes a wait for the legacy stream as one for all
         keep_first_error(result, std::exchange(context->latched_by_ended, CUDA_SUCCESS));
     }
     if (context->streams_latched == 0) {
@@ -473,6 +478,9 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
     // What is not complete says nothing yet.
     reply.deferred = synchronizes && result == CUDA_SUCCESS ? take_latched(command) : CUDA_SUCCESS;
     reply.thread = header.thread;
+    const ContextState* const concerned =
+        reply.result == CUDA_SUCCESS && reply.deferred == CUDA_SUCCESS ? nullptr : concerned_context(command);
+    reply.other_context = concerned != nullptr && codec::to_wire(concerned->client) != header.context ? 1 : 0;
     const Status sent = channel_->append(
         wire::FrameType::replies, reply.bytes,
         [&](std::byte* place) {

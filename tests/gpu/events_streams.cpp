@@ -333,6 +333,42 @@ void polled_beside_legacy(const Words& words, const Kernels& kernels) {
     DRIVER_OK(cuStreamDestroy(releasing));
 }
 
+// The same where kernels may print, so that who waits has that written out as well.
+void polled_beside_legacy_and_prints(const Words& words, const Kernels& kernels) {
+    static constexpr char kPrints[] = R"(
+.version 7.0
+.target sm_50
+.address_size 64
+.extern .func (.param .b32 status) vprintf (.param .b64 format, .param .b64 arguments);
+.global .align 1 .b8 text[9] = {112, 114, 105, 110, 116, 101, 100, 10, 0};
+.visible .entry prints()
+{
+    .reg .b64 %address;
+    .reg .b32 %result;
+    mov.u64 %address, text;
+    cvta.global.u64 %address, %address;
+    {
+        .param .b64 format;
+        .param .b64 arguments;
+        .param .b32 status;
+        st.param.b64 [format], %address;
+        st.param.b64 [arguments], 0;
+        call.uni (status), vprintf, (format, arguments);
+        ld.param.b32 %result, [status];
+    }
+    ret;
+}
+)";
+    CUmodule module = nullptr;
+    CUfunction prints = nullptr;
+    DRIVER_OK(cuModuleLoadData(&module, kPrints));
+    DRIVER_OK(cuModuleGetFunction(&prints, module, "prints"));
+    DRIVER_OK(cuLaunchKernel(prints, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr));
+    DRIVER_OK(cuCtxSynchronize());
+    polled_beside_legacy(words, kernels);
+    DRIVER_OK(cuModuleUnload(module));
+}
+
 // Whatever tells that work is complete tells it of its stream as well, also who has found that busy before.
 void found_busy_and_waited_for(const Words& words, const Kernels& kernels) {
     CUstream working = nullptr, releasing = nullptr, behind = nullptr;
@@ -532,5 +568,6 @@ int main(int argc, char** argv) {
     program.section("destroyed_while_busy", [&] { destroyed_while_busy(words, kernels); });
     program.section("memory_operations", [&] { memory_operations(device, words, kernels); });
     program.section("host_functions", [&] { host_functions(words, kernels); });
+    program.section("polled_beside_legacy_and_prints", [&] { polled_beside_legacy_and_prints(words, kernels); });
     return program.finish();
 }

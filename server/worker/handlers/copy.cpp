@@ -1,9 +1,8 @@
 // Copies between host and device.
 //
 // Small data rides in the command. Larger data is pulled from the client, or comes ahead of that, or is sent to it, in
-// pieces that pass through
-// pinned staging memory: while one piece is on the network, another is on its way to or from the GPU. A stream with a
-// copy that is not finished yet holds what comes after it; other streams go on.
+// pieces that pass through pinned staging memory: while one piece is on the network, another is on its way to or from
+// the GPU. A stream with a copy that is not finished yet holds what comes after it; other streams go on.
 
 #include <algorithm>
 #include <atomic>
@@ -70,7 +69,8 @@ class Copy : public Operation {
           side_(std::move(side)),
           pieces_(side_.pieces(bytes)),
           transfer_(way.transfer) {
-        command_.keep_header(kHeldCostBytes);
+        command_.keep_header(kHeldCopyCostBytes);
+        Operation::bytes = kHeldCopyCostBytes;
     }
     void abandon(CUresult result) override {
         transfer_failed(worker_, transfer_);

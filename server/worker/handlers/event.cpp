@@ -156,16 +156,17 @@ Outcome gpEventWatch(Worker& worker, Command&, codec::Slots<calls::gpEventWatch>
     using Call = calls::gpEventWatch;
     const CUevent client = slots.at<Call::event>().value;
     const std::uint64_t record = slots.at<Call::record>().value;
-    const auto tell = [&worker, client, record](CUresult result) {
+    // Counted as long as anything of it is kept: the record may be held, and be watched again and again meanwhile.
+    std::size_t& watches = worker.objects.event_watches;
+    const std::shared_ptr<void> counted(&++watches, [](std::size_t* count) { --*count; });
+    const auto tell = [&worker, client, record, counted](CUresult result) {
         worker.send_what_precedes(result);
         const EventState* const event = worker.objects.event(client);
-        if (result == CUDA_SUCCESS && event != nullptr && event->context->any_latched()) {
-            result = CUDA_ERROR_NOT_READY;  // then the client asks, and hears of the failure
-        }
+        result = event != nullptr ? event->context->told(result) : result;
         worker.notify(codec::NoticeType::event_complete,
                       codec::EventCompleteNotice{codec::to_wire(client), record, result, 0});
     };
-    if (worker.objects.event(client) == nullptr || worker.scheduler.events_looked_at() >= Objects::kMaxEvents) {
+    if (worker.objects.event(client) == nullptr || watches > Objects::kMaxEvents) {
         tell(CUDA_ERROR_INVALID_HANDLE);  // then the client asks
     } else {
         when_recorded(worker, client, tell, Effect::tells_of_event);

@@ -392,6 +392,48 @@ TEST_F(HostileCalls, AWatchedEventHidesNoFailure) {
     EXPECT_EQ(watched(3), CUDA_SUCCESS) << "once";
 }
 
+// A wait tells of what it was for, not of what its thread has current.
+TEST_F(HostileCalls, AWaitForAnotherContextTellsOfItsFailures) {
+    const std::uint64_t first = client_->context;
+    const CUcontext another = client_->make_another_context();
+    ASSERT_NE(another, nullptr);
+    client_->context = codec::to_wire(another);
+    client_->flags = 0;
+    client_->add<calls::cuMemsetD8Async>(CUdeviceptr{0x1000}, static_cast<unsigned char>(1), std::size_t{16},
+                                         static_cast<CUstream>(nullptr));
+    client_->context = first;
+    client_->flags = codec::kReplyWanted;
+    const auto waited_for = [&](CUcontext context) {
+        const std::uint64_t number = client_->add<calls::gpContextSynchronize>(context);
+        client_->flush();
+        const auto answer = client_->answer_to(number);
+        return answer ? answer->header : codec::ReplyHeader{};
+    };
+    EXPECT_EQ(waited_for(codec::from_wire<CUcontext>(first)).deferred, CUDA_SUCCESS);
+    const codec::ReplyHeader told = waited_for(another);
+    EXPECT_EQ(told.deferred, CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(told.other_context, 1u) << "so that the client does not take it for the current one's";
+    EXPECT_EQ(waited_for(another).deferred, CUDA_SUCCESS) << "once";
+}
+
+// The client takes a wait for the legacy stream as one for all: it tells of streams that have ended, too.
+TEST_F(HostileCalls, AWaitForTheLegacyStreamTellsOfAnEndedStreamsFailure) {
+    const CUstream stream = client_->make_stream();
+    client_->flags = 0;
+    client_->add<calls::cuMemsetD8Async>(CUdeviceptr{0x1000}, static_cast<unsigned char>(1), std::size_t{16}, stream);
+    client_->add<calls::cuStreamDestroy_v2>(stream);
+    client_->flags = codec::kReplyWanted;
+    int told = CUDA_SUCCESS;
+    for (int i = 0; i < 100 && told == CUDA_SUCCESS; ++i) {  // it ends a little later
+        const std::uint64_t number = client_->add<calls::cuStreamSynchronize>(static_cast<CUstream>(nullptr));
+        client_->flush();
+        const auto answer = client_->answer_to(number);
+        ASSERT_TRUE(answer.has_value());
+        told = answer->header.deferred;
+    }
+    EXPECT_EQ(told, CUDA_ERROR_INVALID_VALUE);
+}
+
 // The same of streams; and who asks again before it was told is told once.
 TEST_F(HostileCalls, AWatchedStreamHidesNoFailure) {
     const CUstream stream = client_->make_stream();

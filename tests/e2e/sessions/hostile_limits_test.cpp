@@ -93,6 +93,35 @@ TEST_F(HostileLimits, ThreadsWithoutEnd) {
     expect_bounded();
 }
 
+// Of a record that is never made.
+TEST_F(HostileLimits, WatchesWithoutEnd) {
+    const CUstream stream = client_->make_stream();
+    const CUevent event = client_->make_event();
+    const CUdeviceptr slab = client_->make_slab(4 * kMiB);
+    client_->flags = 0;
+    client_->add<calls::gpCopyToDevice>(slab, 2 * kMiB, std::uint64_t{1}, std::uint64_t{0},
+                                        static_cast<const unsigned char*>(nullptr), std::size_t{0}, stream);
+    client_->add<calls::cuEventRecord>(event, stream);
+    constexpr std::uint64_t kWatches = 600'000;
+    EXPECT_FALSE(refused_within(kWatches, [&](int) { client_->add<calls::gpEventWatch>(event, std::uint64_t{1}); }));
+    client_->read_for(milliseconds(200));
+    ASSERT_FALSE(client_->ended_events().empty());
+    EXPECT_EQ(client_->ended_events().back().result, CUDA_ERROR_INVALID_HANDLE);
+    EXPECT_LT(client_->ended_events().size(), kWatches / 2) << "those that were taken wait";
+    expect_bounded();
+}
+
+// Copies without end behind data that never comes.
+TEST_F(HostileLimits, TransfersWithoutEnd) {
+    const CUstream stream = client_->make_stream();
+    const CUdeviceptr slab = client_->make_slab(4 * kMiB);
+    EXPECT_TRUE(refused_within(2'000'000, [&](int i) {
+        client_->add<calls::gpCopyToDevice>(slab, 2 * kMiB, static_cast<std::uint64_t>(i + 1), std::uint64_t{0},
+                                            static_cast<const unsigned char*>(nullptr), std::size_t{0}, stream);
+    }));
+    expect_bounded();
+}
+
 // A client that was told to wait and does not.
 TEST_F(HostileLimits, WorkWithoutEndBehindDataThatNeverComes) {
     const CUstream stream = client_->make_stream();

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -33,6 +34,7 @@ struct Seen {
     std::uint64_t failing = ~std::uint64_t{0};  // the serial that is refused
     CUcontext wanted_context = reinterpret_cast<CUcontext>(0x300);
     std::atomic<std::size_t> without_context{0};
+    std::atomic<bool> refuse_context_once{false};  // to each of the issuers' threads
 };
 Seen* seen = nullptr;
 thread_local CUcontext current = nullptr;
@@ -42,6 +44,13 @@ driver::Library recording_driver() {
     driver::Api& api = library.api;
     add_idle_gpu(api);
     api.cuCtxSetCurrent = [](CUcontext context) {
+        static thread_local const Seen* refused = nullptr;
+        char name[16] = {};
+        pthread_getname_np(pthread_self(), name, sizeof name);
+        if (seen->refuse_context_once && refused != seen && std::string_view(name) == "gpupool-issue") {
+            refused = seen;
+            return CUDA_ERROR_LAUNCH_FAILED;
+        }
         current = context;
         return CUDA_SUCCESS;
     };
@@ -146,6 +155,19 @@ TEST_F(WorkerIssuers, AFailureIsLatched) {
     session.end();
     EXPECT_EQ(session.context().streams_latched, 1u) << "with the stream that it was for";
     EXPECT_GT(seen_.threads.size(), 1u);
+}
+
+TEST_F(WorkerIssuers, NothingIsIssuedInTheWrongContextAfterOneCouldNotBeEntered) {
+    constexpr std::size_t kIssuers = 3, kLaunches = 100;
+    seen_.refuse_context_once = true;
+    LaunchingSession session(recording_driver(), kStreams, with_issuers(kIssuers));
+    FrameOfCommands frame = session.frame();
+    add_launches(session, frame, kLaunches);
+    session.send(frame);
+    wait_for_launches(kLaunches - kIssuers);
+    session.end();
+    EXPECT_EQ(seen_.launched, kLaunches - kIssuers) << "one of each was refused";
+    EXPECT_EQ(seen_.without_context, 0u);
 }
 
 TEST_F(WorkerIssuers, OneStreamOrNoIssuersIsTheDispatchersAlone) {

@@ -123,6 +123,16 @@ class LaunchingSession {
         const void* const given[] = {&address, &value, &bytes, &streams_[stream_index]};
         frame.add<calls::cuMemsetD8Async>(++number_, given);
     }
+    void add_context_creation(FrameOfCommands& frame) {
+        const auto context = handle<CUcontext>(2);
+        const CUcontext* const created = &context;
+        const unsigned flags = 0;
+        const CUdevice device = 0;
+        const CUexecAffinityParam* const affinities = nullptr;
+        const int affinity_count = 0;
+        const void* const given[] = {&created, &flags, &device, &affinities, &affinity_count};
+        frame.add<calls::gpContextCreate>(++number_, given);
+    }
     void send(const FrameOfCommands& frame) {
         auto payload = std::make_unique<std::byte[]>(frame.data().size());
         std::memcpy(payload.get(), frame.data().data(), frame.data().size());

@@ -266,9 +266,11 @@ TEST_F(SchedulerTest, OnlyWhereKernelsMayPrintHasAMarkAnEventThatIsSynchronized)
     scheduler.when_complete(stream, note("silent"));
     EXPECT_EQ(fake.events(), 0u);
     scheduler.expect_output();
-    scheduler.mark(stream, {});
+    scheduler.mark(
+        stream, [](CUresult) {}, 0, worker::Effect::ours);
     EXPECT_EQ(fake.events(), 0u) << "nobody waits for it";
     for (int i = 0; i < 3; ++i) {
+        scheduler.issued(stream);
         scheduler.when_complete(stream, note("printed"));
         fake.complete(stream.driver);
         scheduler.poll();

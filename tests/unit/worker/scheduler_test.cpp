@@ -78,6 +78,63 @@ TEST_F(SchedulerTest, ABlockingStreamIsMarkedBeforeTheLegacyStreamIsGivenWork) {
     EXPECT_EQ(fake.records_on(blocking.driver), 1u);
 }
 
+// The mark has an event before it then, which a later one would have behind the legacy stream's work.
+TEST_F(SchedulerTest, ABlockingStreamIsMarkedBeforeTheLegacyStreamAlsoWhereKernelsPrint) {
+    scheduler.expect_output();
+    StreamState& blocking = add_stream(1);
+    scheduler.issued(blocking);
+    EXPECT_TRUE(scheduler.may_issue(context.legacy));
+    scheduler.issued(context.legacy);
+    EXPECT_EQ(fake.records_on(blocking.driver), 2u) << "an event and a word";
+    scheduler.when_complete(blocking, note("blocking"));
+    EXPECT_EQ(fake.records_on(blocking.driver), 2u);
+    fake.complete(blocking.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{"blocking"});
+    EXPECT_EQ(fake.event_synchronizations, 1u) << "so that what was printed is written out";
+    scheduler.when_complete(blocking, note("again"));
+    EXPECT_EQ(log, (Log{"blocking", "again"}));
+    EXPECT_EQ(fake.records_on(blocking.driver), 2u) << "there is nothing to print any more";
+}
+
+// An issuer's mark has no event, so that the legacy stream's work comes behind another one.
+TEST_F(SchedulerTest, AnIssuersMarkDoesNotStandForWhatKernelsPrint) {
+    scheduler.expect_output();
+    StreamState& blocking = add_stream(1);
+    scheduler.issued(blocking);
+    scheduler.when_complete(blocking, note("first"));
+    const std::size_t records = fake.records_on(blocking.driver);
+    std::uint32_t number = 0;
+    for (std::uint32_t i = 0; i < worker::Scheduler::kMarkEvery; ++i) {
+        number = scheduler.issued_elsewhere(blocking);
+    }
+    EXPECT_NE(number, 0u);
+    EXPECT_TRUE(scheduler.may_issue(context.legacy));
+    EXPECT_EQ(fake.records_on(blocking.driver), records + 2) << "an event and a word";
+}
+
+// What a stream holds already waits for the others' work: what comes behind it need not name that again.
+TEST_F(SchedulerTest, OnlyTheFirstOfWhatIsHeldNamesWhatItWaitsFor) {
+    constexpr std::size_t kBlocking = 3;
+    bool ready = false;
+    for (std::size_t i = 1; i <= kBlocking; ++i) {
+        scheduler.hold(add_stream(i), step("blocking", &ready));
+    }
+    const auto hold_in_legacy = [&] {
+        auto operation = step("legacy");
+        const worker::Operation& held = *operation;
+        scheduler.hold(context.legacy, std::move(operation));
+        return held.after.size();
+    };
+    EXPECT_EQ(hold_in_legacy(), kBlocking);
+    EXPECT_EQ(hold_in_legacy(), 0u);
+    scheduler.hold(*context.streams.begin()->second, step("behind", &ready));
+    EXPECT_EQ(hold_in_legacy(), 1u) << "the one that came since";
+    ready = true;
+    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_EQ(log, (Log{"blocking", "blocking", "blocking", "legacy", "legacy", "behind", "legacy"}));
+}
+
 // Nor where its answer has to wait for what else precedes it.
 TEST_F(SchedulerTest, WhatIsCompleteNeedsNoMarkWhileAnEventIsWatched) {
     StreamState& blocking = add_stream(1);

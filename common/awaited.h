@@ -1,0 +1,37 @@
+// A condition variable that knows whether anybody waits. Waking is a system call, and no lock of the call path is held
+// across one; with this, who has nobody to wake need not give its lock back, and take it again, to find that out.
+//
+// Threads: any; wait() and anybody_waits() with the mutex held that guards what is waited for.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <mutex>
+#include <utility>
+
+namespace gpupool {
+
+class Awaited {
+  public:
+    [[nodiscard]] bool anybody_waits() const noexcept { return waiting_ != 0; }
+    template <class Predicate>
+    void wait(std::unique_lock<std::mutex>& lock, Predicate over) {
+        ++waiting_;
+        changed_.wait(lock, std::move(over));
+        --waiting_;
+    }
+    template <class Predicate>
+    void wait_for(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience, Predicate over) {
+        ++waiting_;
+        changed_.wait_for(lock, patience, std::move(over));
+        --waiting_;
+    }
+    void notify_all() noexcept { changed_.notify_all(); }
+
+  private:
+    std::size_t waiting_ = 0;
+    std::condition_variable changed_;
+};
+
+}  // namespace gpupool
