@@ -160,6 +160,37 @@ bool may_copy(const Session& s, CUdeviceptr dst, CUdeviceptr src, std::size_t by
 // What a call says of an address, which may be either as well.
 enum class Side { any, host, device };
 
+// Where an address lies, as far as the client knows.
+enum class Place {
+    host,
+    shared,  // host memory that the GPU has as well
+    device,
+    unknown,  // only the driver knows: of a module's variable, say, whose address a kernel told
+};
+
+Place place_of(const Session& s, CUdeviceptr address, Side side) {
+    if (on_device(s, address)) {
+        return s.host_mirrors.is_shared(address) ? Place::shared : Place::device;
+    }
+    return side == Side::device && !s.memory.find(address) ? Place::unknown : Place::host;
+}
+
+// Which ends of a copy are the GPU's to read and write; the others are done here.
+struct Route {
+    bool to_device, from_device;
+    bool to_ask;  // the driver has the last word, so the answer is waited for
+};
+
+// Shared memory is the GPU's where the GPU has a part in the copy. In a graph it stays what the program calls it.
+Route route_of(Place to, Place from, bool capturing) {
+    const auto surely_on_device = [](Place place) { return place == Place::device || place == Place::unknown; };
+    const bool shared_is_gpus = !capturing && (surely_on_device(to) || surely_on_device(from));
+    const auto on_device = [&](Place place) {
+        return surely_on_device(place) || (place == Place::shared && shared_is_gpus);
+    };
+    return {on_device(to), on_device(from), to == Place::unknown || from == Place::unknown};
+}
+
 CUresult copy_plain(CUdeviceptr dst, Side dst_side, CUdeviceptr src, Side src_side, std::size_t bytes, CUstream stream,
                     Waiting waiting) {
     Session* s = nullptr;
@@ -173,35 +204,24 @@ CUresult copy_plain(CUdeviceptr dst, Side dst_side, CUdeviceptr src, Side src_si
         return CUDA_ERROR_INVALID_VALUE;
     }
     const bool capturing = captures(*s, stream);
-    bool to = on_device(*s, dst), from = on_device(*s, src);
-    // Of a module's variable, say, whose address a kernel told, only the driver knows.
-    const bool ask_to = !to && dst_side == Side::device && !s->memory.find(dst);
-    const bool ask_from = !from && src_side == Side::device && !s->memory.find(src);
-    const WaitForReplies until_known(ask_to || ask_from);
-    to = to || ask_to;
-    from = from || ask_from;
-    const bool to_shared = to && s->host_mirrors.is_shared(dst), from_shared = from && s->host_mirrors.is_shared(src);
-    const bool within_host = (to_shared || !to) && (from_shared || !from);
-    if (capturing || within_host) {  // host memory stays what the program calls it
-        to = to && !to_shared;
-        from = from && !from_shared;
-    }
+    const Route route = route_of(place_of(*s, dst, dst_side), place_of(*s, src, src_side), capturing);
+    const WaitForReplies until_known(route.to_ask);
     const bool asynchronous = waiting == Waiting::as_asynchronous;
     void* const host_dst = reinterpret_cast<void*>(dst);
     const void* const host_src = reinterpret_cast<const void*>(src);
-    if (to && from) {
+    if (route.to_device && route.from_device) {
         const CUresult sent = remote<calls::cuMemcpyDtoDAsync_v2>(dst, src, bytes, stream);
         const bool seen = !asynchronous && (s->host_mirrors.is_host(dst) || s->host_mirrors.is_host(src));
         return end_copy(sent, seen, stream);
     }
     if (capturing) {
-        return capture_copy(plain_copy(dst, to, src, from, bytes), true, stream);
+        return capture_copy(plain_copy(dst, route.to_device, src, route.from_device, bytes), true, stream);
     }
-    if (to) {
+    if (route.to_device) {
         const CUresult sent = to_device(*s, dst, host_src, bytes, stream, asynchronous);
         return end_copy(sent, !asynchronous && (others_see() || s->host_mirrors.is_host(dst)), stream);
     }
-    if (from) {
+    if (route.from_device) {
         return from_device(*s, host_dst, src, bytes, stream, !asynchronous || !pinned(*s, host_dst));
     }
     const CUresult result = synchronize_stream(stream);

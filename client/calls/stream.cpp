@@ -158,7 +158,11 @@ CUresult destroy_stream(CUstream stream) {
             return CUDA_ERROR_INVALID_HANDLE;
         }
     }
-    this_session().stream_watches.forget(stream_key(stream));
+    Session& s = this_session();
+    s.stream_watches.forget(stream_key(stream));
+    if (s.captures.any()) {
+        s.captures.destroyed(stream_key(stream));
+    }
     return remote<calls::cuStreamDestroy_v2>(stream);
 }
 

@@ -44,6 +44,7 @@ void Captures::begin(const StreamKey& stream, bool blocking, const ContextState*
     const std::lock_guard lock(mutex_);
     auto capture = std::make_unique<Capture>();
     capture->id = next_id_++;
+    capture->first = stream;
     capture->context = context;
     capture->owner = this_thread().index;
     capture->mode = mode;
@@ -60,12 +61,31 @@ bool Captures::end(const StreamKey& stream) {
     if (capture == nullptr) {
         return false;
     }
-    for (const StreamKey& member : capture->streams) {
+    end_locked(*capture);
+    return true;
+}
+
+void Captures::end_locked(const Capture& capture) {
+    for (const StreamKey& member : capture.streams) {
         by_stream_.erase(member);
     }
-    captures_.erase(capture->id);
+    captures_.erase(capture.id);
     active_ = captures_.size();
-    return true;
+}
+
+void Captures::destroyed(const StreamKey& stream) {
+    const std::lock_guard lock(mutex_);
+    Capture* const capture = of_stream(stream);
+    if (capture == nullptr) {
+        return;
+    }
+    if (capture->first == stream) {
+        end_locked(*capture);
+    } else {
+        capture->streams.erase(stream);
+        capture->dependencies.erase(stream);
+        by_stream_.erase(stream);
+    }
 }
 
 void Captures::join(const StreamKey& stream, bool blocking, std::uint64_t id) {

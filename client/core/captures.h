@@ -52,6 +52,8 @@ class Captures {
     // Its streams capture no more. False when the stream does not capture.
     bool end(const StreamKey& stream);
     void join(const StreamKey& stream, bool blocking, std::uint64_t id);
+    // The stream is gone: a capture ends with the stream that began it, and loses one that joined.
+    void destroyed(const StreamKey& stream);
     [[nodiscard]] std::optional<Status> find(const StreamKey& stream) const;
     // May the calling thread end it?
     [[nodiscard]] bool ends_here(const StreamKey& stream) const;
@@ -85,6 +87,7 @@ class Captures {
   private:
     struct Capture {
         std::uint64_t id = 0;
+        StreamKey first;  // the stream that began it
         const ContextState* context = nullptr;
         std::uint32_t owner = 0;  // the thread that began it
         CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -94,6 +97,7 @@ class Captures {
         std::map<StreamKey, Dependencies> dependencies;
     };
     Capture* of_stream(const StreamKey& stream) const;
+    void end_locked(const Capture& capture);
 
     mutable std::mutex mutex_;
     std::uint64_t next_id_ = 1;

@@ -83,6 +83,33 @@ struct Minted {
         std::is_same_v<C, calls::cuDevicePrimaryCtxRetain> || std::is_same_v<C, calls::gpContextCreate>;
 };
 
+// The session, thread and context that a call is made in.
+struct Caller {
+    Session& session;
+    ThreadState& thread;
+    ContextState* context;  // may be null
+
+    // Without one, no later call tells what failed in it.
+    [[nodiscard]] bool has_live_context() const {
+        return context != nullptr && context->live.load(std::memory_order_relaxed);
+    }
+};
+
+// May the thread make a call at all? `ends_context`: one that a lost context still takes.
+inline CUresult admit(const Caller& caller, bool ends_context) {
+    if (caller.thread.in_host_function) {
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    return caller.context == nullptr || ends_context ? CUDA_SUCCESS
+                                                     : caller.context->lost.load(std::memory_order_relaxed);
+}
+
+// May a call give `stream` work, by what is captured?
+inline CUresult admit_work(const Caller& caller, CUstream stream) {
+    Captures& captures = caller.session.captures;
+    return captures.any() ? captures.before_work(stream_key(stream), caller.context) : CUDA_SUCCESS;
+}
+
 template <class Call, class Sequence>
 struct Sender;
 template <class Call, int... Index>
@@ -94,51 +121,29 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
             return result;
         }
         ThreadState& thread = this_thread();
-        if (thread.in_host_function) {
-            return CUDA_ERROR_NOT_PERMITTED;
-        }
-        ContextState* const context = thread.current();
-        if (context != nullptr && !ends_context<Call>) {
-            if (const CUresult lost = context->lost.load(std::memory_order_relaxed); lost != CUDA_SUCCESS) {
-                return lost;
+        const Caller caller{*s, thread, thread.current()};
+        result = admit(caller, ends_context<Call>);
+        if constexpr (kGivesWork) {
+            if (result == CUDA_SUCCESS) {
+                result = admit_work(caller, stream_of(arguments...));
+            }
+            if (result == CUDA_SUCCESS) {
+                (give_to_gpu(*s, arguments), ...);
+                s->wait_for_stream(stream_of(arguments...));
             }
         }
-        if constexpr (calls::has_rule(Call::kRules, calls::Rule::stream_order)) {
-            if (s->captures.any()) {
-                if (const CUresult refused = s->captures.before_work(stream_key(stream_of(arguments...)), context);
-                    refused != CUDA_SUCCESS) {
-                    return refused;
-                }
-            }
-            (give_to_gpu(*s, arguments), ...);
-            s->wait_for_stream(stream_of(arguments...));
+        if (result != CUDA_SUCCESS) {
+            return result;
         }
-        if constexpr (calls::has_rule(Call::kRules, calls::Rule::stream_order) ||
-                      calls::has_rule(Call::kRules, calls::Rule::synchronizes)) {
+        if constexpr (kGivesWork || calls::has_rule(Call::kRules, calls::Rule::synchronizes)) {
             if (s->host_mirrors.any()) {
                 publish_host_memory(*s);
             }
         }
-        const bool wait = Call::kDelivery != calls::Delivery::deferred || waits_for_all_replies(*s, thread) ||
-                          context == nullptr || !context->live.load(std::memory_order_relaxed);
         std::tuple<Minted<Call, Index>...> minted;
         (std::get<Index>(minted).prepare(*s, arguments), ...);
         const void* const addresses[] = {static_cast<const void*>(&arguments)..., nullptr};
-        const std::size_t bytes = codec::command_bytes<Call>(addresses);
-        if (wait) {
-            thread.reply.expect(Call::kOpcode);
-        }
-        constexpr auto kGives =
-            calls::has_rule(Call::kRules, calls::Rule::stream_order) ? Session::Gives::work : Session::Gives::nothing;
-        result = s->send(Call::kOpcode, kGives, wait, bytes,
-                         [&](codec::Writer& out) { codec::write_command<Call>(out, addresses); });
-        trace::add_bytes_sent(bytes);
-        if (result != CUDA_SUCCESS) {
-            return result;
-        }
-        if (wait) {
-            result = receive(*s, thread, context, addresses);
-        }
+        result = transmit(caller, addresses);
         if (result == CUDA_SUCCESS) {
             (std::get<Index>(minted).publish(), ...);
         }
@@ -146,11 +151,29 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
     }
 
   private:
-    static CUresult receive(Session& session, ThreadState& thread, ContextState* context, codec::Arguments addresses) {
+    static constexpr bool kGivesWork = calls::has_rule(Call::kRules, calls::Rule::stream_order);
+
+    // The command; and where it is to be waited for, its reply.
+    static CUresult transmit(const Caller& caller, codec::Arguments addresses) {
+        const bool wait = Call::kDelivery != calls::Delivery::deferred ||
+                          waits_for_all_replies(caller.session, caller.thread) || !caller.has_live_context();
+        if (wait) {
+            caller.thread.reply.expect(Call::kOpcode);
+        }
+        const std::size_t bytes = codec::command_bytes<Call>(addresses);
+        const CUresult sent =
+            caller.session.send(Call::kOpcode, kGivesWork ? Session::Gives::work : Session::Gives::nothing, wait, bytes,
+                                [&](codec::Writer& out) { codec::write_command<Call>(out, addresses); });
+        trace::add_bytes_sent(bytes);
+        return sent != CUDA_SUCCESS || !wait ? sent : receive(caller, addresses);
+    }
+
+    static CUresult receive(const Caller& caller, codec::Arguments addresses) {
+        Session& session = caller.session;
         ReplySlot::Reply& reply = [&]() -> ReplySlot::Reply& {
             const trace::Wait waiting(trace::For::reply);
-            session.look_for(thread.reply);
-            return thread.reply.wait();
+            session.look_for(caller.thread.reply);
+            return caller.thread.reply.wait();
         }();
         session.print_new_output();
         trace::add_bytes_received(reply.body.size());
@@ -170,7 +193,7 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
         if (result == CUDA_SUCCESS) {
             result = error_text::from_peer(reply.header.deferred);
         }
-        return take_result(reply.header.other_context == 0 ? context : nullptr, result);
+        return take_result(reply.header.other_context == 0 ? caller.context : nullptr, result);
     }
 
     // An address that the GPU will use may be that of pinned host memory. Where it cannot have it, the driver says so.

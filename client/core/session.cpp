@@ -301,69 +301,75 @@ void Session::print_output() {
     }
 }
 
+namespace {
+
+template <class Take, class Notice>
+bool take_body(codec::Reader& in, const Take& take, bool (Take::*)(const Notice&) const) {
+    const auto notice = in.value<Notice>();
+    return in.ok() && take(notice);
+}
+
+// The notice that `take` takes; false as well when the body is not one.
+template <class Take>
+bool take_body(codec::Reader& in, const Take& take) {
+    return take_body(in, take, &Take::operator());
+}
+
+}  // namespace
+
 bool Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte> body) {
     codec::Reader in(body);
-    // Takes a notice that is as long as it should be.
-    const auto with = [&]<class Notice>(auto take, std::type_identity<Notice>) {
-        const auto notice = in.value<Notice>();
-        return in.ok() && take(notice);
-    };
     using Type = codec::NoticeType;
     switch (static_cast<Type>(header.opcode)) {
         case Type::pull:
-            return with([&](auto& pull) { return transfers.pull(pull.transfer, pull.offset, pull.bytes); },
-                        std::type_identity<codec::PullNotice>());
+            return take_body(in, [&](const codec::PullNotice& pull) {
+                return transfers.pull(pull.transfer, pull.offset, pull.bytes);
+            });
         case Type::host_function:
-            return with([&](auto& due) { return host_functions.due(due.ticket, error_text::from_peer(due.status)); },
-                        std::type_identity<codec::HostFunctionNotice>());
+            return take_body(in, [&](const codec::HostFunctionNotice& due) {
+                return host_functions.due(due.ticket, error_text::from_peer(due.status));
+            });
         case Type::deferred_error:
-            return with([&](auto& error) { return take_deferred_error(error), true; },
-                        std::type_identity<codec::DeferredErrorNotice>());
+            return take_body(in, [&](const codec::DeferredErrorNotice& error) {
+                take_deferred_error(error);
+                return true;
+            });
         case Type::output: return take_output(in, stdout);
         case Type::errors: return take_output(in, stderr);
         case Type::ended: return take_end(in);
         case Type::transfer_failed:
-            return with([&](auto& failed) { return transfers.cancel(failed.transfer); },
-                        std::type_identity<codec::TransferFailedNotice>());
+            return take_body(
+                in, [&](const codec::TransferFailedNotice& failed) { return transfers.cancel(failed.transfer); });
         case Type::ahead_taken:
-            return with([&](auto& taken) { return transfers.ahead_taken(taken.transfer); },
-                        std::type_identity<codec::AheadTakenNotice>());
+            return take_body(
+                in, [&](const codec::AheadTakenNotice& taken) { return transfers.ahead_taken(taken.transfer); });
         case Type::slab_prepared:
-            return with(
-                [&](auto& slab) {
-                    return heaps_are_made.load(std::memory_order_acquire) &&
-                           std::any_of(heaps.begin(), heaps.end(), [&](const auto& heap) {
-                               return heap->prepared(slab.address, error_text::from_peer(slab.result));
-                           });
-                },
-                std::type_identity<codec::SlabPreparedNotice>());
-        case Type::hold:
-            return with([&](auto& hold) { return take_hold(hold); }, std::type_identity<codec::StreamHoldNotice>());
+            return take_body(in, [&](const codec::SlabPreparedNotice& slab) {
+                return heaps_are_made.load(std::memory_order_acquire) &&
+                       std::any_of(heaps.begin(), heaps.end(), [&](const auto& heap) {
+                           return heap->prepared(slab.address, error_text::from_peer(slab.result));
+                       });
+            });
+        case Type::hold: return take_body(in, [&](const codec::StreamHoldNotice& hold) { return take_hold(hold); });
         case Type::graph_function:
-            return with([&](auto& turn) { return take_graph_function(turn); },
-                        std::type_identity<codec::GraphFunctionNotice>());
+            return take_body(in, [&](const codec::GraphFunctionNotice& turn) { return take_graph_function(turn); });
         case Type::graph_upload:
-            return with([&](auto& copy) { return take_graph_copy(copy, true); },
-                        std::type_identity<codec::GraphCopyNotice>());
+            return take_body(in, [&](const codec::GraphCopyNotice& copy) { return take_graph_copy(copy, true); });
         case Type::graph_download:
-            return with([&](auto& copy) { return take_graph_copy(copy, false); },
-                        std::type_identity<codec::GraphCopyNotice>());
+            return take_body(in, [&](const codec::GraphCopyNotice& copy) { return take_graph_copy(copy, false); });
         case Type::event_complete:
-            return with(
-                [&](auto& ended) {
-                    events.note_complete(codec::from_wire<CUevent>(ended.event), ended.record,
-                                         error_text::from_peer(ended.result));
-                    return true;
-                },
-                std::type_identity<codec::EventCompleteNotice>());
+            return take_body(in, [&](const codec::EventCompleteNotice& ended) {
+                events.note_complete(codec::from_wire<CUevent>(ended.event), ended.record,
+                                     error_text::from_peer(ended.result));
+                return true;
+            });
         case Type::stream_complete:
-            return with([&](auto& stream) { return take_stream_complete(stream); },
-                        std::type_identity<codec::StreamCompleteNotice>());
+            return take_body(in,
+                             [&](const codec::StreamCompleteNotice& stream) { return take_stream_complete(stream); });
         case Type::trace_records: return trace::take_records(body);
         case Type::trace_name: return trace::take_name(body);
         case Type::pieces_sent:
-            return with([&](auto& sent) { return take_pieces_sent(sent); },
-                        std::type_identity<codec::PiecesSentNotice>());
+            return take_body(in, [&](const codec::PiecesSentNotice& sent) { return take_pieces_sent(sent); });
         case Type::host_memory:
             if (!host_mirrors.apply(body)) {  // as when the memory was just unregistered
                 log::warn("the server sent changes of host memory that the GPU does not have");

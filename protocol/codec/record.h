@@ -113,10 +113,11 @@ inline constexpr std::size_t kGraphPieceBytes = 1u << 20;
 inline constexpr std::uint64_t kMaxGraphCopyBytes = 4ull << 30;
 
 struct DeferredErrorNotice {
-    std::uint64_t number, context;
+    std::uint64_t number;   // of the command
+    std::uint64_t context;  // that it failed in
     std::int32_t result;
     std::uint16_t opcode;
-    std::uint16_t sticky;  // 1: the context is lost
+    std::uint16_t reserved;
 };
 struct EventCompleteNotice {
     std::uint64_t event, record;

@@ -280,7 +280,13 @@ void Channel::State::send_here(Lock& lock) {
     if (taken && *taken < batch.total_bytes) {
         batch.drop(*taken);
         lock.lock();
-        batch_left = true;
+        if (phase != Phase::ended) {
+            batch_left = true;
+        } else {  // the pump may have left already
+            const Error cause = *error;
+            lock.unlock();
+            end_batch(lock, cause);
+        }
     } else {
         end_batch(lock, taken ? Status() : Status(taken.error()));
     }

@@ -118,10 +118,13 @@ void Supervisor::handle_link(Session& session) {
 
 void Supervisor::take_report(Session& session, WorkerReport report) {
     session.last_heard = Clock::now();
-    if (session.in_stock) {
-        session.ready = true;  // the one thing that it has to say, and with what
-        session.report.holds_context = report.holds_context;
+    if (session.in_stock && !session.ready) {
+        session.ready = true;
         plan_.note_ready();
+    }
+    // One that has just been given a session may have said it before.
+    if (session.in_stock || report.state == "stock") {
+        session.report.holds_context = report.holds_context;
         return;
     }
     if (!session.reported) {

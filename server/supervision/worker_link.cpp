@@ -110,15 +110,27 @@ Status WorkerLink::receive_orders() {
     return take_assignment(std::move(preparation_message_));
 }
 
-Status WorkerLink::await_assignment(bool holds_context) {
+Status WorkerLink::report_in_stock(bool holds_context) {
     capnp::MallocMessageBuilder message;
     auto report = message.initRoot<schema::Report>();
     report.setSessionId(preparation_->getSessionId());
     report.setWorkerProcessId(static_cast<std::uint32_t>(::getpid()));
     report.setState("stock");
     report.setContext(holds_context);
-    GPUPOOL_TRY(socket_.send(message));
-    auto received = receive_first(Clock::time_point::max());
+    return socket_.send(message);
+}
+
+Status WorkerLink::await_assignment(const std::function<bool()>& holds_context) {
+    std::optional<bool> said;
+    Result<Message> received = Error{ErrorCode::timed_out, "nothing was asked for yet"};
+    while (!received && received.error().code == ErrorCode::timed_out) {
+        const bool holds = said.value_or(true) && holds_context();
+        if (said != holds) {
+            GPUPOOL_TRY(report_in_stock(holds));
+            said = holds;
+        }
+        received = receive_first(holds ? Clock::now() + limits_.report_interval : Clock::time_point::max());
+    }
     if (!received) {
         return received.error();
     }

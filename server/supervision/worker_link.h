@@ -67,8 +67,8 @@ class WorkerLink {
 
     // What a worker for the stock is to do first; nothing for one that has a session. Valid as long as the link lives.
     [[nodiscard]] const std::optional<schema::Preparation::Reader>& preparation() const { return preparation_; }
-    // Says that it is done; returns with the session.
-    Status await_assignment(bool holds_context);
+    // Says that it is done; returns with the session. Asks, and says, whether it holds a context, as long as it does.
+    Status await_assignment(const std::function<bool()>& holds_context);
 
     // Valid as long as the link lives. Its fields were checked to be readable.
     [[nodiscard]] schema::Assignment::Reader assignment() const { return assignment_; }
@@ -94,6 +94,7 @@ class WorkerLink {
   private:
     WorkerLink(MessageSocket socket, WorkerLimits limits);
     Status receive_orders();
+    Status report_in_stock(bool holds_context);
     Result<Message> receive_first(std::chrono::steady_clock::time_point deadline);
     Status take_assignment(Message received);
 

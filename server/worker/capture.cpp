@@ -27,6 +27,20 @@ void note_end_of_capture(Worker& worker) {
     --worker.captures;
 }
 
+void discard_capture(Worker& worker, StreamState& stream) {
+    CUgraph graph = nullptr;
+    worker.scheduler.enter(stream.context);
+    driver::call(worker.api.cuStreamEndCapture, stream.driver, &graph);
+    if (graph != nullptr && worker.handles.known_handle(graph) == nullptr) {
+        driver::call(worker.api.cuGraphDestroy, graph);
+    }
+    note_capture(worker, stream);
+    if (!stream.capturing) {
+        stream.began_capture = false;
+        note_end_of_capture(worker);
+    }
+}
+
 bool captures_now(Worker& worker, StreamState& stream) {
     if (!stream.capturing || worker.scheduler.enter(stream.context) != CUDA_SUCCESS) {
         return false;

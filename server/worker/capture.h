@@ -11,6 +11,8 @@ void note_capture(Worker& worker, StreamState& stream);
 void note_captures(Worker& worker);
 // A capture has ended.
 void note_end_of_capture(Worker& worker);
+// The stream that began it is to go: ends the capture, and destroys what it made unless the client has that already.
+void discard_capture(Worker& worker, StreamState& stream);
 // Does the stream capture, by the driver's word now? What names the client's memory may never go to one that does not.
 bool captures_now(Worker& worker, StreamState& stream);
 

@@ -76,7 +76,7 @@ std::span<std::byte> Incoming::claim(std::uint64_t transfer, std::uint64_t offse
     const auto expected = [&] {
         return find(transfer, [&](const Piece& candidate) {
             return candidate.offset == offset && candidate.bytes == bytes && candidate.received_bytes == 0 &&
-                   !candidate.claimed && !candidate.copying;
+                   !candidate.claimed && !candidate.filling && !candidate.copying;
         });
     };
     // Its command is on the way, by another connection; or no memory is free yet.
@@ -95,14 +95,15 @@ std::span<std::byte> Incoming::claim(std::uint64_t transfer, std::uint64_t offse
     return destination(*piece, bytes);
 }
 
-// With the lock held: over another lane, which no honest client does: whose piece has landed could not be told.
+// With the lock held: over another connection, which no honest client does: whose piece has landed could not be told.
 bool Incoming::is_coming(std::uint64_t transfer, std::uint64_t offset) const {
     const auto it = transfers_.find(transfer);
-    return it != transfers_.end() &&
-           (std::any_of(it->second.pieces.begin(), it->second.pieces.end(),
-                        [&](const Piece& piece) { return piece.offset == offset && piece.claimed; }) ||
-            std::any_of(it->second.early.begin(), it->second.early.end(),
-                        [&](const Early& early) { return early.offset == offset; }));
+    return it != transfers_.end() && (std::any_of(it->second.pieces.begin(), it->second.pieces.end(),
+                                                  [&](const Piece& piece) {
+                                                      return piece.offset == offset && (piece.claimed || piece.filling);
+                                                  }) ||
+                                      std::any_of(it->second.early.begin(), it->second.early.end(),
+                                                  [&](const Early& early) { return early.offset == offset; }));
 }
 
 // With the lock held.

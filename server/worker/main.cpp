@@ -189,7 +189,7 @@ Result<std::unique_ptr<Prepared>> prepare_for_stock(supervision::WorkerLink& lin
     if (preparation.getContext()) {
         prepare_context(**prepared);
     }
-    GPUPOOL_TRY(link.await_assignment((*prepared)->context != nullptr));
+    GPUPOOL_TRY(link.await_assignment([&] { return keep_context(**prepared); }));
     // A daemon that dies right now takes its last session along, as one does whose message was not sent yet.
     prctl(PR_SET_PDEATHSIG, 0);
     return prepared;

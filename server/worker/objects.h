@@ -82,8 +82,9 @@ struct StreamState {
     ContextState* context = nullptr;
     std::uint32_t thread = 0;  // of a thread's own default stream
     bool legacy = false;
-    bool blocking = true;    // synchronizes with the legacy stream
-    bool capturing = false;  // no mark of ours may enter it
+    bool blocking = true;        // synchronizes with the legacy stream
+    bool capturing = false;      // no mark of ours may enter it
+    bool began_capture = false;  // that has not ended
     std::deque<std::unique_ptr<Operation>> held;
     std::size_t held_bytes = 0;  // what `held` costs
     std::deque<Completion> completions;

@@ -11,6 +11,7 @@
 #include "common/visible_devices.h"
 #include "server/worker/waiting_calls.h"
 #include "server/worker/welcome.h"
+#include "server/worker/worker.h"
 
 namespace gpupool::worker {
 namespace {
@@ -89,7 +90,7 @@ bool is_short_of_memory(const driver::Api& api, CUcontext context) {
 }  // namespace
 
 void prepare_context(Prepared& prepared) {
-    constexpr CUdevice kDevice = 0;
+    constexpr CUdevice kDevice = Worker::kPreparedDevice;
     const driver::Api& api = prepared.library.api;
     int mode = CU_COMPUTEMODE_DEFAULT;
     if (driver::call(api.cuDeviceGetAttribute, &mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, kDevice) != CUDA_SUCCESS ||
@@ -101,11 +102,18 @@ void prepare_context(Prepared& prepared) {
     if (result != CUDA_SUCCESS) {
         prepared.context = nullptr;
         log::warn("a worker for the stock gets no context: error {}", static_cast<int>(result));
-    } else if (is_short_of_memory(api, prepared.context)) {
-        prepared.context = nullptr;
-        driver::call(api.cuDevicePrimaryCtxRelease_v2, kDevice);
-        log::debug("a worker for the stock makes no context: the device is short of memory");
     }
+    keep_context(prepared);
+}
+
+bool keep_context(Prepared& prepared) {
+    const driver::Api& api = prepared.library.api;
+    if (prepared.context != nullptr && is_short_of_memory(api, prepared.context)) {
+        prepared.context = nullptr;
+        driver::call(api.cuDevicePrimaryCtxRelease_v2, Worker::kPreparedDevice);
+        log::debug("a worker for the stock gives its context back: the device is short of memory");
+    }
+    return prepared.context != nullptr;
 }
 
 }  // namespace gpupool::worker

@@ -27,7 +27,7 @@ struct Prepared {
     driver::Library library;
     // A Welcome that describes the driver and its devices, and nothing else yet.
     capnp::MallocMessageBuilder welcome;
-    // Device 0's primary context, where it was asked for and could be had.
+    // The primary context of Worker::kPreparedDevice, where it was asked for and could be had.
     CUcontext context = nullptr;
 };
 
@@ -36,8 +36,10 @@ Result<std::unique_ptr<Prepared>> prepare(const std::string& driver_path,
                                           capnp::List<schema::EnvironmentEntry>::Reader environment);
 
 // Takes as much device memory as a context does. On a device that one process at a time may use (compute mode
-// EXCLUSIVE_PROCESS) there is none: it would keep out every session that is not given this worker. Nor where less than an
-// eighth of the device's memory is free: running sessions may need that.
+// EXCLUSIVE_PROCESS) there is none: it would keep out every session that is not given this worker. Nor where less than
+// an eighth of the device's memory is free: running sessions may need that.
 void prepare_context(Prepared& prepared);
+// To be called now and then: gives it back when so little is left. Is it (still) there?
+bool keep_context(Prepared& prepared);
 
 }  // namespace gpupool::worker

@@ -250,6 +250,7 @@ void Scheduler::forget_events(Objects& objects, const ContextState& context) {
             for (const std::shared_ptr<EventState>& event : operation->events) {
                 if (event->context == &context) {
                     event->driver = nullptr;
+                    event->retired = true;  // what waits for it lets go of it when that operation has ended
                 }
             }
         }

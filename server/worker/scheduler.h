@@ -113,6 +113,8 @@ class Scheduler {
 
     // Runs `action` once everything that `stream` was given so far is complete.
     void when_complete(StreamState& stream, Action action);
+    // The same of a stream that captures, which cannot be marked: what it was given before ended with a mark.
+    void when_complete_before_capture(StreamState& stream, Action action);
     // The same for all streams of a context, or for its legacy and blocking streams. `action` gets the first error.
     void when_complete(ContextState& context, Action action) { when_all_complete(context, false, std::move(action)); }
     void when_blocking_complete(ContextState& context, Action action) {

@@ -225,14 +225,17 @@ bool Scheduler::poll_stream(StreamState& stream) {
 
 // Asks the driver how `stream` is: the word of a context that has died is not written any more.
 CUresult Scheduler::ask(StreamState& stream) {
-    if (stream.completions.empty() || stream.capturing || stream.gone) {
+    // A stream that captures must not be asked; of a context that has died any other tells.
+    const bool of_context = stream.capturing;
+    const CUstream target = of_context || stream.legacy ? stream.context->helper : stream.driver;
+    if (stream.completions.empty() || stream.gone ||
+        (of_context && (stream.context->lost == CUDA_SUCCESS || target == nullptr))) {
         return CUDA_ERROR_NOT_READY;
     }
     enter(stream.context);
-    const CUstream target = stream.legacy ? stream.context->helper : stream.driver;
     const CUresult result = driver::call(api_.cuStreamQuery, target);
-    if (result == CUDA_ERROR_NOT_READY) {
-        return result;
+    if (result == CUDA_ERROR_NOT_READY || (of_context && result == CUDA_SUCCESS)) {
+        return CUDA_ERROR_NOT_READY;
     }
     if (result != CUDA_SUCCESS) {
         driver::call(api_.cuStreamSynchronize, target);  // which says at once what the driver knows of it
@@ -423,15 +426,21 @@ void Scheduler::when_complete(StreamState& stream, Action action) {
     hold(stream, std::make_unique<Turn>([this, &stream, action] { mark(stream, action); }, action));
 }
 
+void Scheduler::when_complete_before_capture(StreamState& stream, Action action) {
+    if (stream.completions.empty()) {
+        note_found(&stream, std::move(action), Effect::answers, CUDA_SUCCESS);
+    } else {
+        stream.completions.push_back({stream.marks.last, nullptr, std::move(action), Effect::answers, 0});
+    }
+}
+
 void Scheduler::when_all_complete(ContextState& context, bool blocking_only, Action action) {
     const auto group = std::make_shared<Group>(std::move(action));
     context.each_stream([&](StreamState& stream) {
         if (stream.capturing) {
-            // What it was given before; that ended with a mark.
             if (!stream.completions.empty() && (stream.blocking || !blocking_only)) {
                 ++group->left;
-                stream.completions.push_back(
-                    {stream.marks.last, nullptr, [group](CUresult result) { group->end(result); }, Effect::answers, 0});
+                when_complete_before_capture(stream, [group](CUresult result) { group->end(result); });
             }
             return;
         }
@@ -446,8 +455,12 @@ void Scheduler::when_all_complete(ContextState& context, bool blocking_only, Act
 }
 
 void Scheduler::when_recorded(EventState& event, Action action, Effect effect) {
-    ++event.waiters;
     tellings_outstanding_ += effect == Effect::tells_of_event ? 1 : 0;
+    if (event.driver == nullptr) {  // its context has ended
+        note_found(nullptr, std::move(action), effect, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        return;
+    }
+    ++event.waiters;
     events_awaited_ += effect == Effect::answers ? 1 : 0;
     loose_.push_back({&event, event.driver, std::move(action), effect});
 }

@@ -278,6 +278,10 @@ void serve_on_helper(Worker& worker, Command& command, std::shared_ptr<codec::Sl
         const ContextState* state = worker.context_of(command);
         return state == nullptr ? nullptr : state->driver;
     }();
+    if (destroyed != 0 && !worker.handles_ending.insert(destroyed).second) {  // it is being destroyed already
+        finish<Call>(worker, command, *slots, CUDA_ERROR_INVALID_HANDLE);
+        return;
+    }
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
     const driver::Api& api = worker.api;
     auto work = [&api, context, slots, result] {
@@ -287,6 +291,7 @@ void serve_on_helper(Worker& worker, Command& command, std::shared_ptr<codec::Sl
         });
     };
     auto done = [&worker, command, slots, result, destroyed]() mutable {
+        worker.handles_ending.erase(destroyed);
         if (*result == CUDA_SUCCESS && destroyed != 0) {
             worker.forget_handle(destroyed);
         }
@@ -332,66 +337,90 @@ Outcome call_driver(Worker& worker, Command& command, codec::Slots<Call>& slots,
     }
 }
 
-template <class Call, class Handler>
-void serve(Worker& worker, Command& command, Handler handler) {
-    constexpr bool on_helper = !calls::is_served<Call> && Call::kDelivery == calls::Delivery::blocking;
-    if constexpr (Call::kDelivery == calls::Delivery::blocking) {
-        command.keep_body(kWaitingCostBytes);  // it is kept until its answer
+// Reads a command's arguments; false when it has been answered, since they make no sense.
+template <class Call>
+bool read_arguments(Worker& worker, Command& command, codec::Slots<Call>& slots) {
+    if (!slots.read(command.body)) {
+        worker.violation(command, "its arguments do not fit the call");
+        return false;
     }
-    auto run = [&](codec::Slots<Call>& slots, std::shared_ptr<codec::Slots<Call>> shared) {
-        if (!slots.read(command.body)) {
-            worker.violation(command, "its arguments do not fit the call");
+    if (const CUresult result = check_minted<Call>(worker, slots); result != CUDA_SUCCESS) {
+        worker.answer(command, result);
+        return false;
+    }
+    return true;
+}
+
+// The same for a call without a handler, whose handles become the driver's. `stream`: the one that it names, if any.
+template <class Call>
+bool read_and_translate(Worker& worker, Command& command, codec::Slots<Call>& slots, StreamState*& stream,
+                        std::uint64_t& destroyed) {
+    if (!read_arguments(worker, command, slots)) {
+        return false;
+    }
+    destroyed = destroyed_handle<Call>(slots);
+    detail::Translator translator{worker, command};
+    slots.each([&](auto& slot) { translator.in(slot); });
+    stream = translator.stream;
+    if (translator.result == CUDA_SUCCESS) {
+        return true;
+    }
+    if (!translator.silent || command.reply_wanted()) {
+        finish<Call>(worker, command, slots, translator.result);
+    }
+    return false;
+}
+
+// Does what a call's outcome asks for. `destroyed`: the client's handle that it destroys, or 0.
+template <class Call>
+void conclude(Worker& worker, Command& command, codec::Slots<Call>& slots, std::uint64_t destroyed, Outcome outcome) {
+    switch (outcome.verdict) {
+        case Outcome::Verdict::answered: return;
+        case Outcome::Verdict::done:
+            if (outcome.result == CUDA_SUCCESS && destroyed != 0) {
+                worker.handles.unbind(destroyed);
+            }
+            finish<Call>(worker, command, slots, outcome.result);
             return;
-        }
-        if (const CUresult result = check_minted<Call>(worker, slots); result != CUDA_SUCCESS) {
-            worker.answer(command, result);
-            return;
-        }
-        [[maybe_unused]] const std::uint64_t destroyed = destroyed_handle<Call>(slots);
-        detail::Translator translator{worker, command};
-        if constexpr (!calls::is_served<Call>) {
-            slots.each([&](auto& slot) { translator.in(slot); });
-            if (translator.result != CUDA_SUCCESS) {
-                if (!translator.silent || command.reply_wanted()) {
-                    finish<Call>(worker, command, slots, translator.result);
-                }
+        case Outcome::Verdict::hold:
+            if (command.its_turn) {
+                worker.set_rest(std::move(outcome.operation));
                 return;
             }
+            if (outcome.operation == nullptr) {
+                outcome.operation = std::make_unique<HeldCommand>(worker, command);
+            }
+            worker.scheduler.hold(*outcome.stream, std::move(outcome.operation));
+            return;
+    }
+}
+
+template <class Call, class Handler>
+void serve(Worker& worker, Command& command, Handler handler) {
+    constexpr bool blocking = Call::kDelivery == calls::Delivery::blocking;
+    if constexpr (blocking) {
+        command.keep_body(kWaitingCostBytes);  // it is kept until its answer
+    }
+    if constexpr (calls::is_served<Call>) {
+        codec::Slots<Call> slots;
+        if (read_arguments(worker, command, slots)) {
+            const std::uint64_t destroyed = destroyed_handle<Call>(slots);
+            conclude<Call>(worker, command, slots, destroyed, handler(worker, command, slots));
         }
-        if constexpr (on_helper) {
-            serve_on_helper<Call>(worker, command, std::move(shared), destroyed);
+    } else {
+        StreamState* stream = nullptr;
+        std::uint64_t destroyed = 0;
+        if constexpr (blocking) {
+            auto slots = std::make_shared<codec::Slots<Call>>();
+            if (read_and_translate(worker, command, *slots, stream, destroyed)) {
+                serve_on_helper<Call>(worker, command, std::move(slots), destroyed);
+            }
         } else {
-            Outcome outcome = [&]() -> Outcome {
-                if constexpr (calls::is_served<Call>) {
-                    return handler(worker, command, slots);
-                } else {
-                    return call_driver<Call>(worker, command, slots, translator.stream);
-                }
-            }();
-            if (outcome.verdict == Outcome::Verdict::hold) {
-                if (command.its_turn) {
-                    worker.set_rest(std::move(outcome.operation));
-                } else {
-                    if (outcome.operation == nullptr) {
-                        outcome.operation = std::make_unique<HeldCommand>(worker, command);
-                    }
-                    worker.scheduler.hold(*outcome.stream, std::move(outcome.operation));
-                }
-            } else if (outcome.verdict == Outcome::Verdict::done) {
-                if (outcome.result == CUDA_SUCCESS && destroyed != 0) {
-                    worker.handles.unbind(destroyed);
-                }
-                finish<Call>(worker, command, slots, outcome.result);
+            codec::Slots<Call> slots;
+            if (read_and_translate(worker, command, slots, stream, destroyed)) {
+                conclude<Call>(worker, command, slots, destroyed, call_driver<Call>(worker, command, slots, stream));
             }
         }
-    };
-    if constexpr (on_helper) {
-        auto shared = std::make_shared<codec::Slots<Call>>();
-        auto& slots = *shared;
-        run(slots, std::move(shared));
-    } else {
-        codec::Slots<Call> slots;
-        run(slots, nullptr);
     }
 }
 

@@ -166,7 +166,12 @@ void Worker::loop() {
     std::optional<std::chrono::steady_clock::time_point> idle_since;
     unsigned batches_ahead = 0;
     inbox.serve_here();
+    prepared_context_until_ = std::chrono::steady_clock::now() + options_.prepared_context_patience;
     while (!ending_) {
+        if (options_.prepared_context != nullptr && objects.contexts_in_making == 0 &&
+            std::chrono::steady_clock::now() >= prepared_context_until_) [[unlikely]] {
+            give_back_prepared_context([] {});
+        }
         Inbox::Batch batch = inbox.take();
         bool moved = !batch.empty();
         if (takes_long(batch)) {
@@ -224,8 +229,11 @@ void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_si
             return;
         }
         look_.reset();
-        if (only_frames) {
+        if (only_frames && options_.prepared_context == nullptr) {
             inbox.wait();
+        } else if (only_frames) {
+            const auto left = prepared_context_until_ - std::chrono::steady_clock::now();
+            inbox.wait(std::max(std::chrono::ceil<std::chrono::microseconds>(left), kLongPause));
         } else {
             inbox.wait(kLongPause);  // a kernel may write for a program that only looks
         }
@@ -430,7 +438,8 @@ CUresult Worker::take_latched(const Command& command) {
     if (stream == nullptr || stream->legacy) {  // the client takes a wait for the legacy stream as one for all
         keep_first_error(result, std::exchange(context->latched_by_ended, CUDA_SUCCESS));
     }
-    if (context->streams_latched == 0) {
+    const bool stream_is_gone = command.stream && stream == nullptr;
+    if (context->streams_latched == 0 || stream_is_gone) {
         return result;
     }
     if (stream == nullptr || stream->legacy) {
@@ -460,8 +469,10 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
             latch(command, result);
             log::info("deferred call {} (command {}) failed with error {}", calls::name_of(header.opcode),
                       header.number, static_cast<int>(result));
+            const ContextState* const concerned = concerned_context(command);
+            const std::uint64_t context = concerned == nullptr ? header.context : codec::to_wire(concerned->client);
             notify(codec::NoticeType::deferred_error,
-                   codec::DeferredErrorNotice{header.number, header.context, result, header.opcode, 0});
+                   codec::DeferredErrorNotice{header.number, context, result, header.opcode, 0});
         }
         return;
     }
@@ -585,6 +596,14 @@ void Worker::memory_changed() {
     if (options_.memory_changed) {
         options_.memory_changed(memory.account.used_bytes);
     }
+}
+
+bool Worker::give_back_prepared_context(std::function<void()> then) {
+    if (take_prepared_context(kPreparedDevice) == nullptr) {
+        return false;
+    }
+    waiting_calls.run([this] { driver::call(api.cuDevicePrimaryCtxRelease_v2, kPreparedDevice); }, std::move(then));
+    return true;
 }
 
 void Worker::forget_handle(std::uint64_t client) {

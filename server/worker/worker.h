@@ -20,6 +20,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -52,6 +53,9 @@ namespace gpupool::worker {
 
 class Worker final : public wire::Receiver, public wire::LaneReceiver {
   public:
+    // Whose primary context may be there before the session begins.
+    static constexpr CUdevice kPreparedDevice = 0;
+
     struct Options {
         std::uint64_t memory_quota_bytes = 0;
         std::uint64_t window_base = 0, window_bytes = 0;  // reserved with the driver already
@@ -62,8 +66,9 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
         std::function<void()> ending;    // the session is over: the process has to end, whatever still runs; any thread
         DeviceOutput* output = nullptr;  // what kernels print; both outlive the worker
         DeviceOutput* errors = nullptr;  // what the driver says on standard error
-        CUcontext prepared_context = nullptr;  // device 0's primary one, retained once; null: none
-        ImageStore* image_store = nullptr;     // of earlier sessions; null: none. It outlives the worker
+        CUcontext prepared_context = nullptr;  // kPreparedDevice's primary one, retained once; null: none
+        std::chrono::milliseconds prepared_context_patience{10000};  // of a session that makes no context
+        ImageStore* image_store = nullptr;  // of earlier sessions; null: none. It outlives the worker
     };
 
     Worker(const driver::Library& library, int device_count, Options options);
@@ -105,6 +110,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     GraphTurns graph_turns{*this};
     std::size_t captures = 0;                                                 // that have begun and not ended
     std::unordered_map<CUlinkState, std::shared_ptr<LinkState>> link_states;  // by client handle
+    std::unordered_set<std::uint64_t> handles_ending;                         // that helpers destroy, by client handle
 
     ContextState* context_of(const Command& command) {
         return objects.context(codec::from_wire<CUcontext>(command.header.context));
@@ -144,8 +150,11 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     // The primary context that was made before the session began, with the reference to it; null where there is none
     // for the device, or no more.
     CUcontext take_prepared_context(CUdevice device) {
-        return device == 0 ? std::exchange(options_.prepared_context, nullptr) : nullptr;
+        return device == kPreparedDevice ? std::exchange(options_.prepared_context, nullptr) : nullptr;
     }
+    // Because nobody waits for it any more, and it takes device memory. Calls `then` when it is gone; false where there
+    // is none.
+    bool give_back_prepared_context(std::function<void()> then);
 
     // The client broke the protocol: ends the session.
     void violation(const Command& command, const std::string& what);
@@ -203,6 +212,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes);
 
     Options options_;
+    std::chrono::steady_clock::time_point prepared_context_until_{};
     std::uint64_t commands_ = 0;
     std::size_t since_poll_ = 0;                            // commands, of however many frames
     static constexpr std::size_t kMuchToCome_bytes = 4096;  // some twenty launches

@@ -31,7 +31,7 @@ Outcome begin(Worker& worker, Command& command, CUstream handle, Begin begin_cap
     result = begin_capture(stream->driver);
     if (result == CUDA_SUCCESS) {
         ++worker.captures;
-        stream->capturing = true;
+        stream->capturing = stream->began_capture = true;
     }
     return result;
 }
@@ -78,6 +78,7 @@ Outcome gpCaptureEnd(Worker& worker, Command& command, codec::Slots<calls::gpCap
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     driver::call(worker.api.cuStreamIsCapturing, stream->driver, &status);
     if (status == CU_STREAM_CAPTURE_STATUS_NONE) {
+        stream->began_capture = false;
         note_end_of_capture(worker);
     }
     const bool full = worker.handles.size() >= HandleTable::kMaxHandles;

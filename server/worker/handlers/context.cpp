@@ -48,18 +48,6 @@ void forget_context(Worker& worker, ContextState& context) {
     worker.objects.contexts.erase(CUcontext{context.client});  // not the one that goes meanwhile
 }
 
-// The session makes its first context elsewhere, so that nobody waits for the prepared one, which takes device memory.
-// False where there is none.
-bool give_back_prepared_context(Worker& worker, std::function<void()> then) {
-    constexpr CUdevice kDevice = 0;
-    if (worker.take_prepared_context(kDevice) == nullptr) {
-        return false;
-    }
-    const driver::Api& api = worker.api;
-    worker.waiting_calls.run([&api] { driver::call(api.cuDevicePrimaryCtxRelease_v2, kDevice); }, std::move(then));
-    return true;
-}
-
 void make_context(Worker& worker, const Command& command, CUcontext client, CUdevice device, bool primary,
                   std::function<CUresult(CUcontext*)> make) {
     if (worker.objects.contexts.size() + worker.objects.contexts_in_making >= Objects::kMaxContexts) {
@@ -74,12 +62,12 @@ void make_context(Worker& worker, const Command& command, CUcontext client, CUde
                            const auto again = [&worker, command, client, device, primary, make] {
                                make_context(worker, command, client, device, primary, make);
                            };
-                           if (made->result == CUDA_ERROR_OUT_OF_MEMORY && give_back_prepared_context(worker, again)) {
+                           if (made->result == CUDA_ERROR_OUT_OF_MEMORY && worker.give_back_prepared_context(again)) {
                                return;
                            }
                            if (made->result == CUDA_SUCCESS) {
                                know_context(worker, client, made->context, device, primary);
-                               give_back_prepared_context(worker, [] {});
+                               worker.give_back_prepared_context([] {});  // the first one is another
                            }
                            worker.answer(command, made->result);
                        });

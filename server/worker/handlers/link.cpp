@@ -1,5 +1,7 @@
-// The JIT linker. All of it runs on helper threads, since the driver compiles; calls on one state come one after the
-// other, because the client waits for each.
+// The JIT linker. All of it runs on helper threads, since the driver compiles; calls on one state are made one after
+// the other.
+
+#include <utility>
 
 #include "server/worker/jit_options.h"
 #include "server/worker/link_state.h"
@@ -13,27 +15,47 @@ std::shared_ptr<LinkState> find_state(Worker& worker, CUlinkState client) {
     return it == worker.link_states.end() ? nullptr : it->second;
 }
 
+// Begins `call` once those before it on the same state have ended.
+void in_turn(const std::shared_ptr<LinkState>& state, std::function<void()> call) {
+    if (std::exchange(state->busy, true)) {
+        state->calls_next.push_back(std::move(call));
+    } else {
+        call();
+    }
+}
+
+// The state's call has been answered.
+void end_turn(LinkState& state) {
+    if (state.calls_next.empty()) {
+        state.busy = false;
+        return;
+    }
+    const std::function<void()> next = std::move(state.calls_next.front());
+    state.calls_next.pop_front();
+    next();
+}
+
 // Makes `call` on a helper thread with the state's context, then answers with `output`, asked on the dispatcher, and
 // the log.
-void run(Worker& worker, const Command& command, std::shared_ptr<LinkState> state, std::size_t log_bytes,
+void run(Worker& worker, const Command& command, const std::shared_ptr<LinkState>& state, std::size_t log_bytes,
          std::function<CUresult(LinkState&)> call, std::function<std::uint64_t()> output) {
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
-    const driver::Api& api = worker.api;
-    worker.helpers.run(
-        [&api, state, result, call = std::move(call)] {
-            *result = in_context(api, state->context, [&] { return call(*state); });
-        },
-        [&worker, command, state, result, log_bytes, output = std::move(output)] {
-            const std::uint64_t first = output();
-            const std::string log = log_bytes == 0 ? std::string() : state->jit.log(log_bytes);
-            const std::size_t body = 8 + 8 + codec::aligned(log.size());
-            worker.answer(command, *result, false, body, [&](std::byte* place) {
-                codec::Writer out(place);
-                out.value(first);
-                out.value(std::uint64_t{log.size()});
-                out.bytes(log.data(), log.size());
-            });
+    auto work = [&api = worker.api, state, result, call = std::move(call)] {
+        *result = in_context(api, state->context, [&] { return call(*state); });
+    };
+    auto done = [&worker, command, state, result, log_bytes, output = std::move(output)] {
+        const std::uint64_t first = output();
+        const std::string log = log_bytes == 0 ? std::string() : state->jit.log(log_bytes);
+        const std::size_t body = 8 + 8 + codec::aligned(log.size());
+        worker.answer(command, *result, false, body, [&](std::byte* place) {
+            codec::Writer out(place);
+            out.value(first);
+            out.value(std::uint64_t{log.size()});
+            out.bytes(log.data(), log.size());
         });
+        end_turn(*state);
+    };
+    in_turn(state, [&worker, work = std::move(work), done = std::move(done)] { worker.helpers.run(work, done); });
 }
 
 }  // namespace
@@ -127,16 +149,22 @@ Outcome gpLinkComplete(Worker& worker, Command& command, codec::Slots<calls::gpL
     run(
         worker, command, state, log_bytes,
         [&api](LinkState& link) {
+            link.linked.clear();
             void* cubin = nullptr;
             std::size_t bytes = 0;
             const CUresult result = driver::call(api.cuLinkComplete, link.driver, &cubin, &bytes);
             if (result == CUDA_SUCCESS) {
                 const auto* data = static_cast<const unsigned char*>(cubin);
-                link.result.assign(data, data + bytes);
+                link.linked.assign(data, data + bytes);
             }
             return result;
         },
-        [state] { return std::uint64_t{state->result.size()}; });
+        [state] {
+            if (!state->linked.empty()) {  // else it failed, and an earlier one is still there to be read
+                state->result = std::exchange(state->linked, {});
+            }
+            return std::uint64_t{state->result.size()};
+        });
     return Outcome::answered();
 }
 
@@ -153,14 +181,22 @@ Outcome gpLinkRead(Worker& worker, Command&, codec::Slots<calls::gpLinkRead>& sl
     return CUDA_SUCCESS;
 }
 
-Outcome gpLinkDestroy(Worker& worker, Command&, codec::Slots<calls::gpLinkDestroy>& slots) {
+Outcome gpLinkDestroy(Worker& worker, Command& command, codec::Slots<calls::gpLinkDestroy>& slots) {
     const CUlinkState client = slots.at<calls::gpLinkDestroy::state>().value;
     const std::shared_ptr<LinkState> state = find_state(worker, client);
     if (state == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     worker.link_states.erase(client);
-    return driver::call(worker.api.cuLinkDestroy, state->driver);
+    command.keep_header(kWaitingCostBytes);
+    in_turn(state, [&worker, command, client, state] {
+        worker.in_driver([&worker, command, client, state] {
+            const CUresult result = driver::call(worker.api.cuLinkDestroy, state->driver);
+            worker.handles.unbind(codec::to_wire(client));
+            worker.answer(command, result);
+        });
+    });
+    return Outcome::answered();
 }
 
 }  // namespace gpupool::worker::handlers

@@ -51,8 +51,9 @@ void end_stream(Worker& worker, CUstream client, CUcontext context) {
     keep_first_error(state->latched_by_ended, stream.take_latched());
     worker.tracer.forget(stream);
     worker.scheduler.forget(stream, CUDA_SUCCESS);
+    const bool ends_capture = stream.began_capture;
     state->streams.erase(it);
-    note_captures(worker);  // a capture ends with its first stream
+    ends_capture ? note_end_of_capture(worker) : note_captures(worker);
 }
 
 template <class Call>
@@ -71,16 +72,19 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
         return Outcome::hold(*stream);
     }
     worker.scheduler.enter(stream->context);
-    if (stream->capturing && !command.its_turn) {
-        end_stream(worker, client, stream->context->client);  // and with it what it has captured
-        return CUDA_SUCCESS;
+    if (stream->began_capture) {
+        discard_capture(worker, *stream);
     }
     // Not from within the scheduler's walk over this very stream.
     const auto end = [&worker, client, context = stream->context->client](CUresult) {
         worker.in_driver([&worker, client, context] { end_stream(worker, client, context); });
     };
     // Completions that are still to be polled refer to the stream: it goes when they have.
-    worker.scheduler.mark(*stream, end);
+    if (stream->capturing) {
+        worker.scheduler.when_complete_before_capture(*stream, end);
+    } else {
+        worker.scheduler.mark(*stream, end);
+    }
     return CUDA_SUCCESS;
 }
 

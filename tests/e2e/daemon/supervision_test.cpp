@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "protocol/schema/supervision.capnp.h"
 #include "protocol/transport/inproc/connection.h"
@@ -153,6 +155,44 @@ TEST(WorkerLinkTest, ReportsForAsLongAsItLives) {
     EXPECT_EQ(told, kReports);
     link->reset();
     EXPECT_EQ(stopped, "");
+}
+
+// It looks after its context while it waits, and says once that it is gone.
+TEST(WorkerLinkTest, InStockSaysWhatBecomesOfItsContext) {
+    UniqueFd ours, theirs, client[2];
+    ASSERT_TRUE(supervision::make_socket_pair(ours, theirs));
+    ASSERT_TRUE(supervision::make_socket_pair(client[0], client[1]));
+    MessageSocket daemon(std::move(ours));
+    capnp::MallocMessageBuilder preparation;
+    preparation.initRoot<schema::ToWorker>().initPrepare().setSessionId("in stock");
+    ASSERT_TRUE(daemon.send(preparation));
+    supervision::WorkerLimits limits;
+    limits.report_interval = std::chrono::milliseconds(5);
+    auto link = supervision::WorkerLink::open(theirs.release(), limits);
+    ASSERT_TRUE(link) << link.error().message;
+    ASSERT_TRUE((*link)->preparation());
+
+    std::atomic<int> looks{0};
+    Status assigned = Error{ErrorCode::internal, "not yet"};
+    std::thread worker([&] { assigned = (*link)->await_assignment([&] { return ++looks < 3; }); });
+    std::vector<bool> told;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (told.size() < 2 && std::chrono::steady_clock::now() < deadline) {
+        auto messages = daemon.receive();
+        ASSERT_TRUE(messages) << messages.error().message;
+        for (const auto& report : *messages) {
+            capnp::FlatArrayMessageReader reader(report.words);
+            EXPECT_EQ(std::string(reader.getRoot<schema::Report>().getState().cStr()), "stock");
+            told.push_back(reader.getRoot<schema::Report>().getContext());
+        }
+    }
+    capnp::MallocMessageBuilder assignment;
+    assignment.initRoot<schema::ToWorker>().initAssignment().setSessionId("in stock");
+    ASSERT_TRUE(daemon.send(assignment, std::array{client[1].get()}));
+    worker.join();
+    EXPECT_TRUE(assigned);
+    EXPECT_EQ(told, (std::vector<bool>{true, false}));
+    EXPECT_EQ(looks, 3) << "what is gone is not looked at";
 }
 
 TEST(RefusalTest, IsDroppedWhereThePeerDoesNotTakeIt) {

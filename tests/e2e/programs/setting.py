@@ -55,7 +55,7 @@ class Setting:
             "ASAN_OPTIONS": f"{log}:detect_leaks={int(leaks)}",
             "LSAN_OPTIONS": log,
             "UBSAN_OPTIONS": f"{log}:print_stacktrace=1",
-            "TSAN_OPTIONS": f"{log}:exitcode=66:suppressions={Path(__file__).parent / 'tsan.supp'}",
+            "TSAN_OPTIONS": f"{log}:exitcode=66:suppressions={Path(__file__).parents[2] / 'tsan.supp'}",
         }
 
     def plain(self, name, leaks=True):

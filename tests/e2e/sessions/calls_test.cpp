@@ -44,6 +44,16 @@ class Calls : public SessionTest {
     std::string said_;
 };
 
+TEST_F(Calls, OfAStreamThatIsDestroyedWhileItCapturesAreStillMade) {
+    for (const char* const transport : {"tcp", "shm"}) {
+        Program program(*daemon_, session_program("destroyed_in_capture"),
+                        {std::string("GPUPOOL_TRANSPORT=") + transport});
+        EXPECT_TRUE(program.succeeds()) << transport;
+        EXPECT_EQ(program.number("joined", milliseconds(0)), 9) << transport;
+        EXPECT_EQ(program.number("word", milliseconds(0)), 7) << transport;
+    }
+}
+
 TEST_F(Calls, WhoAsksAgainAndAgainWaitsForFewAnswers) {
     std::map<std::string, Counted> calls = run("polls");
     for (const char* const name : {"cuStreamQuery", "cuEventQuery"}) {

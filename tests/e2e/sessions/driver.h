@@ -24,7 +24,10 @@
                                             each(cuMemMap) each(cuMemSetAccess) each(cuMemUnmap) each(cuMemRelease) \
                                                 each(cuMemRetainAllocationHandle) each(cuArrayCreate)               \
                                                     each(cuArrayDestroy) each(cuStreamWaitEvent)                    \
-                                                        each(cuMemcpyDtoDAsync)
+                                                        each(cuMemcpyDtoDAsync) each(cuStreamBeginCapture)          \
+                                                            each(cuLinkCreate) each(cuLinkAddData)                  \
+                                                                each(cuLinkComplete) each(cuLinkDestroy)            \
+                                                                    each(cuModuleGetGlobal) each(cuModuleUnload)
 
 namespace gpupool::session_program {
 

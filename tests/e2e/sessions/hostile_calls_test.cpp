@@ -434,6 +434,60 @@ TEST_F(HostileCalls, AWaitForTheLegacyStreamTellsOfAnEndedStreamsFailure) {
     EXPECT_EQ(told, CUDA_ERROR_INVALID_VALUE);
 }
 
+// A wait for an event whose stream is gone hears of that, and not of others', who are waited for by others.
+TEST_F(HostileCalls, AWaitForAnEventOfAStreamThatIsGoneLeavesOthersTheirFailures) {
+    const CUstream gone = client_->make_stream(), failing = client_->make_stream();
+    const CUevent event = client_->make_event();
+    client_->flags = 0;
+    client_->add<calls::cuEventRecord>(event, gone);
+    client_->flags = codec::kReplyWanted;
+    EXPECT_EQ(client_->call<calls::cuStreamDestroy_v2>(gone), CUDA_SUCCESS);
+    EXPECT_EQ(client_->call<calls::gpContextSynchronize>(context_), CUDA_SUCCESS);  // it has ended by then
+    client_->flags = 0;
+    client_->add<calls::cuMemsetD8Async>(CUdeviceptr{0x1000}, static_cast<unsigned char>(1), std::size_t{16}, failing);
+    client_->flags = codec::kReplyWanted;
+    const auto deferred = [&](std::uint64_t number) {
+        client_->flush();
+        const auto answer = client_->answer_to(number);
+        return answer ? answer->header.deferred : -1;
+    };
+    EXPECT_EQ(deferred(client_->add<calls::cuEventSynchronize>(event)), CUDA_SUCCESS);
+    EXPECT_EQ(deferred(client_->add<calls::cuStreamSynchronize>(failing)), CUDA_ERROR_INVALID_VALUE);
+}
+
+// Who does not wait for the end of what it destroys cannot have it destroyed twice.
+TEST_F(HostileCalls, AnArrayIsDestroyedOnce) {
+    CUDA_ARRAY_DESCRIPTOR shape{};
+    shape.Width = 64;
+    shape.Format = CU_AD_FORMAT_FLOAT;
+    shape.NumChannels = 1;
+    auto array = client_->mint<CUarray>();
+    const CUarray named = array;
+    ASSERT_EQ((client_->call<calls::cuArrayCreate_v2>(&array, &shape)), CUDA_SUCCESS);
+    const auto first = client_->add<calls::cuArrayDestroy>(named);
+    const auto second = client_->add<calls::cuArrayDestroy>(named);
+    client_->flush();
+    EXPECT_EQ(client_->result_of(first), CUDA_SUCCESS);
+    EXPECT_EQ(client_->result_of(second), CUDA_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(client_->call<calls::cuArrayDestroy>(named), CUDA_ERROR_INVALID_HANDLE);
+}
+
+// What failed is said of the context that it failed in, whatever its thread has current.
+TEST_F(HostileCalls, AFailureIsSaidOfTheContextOfItsStream) {
+    const std::uint64_t first = client_->context;
+    const CUcontext another = client_->make_another_context();
+    ASSERT_NE(another, nullptr);
+    client_->context = codec::to_wire(another);
+    const CUstream stream = client_->make_stream();
+    client_->context = first;
+    client_->flags = 0;
+    client_->add<calls::cuMemsetD8Async>(CUdeviceptr{0x1000}, static_cast<unsigned char>(1), std::size_t{16}, stream);
+    client_->flags = codec::kReplyWanted;
+    EXPECT_TRUE(client_->alive());
+    ASSERT_EQ(client_->deferred_errors(), 1u);
+    EXPECT_EQ(client_->errors().front().context, codec::to_wire(another));
+}
+
 // The same of streams; and who asks again before it was told is told once.
 TEST_F(HostileCalls, AWatchedStreamHidesNoFailure) {
     const CUstream stream = client_->make_stream();

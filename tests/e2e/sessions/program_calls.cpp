@@ -3,6 +3,15 @@
 //   polls      asks for a stream and an event that are held up, a thousand times each, and then until they are done
 //   deferred   launches, sets memory, records and waits for an event, and says "allocations NUMBER", or
 //              "uncounted"
+//   destroyed_in_capture
+//              destroys a stream that captures while it still copies to the host, and says "word NUMBER", the word that
+//              came, and "joined NUMBER", what a stream set that had joined
+//   linker     has threads add to one linker at a time, and says "globals NUMBER", of what was linked
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "tests/e2e/sessions/driver.h"
 #include "tests/support/allocations.h"
@@ -65,10 +74,90 @@ int run_deferred() {
     return 0;
 }
 
+int run_destroyed_in_capture() {
+    begin();
+    CUstream stream = nullptr, joined = nullptr;
+    CUevent event = nullptr;
+    CUdeviceptr data = 0;
+    void* pinned = nullptr;
+    must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    must(driver.cuStreamCreate(&joined, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    must(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+    must(driver.cuMemAlloc(&data, 2 * sizeof(unsigned)), "cuMemAlloc");
+    must(driver.cuMemHostAlloc(&pinned, sizeof(unsigned), 0), "cuMemHostAlloc");
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    auto& word = *static_cast<unsigned*>(pinned);
+    word = 1;
+    block_until_release(stream);
+    must(driver.cuMemsetD32Async(data, 7, 1, stream), "cuMemsetD32Async");
+    must(driver.cuMemcpyDtoHAsync(&word, data, sizeof word, stream), "cuMemcpyDtoHAsync");
+    must(driver.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
+    must(driver.cuEventRecord(event, stream), "cuEventRecord");
+    must(driver.cuStreamWaitEvent(joined, event, 0), "cuStreamWaitEvent");
+    must(driver.cuStreamDestroy(stream), "cuStreamDestroy");
+    // Nothing is captured any more: this is done.
+    must(driver.cuMemsetD32Async(data + sizeof word, 9, 1, joined), "cuMemsetD32Async");
+    must(driver.cuStreamSynchronize(joined), "cuStreamSynchronize");
+    unsigned other = 0;
+    must(driver.cuMemcpyDtoHAsync(&other, data + sizeof word, sizeof other, joined), "cuMemcpyDtoHAsync");
+    must(driver.cuStreamSynchronize(joined), "cuStreamSynchronize");
+    say("joined", other);
+    release();
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    say("word", word);
+    return 0;
+}
+
+int run_linker() {
+    constexpr int kThreads = 4, kUnits = 8;
+    const CUcontext context = begin();
+    CUlinkState state = nullptr;
+    must(driver.cuLinkCreate(0, nullptr, nullptr, &state), "cuLinkCreate");
+    const auto name_of = [](int thread, int unit) {
+        return "word_" + std::to_string(thread) + "_" + std::to_string(unit);
+    };
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < kThreads; ++thread) {
+        threads.emplace_back([&, thread] {
+            use(context);
+            for (int unit = 0; unit < kUnits; ++unit) {
+                std::string source = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .global .align 4 .u32 " +
+                                     name_of(thread, unit) + ";\n";
+                must(driver.cuLinkAddData(state, CU_JIT_INPUT_PTX, source.data(), source.size() + 1,
+                                          name_of(thread, unit).c_str(), 0, nullptr, nullptr),
+                     "cuLinkAddData");
+            }
+        });
+    }
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
+    void* code = nullptr;
+    std::size_t bytes = 0;
+    CUmodule linked = nullptr;
+    must(driver.cuLinkComplete(state, &code, &bytes), "cuLinkComplete");
+    must(driver.cuModuleLoadData(&linked, code), "cuModuleLoadData");
+    must(driver.cuLinkDestroy(state), "cuLinkDestroy");
+    int found = 0;
+    for (int thread = 0; thread < kThreads; ++thread) {
+        for (int unit = 0; unit < kUnits; ++unit) {
+            CUdeviceptr address = 0;
+            found += driver.cuModuleGetGlobal(&address, &bytes, linked, name_of(thread, unit).c_str()) == CUDA_SUCCESS;
+        }
+    }
+    must(driver.cuModuleUnload(linked), "cuModuleUnload");
+    say("globals", found);
+    return 0;
+}
+
 }  // namespace
 
 int run_calls(const std::string& mode) {
-    return mode == "polls" ? run_polls() : mode == "deferred" ? run_deferred() : -1;
+    return mode == "polls"                  ? run_polls()
+           : mode == "deferred"             ? run_deferred()
+           : mode == "destroyed_in_capture" ? run_destroyed_in_capture()
+           : mode == "linker"               ? run_linker()
+                                            : -1;
 }
 
 }  // namespace gpupool::session_program

@@ -22,6 +22,14 @@ TEST_P(Stress, EveryThreadFindsWhatItsStreamComputed) {
     EXPECT_EQ(program.number("held", milliseconds(0)), 900);
 }
 
+class Linker : public SessionTest {};
+
+TEST_F(Linker, TakesWhatThreadsAddToItAtOnce) {
+    Program program(*daemon_, session_program("linker"));
+    EXPECT_TRUE(program.succeeds(milliseconds(60000)));
+    EXPECT_EQ(program.number("globals", milliseconds(0)), 32);
+}
+
 std::string name_of(const ::testing::TestParamInfo<Way>& info) {
     return std::string(info.param.transport) + "_issuers_" + std::to_string(info.param.issuers);
 }

@@ -106,6 +106,20 @@ TEST_F(CapturesTest, AStreamJoinsOneCaptureAndNoneThatIsOver) {
     EXPECT_FALSE(captures.find(kThird));
 }
 
+TEST_F(CapturesTest, EndWithTheStreamThatBeganThemAndLoseOneThatJoined) {
+    begin(kFirst);
+    captures.join(kSecond, true, captures.find(kFirst)->id);
+    captures.join(kThird, true, captures.find(kFirst)->id);
+    captures.destroyed(kThird);
+    EXPECT_FALSE(captures.find(kThird));
+    EXPECT_TRUE(captures.find(kFirst));
+    captures.destroyed(kFirst);
+    EXPECT_FALSE(captures.any());
+    EXPECT_FALSE(captures.find(kSecond));
+    EXPECT_EQ(captures.before_context_wait(&context), CUDA_SUCCESS);
+    captures.destroyed(kSecond);  // captures no more
+}
+
 TEST_F(CapturesTest, WorkOfTheLegacyStreamSpoilsBlockingCapturesOfItsContext) {
     const StreamKey legacy{1, 0};
     begin(kFirst, CU_STREAM_CAPTURE_MODE_RELAXED, false);

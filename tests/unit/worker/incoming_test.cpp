@@ -50,6 +50,22 @@ TEST_F(Ahead, APieceThatIsExpectedLandsInItsPlace) {
     EXPECT_EQ(incoming_.take_landed(kAhead | 1)->offset, kPiece);
 }
 
+// No honest client sends one piece over two connections: whose data has landed could not be told, and where one of them
+// writes may not be ours any more.
+TEST_F(Ahead, APieceComesOverOneConnection) {
+    EXPECT_TRUE(incoming_.begin(1));
+    incoming_.expect(1, 0, kPiece, memory_.data());
+    EXPECT_FALSE(incoming_.place(1, 0, kPiece / 2).empty());
+    EXPECT_TRUE(incoming_.claim(1, 0, kPiece).empty()) << "a part of it is being received";
+    EXPECT_FALSE(incoming_.take_landed(1));
+    incoming_.landed(1, 0, kPiece / 2);
+    EXPECT_TRUE(incoming_.claim(1, 0, kPiece).empty());
+    EXPECT_TRUE(incoming_.begin(2));
+    incoming_.expect(2, 0, kPiece, memory_.data());
+    EXPECT_FALSE(incoming_.claim(2, 0, kPiece).empty());
+    EXPECT_TRUE(incoming_.place(2, 0, kPiece).empty()) << "a lane fills it";
+}
+
 TEST_F(Ahead, ALaneWaitsForThePlaceALittle) {
     // On a busy machine the place may come too late for a lane; not each time.
     bool waited = false;

@@ -18,8 +18,9 @@ std::atomic<int> created{0}, released{0};
 
 std::size_t free_bytes = 0;
 
+worker::Prepared& prepared = *new worker::Prepared;  // it is never taken down
+
 CUcontext prepared_in(CUcomputemode mode, std::size_t free_percent = 50) {
-    static auto& prepared = *new worker::Prepared;  // it is never taken down
     compute_mode = mode;
     prepared.context = nullptr;
     prepared.library.api.cuDeviceGetAttribute = [](int* value, CUdevice_attribute, CUdevice) {
@@ -55,6 +56,38 @@ TEST(PreparedContext, IsNotKeptWhereMemoryIsShort) {
     EXPECT_EQ(prepared_in(CU_COMPUTEMODE_DEFAULT, 13), kPrepared);
     EXPECT_EQ(released, 0);
     EXPECT_EQ(prepared_in(CU_COMPUTEMODE_DEFAULT, 11), nullptr);
+    EXPECT_EQ(released, 1);
+}
+
+TEST(PreparedContext, IsGivenBackWhenMemoryBecomesShort) {
+    released = 0;
+    EXPECT_EQ(prepared_in(CU_COMPUTEMODE_DEFAULT), kPrepared);
+    EXPECT_TRUE(worker::keep_context(prepared));
+    EXPECT_EQ(released, 0);
+    free_bytes = 11;
+    EXPECT_FALSE(worker::keep_context(prepared));
+    free_bytes = 50;
+    EXPECT_FALSE(worker::keep_context(prepared)) << "it does not come back";
+    EXPECT_EQ(released, 1);
+}
+
+TEST(PreparedContext, IsGivenBackWhereASessionMakesNone) {
+    released = 0;
+    driver::Library library;
+    add_idle_gpu(library.api);
+    library.api.cuDevicePrimaryCtxRelease_v2 = [](CUdevice) {
+        ++released;
+        return CUDA_SUCCESS;
+    };
+    worker::Worker::Options options;
+    options.prepared_context = kPrepared;
+    options.prepared_context_patience = std::chrono::milliseconds(50);
+    LaunchingSession session(std::move(library), 1, std::move(options));
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (released == 0 && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    session.end();
     EXPECT_EQ(released, 1);
 }
 

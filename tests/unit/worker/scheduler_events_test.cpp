@@ -138,6 +138,33 @@ TEST_F(SchedulerTest, ARetiredEventLivesUntilItsLastWaiterIsDone) {
     EXPECT_EQ(event.waiters, 0u);
 }
 
+// Its context ends while a stream of another one still holds what names it.
+TEST_F(SchedulerTest, AnEventOfAnEndedContextEndsWhoWaitsForItsRecord) {
+    StreamState& stream = add_stream(1);
+    worker::ContextState other;
+    worker::Objects objects;
+    auto event = std::make_shared<worker::EventState>();
+    event->context = &other;
+    event->driver = fake.recorded_event(FakeDriver::stream(9));
+    objects.events[reinterpret_cast<CUevent>(0x10)] = event;
+    bool ready = false;
+    auto record = step("record", &ready);
+    record->records_event(event);
+    record->then.push_back([this, state = event.get()] {
+        scheduler.when_recorded(*state, note("event"), worker::Effect::tells_of_event);
+    });
+    scheduler.hold(stream, std::move(record));
+    scheduler.forget_events(objects, other);
+    EXPECT_TRUE(objects.events.empty());
+    event.reset();
+    ready = true;
+    EXPECT_TRUE(scheduler.run_held());
+    for (int i = 0; i < 5; ++i) {
+        scheduler.poll();
+    }
+    EXPECT_EQ(log, (Log{"record", "event!" + std::to_string(CUDA_ERROR_CONTEXT_IS_DESTROYED)}));
+}
+
 // The second stream waits for the first on the GPU; both become complete after the first was asked.
 TEST_F(SchedulerTest, DataGoesBeforeTheAnswerOfAnotherStreamThatWaitedForIt) {
     StreamState& first = add_stream(1);
