@@ -455,23 +455,6 @@ TEST_F(HostileCalls, AWaitForAnEventOfAStreamThatIsGoneLeavesOthersTheirFailures
     EXPECT_EQ(deferred(client_->add<calls::cuStreamSynchronize>(failing)), CUDA_ERROR_INVALID_VALUE);
 }
 
-// Who does not wait for the end of what it destroys cannot have it destroyed twice.
-TEST_F(HostileCalls, AnArrayIsDestroyedOnce) {
-    CUDA_ARRAY_DESCRIPTOR shape{};
-    shape.Width = 64;
-    shape.Format = CU_AD_FORMAT_FLOAT;
-    shape.NumChannels = 1;
-    auto array = client_->mint<CUarray>();
-    const CUarray named = array;
-    ASSERT_EQ((client_->call<calls::cuArrayCreate_v2>(&array, &shape)), CUDA_SUCCESS);
-    const auto first = client_->add<calls::cuArrayDestroy>(named);
-    const auto second = client_->add<calls::cuArrayDestroy>(named);
-    client_->flush();
-    EXPECT_EQ(client_->result_of(first), CUDA_SUCCESS);
-    EXPECT_EQ(client_->result_of(second), CUDA_ERROR_INVALID_HANDLE);
-    EXPECT_EQ(client_->call<calls::cuArrayDestroy>(named), CUDA_ERROR_INVALID_HANDLE);
-}
-
 // What failed is said of the context that it failed in, whatever its thread has current.
 TEST_F(HostileCalls, AFailureIsSaidOfTheContextOfItsStream) {
     const std::uint64_t first = client_->context;

@@ -84,6 +84,7 @@ class LaunchingSession {
         context_ = made.get();
         worker_.objects.contexts[made->client] = std::move(made);
         worker_.handles.bind(function_, reinterpret_cast<CUfunction>(0x400));
+        worker_.handles.bind(array_, reinterpret_cast<CUarray>(0x410));
         auto [ours, theirs] = transport::inproc::make_pair();
         peer_ = std::move(ours);
         dispatcher_ =
@@ -123,6 +124,10 @@ class LaunchingSession {
         const void* const given[] = {&address, &value, &bytes, &streams_[stream_index]};
         frame.add<calls::cuMemsetD8Async>(++number_, given);
     }
+    void add_array_destruction(FrameOfCommands& frame) {
+        const void* const given[] = {&array_};
+        frame.add<calls::cuArrayDestroy>(++number_, given);
+    }
     void add_context_creation(FrameOfCommands& frame) {
         const auto context = handle<CUcontext>(2);
         const CUcontext* const created = &context;
@@ -150,6 +155,7 @@ class LaunchingSession {
 
     driver::Library library_;
     const CUfunction function_ = handle<CUfunction>(1);
+    const CUarray array_ = handle<CUarray>(1);
     worker::Worker worker_;
     worker::ContextState* context_ = nullptr;
     std::vector<CUstream> streams_;
