@@ -315,6 +315,7 @@ int run(int argc, char** argv) {
     program.section("capture_and_replay", [&] { capture_and_replay(work); });
     program.section("capture_behind_work", [&] { capture_behind_work(work); });
     program.section("capture_two_streams", [&] { capture_two_streams(work); });
+    program.section("capture_destroyed", [&] { capture_destroyed(work); });
     program.section("capture_information", [&] { capture_information(work); });
     program.section("capture_rules", [&] { capture_rules(work, device); });
     program.section("capture_mistakes", [&] { capture_mistakes(work, device); });

@@ -37,6 +37,7 @@ CUgraphExec instantiate(CUgraph graph);
 void capture_and_replay(const GraphWork& work);
 void capture_behind_work(const GraphWork& work);
 void capture_two_streams(const GraphWork& work);
+void capture_destroyed(const GraphWork& work);
 void capture_information(const GraphWork& work);
 void capture_rules(const GraphWork& work, const Device& device);
 void capture_mistakes(const GraphWork& work, const Device& device);

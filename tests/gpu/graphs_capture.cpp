@@ -121,6 +121,37 @@ void capture_behind_work(const GraphWork& work) {
     DRIVER_OK(cuStreamDestroy(joining));
 }
 
+// A capture ends with the stream that began it. What the stream was given before is done all the same, and one that had
+// joined works as before.
+void capture_destroyed(const GraphWork& work) {
+    CUstream gone = nullptr, joining = nullptr;
+    CUevent event = nullptr;
+    DRIVER_OK(cuStreamCreate(&gone, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuStreamCreate(&joining, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    DRIVER_OK(cuMemsetD32(work.device, 1, GraphWork::words));
+    DRIVER_OK(cuCtxSynchronize());
+    work.host_out[0] = 0;
+    DRIVER_OK(cuLaunchHostFunc(
+        gone, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); }, nullptr));
+    DRIVER_OK(add_on(work, gone, 6));
+    DRIVER_OK(cuMemcpyDtoHAsync(work.host_out, work.device, GraphWork::bytes, gone));
+    DRIVER_OK(cuStreamBeginCapture(gone, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    DRIVER_OK(add_on(work, gone, 100));
+    DRIVER_OK(cuEventRecord(event, gone));
+    DRIVER_OK(cuStreamWaitEvent(joining, event, 0));
+    check_result(cuStreamDestroy(gone), CUDA_SUCCESS, "a stream that captures is destroyed");
+    check(status_of(joining) == CU_STREAM_CAPTURE_STATUS_NONE, "which ends its capture");
+    DRIVER_OK(cuLaunchHostFunc(
+        joining, [](void*) {}, nullptr));
+    check_result(cuCtxSynchronize(), CUDA_SUCCESS, "waiting for the context");
+    check(work.host_holds(7), "what the stream was given before (%u)", work.host_out[0]);
+    DRIVER_OK(add_on(work, joining, 10));
+    check(work.device_holds(17), "what a stream does that had joined");
+    DRIVER_OK(cuEventDestroy(event));
+    DRIVER_OK(cuStreamDestroy(joining));
+}
+
 void capture_and_replay(const GraphWork& work) {
     DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     DRIVER_OK(cuMemcpyHtoDAsync(work.device, work.host_in, GraphWork::bytes, work.stream));
