@@ -89,6 +89,13 @@ CUresult create(CUcontext* pctx, CUexecAffinityParam* affinities, int count, uns
     return CUDA_SUCCESS;
 }
 
+// What was of a context that has ended.
+void forget_objects(Session& s, ContextState& context) {
+    s.captures.ended(context);
+    forget_kernel_functions(context.handle);
+    forget_memory(s, context);
+}
+
 CUresult destroy(CUcontext ctx) {
     CUresult result = CUDA_SUCCESS;
     Session* s = session(result);
@@ -106,8 +113,7 @@ CUresult destroy(CUcontext ctx) {
     result = remote<calls::gpContextDestroy>(ctx);
     context->live = false;
     context->lost = CUDA_SUCCESS;  // or nothing more would be sent of it, not even that its memory is free
-    forget_kernel_functions(ctx);
-    forget_memory(*s, *context);
+    forget_objects(*s, *context);
     ThreadState& thread = this_thread();
     if (thread.current() == context) {
         thread.stack.pop_back();
@@ -122,8 +128,7 @@ CUresult end_primary(Session& s, ContextState& context, bool reset) {
     context.live = false;
     context.lost = CUDA_SUCCESS;
     context.forget_limits();
-    forget_kernel_functions(context.handle);
-    forget_memory(s, context);
+    forget_objects(s, context);
     return result;
 }
 

@@ -99,6 +99,16 @@ void Captures::join(const StreamKey& stream, bool blocking, std::uint64_t id) {
     by_stream_[stream] = it->second.get();
 }
 
+void Captures::ended(const ContextState& context) {
+    const std::lock_guard lock(mutex_);
+    for (auto it = captures_.begin(); it != captures_.end();) {
+        const Capture& capture = *(it++)->second;
+        if (capture.context == &context) {
+            end_locked(capture);
+        }
+    }
+}
+
 std::optional<Captures::Status> Captures::find(const StreamKey& stream) const {
     if (!any()) {
         return {};

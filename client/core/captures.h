@@ -54,6 +54,8 @@ class Captures {
     void join(const StreamKey& stream, bool blocking, std::uint64_t id);
     // The stream is gone: a capture ends with the stream that began it, and loses one that joined.
     void destroyed(const StreamKey& stream);
+    // Its streams are gone with it.
+    void ended(const ContextState& context);
     [[nodiscard]] std::optional<Status> find(const StreamKey& stream) const;
     // May the calling thread end it?
     [[nodiscard]] bool ends_here(const StreamKey& stream) const;

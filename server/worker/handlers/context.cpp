@@ -30,7 +30,10 @@ void know_context(Worker& worker, CUcontext client, CUcontext driver, CUdevice d
 // Nothing of the context is of use any more; whoever waits for it is told so.
 void forget_context(Worker& worker, ContextState& context) {
     worker.issuers.forget_contexts();
-    context.each_stream([&](StreamState& stream) { worker.scheduler.forget(stream, CUDA_ERROR_CONTEXT_IS_DESTROYED); });
+    context.each_stream([&](StreamState& stream) {
+        worker.scheduler.forget(stream, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        worker.captures -= stream.began_capture ? 1 : 0;
+    });
     std::erase_if(worker.host_functions, [&](const auto& entry) { return entry.second.context == &context; });
     for (const auto& [handle, stream] : context.streams) {
         worker.handles.unbind(codec::to_wire(handle));

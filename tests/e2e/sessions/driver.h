@@ -27,7 +27,8 @@
                                                         each(cuMemcpyDtoDAsync) each(cuStreamBeginCapture)          \
                                                             each(cuLinkCreate) each(cuLinkAddData)                  \
                                                                 each(cuLinkComplete) each(cuLinkDestroy)            \
-                                                                    each(cuModuleGetGlobal) each(cuModuleUnload)
+                                                                    each(cuModuleGetGlobal) each(cuModuleUnload)    \
+                                                                        each(cuDevicePrimaryCtxReset)
 
 namespace gpupool::session_program {
 

@@ -105,6 +105,12 @@ int run_destroyed_in_capture() {
     release();
     must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
     say("word", word);
+    // Nor behind the end of its context.
+    must(driver.cuStreamBeginCapture(joined, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
+    must(driver.cuDevicePrimaryCtxReset(0), "cuDevicePrimaryCtxReset");
+    begin();
+    must(driver.cuMemAlloc(&data, sizeof(unsigned)), "cuMemAlloc");
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
     return 0;
 }
 

@@ -120,6 +120,17 @@ TEST_F(CapturesTest, EndWithTheStreamThatBeganThemAndLoseOneThatJoined) {
     captures.destroyed(kSecond);  // captures no more
 }
 
+TEST_F(CapturesTest, EndWithTheirContext) {
+    begin(kFirst);
+    captures.begin(kThird, true, &other_context, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    begin(kSecond);
+    captures.ended(context);
+    EXPECT_FALSE(captures.find(kFirst));
+    EXPECT_FALSE(captures.find(kSecond));
+    EXPECT_TRUE(captures.find(kThird));
+    EXPECT_EQ(captures.before_context_wait(&context), CUDA_SUCCESS);
+}
+
 TEST_F(CapturesTest, WorkOfTheLegacyStreamSpoilsBlockingCapturesOfItsContext) {
     const StreamKey legacy{1, 0};
     begin(kFirst, CU_STREAM_CAPTURE_MODE_RELAXED, false);
