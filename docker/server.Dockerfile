@@ -13,7 +13,8 @@ COPY LICENSE /opt/gpupool/LICENSE
 ENV PATH=/opt/gpupool/bin:$PATH
 
 # The server opens no file of the system's and no port below 1024, so it needs no privilege.
-RUN useradd --system --create-home --uid 9470 gpupool
+# The folder is for a socket that a volume shows to client containers, who get its owner from here.
+RUN useradd --system --create-home --uid 9470 gpupool && install -d -o gpupool -g gpupool /run/gpupool-socket
 USER gpupool
 
 EXPOSE 9470

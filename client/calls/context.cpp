@@ -89,7 +89,7 @@ CUresult create(CUcontext* pctx, CUexecAffinityParam* affinities, int count, uns
     return CUDA_SUCCESS;
 }
 
-// What was of a context that has ended.
+// What belonged to a context that has ended: its captures, its kernels' functions and its memory.
 void forget_objects(Session& s, ContextState& context) {
     s.captures.ended(context);
     forget_kernel_functions(context.handle);

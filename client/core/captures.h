@@ -54,7 +54,7 @@ class Captures {
     void join(const StreamKey& stream, bool blocking, std::uint64_t id);
     // The stream is gone: a capture ends with the stream that began it, and loses one that joined.
     void destroyed(const StreamKey& stream);
-    // Its streams are gone with it.
+    // The context has ended, and its streams with it: what was captured there ends.
     void ended(const ContextState& context);
     [[nodiscard]] std::optional<Status> find(const StreamKey& stream) const;
     // May the calling thread end it?

@@ -54,7 +54,7 @@ class Lanes {
   public:
     static constexpr std::size_t kMostLanes = 64;
     // Smaller data is as fast on the session's own connection, where nobody has to be woken; larger would keep a lane
-    // from sharing the work.
+    // from sharing the work. (What is sent ahead goes over lanes whatever its size.)
     static constexpr std::size_t kLeastPieceBytes = 128u << 10;
     static constexpr std::size_t kMostPieceBytes = 1u << 20;
 

@@ -20,7 +20,7 @@ using std::chrono::milliseconds;
 
 struct Config {
     std::vector<std::string> listen{transport::kDefaultAddress};  // the first names this daemon among others
-    bool local = true;            // beside a loopback address, or all addresses, also at a local name for shared memory
+    bool local = true;            // beside each TCP address, also at a local name for shared memory
     std::string driver = "auto";  // auto, software, or the path of a driver library
     std::string log_level = "info";
     std::string log_file;           // empty: stderr

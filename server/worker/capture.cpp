@@ -3,7 +3,7 @@
 namespace gpupool::worker {
 
 void note_capture(Worker& worker, StreamState& stream) {
-    if (worker.captures == 0 || stream.legacy) {
+    if ((worker.captures == 0 && !stream.capturing) || stream.legacy) {
         return;
     }
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;

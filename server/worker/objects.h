@@ -84,7 +84,7 @@ struct StreamState {
     bool legacy = false;
     bool blocking = true;        // synchronizes with the legacy stream
     bool capturing = false;      // no mark of ours may enter it
-    bool began_capture = false;  // that has not ended
+    bool began_capture = false;  // and that capture has not ended
     std::deque<std::unique_ptr<Operation>> held;
     std::size_t held_bytes = 0;  // what `held` costs
     std::deque<Completion> completions;

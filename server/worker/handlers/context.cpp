@@ -1,5 +1,6 @@
 // Contexts: they are made and ended on helper threads, and known to the dispatcher before the client hears of them.
 
+#include "server/worker/capture.h"
 #include "server/worker/serve.h"
 
 namespace gpupool::worker::handlers {
@@ -94,6 +95,8 @@ void end_context(Worker& worker, const Command& command, CUcontext client, std::
                                          worker.host_mirrors.release_of(client);
                                          worker.pinned.forget(driver);
                                          worker.word_memory.forget(driver);
+                                         // Streams of other contexts had perhaps joined what was captured there.
+                                         worker.in_driver([&worker] { note_captures(worker); });
                                          worker.answer(command, *result);
                                      });
         };

@@ -210,6 +210,28 @@ TEST_F(HostileCalls, AContextThatEndsInTheMiddleTakesItsObjectsAlong) {
     EXPECT_TRUE(client_->alive());
 }
 
+// A stream of another context that had joined a capture works as before when the capture's context has ended.
+TEST_F(HostileCalls, AContextThatEndsInACaptureLetsItsStreamsGo) {
+    const CUcontext second = client_->make_another_context();
+    ASSERT_NE(second, nullptr);
+    const CUdeviceptr slab = client_->make_slab(4u << 20);
+    const CUstream joined = client_->make_stream();
+    client_->context = codec::to_wire(second);
+    const CUstream first = client_->make_stream();
+    const CUevent event = client_->make_event();
+    EXPECT_EQ(client_->call<calls::cuStreamBeginCapture_v2>(first, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    EXPECT_EQ(client_->call<calls::cuEventRecord>(event, first), CUDA_SUCCESS);
+    client_->context = codec::to_wire(context_);
+    EXPECT_EQ(client_->call<calls::cuStreamWaitEvent>(joined, event, 0u), CUDA_SUCCESS);
+    EXPECT_EQ(client_->call<calls::gpContextDestroy>(second), CUDA_SUCCESS);
+    EXPECT_TRUE(client_->alive());
+    const std::vector<unsigned char> data(16, 1);
+    EXPECT_EQ(client_->call<calls::gpCopyToDevice>(slab, data.size(), std::uint64_t{0}, std::uint64_t{0}, data.data(),
+                                                   data.size(), joined),
+              CUDA_SUCCESS);
+    EXPECT_EQ(client_->call<calls::cuStreamSynchronize>(joined), CUDA_SUCCESS);
+}
+
 // What comes behind a context's end is refused as soon as it comes, whatever the end waits for.
 TEST_F(HostileCalls, AContextThatEndsTakesNoMoreWork) {
     const CUcontext second = client_->make_another_context();

@@ -105,7 +105,7 @@ int run_destroyed_in_capture() {
     release();
     must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
     say("word", word);
-    // Nor behind the end of its context.
+    // A capture ends with its context, too: calls in the next one are not refused because of it.
     must(driver.cuStreamBeginCapture(joined, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
     must(driver.cuDevicePrimaryCtxReset(0), "cuDevicePrimaryCtxReset");
     begin();
