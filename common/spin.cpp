@@ -1,7 +1,11 @@
 #include "common/spin.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "common/processors.h"
 
@@ -21,11 +25,50 @@ bool decide() {
     return processors_allowed() >= kEnoughProcessors;
 }
 
+// Was the processor taken from the calling thread since it asked last? Who waited for a lock gave it away by itself.
+bool was_suspended() noexcept {
+    thread_local long before = 0;
+    rusage usage{};
+    if (::getrusage(RUSAGE_THREAD, &usage) != 0) {
+        return true;
+    }
+    return std::exchange(before, usage.ru_nivcsw) != usage.ru_nivcsw;
+}
+
 }  // namespace
 
 bool spinning_pays() noexcept {
     static const bool pays = decide();
     return pays;
+}
+
+void Contention::note(TimePoint now) noexcept {
+    const Ticks at = now.time_since_epoch().count();
+    const Ticks over = until_.load(std::memory_order_relaxed);
+    if (at < over) {
+        return;  // another thread noted the same
+    }
+    constexpr auto ticks = [](std::chrono::milliseconds time) {
+        return std::chrono::steady_clock::duration(time).count();
+    };
+    const Ticks last = while_.load(std::memory_order_relaxed);
+    const bool goes_on = at - over < kGoesOnWithin * last;
+    const Ticks next = goes_on ? std::min(2 * last, ticks(kLongest)) : ticks(kShortest);
+    while_.store(next, std::memory_order_relaxed);
+    until_.store(at + next, std::memory_order_relaxed);
+}
+
+bool Contention::note_suspended(TimePoint now) noexcept {
+    const bool suspended = was_suspended();
+    if (suspended) {
+        note(now);
+    }
+    return suspended;
+}
+
+Contention& contention() noexcept {
+    static Contention of_process;
+    return of_process;
 }
 
 }  // namespace gpupool

@@ -2,12 +2,14 @@
 //
 // Being woken costs five to seventy microseconds, more than all else in a round trip on one host; looking costs a
 // processor.
-// So it is done only where processors are to spare, for a short while, and ever more rarely where it did not help, or
-// where somebody else needed the processor meanwhile.
+// So it is done only where processors are to spare, for a short while, and ever more rarely where it did not help; and
+// by nobody in the process for a while after somebody else needed the processor.
 //
-// Ownership: one Spin per place that waits. Threads: a Spin is used by one thread at a time. Errors: none.
+// Ownership: one Spin per place that waits. Threads: a Spin is used by one thread at a time; Contention, any.
+// Errors: none.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 
 namespace gpupool {
@@ -25,6 +27,34 @@ inline void spin_pause() noexcept {
 #endif
 }
 
+// Whether other threads compete for the processors that this process looks with. Who finds that it was suspended while
+// it looked notes it; then nobody looks for a while, for ever longer where it goes on.
+class Contention {
+  public:
+    using TimePoint = std::chrono::steady_clock::time_point;
+    static constexpr std::chrono::milliseconds kShortest{1}, kLongest{256};
+    // What is noted within this many times the last while is of the same contention.
+    static constexpr int kGoesOnWithin = 4;
+
+    [[nodiscard]] bool lasts(TimePoint now) const noexcept {
+        return now.time_since_epoch().count() < until_.load(std::memory_order_relaxed);
+    }
+    void note(TimePoint now) noexcept;
+    // Looked at `before` and not again until now: notes it where the calling thread was suspended meanwhile.
+    bool looked(TimePoint before, TimePoint now) noexcept { return now - before > kOthersTurn && note_suspended(now); }
+
+  private:
+    using Ticks = std::chrono::steady_clock::rep;
+    // A few looks take far less; this is the processor given to another thread, or a lock that somebody had.
+    static constexpr std::chrono::microseconds kOthersTurn{500};
+    bool note_suspended(TimePoint now) noexcept;
+
+    std::atomic<Ticks> until_{0}, while_{0};
+};
+
+// This process's.
+Contention& contention() noexcept;
+
 class Spin {
   public:
     // Asks `look` until it says true, for at most `budget`; its last answer.
@@ -37,6 +67,9 @@ class Spin {
             return false;
         }
         auto now = std::chrono::steady_clock::now();
+        if (contention().lasts(now)) {
+            return false;
+        }
         const auto end = now + budget;
         do {
             const auto before = now;
@@ -48,9 +81,8 @@ class Spin {
                 }
             }
             now = std::chrono::steady_clock::now();
-            if (now - before > kOthersTurn) {
-                misses_ = kMostMisses - 1;
-                break;
+            if (contention().looked(before, now)) {
+                return false;
             }
         } while (now < end);
         misses_ = misses_ < kMostMisses ? misses_ + 1 : misses_;
@@ -62,8 +94,6 @@ class Spin {
     // A round trip through a network of one site, or a short kernel's time: a few wakings' worth.
     static constexpr std::chrono::microseconds kBudget{200};
     static constexpr int kLooksPerClock = 8;
-    // A few looks take far less; this is the processor given to another thread.
-    static constexpr std::chrono::microseconds kOthersTurn{500};
     static constexpr unsigned kMostMisses = 6;  // then one wait in 63 begins with looking
 
     bool worth_it() noexcept {

@@ -15,7 +15,6 @@ namespace gpupool::client {
 namespace {
 
 constexpr std::size_t kMaxPayloadBytes = 64u << 10;
-constexpr unsigned kMaxOperations = 256;  // the driver takes as many in one call
 
 CUresult kernel_message(const CUDA_KERNEL_NODE_PARAMS_v3& p, NodeMessage& message) {
     GraphNode& node = message.node;
@@ -116,6 +115,7 @@ CUresult to_message(const CUgraphNodeParams& p, NodeMessage& message) {
         case CU_GRAPH_NODE_TYPE_KERNEL: return kernel_message(p.kernel, message);
         case CU_GRAPH_NODE_TYPE_MEMCPY: return copy_message(p.memcpy, message);
         case CU_GRAPH_NODE_TYPE_MEMSET:
+            give_to_gpu(this_session(), p.memset.dst);
             node.address = p.memset.dst;
             node.pitch_bytes = p.memset.pitch;
             node.value = p.memset.value;
@@ -145,7 +145,8 @@ CUresult to_message(const CUgraphNodeParams& p, NodeMessage& message) {
         case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
             node.context = p.memOp.ctx;
             node.flags = p.memOp.flags;
-            return take_array(message, p.memOp.paramArray, p.memOp.count, kMaxOperations);
+            give_to_gpu(this_session(), p.memOp.paramArray, p.memOp.count);
+            return take_array(message, p.memOp.paramArray, p.memOp.count, kMostOperations);
         case CU_GRAPH_NODE_TYPE_CONDITIONAL:
             node.condition = p.conditional.handle;
             node.condition_type = static_cast<int>(p.conditional.type);

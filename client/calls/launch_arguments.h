@@ -36,9 +36,7 @@ class ArgumentBlock {
         for (std::size_t at = 0; at + sizeof(std::uint64_t) <= bytes_; at += sizeof(std::uint64_t)) {
             std::uint64_t value = 0;
             std::memcpy(&value, data_ + at, sizeof value);
-            if (session.memory.may_be_host(value)) {
-                mirror_host_memory(session, value);
-            }
+            client::give_to_gpu(session, value);
         }
     }
     [[nodiscard]] const unsigned char* data() const { return data_; }

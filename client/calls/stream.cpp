@@ -516,4 +516,29 @@ CUresult cuEventElapsedTime_v2(float* pMilliseconds, CUevent hStart, CUevent hEn
     return remote<calls::cuEventElapsedTime_v2>(pMilliseconds, hStart, hEnd);
 }
 
+// ---- memory operations
+
+namespace {
+
+template <class Call>
+CUresult operate(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
+    ContextState* context = nullptr;
+    if (const CUresult result = usable_context(context); result != CUDA_SUCCESS) {
+        return result;
+    }
+    give_to_gpu(this_session(), operations, count);
+    return remote<Call>(stream, count, operations, flags);
+}
+
+}  // namespace
+
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* paramArray,
+                            unsigned int flags) {
+    return operate<calls::cuStreamBatchMemOp>(stream, count, paramArray, flags);
+}
+CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* paramArray,
+                               unsigned int flags) {
+    return operate<calls::cuStreamBatchMemOp_v2>(stream, count, paramArray, flags);
+}
+
 }  // namespace gpupool::client::entry

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <span>
 
 #include "client/core/remote.h"
 #include "common/log.h"
@@ -109,6 +110,21 @@ CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhe
     }
     session.host_mirrors.watch([&session] { return publish_host_memory(session) == CUDA_SUCCESS; });
     return CUDA_SUCCESS;
+}
+
+void give_to_gpu(Session& session, const CUstreamBatchMemOpParams* operations, unsigned count) {
+    if (operations == nullptr || count > kMostOperations) {
+        return;
+    }
+    for (const CUstreamBatchMemOpParams& each : std::span(operations, count)) {
+        switch (each.operation) {
+            case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+            case CU_STREAM_MEM_OP_WAIT_VALUE_64: give_to_gpu(session, each.waitValue.address); break;
+            case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+            case CU_STREAM_MEM_OP_WRITE_VALUE_64: give_to_gpu(session, each.writeValue.address); break;
+            default: break;  // the others name no memory
+        }
+    }
 }
 
 void end_registered(Session& session, std::uint64_t address, std::uint64_t bytes) {

@@ -5,11 +5,10 @@
 
 #include <cstdint>
 
+#include "client/core/session.h"
 #include "protocol/calls/cuda_api.h"
 
 namespace gpupool::client {
-
-class Session;
 
 // Pinned memory of `bytes`, whole pages, in a file that the worker maps as well, where the connection can carry one:
 // then the GPU uses this very memory. Null: it cannot be had that way. `hint`: where it should lie.
@@ -17,6 +16,16 @@ void* allocate_shared(Session& session, CUcontext context, std::uint64_t bytes, 
 // The GPU is about to be given `address`: where it is pinned host memory without a mirror, it gets one. `anywhere`: the
 // program will ask where.
 CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhere = false);
+// The same of any address that the GPU is about to be given. Where it cannot have one, the driver says so.
+inline void give_to_gpu(Session& session, std::uint64_t address) {
+    if (session.memory.may_be_host(address)) {
+        mirror_host_memory(session, address);
+    }
+}
+// And of those that memory operations name, of which the driver takes so many in one call. Of others, or of none, it
+// refuses the call.
+constexpr unsigned kMostOperations = 256;
+void give_to_gpu(Session& session, const CUstreamBatchMemOpParams* operations, unsigned count);
 // The program's memory lies there now: what it had registered there is gone.
 void end_registered(Session& session, std::uint64_t address, std::uint64_t bytes);
 // No more: the memory is freed or unregistered. What uses it has completed.

@@ -128,7 +128,7 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
                 result = admit_work(caller, stream_of(arguments...));
             }
             if (result == CUDA_SUCCESS) {
-                (give_to_gpu(*s, arguments), ...);
+                (give_argument(*s, arguments), ...);
                 s->wait_for_stream(stream_of(arguments...));
             }
         }
@@ -196,13 +196,11 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
         return take_result(reply.header.other_context == 0 ? caller.context : nullptr, result);
     }
 
-    // An address that the GPU will use may be that of pinned host memory. Where it cannot have it, the driver says so.
+    // An address that the GPU will use may be that of pinned host memory.
     template <class T>
-    static void give_to_gpu(Session& s, const T& argument) {
+    static void give_argument(Session& s, const T& argument) {
         if constexpr (std::is_same_v<T, CUdeviceptr>) {
-            if (s.memory.may_be_host(argument)) {
-                mirror_host_memory(s, argument);
-            }
+            give_to_gpu(s, argument);
         }
     }
 

@@ -241,9 +241,14 @@ void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_si
     }
     const auto now = std::chrono::steady_clock::now();
     const auto idle_for = now - idle_since.value_or(now);
+    if (idle_since && looked_at_) {
+        contention().looked(*looked_at_, now);
+    }
     idle_since = idle_since.value_or(now);
-    if (spinning_pays() &&
+    looked_at_.reset();
+    if (spinning_pays() && !contention().lasts(now) &&
         (idle_for < kLookForFramesFor || (idle_for < kLookFor && (scheduler.awaited() || !stream_watches.empty())))) {
+        looked_at_ = now;
         look_for_frames();
         spin_pause();
     } else {

@@ -225,8 +225,9 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     std::mutex end_mutex_;
     std::optional<Error> end_;  // guarded by end_mutex_
     std::atomic<bool> ending_{false};
-    transport::Connection* connection_ = nullptr;  // the channel's, which never attaches another
-    std::optional<wire::Channel::Look> look_;      // the idle dispatcher's
+    transport::Connection* connection_ = nullptr;                     // the channel's, which never attaches another
+    std::optional<wire::Channel::Look> look_;                         // the idle dispatcher's
+    std::optional<std::chrono::steady_clock::time_point> looked_at_;  // where its last pause was a look
     // The last: their threads use all of the above until they are gone.
     std::unique_ptr<wire::Channel> channel_;
     wire::Lanes lanes_;

@@ -3,6 +3,7 @@
 // Settings: words.
 #include <sys/mman.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -229,6 +230,56 @@ void memory_operations(const Work& work) {
     check(words[1] == 11, "and then writes another: %u", words[1]);
 }
 
+// The same in one call, and as nodes of a graph, beside a memset.
+void batches_of_memory_operations(const Work& work) {
+    const auto batch = [](const Pinned& words) {
+        std::array<CUstreamBatchMemOpParams, 2> operations{};
+        operations[0].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+        operations[0].waitValue.address = address_of(&words[0]);
+        operations[0].waitValue.value = 3;
+        operations[0].waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+        operations[1].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+        operations[1].writeValue.address = address_of(&words[1]);
+        operations[1].writeValue.value = 12;
+        return operations;
+    };
+    const auto let_go = [&](const Pinned& words) {
+        check(cuStreamQuery(work.stream) == CUDA_ERROR_NOT_READY, "a stream waits for a word of host memory");
+        reinterpret_cast<std::atomic<unsigned>*>(&words[0])->store(3);
+        DRIVER_OK(cuStreamSynchronize(work.stream));
+        check(words[1] == 12, "and then writes another: %u", words[1]);
+    };
+    const Pinned words(4);
+    auto operations = batch(words);
+    DRIVER_OK(cuStreamBatchMemOp(work.stream, operations.size(), operations.data(), 0));
+    let_go(words);
+
+    CUgraph graph = nullptr;
+    DRIVER_OK(cuGraphCreate(&graph, 0));
+    CUcontext context = nullptr;
+    DRIVER_OK(cuCtxGetCurrent(&context));
+    const Pinned of_graph(4);
+    const Pinned filled(64);
+    operations = batch(of_graph);
+    CUDA_BATCH_MEM_OP_NODE_PARAMS node{context, static_cast<unsigned>(operations.size()), operations.data(), 0};
+    CUgraphNode first = nullptr, second = nullptr;
+    DRIVER_OK(cuGraphAddBatchMemOpNode(&first, graph, nullptr, 0, &node));
+    CUDA_MEMSET_NODE_PARAMS memset{};
+    memset.dst = address_of(&filled[0]);
+    memset.value = 0x01020304;
+    memset.elementSize = sizeof(unsigned);
+    memset.width = 64;
+    memset.height = 1;
+    DRIVER_OK(cuGraphAddMemsetNode(&second, graph, &first, 1, &memset, context));
+    CUgraphExec executable = nullptr;
+    DRIVER_OK(cuGraphInstantiate(&executable, graph, 0));
+    DRIVER_OK(cuGraphLaunch(executable, work.stream));
+    let_go(of_graph);
+    check(filled[0] == 0x01020304 && filled[63] == 0x01020304, "a graph fills host memory: %#x", filled[63]);
+    DRIVER_OK(cuGraphExecDestroy(executable));
+    DRIVER_OK(cuGraphDestroy(graph));
+}
+
 struct Seen {
     const unsigned* word;
     unsigned before = 0;
@@ -320,6 +371,7 @@ int main(int argc, char** argv) {
     program.section("neighbours", [&] { neighbours(work); });
     program.section("polling", [&] { polling(work); });
     program.section("memory_operations", [&] { memory_operations(work); });
+    program.section("batches_of_memory_operations", [&] { batches_of_memory_operations(work); });
     program.section("host_functions", [&] { host_functions(work); });
     program.section("events", [&] { events(work); });
     program.section("graphs", [&] { graphs(work); });

@@ -1,14 +1,20 @@
 // The small parts: units, environment, hashes, descriptors.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
+#include <utility>
 
 #include "common/environment.h"
 #include "common/hash.h"
 #include "common/processors.h"
+#include "common/spin.h"
 #include "common/unique_fd.h"
 #include "common/units.h"
 
@@ -17,6 +23,54 @@ namespace {
 
 std::span<const std::byte> bytes_of(std::string_view text) {
     return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+TEST(Contention, LastsLongerTheLongerItGoesOn) {
+    using Clock = std::chrono::steady_clock;
+    Contention contention;
+    const Clock::time_point begin = Clock::now();
+    EXPECT_FALSE(contention.lasts(begin));
+    Clock::time_point now = begin;
+    auto lasting = std::chrono::duration_cast<Clock::duration>(Contention::kShortest);
+    for (int i = 0; i < 12; ++i) {
+        contention.note(now);
+        contention.note(now + lasting / 2);  // by another thread: the same once more
+        EXPECT_TRUE(contention.lasts(now + lasting - std::chrono::microseconds(1))) << i;
+        EXPECT_FALSE(contention.lasts(now + lasting)) << i;
+        now += lasting;
+        lasting = std::min<Clock::duration>(2 * lasting, Contention::kLongest);
+    }
+    now += Contention::kGoesOnWithin * lasting;
+    contention.note(now);
+    EXPECT_FALSE(contention.lasts(now + Contention::kShortest)) << "what came back later begins anew";
+}
+
+// By a thread that has to share its processor with another.
+TEST(Contention, IsNotedWhereTheProcessorIsTaken) {
+    using Clock = std::chrono::steady_clock;
+    std::atomic<bool> over{false};
+    bool noted = false;
+    std::thread looks([&] {
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(static_cast<std::size_t>(sched_getcpu()), &one);
+        ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+        std::thread counts([&] {  // inherits the processor
+            while (!over) {
+            }
+        });
+        Contention contention;
+        Clock::time_point now = Clock::now();
+        const Clock::time_point end = now + std::chrono::seconds(30);
+        while (!noted && now < end) {
+            const Clock::time_point before = std::exchange(now, Clock::now());
+            noted = contention.looked(before, now) && contention.lasts(now);
+        }
+        over = true;
+        counts.join();
+    });
+    looks.join();
+    EXPECT_TRUE(noted);
 }
 
 TEST(Units, Sizes) {
