@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <string_view>
 #include <utility>
@@ -14,18 +15,24 @@ namespace {
 
 constexpr unsigned kEnoughProcessors = 4;
 
-bool decide() {
-    const char* const asked = std::getenv("GPUPOOL_SPIN");
-    if (asked != nullptr && std::string_view(asked) == "always") {
-        return true;
-    }
-    if (asked != nullptr && std::string_view(asked) == "never") {
-        return false;
-    }
-    return processors_allowed() >= kEnoughProcessors;
+// What GPUPOOL_SPIN asks for.
+std::string_view asked() {
+    const char* const value = std::getenv("GPUPOOL_SPIN");
+    return value == nullptr ? "auto" : value;
 }
 
-// Was the processor taken from the calling thread since it asked last? Who waited for a lock gave it away by itself.
+bool decide() {
+    const std::string_view how = asked();
+    if (how == "always" || how == "never") {
+        return how == "always";
+    }
+    unsigned enough = kEnoughProcessors;
+    std::from_chars(how.data(), how.data() + how.size(), enough);
+    return processors_allowed() >= enough;
+}
+
+// Was the processor taken from the calling thread since it asked last (or began)? Who waited for a lock gave it away by
+// itself.
 bool was_suspended() noexcept {
     thread_local long before = 0;
     rusage usage{};
@@ -45,7 +52,7 @@ bool spinning_pays() noexcept {
 void Contention::note(TimePoint now) noexcept {
     const Ticks at = now.time_since_epoch().count();
     const Ticks over = until_.load(std::memory_order_relaxed);
-    if (at < over) {
+    if (at < over || matters_ == Matters::no) {
         return;  // another thread noted the same
     }
     constexpr auto ticks = [](std::chrono::milliseconds time) {
@@ -54,8 +61,10 @@ void Contention::note(TimePoint now) noexcept {
     const Ticks last = while_.load(std::memory_order_relaxed);
     const bool goes_on = at - over < kGoesOnWithin * last;
     const Ticks next = goes_on ? std::min(2 * last, ticks(kLongest)) : ticks(kShortest);
-    while_.store(next, std::memory_order_relaxed);
-    until_.store(at + next, std::memory_order_relaxed);
+    Ticks expected = over;
+    if (until_.compare_exchange_strong(expected, at + next, std::memory_order_relaxed)) {
+        while_.store(next, std::memory_order_relaxed);
+    }
 }
 
 bool Contention::note_suspended(TimePoint now) noexcept {
@@ -67,7 +76,7 @@ bool Contention::note_suspended(TimePoint now) noexcept {
 }
 
 Contention& contention() noexcept {
-    static Contention of_process;
+    static Contention of_process(asked() == "always" ? Contention::Matters::no : Contention::Matters::yes);
     return of_process;
 }
 

@@ -14,8 +14,8 @@
 
 namespace gpupool {
 
-// Whether this process has processors to spare for looking: four or more, as processors_allowed() counts them.
-// GPUPOOL_SPIN=always or =never decides it otherwise.
+// Whether this process has processors to spare for looking: four or more, as processors_allowed() counts them, or as
+// many as GPUPOOL_SPIN says. GPUPOOL_SPIN=always or =never decides it otherwise.
 bool spinning_pays() noexcept;
 
 // Tells the processor that this is a loop that only looks.
@@ -32,6 +32,8 @@ inline void spin_pause() noexcept {
 class Contention {
   public:
     using TimePoint = std::chrono::steady_clock::time_point;
+    enum class Matters { yes, no };  // no: nothing is ever noted
+    explicit Contention(Matters matters = Matters::yes) noexcept : matters_(matters) {}
     static constexpr std::chrono::milliseconds kShortest{1}, kLongest{256};
     // What is noted within this many times the last while is of the same contention.
     static constexpr int kGoesOnWithin = 4;
@@ -49,14 +51,17 @@ class Contention {
     static constexpr std::chrono::microseconds kOthersTurn{500};
     bool note_suspended(TimePoint now) noexcept;
 
+    const Matters matters_;
     std::atomic<Ticks> until_{0}, while_{0};
 };
 
-// This process's.
+// This process's; with GPUPOOL_SPIN=always it does not matter.
 Contention& contention() noexcept;
 
 class Spin {
   public:
+    explicit Spin(Contention& contention = gpupool::contention()) noexcept : contention_(contention) {}
+
     // Asks `look` until it says true, for at most `budget`; its last answer.
     template <class Look>
     bool until(Look&& look, std::chrono::microseconds budget = kBudget) {
@@ -67,7 +72,7 @@ class Spin {
             return false;
         }
         auto now = std::chrono::steady_clock::now();
-        if (contention().lasts(now)) {
+        if (contention_.lasts(now)) {
             return false;
         }
         const auto end = now + budget;
@@ -77,11 +82,12 @@ class Spin {
                 spin_pause();
                 if (look()) {
                     misses_ = 0;
+                    contention_.looked(before, std::chrono::steady_clock::now());
                     return true;
                 }
             }
             now = std::chrono::steady_clock::now();
-            if (contention().looked(before, now)) {
+            if (contention_.looked(before, now) || contention_.lasts(now)) {
                 return false;
             }
         } while (now < end);
@@ -104,6 +110,7 @@ class Spin {
         return spinning_pays();
     }
 
+    Contention& contention_;
     unsigned misses_ = 0;  // in a row
     unsigned skip_ = 0;    // waits that sleep at once
 };

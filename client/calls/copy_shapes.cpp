@@ -72,15 +72,23 @@ bool may_hold(const Session& s, std::uint64_t address, std::uint64_t bytes) {
     return range->kind != MemoryKind::device || bytes <= range->base + range->bytes - address;
 }
 
+namespace {
+
+// Natively pinned memory has one address for both, so an end of it may be said to be the device's.
+template <class Host>
+void resolve_end(const Session& s, CUmemorytype& type, CUdeviceptr address, Host*& host) {
+    const bool may_be_pinned = type == CU_MEMORYTYPE_DEVICE && s.memory.may_be_host(address) && s.memory.find(address);
+    if (type == CU_MEMORYTYPE_UNIFIED || may_be_pinned) {
+        type = on_device(s, address) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        host = reinterpret_cast<Host*>(address);
+    }
+}
+
+}  // namespace
+
 void resolve_unified(const Session& s, CUDA_MEMCPY3D& c) {
-    if (c.srcMemoryType == CU_MEMORYTYPE_UNIFIED) {
-        c.srcMemoryType = on_device(s, c.srcDevice) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-        c.srcHost = reinterpret_cast<const void*>(c.srcDevice);
-    }
-    if (c.dstMemoryType == CU_MEMORYTYPE_UNIFIED) {
-        c.dstMemoryType = on_device(s, c.dstDevice) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-        c.dstHost = reinterpret_cast<void*>(c.dstDevice);
-    }
+    resolve_end(s, c.srcMemoryType, c.srcDevice, c.srcHost);
+    resolve_end(s, c.dstMemoryType, c.dstDevice, c.dstHost);
 }
 
 CUresult name_host_memory(CUDA_MEMCPY3D& c) {

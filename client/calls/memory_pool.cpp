@@ -36,15 +36,19 @@ bool is_device(const Session& s, CUdevice device) {
 // The default pool's handle and the current one's, asked for once.
 CUresult learn_pools(CUdevice device, CUmemoryPool& standard, CUmemoryPool& current) {
     DevicePools& pools = pools_of(device);
-    const std::lock_guard lock(pools.mutex);
+    std::unique_lock lock(pools.mutex);
     if (pools.standard == nullptr) {
+        lock.unlock();
         CUresult result = remote<calls::cuDeviceGetDefaultMemPool>(&standard, device);
         result = result != CUDA_SUCCESS ? result : remote<calls::cuDeviceGetMemPool>(&current, device);
         if (result != CUDA_SUCCESS) {
             return result;
         }
-        pools.standard = standard;
-        pools.current = current;
+        lock.lock();
+        if (pools.standard == nullptr) {  // else another thread has learnt it, and may have set another since
+            pools.standard = standard;
+            pools.current = current;
+        }
     }
     standard = pools.standard;
     current = pools.current;

@@ -522,9 +522,8 @@ namespace {
 
 template <class Call>
 CUresult operate(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
-    ContextState* context = nullptr;
-    if (const CUresult result = usable_context(context); result != CUDA_SUCCESS) {
-        return result;
+    if (count > kMostOperations || (operations == nullptr && count != 0)) {
+        return CUDA_ERROR_INVALID_VALUE;
     }
     give_to_gpu(this_session(), operations, count);
     return remote<Call>(stream, count, operations, flags);

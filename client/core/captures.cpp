@@ -107,6 +107,17 @@ void Captures::ended(const ContextState& context) {
             end_locked(capture);
         }
     }
+    // Of those that joined another's capture: a default stream comes back with a primary context, no other does.
+    for (const auto& [id, capture] : captures_) {
+        std::erase_if(capture->streams, [&](const StreamKey& stream) {
+            const bool gone = is_default_stream(stream.first) && stream.second >> 32 == context.id;
+            if (gone) {
+                capture->dependencies.erase(stream);
+                by_stream_.erase(stream);
+            }
+            return gone;
+        });
+    }
 }
 
 std::optional<Captures::Status> Captures::find(const StreamKey& stream) const {

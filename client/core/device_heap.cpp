@@ -129,7 +129,9 @@ CUresult DeviceHeap::commit(Lock& lock, std::uint64_t address, std::uint64_t byt
     CUresult result = server_.commit(address, bytes);
     lock.lock();
     if (result == CUDA_SUCCESS && cleared != cleared_) {  // the context has ended meanwhile
+        lock.unlock();
         server_.release(address, bytes);
+        lock.lock();
         result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     return result;

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <span>
 
 #include "client/core/remote.h"
@@ -83,13 +84,21 @@ void* allocate_shared(Session& session, CUcontext context, std::uint64_t bytes, 
 }
 
 CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhere) {
-    if (session.host_mirrors.is_shared(address)) {
+    const auto range_to_mirror = [&]() -> std::optional<MemoryRange> {
+        if (session.host_mirrors.is_shared(address)) {
+            return {};
+        }
+        const auto range = session.memory.find(address);
+        const bool has_one = range && session.host_mirrors.device_address(range->base) != 0;
+        return !range || range->on_device() || has_one ? std::nullopt : range;
+    };
+    if (!range_to_mirror()) {
         return CUDA_SUCCESS;
     }
     static auto& making = *new std::mutex;  // one at a time: the second finds it made
     const std::lock_guard lock(making);
-    const auto range = session.memory.find(address);
-    if (!range || range->on_device() || session.host_mirrors.device_address(range->base) != 0) {
+    const auto range = range_to_mirror();
+    if (!range) {
         return CUDA_SUCCESS;
     }
     if (range->context == nullptr || !range->context->live) {

@@ -94,6 +94,14 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes, Turn& turn) 
     return verdict();
 }
 
+Channel::State::Turn::~Turn() {
+    if (wake_next) state.room.notify_all();
+    if (!give_chunk) return;
+    auto chunk = std::make_shared<Chunk>(state.outbox.chunk_bytes());  // a system call, perhaps
+    const Lock lock(state.mutex);
+    chunk = state.outbox.give_chunk(std::move(chunk));
+}
+
 // What there is to do, without the lock, that the pump finds what was appended: it is woken when it sleeps, told when
 // it looks; while it works it finds that by itself.
 Channel::State::Rouse Channel::State::rouse() {
@@ -134,6 +142,7 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Promptness prom
     std::byte* place = state.outbox.add_record(type, padded);
     std::memset(place + padded - 8, 0, 8);
     fill(context, place);
+    turn.give_chunk = state.outbox.wants_chunk();
     // Where somebody sends, that thread looks for more when it is done.
     if (promptness == Promptness::later || !state.can_send()) return {};
     if (promptness == Promptness::now || state.sends_itself()) {

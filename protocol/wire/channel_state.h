@@ -68,13 +68,13 @@ struct Channel::State {
     [[nodiscard]] bool on_reader() const { return reading_here == this; }
 
     // channel_send.cpp
-    // An append's, declared before its lock: when that is released, whoever waits behind it is woken.
+    // An append's, declared before its lock: when that is released, whoever waits behind it is woken, and the outbox
+    // given the memory that it wants.
     struct Turn {
-        ~Turn() {
-            if (wake_next) state.room.notify_all();
-        }
+        ~Turn();
         State& state;
         bool wake_next = false;
+        bool give_chunk = false;
     };
     Status wait_for_room(Lock& lock, std::size_t bytes, Turn& turn);
     void wake_who_waits(Lock& lock, Graveyard& graveyard);

@@ -100,7 +100,7 @@ void Outbox::release(Graveyard& graveyard) {
 
 void Outbox::bury(OutFrame&& frame, Graveyard& graveyard) {
     retained_bytes_ -= frame.payload_bytes() + kFrameOverheadBytes;
-    if (frame.chunk && frame.chunk != current_ && frame.chunk.use_count() == 1 &&
+    if (!spare_ && frame.chunk && frame.chunk != current_ && frame.chunk.use_count() == 1 &&
         frame.chunk->capacity == frame_bytes_) {
         spare_ = std::move(frame.chunk);
     }

@@ -13,11 +13,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "common/fifo.h"
 #include "protocol/wire/frame.h"
 
 namespace gpupool::wire {
@@ -64,6 +65,16 @@ class Outbox {
     // Whether `bytes` more may be retained. Something larger than the limit may go alone.
     [[nodiscard]] bool fits(std::size_t bytes, std::size_t limit_bytes) const noexcept;
 
+    // Will soon need memory, which whoever can do so without a lock should give it.
+    [[nodiscard]] bool wants_chunk() const noexcept {
+        return current_ && !spare_ && current_->used > current_->capacity / 2;
+    }
+    [[nodiscard]] std::size_t chunk_bytes() const noexcept { return frame_bytes_; }
+    // The chunk that is not needed after all.
+    [[nodiscard]] std::shared_ptr<Chunk> give_chunk(std::shared_ptr<Chunk> chunk) noexcept {
+        return spare_ ? std::move(chunk) : std::exchange(spare_, std::move(chunk));
+    }
+
     // Place for one record of `bytes`, a multiple of 8, at the end of the open frame or in a new one.
     std::byte* add_record(FrameType type, std::size_t bytes);
 
@@ -103,7 +114,7 @@ class Outbox {
     std::shared_ptr<Chunk> take_chunk(std::size_t bytes);
 
     const std::size_t frame_bytes_;
-    std::deque<OutFrame> frames_;
+    Fifo<OutFrame> frames_;
     std::uint64_t first_ = 1;  // sequence of frames_.front()
     std::uint64_t sent_ = 0;
     std::uint64_t attempted_ = 0;

@@ -73,8 +73,8 @@ void Inbox::serve_here() {
     dispatcher_ = std::this_thread::get_id();
 }
 
-Inbox::Batch Inbox::take() {
-    Batch batch;
+Inbox::Batch Inbox::take(Batch used) {
+    Batch batch = std::move(used);
     if (!has_news()) {
         return batch;
     }

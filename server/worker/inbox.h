@@ -41,11 +41,18 @@ class Inbox {
         std::vector<std::function<void()>> jobs;
         bool poked = false;
         [[nodiscard]] bool empty() const { return frames.empty() && jobs.empty() && !poked; }
+        // But keeps its memory.
+        void clear() {
+            frames.clear();
+            jobs.clear();
+            poked = false;
+        }
     };
     // The calling thread is the dispatcher.
     void serve_here();
-    // What there is, without waiting.
-    Batch take();
+    // What there is, without waiting. The memory of `used`, which is empty, is used again.
+    Batch take(Batch used);
+    Batch take() { return take(Batch()); }
     // Would take() bring anything?
     [[nodiscard]] bool has_news() const { return news_.load(std::memory_order_acquire); }
     // Looks for as long as that pays, and calls `also` all the time; true when there is something.

@@ -167,12 +167,13 @@ void Worker::loop() {
     unsigned batches_ahead = 0;
     inbox.serve_here();
     prepared_context_until_ = std::chrono::steady_clock::now() + options_.prepared_context_patience;
+    Inbox::Batch batch;
     while (!ending_) {
         if (options_.prepared_context != nullptr && objects.contexts_in_making == 0 &&
             std::chrono::steady_clock::now() >= prepared_context_until_) [[unlikely]] {
             give_back_prepared_context([] {});
         }
-        Inbox::Batch batch = inbox.take();
+        batch = inbox.take(std::move(batch));
         bool moved = !batch.empty();
         if (takes_long(batch)) {
             look_.reset();
@@ -189,6 +190,7 @@ void Worker::loop() {
         if (!take_frames(batch.frames)) {
             return;
         }
+        batch.clear();
         if (issuers.busy() && inbox.has_news() && ++batches_ahead < kMostBatchesAhead) {
             continue;
         }
@@ -203,6 +205,7 @@ void Worker::loop() {
         moved = graph_turns.poll() || moved;
         if (!host_mirrors.empty()) {
             look_.reset();  // to compare them takes long
+            looked_at_.reset();
         }
         // What was complete when the GPU wrote to host memory goes first.
         moved = host_mirrors.watch([this] { scheduler.settle(); }, [this](auto record) { send_host_change(record); }) ||
@@ -213,6 +216,9 @@ void Worker::loop() {
         if (moved) {
             channel_->nudge();
             idle_since.reset();
+            if (looked_at_) {
+                note_look(std::chrono::steady_clock::now());
+            }
         } else {
             pause(idle_since);
         }
@@ -241,11 +247,8 @@ void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_si
     }
     const auto now = std::chrono::steady_clock::now();
     const auto idle_for = now - idle_since.value_or(now);
-    if (idle_since && looked_at_) {
-        contention().looked(*looked_at_, now);
-    }
     idle_since = idle_since.value_or(now);
-    looked_at_.reset();
+    note_look(now);
     if (spinning_pays() && !contention().lasts(now) &&
         (idle_for < kLookForFramesFor || (idle_for < kLookFor && (scheduler.awaited() || !stream_watches.empty())))) {
         looked_at_ = now;
@@ -254,6 +257,13 @@ void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_si
     } else {
         look_.reset();
         inbox.wait(idle_for < kLookNowAndThenFor ? kShortPause : kLongPause);
+    }
+}
+
+// What came since the dispatcher looked last, or its next pause, is there.
+void Worker::note_look(std::chrono::steady_clock::time_point now) {
+    if (looked_at_) {
+        contention().looked(*std::exchange(looked_at_, std::nullopt), now);
     }
 }
 

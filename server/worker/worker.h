@@ -200,6 +200,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     bool take_frame(const std::shared_ptr<Frame>& frame);
     void pause(std::optional<std::chrono::steady_clock::time_point>& idle_since);
     void look_for_frames();
+    void note_look(std::chrono::steady_clock::time_point now);
     StreamState* find_stream(const Command& command, CUstream handle, CUresult& result);
     void run_elsewhere(std::function<void()> call);
     void latch(const Command& command, CUresult result);

@@ -170,6 +170,18 @@ void memsets_and_copies(const Work& work) {
     DRIVER_OK(cuStreamSynchronize(work.stream));
     check(pageable[0] == 78 && pageable[31] == 14 && pageable[32] == 13, "rows of it: %u, %u, %u", pageable[0],
           pageable[31], pageable[32]);
+    // Said to be the device's, which it is natively, also where the GPU has not used it yet.
+    const Pinned from(32), to(32);
+    from[0] = 5;
+    from[31] = 6;
+    rows.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    rows.srcDevice = address_of(from.get());
+    DRIVER_OK(cuMemcpy2DAsync(&rows, work.stream));
+    rows.srcDevice = block;
+    rows.dstDevice = address_of(to.get());
+    DRIVER_OK(cuMemcpy2DAsync(&rows, work.stream));
+    DRIVER_OK(cuStreamSynchronize(work.stream));
+    check(to[0] == 5 && to[31] == 6, "rows of pinned memory by its address: %u, %u", to[0], to[31]);
     DRIVER_OK(cuMemFree(block));
 }
 

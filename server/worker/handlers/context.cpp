@@ -28,12 +28,14 @@ void know_context(Worker& worker, CUcontext client, CUcontext driver, CUdevice d
     worker.handles.bind(client, driver);
 }
 
-// Nothing of the context is of use any more; whoever waits for it is told so.
-void forget_context(Worker& worker, ContextState& context) {
+// Nothing of the context is of use any more; whoever waits for it is told so. How many captures were begun there, which
+// go on until the driver has ended it?
+std::size_t forget_context(Worker& worker, ContextState& context) {
+    std::size_t captures = 0;
     worker.issuers.forget_contexts();
     context.each_stream([&](StreamState& stream) {
         worker.scheduler.forget(stream, CUDA_ERROR_CONTEXT_IS_DESTROYED);
-        worker.captures -= stream.began_capture ? 1 : 0;
+        captures += stream.began_capture ? 1 : 0;
     });
     std::erase_if(worker.host_functions, [&](const auto& entry) { return entry.second.context == &context; });
     for (const auto& [handle, stream] : context.streams) {
@@ -50,6 +52,7 @@ void forget_context(Worker& worker, ContextState& context) {
     worker.memory.forget_arrays(context);
     worker.scheduler.enter(nullptr);
     worker.objects.contexts.erase(CUcontext{context.client});  // not the one that goes meanwhile
+    return captures;
 }
 
 void make_context(Worker& worker, const Command& command, CUcontext client, CUdevice device, bool primary,
@@ -83,20 +86,22 @@ void end_context(Worker& worker, const Command& command, CUcontext client, std::
     const CUcontext driver = state->driver;
     worker.scheduler.when_issued([&worker, command, client, driver, end = std::move(end)] {
         worker.staging.withhold();
-        if (ContextState* const context = worker.objects.context(client)) {
-            forget_context(worker, *context);
-        }
+        ContextState* const context = worker.objects.context(client);
+        const std::size_t captures = context == nullptr ? 0 : forget_context(worker, *context);
         const auto withheld = std::make_shared<Staging::Withheld>();
-        auto start = [&worker, command, client, driver, end, withheld] {
+        auto start = [&worker, command, client, driver, end, withheld, captures] {
             const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
             worker.waiting_calls.run([result, end] { *result = end(); },
-                                     [&worker, command, client, driver, result, withheld] {
+                                     [&worker, command, client, driver, result, withheld, captures] {
                                          worker.staging.ended(driver, *withheld);
                                          worker.host_mirrors.release_of(client);
                                          worker.pinned.forget(driver);
                                          worker.word_memory.forget(driver);
                                          // Streams of other contexts had perhaps joined what was captured there.
-                                         worker.in_driver([&worker] { note_captures(worker); });
+                                         worker.in_driver([&worker, captures] {
+                                             note_captures(worker);
+                                             worker.captures -= captures;
+                                         });
                                          worker.answer(command, *result);
                                      });
         };

@@ -47,6 +47,23 @@ class CapturesTest : public testing::Test {
     Captures captures;
 };
 
+// A primary context that ends comes back under the same id, and with it its default streams.
+TEST_F(CapturesTest, DefaultStreamsOfAContextThatEndedCaptureNoMore) {
+    context.id = 7;
+    other_context.id = 8;
+    begin(kFirst);
+    captures.recorded(kEvent, kFirst);
+    const StreamKey own = client::stream_key(2, other_context.id, 3), of_this = client::stream_key(2, context.id, 3);
+    captures.join(own, true, *captures.capture_of(kEvent));
+    captures.join(of_this, true, *captures.capture_of(kEvent));
+    captures.ended(other_context);
+    EXPECT_FALSE(captures.find(own));
+    EXPECT_TRUE(captures.find(of_this));
+    EXPECT_TRUE(captures.find(kFirst));
+    EXPECT_TRUE(captures.end(kFirst));
+    EXPECT_FALSE(captures.any());
+}
+
 TEST_F(CapturesTest, DefaultStreamsAreNamedByContextAndThread) {
     auto& thread = client::this_thread();
     context.id = 7;

@@ -73,6 +73,45 @@ TEST(Contention, IsNotedWhereTheProcessorIsTaken) {
     EXPECT_TRUE(noted);
 }
 
+// Who slept, or waited for a lock, was not suspended by others.
+TEST(Contention, IsNotNotedWhereTheThreadSlept) {
+    using Clock = std::chrono::steady_clock;
+    bool noted = true;
+    for (int i = 0; noted && i < 100; ++i) {  // on a busy machine it may be suspended besides
+        Contention contention;
+        (void)contention.looked(Clock::time_point(), Clock::now());  // what was before
+        const Clock::time_point before = Clock::now();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        noted = contention.looked(before, Clock::now());
+    }
+    EXPECT_FALSE(noted);
+}
+
+TEST(Contention, KeepsAllFromLooking) {
+    ASSERT_EQ(setenv("GPUPOOL_SPIN", "1", 1), 0);
+    ASSERT_TRUE(spinning_pays()) << "asked before by another test: this one needs a process of its own";
+    Contention contention;
+    Spin spin(contention);
+    int looks = 0;
+    const auto look = [&] { return ++looks == 50; };
+    EXPECT_TRUE(spin.until(look, std::chrono::seconds(20)));
+    looks = 0;
+    contention.note(std::chrono::steady_clock::now());
+    EXPECT_FALSE(spin.until(look, std::chrono::seconds(20)));
+    EXPECT_EQ(looks, 1);
+    // Also who looks already.
+    std::this_thread::sleep_for(2 * Contention::kShortest);
+    EXPECT_FALSE(spin.until(
+        [&] {
+            contention.note(std::chrono::steady_clock::now());
+            return false;
+        },
+        std::chrono::seconds(20)));
+    Contention never(Contention::Matters::no);
+    never.note(std::chrono::steady_clock::now());
+    EXPECT_FALSE(never.lasts(std::chrono::steady_clock::now()));
+}
+
 TEST(Units, Sizes) {
     const std::pair<const char*, std::uint64_t> given[] = {{"0", 0},
                                                            {"4096", 4096},
