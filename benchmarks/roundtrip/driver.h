@@ -12,11 +12,11 @@ namespace gpupool::benchmarks {
         f(cuCtxSynchronize) f(cuStreamCreate) f(cuStreamSynchronize) f(cuStreamQuery) f(cuEventCreate)              \
             f(cuEventRecord) f(cuEventQuery) f(cuEventSynchronize) f(cuModuleLoadData) f(cuModuleGetFunction)       \
                 f(cuLaunchKernel) f(cuMemAlloc_v2) f(cuMemFree_v2) f(cuMemAllocAsync) f(cuMemFreeAsync)             \
-                    f(cuMemAllocHost_v2) f(cuMemFreeHost) f(cuMemcpyHtoD_v2) f(cuMemcpyDtoH_v2)                     \
-                        f(cuMemcpyHtoDAsync_v2) f(cuMemcpyDtoHAsync_v2) f(cuStreamBeginCapture_v2)                  \
-                            f(cuStreamEndCapture) f(cuGraphInstantiateWithFlags) f(cuGraphLaunch) f(cuGraphDestroy) \
-                                f(cuGraphExecDestroy) f(cuStreamWriteValue32_v2) f(cuStreamWaitValue32_v2)          \
-                                    f(cuStreamDestroy_v2)
+                    f(cuMemAllocHost_v2) f(cuMemFreeHost) f(cuMemHostRegister_v2) f(cuMemHostUnregister)            \
+                        f(cuMemcpyHtoD_v2) f(cuMemcpyDtoH_v2) f(cuMemcpyHtoDAsync_v2) f(cuMemcpyDtoHAsync_v2)       \
+                            f(cuStreamBeginCapture_v2) f(cuStreamEndCapture) f(cuGraphInstantiateWithFlags)         \
+                                f(cuGraphLaunch) f(cuGraphDestroy) f(cuGraphExecDestroy) f(cuStreamWriteValue32_v2) \
+                                    f(cuStreamWaitValue32_v2) f(cuStreamDestroy_v2)
 
 struct Driver {
 #define GP_MEMBER(name) decltype(&::name) name = nullptr;

@@ -3,6 +3,7 @@
 #include <benchmark/benchmark.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -300,26 +301,65 @@ class Pinned {
     void* data_ = nullptr;
 };
 
-void copy_pinned_to_device(benchmark::State& state) {
+void copy_to_device_from(benchmark::State& state, const void* data) {
     const Driver& d = driver();
     const auto bytes = static_cast<std::size_t>(state.range(0));
-    const Pinned data(d, bytes);
     for (auto _ : state) {
-        ok(d.cuMemcpyHtoDAsync_v2(d.memory, data.data(), bytes, d.stream), "cuMemcpyHtoDAsync");
+        ok(d.cuMemcpyHtoDAsync_v2(d.memory, data, bytes, d.stream), "cuMemcpyHtoDAsync");
         ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
     }
     state.SetBytesProcessed(state.iterations() * state.range(0));
 }
 
-void copy_to_pinned(benchmark::State& state) {
+void copy_from_device_to(benchmark::State& state, void* data) {
     const Driver& d = driver();
     const auto bytes = static_cast<std::size_t>(state.range(0));
-    const Pinned data(d, bytes);
     for (auto _ : state) {
-        ok(d.cuMemcpyDtoHAsync_v2(data.data(), d.memory, bytes, d.stream), "cuMemcpyDtoHAsync");
+        ok(d.cuMemcpyDtoHAsync_v2(data, d.memory, bytes, d.stream), "cuMemcpyDtoHAsync");
         ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
     }
     state.SetBytesProcessed(state.iterations() * state.range(0));
+}
+
+void copy_pinned_to_device(benchmark::State& state) {
+    const Pinned data(driver(), static_cast<std::size_t>(state.range(0)));
+    copy_to_device_from(state, data.data());
+}
+
+void copy_to_pinned(benchmark::State& state) {
+    const Pinned data(driver(), static_cast<std::size_t>(state.range(0)));
+    copy_from_device_to(state, data.data());
+}
+
+// The program's own pages, which were registered.
+class Registered {
+  public:
+    Registered(const Driver& d, std::size_t bytes) : driver_(d), data_(std::aligned_alloc(kPage_bytes, bytes)) {
+        std::memset(data_, 0, bytes);
+        ok(d.cuMemHostRegister_v2(data_, bytes, 0), "cuMemHostRegister");
+    }
+    ~Registered() {
+        ok(driver_.cuMemHostUnregister(data_), "cuMemHostUnregister");
+        std::free(data_);
+    }
+    Registered(const Registered&) = delete;
+    Registered& operator=(const Registered&) = delete;
+    [[nodiscard]] void* data() const { return data_; }
+
+  private:
+    static constexpr std::size_t kPage_bytes = 4096;
+    const Driver& driver_;
+    void* data_;
+};
+
+void copy_registered_to_device(benchmark::State& state) {
+    const Registered data(driver(), static_cast<std::size_t>(state.range(0)));
+    copy_to_device_from(state, data.data());
+}
+
+void copy_to_registered(benchmark::State& state) {
+    const Registered data(driver(), static_cast<std::size_t>(state.range(0)));
+    copy_from_device_to(state, data.data());
 }
 
 BENCHMARK(call_local)->UseRealTime();
@@ -340,6 +380,8 @@ BENCHMARK(event_record_deferred)->UseRealTime();
 BENCHMARK(event_query)->UseRealTime();
 BENCHMARK(copy_pinned_to_device)->Arg(4)->Arg(64 << 10)->Arg(256 << 20)->UseRealTime();
 BENCHMARK(copy_to_pinned)->Arg(4)->Arg(64 << 10)->Arg(256 << 20)->UseRealTime();
+BENCHMARK(copy_registered_to_device)->Arg(256 << 20)->UseRealTime();
+BENCHMARK(copy_to_registered)->Arg(256 << 20)->UseRealTime();
 BENCHMARK(copy_to_device)->Arg(4)->Arg(64 << 10)->Arg(256 << 20)->UseRealTime();
 BENCHMARK(copy_to_host)->Arg(4)->Arg(64 << 10)->Arg(256 << 20)->UseRealTime();
 BENCHMARK(graph_replay)->Arg(50)->UseRealTime();

@@ -86,7 +86,7 @@ CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std:
     if (reading.may_be_late) {
         return CUDA_SUCCESS;
     }
-    const trace::Wait waiting(trace::For::data);
+    const trace::Wait waiting(ahead.bytes == bytes ? trace::For::data : trace::For::pull);
     return s.transfers.wait_sent(transfer) ? CUDA_SUCCESS : kSessionLost;
 }
 

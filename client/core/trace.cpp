@@ -318,16 +318,27 @@ void detail::add_bytes_received(std::uint64_t bytes) noexcept {
     mine.bytes_received += bytes;
 }
 
+namespace {
+
+const char* name_of(For what) {
+    switch (what) {
+        case For::reply: return "waits for its reply";
+        case For::data: return "waits until its data is sent";
+        case For::pull: return "waits until its data is asked for and sent";
+        case For::room: break;
+    }
+    return "waits for room";
+}
+
+}  // namespace
+
 void detail::add_wait(std::uint64_t begin_ns, For what) noexcept {
     const std::uint64_t end_ns = now_ns();
     mine.waited_ns += end_ns - begin_ns;
-    mine.round_trips += what == For::reply ? 1 : 0;
+    mine.round_trips += what == For::reply || what == For::pull ? 1 : 0;
     State& s = state();
     if (s.timeline != nullptr && mine.depth != 0 && end_ns - begin_ns >= kShownWait_ns) {
-        const char* const name = what == For::reply  ? "waits for its reply"
-                                 : what == For::data ? "waits until its data is sent"
-                                                     : "waits for room";
-        s.timeline->slice(track(s), "wait", name, begin_ns, end_ns, {});
+        s.timeline->slice(track(s), "wait", name_of(what), begin_ns, end_ns, {});
     }
 }
 

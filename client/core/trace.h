@@ -43,7 +43,8 @@ bool take_name(std::span<std::byte> body);
 
 // What a call waits for: a reply, which is a round trip; its data to be asked for and sent; or room, for a command, for
 // data, for a block of memory, or for more work in a stream.
-enum class For { room, reply, data };
+// pull: data that the worker has to ask for, so that it is a round trip as well.
+enum class For { room, reply, data, pull };
 
 namespace detail {
 void add_bytes_sent(std::uint64_t bytes) noexcept;
