@@ -1,21 +1,15 @@
 // Streams and events: minted here, created on the server without waiting.
 
-#include <shared_mutex>
-#include <unordered_map>
-
 #include "client/calls/handlers.h"
 #include "client/calls/streams.h"
+#include "client/core/handle_map.h"
 #include "client/core/remote.h"
 
 namespace gpupool::client::entry {
 namespace {
 
-struct Streams {
-    std::shared_mutex mutex;
-    std::unordered_map<CUstream, StreamInfo> streams;
-};
-Streams& known() {
-    static auto& instance = *new Streams;
+HandleMap<CUstream, StreamInfo>& known() {
+    static auto& instance = *new HandleMap<CUstream, StreamInfo>;
     return instance;
 }
 
@@ -30,14 +24,7 @@ CUresult find_stream(CUstream stream, StreamInfo& info) {
         info = {};
         return usable_context(info.context);
     }
-    Streams& all = known();
-    const std::shared_lock lock(all.mutex);
-    const auto it = all.streams.find(stream);
-    if (it == all.streams.end()) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    info = it->second;
-    return CUDA_SUCCESS;
+    return known().find(stream, info) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 namespace {
@@ -139,9 +126,7 @@ CUresult create_stream(CUstream* phStream, unsigned flags, int priority, Create 
     CUstream stream = nullptr;
     result = create(&stream);
     if (result == CUDA_SUCCESS) {
-        Streams& all = known();
-        const std::unique_lock lock(all.mutex);
-        all.streams[stream] = {flags, priority, context};
+        known().add(stream, {flags, priority, context});
         *phStream = stream;
     }
     return result;
@@ -151,12 +136,8 @@ CUresult destroy_stream(CUstream stream) {
     if (is_special(stream)) {
         return stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_NOT_PERMITTED;
     }
-    {
-        Streams& all = known();
-        const std::unique_lock lock(all.mutex);
-        if (all.streams.erase(stream) == 0) {
-            return CUDA_ERROR_INVALID_HANDLE;
-        }
+    if (!known().remove(stream)) {
+        return CUDA_ERROR_INVALID_HANDLE;
     }
     Session& s = this_session();
     s.stream_watches.forget(stream_key(stream));

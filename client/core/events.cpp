@@ -1,24 +1,19 @@
 #include "client/core/events.h"
 
-#include <mutex>
-
 namespace gpupool::client {
 
 void Events::add(CUevent handle, unsigned flags) {
-    auto event = std::make_shared<Event>(flags);
-    const std::unique_lock lock(mutex_);
-    events_[handle] = std::move(event);
+    events_.add(handle, std::make_shared<Event>(flags));
 }
 
 bool Events::remove(CUevent handle) {
-    const std::unique_lock lock(mutex_);
-    return events_.erase(handle) != 0;
+    return events_.remove(handle);
 }
 
 std::shared_ptr<Event> Events::find(CUevent handle) const {
-    const std::shared_lock lock(mutex_);
-    const auto it = events_.find(handle);
-    return it == events_.end() ? nullptr : it->second;
+    std::shared_ptr<Event> event;
+    events_.find(handle, event);
+    return event;
 }
 
 void Events::always_ask(CUevent handle) {

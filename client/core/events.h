@@ -13,9 +13,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <shared_mutex>
-#include <unordered_map>
 
+#include "client/core/handle_map.h"
 #include "protocol/calls/cuda_api.h"
 
 namespace gpupool::client {
@@ -58,8 +57,7 @@ class Events {
     void note_complete(CUevent handle, std::uint64_t record, CUresult result);
 
   private:
-    mutable std::shared_mutex mutex_;
-    std::unordered_map<CUevent, std::shared_ptr<Event>> events_;
+    HandleMap<CUevent, std::shared_ptr<Event>> events_;
 };
 
 }  // namespace gpupool::client
