@@ -20,8 +20,9 @@ class HandleMap {
   public:
     void add(Handle handle, Value value) {
         const std::unique_lock lock(mutex_);
-        values_.insert_or_assign(handle, std::move(value));
-        change();
+        if (!values_.insert_or_assign(handle, std::move(value)).second) {
+            change();  // nobody remembers one that was not there
+        }
     }
     bool remove(Handle handle) {
         const std::unique_lock lock(mutex_);
