@@ -1,7 +1,8 @@
 #include "client/calls/code_registry.h"
 
 #include <algorithm>
-#include <array>
+
+#include "client/core/found_lately.h"
 
 namespace gpupool::client {
 
@@ -74,18 +75,11 @@ void forget_kernel_functions(CUcontext context) {
 }
 
 CUresult find_launch_target(CUfunction function, const ContextState& context, LaunchTarget& target) {
-    struct Known {
-        CUfunction function = nullptr;
-        const ContextState* context = nullptr;
-        std::uint64_t generation = 0;
-        LaunchTarget target;
-    };
     constexpr std::size_t kKnown = 64;
-    thread_local std::array<Known, kKnown> known;
+    thread_local FoundLately<CUfunction, LaunchTarget, kKnown> known;
     const std::uint64_t generation = registry().generation.load(std::memory_order_acquire);
-    // Serials of handles are consecutive, so that neighbours do not displace each other.
-    Known& place = known[codec::to_wire(function) % kKnown];
-    if (place.function != function || place.context != &context || place.generation != generation) {
+    auto& place = known.place_of(function);
+    if (!place.holds(function, &context, generation)) {
         LaunchTarget found{function, nullptr, nullptr};
         CUresult result = launchable(found.function);
         if (result != CUDA_SUCCESS) {
@@ -98,7 +92,7 @@ CUresult find_launch_target(CUfunction function, const ContextState& context, La
         }
         place = {function, &context, generation, std::move(found)};
     }
-    target = place.target;
+    target = place.value;
     return target.attributes->load(target.function, context.device);
 }
 

@@ -82,10 +82,14 @@ void Captures::destroyed(const StreamKey& stream) {
     if (capture->first == stream) {
         end_locked(*capture);
     } else {
-        capture->streams.erase(stream);
-        capture->dependencies.erase(stream);
-        by_stream_.erase(stream);
+        leave(*capture, stream);
     }
+}
+
+void Captures::leave(Capture& capture, const StreamKey& stream) {
+    capture.streams.erase(stream);
+    capture.dependencies.erase(stream);
+    by_stream_.erase(stream);
 }
 
 void Captures::join(const StreamKey& stream, bool blocking, std::uint64_t id) {
@@ -108,15 +112,11 @@ void Captures::ended(const ContextState& context) {
         }
     }
     // Of those that joined another's capture: a default stream comes back with a primary context, no other does.
-    for (const auto& [id, capture] : captures_) {
-        std::erase_if(capture->streams, [&](const StreamKey& stream) {
-            const bool gone = is_default_stream(stream.first) && stream.second >> 32 == context.id;
-            if (gone) {
-                capture->dependencies.erase(stream);
-                by_stream_.erase(stream);
-            }
-            return gone;
-        });
+    for (auto it = by_stream_.begin(); it != by_stream_.end();) {
+        const auto [stream, capture] = *(it++);
+        if (is_default_stream(stream.first) && stream.second >> 32 == context.id) {
+            leave(*capture, stream);
+        }
     }
 }
 

@@ -100,6 +100,7 @@ class Captures {
     };
     Capture* of_stream(const StreamKey& stream) const;
     void end_locked(const Capture& capture);
+    void leave(Capture& capture, const StreamKey& stream);  // with the mutex held
 
     mutable std::mutex mutex_;
     std::uint64_t next_id_ = 1;

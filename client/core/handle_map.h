@@ -5,13 +5,15 @@
 // none.
 #pragma once
 
-#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
 #include <utility>
+
+#include "client/core/found_lately.h"
 
 namespace gpupool::client {
 
@@ -31,37 +33,28 @@ class HandleMap {
         return known;
     }
     bool find(Handle handle, Value& value) const {
-        static thread_local std::array<Found, kFound> lately;
-        Found& found = lately[place_of(handle)];
-        if (found.map != this || found.handle != handle || found.changes != changes_.load(std::memory_order_acquire)) {
+        static thread_local FoundLately<Handle, Value, kRemembered> lately;
+        auto& place = lately.place_of(handle);
+        if (!place.holds(handle, this, generation_.load(std::memory_order_acquire))) {
             const std::shared_lock lock(mutex_);
             const auto it = values_.find(handle);
             if (it == values_.end()) {
                 return false;
             }
-            found = {this, handle, changes_.load(std::memory_order_relaxed), it->second};
+            place = {handle, this, generation_.load(std::memory_order_relaxed), it->second};
         }
-        value = found.value;
+        value = place.value;
         return true;
     }
 
   private:
-    static constexpr std::size_t kFound = 4;
-    struct Found {
-        const HandleMap* map = nullptr;
-        Handle handle{};
-        std::uint64_t changes = 0;
-        Value value{};
-    };
+    static constexpr std::size_t kRemembered = 4;
 
-    static std::size_t place_of(Handle handle) {
-        return static_cast<std::size_t>(reinterpret_cast<std::uint64_t>(handle) * 0x9e3779b97f4a7c15u >> 62);
-    }
-    void change() { changes_.store(changes_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+    void change() { generation_.store(generation_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
 
     mutable std::shared_mutex mutex_;
     std::unordered_map<Handle, Value> values_;
-    std::atomic<std::uint64_t> changes_{0};  // written with the mutex held
+    std::atomic<std::uint64_t> generation_{0};  // written with the mutex held
 };
 
 }  // namespace gpupool::client
