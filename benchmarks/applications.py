@@ -91,6 +91,32 @@ def resnet50_batch_1():
 
 
 @application("images/s")
+def resnet50_graph():
+    """As resnet50_batch_1, captured once and replayed for each image, which is copied in before."""
+    from torchvision.models import resnet50
+    model = resnet50().cuda().half().eval()
+    image = torch.randn(1, 3, 224, 224, device="cuda").half()
+    images = torch.randn(8, 3, 224, 224, device="cuda").half()
+    with torch.inference_mode():
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                model(image)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            model(image)
+
+        def step():
+            for one in images:
+                image.copy_(one.unsqueeze(0))
+                graph.replay()
+
+        return per_second(step, len(images))
+
+
+@application("images/s")
 def resnet50_batch_32():
     from torchvision.models import resnet50
     return inference(resnet50(), torch.randn(32, 3, 224, 224, device="cuda").half(), 32)

@@ -121,6 +121,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUg
                                      const CUgraphEdgeData* dependencyData, std::size_t numDependencies,
                                      CUstreamCaptureMode mode) {
     return begin(hStream, mode, [&] {
+        this_session().graphs.remove(hGraph);  // what comes of it is not seen here
         return remote<calls::cuStreamBeginCaptureToGraph>(hStream, hGraph, dependencies, dependencyData,
                                                           numDependencies, mode);
     });
@@ -149,6 +150,9 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
     result = remote<calls::gpCaptureEnd>(hStream, capture->invalid ? 1u : 0u, &graph);
     if (result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED) {
         captures.end(key);
+    }
+    if (graph != nullptr) {
+        this_session().graphs.add(graph);
     }
     *phGraph = graph;
     return capture->invalid && result == CUDA_SUCCESS ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : result;

@@ -1,8 +1,6 @@
 // Graphs as wholes: their shape, instantiation, launches and updates. What nodes do is in graph_nodes.cpp.
 
 #include <cstdio>
-#include <shared_mutex>
-#include <unordered_set>
 
 #include "client/calls/handlers.h"
 #include "client/calls/memory.h"
@@ -47,16 +45,6 @@ CUgraphInstantiateResult instantiate_result(int number) {
     return known ? static_cast<CUgraphInstantiateResult>(number) : CUDA_GRAPH_INSTANTIATE_ERROR;
 }
 
-// The executable graphs that there are: launches are not waited for, so what is none is found here.
-struct Executables {
-    std::shared_mutex mutex;
-    std::unordered_set<CUgraphExec> handles;
-};
-Executables& executables() {
-    static auto& instance = *new Executables;
-    return instance;
-}
-
 CUresult instantiate(CUgraphExec* executable, CUgraph graph, std::uint64_t flags, CUgraphNode* error_node,
                      int* outcome) {
     if (executable == nullptr) {
@@ -74,9 +62,7 @@ CUresult instantiate(CUgraphExec* executable, CUgraph graph, std::uint64_t flags
         *outcome = kind;
     }
     if (result == CUDA_SUCCESS) {
-        Executables& all = executables();
-        const std::unique_lock lock(all.mutex);
-        all.handles.insert(made);
+        this_session().graphs.add_executable(made, graph);
         *executable = made;
     }
     return result;
@@ -113,6 +99,27 @@ CUresult ask_without_data(std::size_t* count, bool arrays, Ask ask) {
 }
 
 }  // namespace
+
+// ---- graphs that come and go: where the driver surely agrees, nobody waits for it to say so
+
+CUresult cuGraphCreate(CUgraph* phGraph, unsigned flags) {
+    const WaitForReplies where_refused(phGraph == nullptr || flags != 0);
+    const CUresult result = remote<calls::cuGraphCreate>(phGraph, flags);
+    if (result == CUDA_SUCCESS && phGraph != nullptr) {
+        this_session().graphs.add(*phGraph);
+    }
+    return result;
+}
+
+CUresult cuGraphDestroy(CUgraph hGraph) {
+    CUresult result = CUDA_SUCCESS;
+    Session* const s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    const WaitForReplies where_unknown(!s->graphs.remove(hGraph));
+    return remote<calls::cuGraphDestroy>(hGraph);
+}
 
 // ---- shape
 
@@ -211,14 +218,8 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph,
 // ---- launching, updating
 
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
-    {
-        Executables& all = executables();
-        const std::unique_lock lock(all.mutex);
-        if (all.handles.erase(hGraphExec) == 0) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-    }
-    return remote<calls::cuGraphExecDestroy>(hGraphExec);
+    return this_session().graphs.remove_executable(hGraphExec) ? remote<calls::cuGraphExecDestroy>(hGraphExec)
+                                                               : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
@@ -226,12 +227,8 @@ CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
     if (const CUresult result = find_stream(hStream, info); result != CUDA_SUCCESS) {
         return result;
     }
-    {
-        Executables& all = executables();
-        const std::shared_lock lock(all.mutex);
-        if (!all.handles.contains(hGraphExec)) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
+    if (!this_session().graphs.has_executable(hGraphExec)) {
+        return CUDA_ERROR_INVALID_VALUE;
     }
     Captures& captures = this_session().captures;
     if (const CUresult result = captures.any() ? captures.refuse_if_capturing(stream_key(hStream)) : CUDA_SUCCESS;
@@ -241,10 +238,18 @@ CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
     return remote<calls::cuGraphLaunch>(hGraphExec, hStream);
 }
 
+CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExecUpdateResultInfo* resultInfo) {
+    const CUresult result = remote<calls::cuGraphExecUpdate_v2>(hGraphExec, hGraph, resultInfo);
+    if (result != kSessionLost) {
+        this_session().graphs.note_updated(hGraphExec);
+    }
+    return result;
+}
+
 CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode* hErrorNode_out,
                            CUgraphExecUpdateResult* updateResult_out) {
     CUgraphExecUpdateResultInfo information{};
-    const CUresult result = remote<calls::cuGraphExecUpdate_v2>(hGraphExec, hGraph, &information);
+    const CUresult result = entry::cuGraphExecUpdate_v2(hGraphExec, hGraph, &information);
     if (hErrorNode_out != nullptr) {
         *hErrorNode_out = information.errorNode;
     }

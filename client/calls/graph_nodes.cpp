@@ -7,8 +7,10 @@
 #include <unordered_map>
 
 #include "client/calls/copy_shapes.h"
+#include "client/calls/graph_verdicts.h"
 #include "client/calls/handlers.h"
 #include "client/calls/launch_arguments.h"
+#include "client/calls/launch_config.h"
 #include "client/core/remote.h"
 
 namespace gpupool::client {
@@ -18,7 +20,7 @@ constexpr std::size_t kMaxPayloadBytes = 64u << 10;
 
 CUresult kernel_message(const CUDA_KERNEL_NODE_PARAMS_v3& p, NodeMessage& message) {
     GraphNode& node = message.node;
-    CUfunction function = p.func != nullptr ? p.func : reinterpret_cast<CUfunction>(p.kern);
+    CUfunction function = function_in(p);
     if (const CUresult result = launchable(function); result != CUDA_SUCCESS) {
         return result;
     }
@@ -160,11 +162,19 @@ CUresult to_message(const CUgraphNodeParams& p, NodeMessage& message) {
 CUresult set_node(CUgraphExec executable, CUgraphNode changed, const CUgraphNodeParams& parameters) {
     NodeMessage message;
     const CUresult result = to_message(parameters, message);
-    return result != CUDA_SUCCESS
-               ? result
-               : remote<calls::gpGraphNodeSetParams>(executable, changed, &message.node,
-                                                     static_cast<const unsigned char*>(message.payload.data()),
-                                                     message.payload.size());
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    Graphs& graphs = this_session().graphs;
+    const std::optional<Graphs::Node> known = graphs.find_node(changed);
+    const bool sure = known && surely_changed(executable, *known, parameters);
+    if (known && !sure) {
+        graphs.forget_node(changed);  // it may be another from here on
+    }
+    const WaitForReplies else_the_driver_says(!sure);
+    return remote<calls::gpGraphNodeSetParams>(executable, changed, &message.node,
+                                               static_cast<const unsigned char*>(message.payload.data()),
+                                               message.payload.size());
 }
 
 namespace entry {
@@ -240,13 +250,58 @@ CUgraph* keep_graphs(const std::vector<CUgraph>& graphs) {
     return kept;
 }
 
+// Where a node is to be added.
+struct Place {
+    CUgraph graph;
+    const CUgraphNode* dependencies;
+    const CUgraphEdgeData* edges;  // null: of no data
+    std::size_t count;
+};
+
+CUresult add_plain(CUgraphNode& created, const Place& place, const CUgraphNodeParams& p, const NodeMessage& message) {
+    const bool sure = surely_added(place.graph, place.dependencies, place.count, place.edges, p);
+    const WaitForReplies else_the_driver_says(!sure);
+    const CUresult result = remote<calls::gpGraphAddNode>(
+        &created, place.graph, place.dependencies, place.edges, place.count, place.edges == nullptr ? 0 : place.count,
+        &message.node, static_cast<const unsigned char*>(message.payload.data()), message.payload.size());
+    if (result == CUDA_SUCCESS) {
+        this_session().graphs.add_node(created, place.graph, p.type, function_of(p));
+    }
+    return result;
+}
+
+// One that allocates memory, or has graphs of its own: they are known when the driver has made them.
+CUresult add_owning(CUgraphNode& created, const Place& place, CUgraphNodeParams& p, const NodeMessage& message) {
+    const bool conditional = p.type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
+    constexpr unsigned kMostGraphs = 1024;
+    if (conditional && (p.conditional.size == 0 || p.conditional.size > kMostGraphs)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUdeviceptr address = 0;
+    std::vector<CUgraph> graphs(conditional ? p.conditional.size : 0);
+    const CUresult result = remote<calls::gpGraphAddOwningNode>(
+        &created, place.graph, place.dependencies, place.edges, place.count, place.edges == nullptr ? 0 : place.count,
+        &message.node, static_cast<const unsigned char*>(message.payload.data()), message.payload.size(), &address,
+        graphs.data(), graphs.size());
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    this_session().graphs.add_node(created, place.graph, p.type, nullptr);
+    if (conditional) {
+        p.conditional.phGraph_out = keep_graphs(graphs);
+        return CUDA_SUCCESS;
+    }
+    p.alloc.dptr = address;
+    ContextState* const context = this_thread().current();
+    if (address != 0 && context != nullptr) {
+        this_session().memory.add({address, p.alloc.bytesize, MemoryKind::pool, context->device, context});
+    }
+    return CUDA_SUCCESS;
+}
+
 CUresult add_node(CUgraphNode* created, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
                   std::size_t count, CUgraphNodeParams& p) {
     if (created == nullptr || (count != 0 && dependencies == nullptr)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    constexpr unsigned kMostGraphs = 1024;
-    if (p.type == CU_GRAPH_NODE_TYPE_CONDITIONAL && (p.conditional.size == 0 || p.conditional.size > kMostGraphs)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     NodeMessage message;
@@ -254,26 +309,14 @@ CUresult add_node(CUgraphNode* created, CUgraph graph, const CUgraphNode* depend
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    CUdeviceptr address = 0;
-    std::vector<CUgraph> graphs(p.type == CU_GRAPH_NODE_TYPE_CONDITIONAL ? p.conditional.size : 0);
+    const Place place{graph, dependencies, edges, count};
+    const bool owning = p.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || p.type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
     CUgraphNode node = nullptr;
-    result = remote<calls::gpGraphAddNode>(&node, graph, dependencies, edges, count, edges == nullptr ? 0 : count,
-                                           &message.node, static_cast<const unsigned char*>(message.payload.data()),
-                                           message.payload.size(), &address, graphs.data(), graphs.size());
-    if (result != CUDA_SUCCESS) {
-        return result;
+    result = owning ? add_owning(node, place, p, message) : add_plain(node, place, p, message);
+    if (result == CUDA_SUCCESS) {
+        *created = node;
     }
-    if (p.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
-        p.alloc.dptr = address;
-        ContextState* const context = this_thread().current();
-        if (address != 0 && context != nullptr) {
-            this_session().memory.add({address, p.alloc.bytesize, MemoryKind::pool, context->device, context});
-        }
-    } else if (p.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
-        p.conditional.phGraph_out = keep_graphs(graphs);
-    }
-    *created = node;
-    return CUDA_SUCCESS;
+    return result;
 }
 
 CUresult add_node(CUgraphNode* created, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
@@ -508,6 +551,43 @@ CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_
 CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                             const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
     return nodeParams == nullptr ? CUDA_ERROR_INVALID_VALUE : set_node(hGraphExec, hNode, operations_node(*nodeParams));
+}
+
+CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned isEnabled) {
+    CUresult result = CUDA_SUCCESS;
+    Session* const s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    const std::optional<Graphs::Node> known = s->graphs.find_node(hNode);
+    const WaitForReplies else_the_driver_says(!known || known->type != CU_GRAPH_NODE_TYPE_KERNEL ||
+                                              !s->graphs.holds(hGraphExec, *known));
+    return remote<calls::cuGraphNodeSetEnabled>(hGraphExec, hNode, isEnabled);
+}
+
+// What a node's attributes forbid is not known here.
+CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr, const CUkernelNodeAttrValue* value) {
+    const CUresult result = remote<calls::cuGraphKernelNodeSetAttribute>(hNode, attr, value);
+    if (result == CUDA_SUCCESS) {
+        this_session().graphs.forget_node(hNode);
+    }
+    return result;
+}
+
+CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src) {
+    const CUresult result = remote<calls::cuGraphKernelNodeCopyAttributes>(dst, src);
+    if (result == CUDA_SUCCESS) {
+        this_session().graphs.forget_node(dst);
+    }
+    return result;
+}
+
+CUresult cuGraphDestroyNode(CUgraphNode hNode) {
+    const CUresult result = remote<calls::cuGraphDestroyNode>(hNode);
+    if (result == CUDA_SUCCESS) {
+        this_session().graphs.forget_node(hNode);
+    }
+    return result;
 }
 
 // ---- asking

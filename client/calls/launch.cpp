@@ -14,44 +14,6 @@
 namespace gpupool::client::entry {
 namespace {
 
-int attribute(const Device& device, CUdevice_attribute id) {
-    int value = 0;
-    device.attributes.get(id, &value);
-    return value;
-}
-
-// The native verdicts on shapes that no function can be launched with.
-CUresult check_shape(const Device& device, const LaunchShape& launch) {
-    const auto limit = [&](CUdevice_attribute id) { return static_cast<unsigned>(attribute(device, id)); };
-    const bool empty = launch.grid_x == 0 || launch.grid_y == 0 || launch.grid_z == 0 || launch.block_x == 0 ||
-                       launch.block_y == 0 || launch.block_z == 0;
-    if (empty || launch.grid_x > limit(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X) ||
-        launch.grid_y > limit(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y) ||
-        launch.grid_z > limit(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z) ||
-        launch.block_x > limit(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X) ||
-        launch.block_y > limit(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y) ||
-        launch.block_z > limit(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    const std::uint64_t threads = std::uint64_t{launch.block_x} * launch.block_y * launch.block_z;
-    if (threads > limit(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK) ||
-        launch.shared_bytes > limit(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    return CUDA_SUCCESS;
-}
-
-// What depends on the function: its own limit of threads, and the shared memory that it may have.
-CUresult check_function(const FunctionAttributes::OnDevice& function, const LaunchShape& launch) {
-    const int max_threads = function.get(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
-    const int max_dynamic = function.get(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
-    const std::uint64_t threads = std::uint64_t{launch.block_x} * launch.block_y * launch.block_z;
-    if (threads > static_cast<std::uint64_t>(max_threads) || launch.shared_bytes > static_cast<unsigned>(max_dynamic)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    return CUDA_SUCCESS;
-}
-
 bool is_cooperative(const LaunchShape& shape, const CUlaunchAttribute* attributes, unsigned count) {
     bool cooperative = shape.cooperative != 0;
     for (unsigned i = 0; i < count; ++i) {
@@ -71,7 +33,7 @@ CUresult check_cooperative(const Device& device, const LaunchShape& launch) {
         return result;
     }
     const auto fitting = static_cast<std::uint64_t>(blocks) *
-                         static_cast<std::uint64_t>(attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+                         static_cast<std::uint64_t>(device_attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
     // Three factors of up to 31, 16 and 16 bits fit.
     const std::uint64_t grid = std::uint64_t{launch.grid_x} * launch.grid_y * launch.grid_z;
     return grid > fitting ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
@@ -122,10 +84,7 @@ CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned
     }
     shape.function = target.function;
     const Device& device = this_session().devices.devices[static_cast<std::size_t>(context->device)];
-    if (result = check_shape(device, shape); result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (result = check_function(*target.attributes, shape); result != CUDA_SUCCESS) {
+    if (result = check_limits(device, *target.attributes, shape); result != CUDA_SUCCESS) {
         return result;
     }
     if (is_cooperative(shape, attributes, attribute_count)) {

@@ -1,6 +1,8 @@
-// A CUlaunchConfig as launches and the occupancy calculator take it.
+// What a launch is asked for, as launches, kernels' nodes and the occupancy calculator take it.
 #pragma once
 
+#include "client/calls/function_attributes.h"
+#include "client/core/devices.h"
 #include "protocol/calls/internal.h"
 
 namespace gpupool::client {
@@ -24,6 +26,16 @@ inline CUresult check_attributes(const CUlaunchConfig& config) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;
+}
+
+// 0 where the device has none.
+int device_attribute(const Device& device, CUdevice_attribute id);
+// The native verdict on a launch of `function`, of which everything is known, on that device.
+CUresult check_limits(const Device& device, const FunctionAttributes::OnDevice& function, const LaunchShape& launch);
+
+// A kernel's node's function, or its kernel as one.
+inline CUfunction function_in(const CUDA_KERNEL_NODE_PARAMS_v3& p) {
+    return p.func != nullptr ? p.func : reinterpret_cast<CUfunction>(p.kern);
 }
 
 }  // namespace gpupool::client

@@ -64,12 +64,6 @@ CUresult active_blocks(int* blocks, CUfunction function, int block_size, std::si
     });
 }
 
-int device_attribute(const Device& device, CUdevice_attribute id) {
-    int value = 0;
-    device.attributes.get(id, &value);
-    return value;
-}
-
 CUresult clusters(int* out, unsigned potential, CUfunction func, const CUlaunchConfig* config) {
     if (out == nullptr || config == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;

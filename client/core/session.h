@@ -22,6 +22,7 @@
 #include "client/core/devices.h"
 #include "client/core/events.h"
 #include "client/core/graph_hosts.h"
+#include "client/core/graphs.h"
 #include "client/core/handshake.h"
 #include "client/core/held_streams.h"
 #include "client/core/host_functions.h"
@@ -64,6 +65,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     HeldStreams held_streams;
     StreamWatches stream_watches;
     Events events;
+    Graphs graphs;
     GraphHosts graph_hosts;
     std::vector<std::unique_ptr<DeviceHeap>> heaps;  // by device; made while the receiving thread runs already
     std::atomic<bool> heaps_are_made{false};

@@ -162,11 +162,16 @@ CUresult gpTraceFlush();
 
 // ---- graphs
 
-// Adds a node. `address` is that of memory to allocate, `graphs` are those of a conditional node.
+// Adds a node, of any type but those below.
 CUresult gpGraphAddNode(CUgraphNode* created, CUgraph graph, const CUgraphNode* dependencies,
                         const CUgraphEdgeData* edges, std::size_t dependency_count, std::size_t edge_count,
-                        const gpupool::GraphNode* node, const unsigned char* payload, std::size_t payload_bytes,
-                        CUdeviceptr* address, CUgraph* graphs, std::size_t graph_count);
+                        const gpupool::GraphNode* node, const unsigned char* payload, std::size_t payload_bytes);
+// One that has something of its own, which the caller is told: memory that it allocates, at `address`, or the graphs of
+// a conditional node.
+CUresult gpGraphAddOwningNode(CUgraphNode* created, CUgraph graph, const CUgraphNode* dependencies,
+                              const CUgraphEdgeData* edges, std::size_t dependency_count, std::size_t edge_count,
+                              const gpupool::GraphNode* node, const unsigned char* payload, std::size_t payload_bytes,
+                              CUdeviceptr* address, CUgraph* graphs, std::size_t graph_count);
 // Of a graph's node, or, where `executable` is not null, of that node in it.
 CUresult gpGraphNodeSetParams(CUgraphExec executable, CUgraphNode changed, const gpupool::GraphNode* node,
                               const unsigned char* payload, std::size_t payload_bytes);

@@ -7,12 +7,18 @@
 
 namespace gpupool::worker {
 
+bool MemoryAccount::fits(CUdevice device, std::uint64_t bytes) const {
+    const auto index = static_cast<std::size_t>(device);
+    return device >= 0 && index < used_bytes.size() &&
+           (quota_bytes == 0 || (bytes <= quota_bytes && used_bytes[index] <= quota_bytes - bytes));
+}
+
 bool MemoryAccount::charge(CUdevice device, std::uint64_t bytes) {
     const auto index = static_cast<std::size_t>(device);
     if (device < 0 || index >= used_bytes.size()) {
         return false;
     }
-    if (quota_bytes != 0 && (bytes > quota_bytes || used_bytes[index] > quota_bytes - bytes)) {
+    if (!fits(device, bytes)) {
         if (!std::exchange(told, true)) {
             log::warn(
                 "out of memory: {} bytes more on device {} would pass the session's quota of {}, of which {} are used",
@@ -29,6 +35,13 @@ void MemoryAccount::release(CUdevice device, std::uint64_t bytes) {
     if (device >= 0 && index < used_bytes.size()) {
         used_bytes[index] -= std::min(used_bytes[index], bytes);
     }
+}
+
+bool DeviceMemory::charge(const driver::Api& api, CUdevice device, std::uint64_t bytes) {
+    if (!account.fits(device, bytes)) {
+        pools.settle(api);
+    }
+    return account.charge(device, bytes);
 }
 
 bool DeviceMemory::settle(const SharedAllocation& allocation) {

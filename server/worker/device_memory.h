@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "server/driver/api.h"
+#include "server/worker/pool_accounts.h"
 
 namespace gpupool::worker {
 
@@ -23,6 +24,7 @@ struct MemoryAccount {
     bool told = false;              // the log, of the first allocation that did not fit
     std::vector<std::uint64_t> used_bytes;
 
+    [[nodiscard]] bool fits(CUdevice device, std::uint64_t bytes) const;
     bool charge(CUdevice device, std::uint64_t bytes);
     void release(CUdevice device, std::uint64_t bytes);
 };
@@ -60,9 +62,11 @@ struct DeviceMemory {
     std::set<std::pair<CUdevice, CUdevice>> peers;                           // (device, whose memory it may reach)
     std::map<std::uint64_t, std::shared_ptr<SharedAllocation>> allocations;  // by the driver's handle
     std::map<std::uint64_t, Mapping> mappings;                               // of those, by address
-    std::map<std::uint64_t, Allocation> pool_allocations;                    // stream-ordered, by address
-    std::unordered_map<std::uint64_t, Array> arrays;                         // by the client's handle
+    PoolAccounts pools{account};                      // what the driver allocates in stream order
+    std::unordered_map<std::uint64_t, Array> arrays;  // by the client's handle
 
+    // Charged to the account; when it does not fit, what pools have given back since is looked for first.
+    bool charge(const driver::Api& api, CUdevice device, std::uint64_t bytes);
     // Takes what nothing has any more from the account; false: something has it.
     bool settle(const SharedAllocation& allocation);
     // False where there is no such array.

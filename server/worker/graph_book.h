@@ -15,6 +15,7 @@ namespace gpupool::worker {
 
 struct GraphBook {
     std::unordered_map<CUgraphExec, std::shared_ptr<GraphExec>> executables;  // by client handle
+    std::size_t changes_waiting = 0;  // of all executables
     // Nodes that were added to graphs of the driver, those within child graphs included.
     std::unordered_map<CUgraph, std::uint64_t> added_nodes;
     std::uint64_t all_added_nodes = 0;

@@ -86,6 +86,8 @@ class GraphExec {
     [[nodiscard]] std::uint32_t cost() const { return cost_; }
     // Launches that wait in their streams, and will be of what this is then.
     unsigned held_launches = 0;
+    // Changes that wait for such launches, and are for those behind them: ever asked for, and of these made.
+    std::uint64_t changes_asked = 0, changes_made = 0;
     // Of launches from now on.
     [[nodiscard]] const std::shared_ptr<HostTurns>& turns() const { return turns_; }
 

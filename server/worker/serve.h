@@ -278,7 +278,7 @@ void serve_on_helper(Worker& worker, Command& command, std::shared_ptr<codec::Sl
         const ContextState* state = worker.context_of(command);
         return state == nullptr ? nullptr : state->driver;
     }();
-    if (destroyed != 0 && !worker.handles_ending.insert(destroyed).second) {  // it is being destroyed already
+    if (destroyed != 0 && !worker.begin_to_end(destroyed)) {  // it is being destroyed already
         finish<Call>(worker, command, *slots, CUDA_ERROR_INVALID_HANDLE);
         return;
     }
@@ -291,9 +291,8 @@ void serve_on_helper(Worker& worker, Command& command, std::shared_ptr<codec::Sl
         });
     };
     auto done = [&worker, command, slots, result, destroyed]() mutable {
-        worker.handles_ending.erase(destroyed);
-        if (*result == CUDA_SUCCESS && destroyed != 0) {
-            worker.forget_handle(destroyed);
+        if (destroyed != 0) {
+            worker.end(destroyed, *result == CUDA_SUCCESS);
         }
         finish<Call>(worker, command, *slots, *result);
     };

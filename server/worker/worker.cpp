@@ -621,7 +621,26 @@ bool Worker::give_back_prepared_context(std::function<void()> then) {
     return true;
 }
 
-void Worker::forget_handle(std::uint64_t client) {
+CUmemoryPool Worker::driver_pool(std::uint64_t client) const {
+    return codec::kind_of(client) == codec::HandleKind::memory_pool
+               ? codec::from_wire<CUmemoryPool>(handles.find(codec::from_wire<CUmemoryPool>(client)).driver)
+               : nullptr;
+}
+
+bool Worker::begin_to_end(std::uint64_t client) {
+    if (!handles_ending_.insert(client).second) {
+        return false;
+    }
+    memory.pools.begin_to_end(driver_pool(client));
+    return true;
+}
+
+void Worker::end(std::uint64_t client, bool ended) {
+    handles_ending_.erase(client);
+    memory.pools.end(driver_pool(client), ended);
+    if (!ended) {
+        return;
+    }
     handles.unbind(client);
     if (memory.forget_array(client)) {
         memory_changed();

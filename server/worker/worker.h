@@ -110,7 +110,6 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     GraphTurns graph_turns{*this};
     std::size_t captures = 0;                                                 // that have begun and not ended
     std::unordered_map<CUlinkState, std::shared_ptr<LinkState>> link_states;  // by client handle
-    std::unordered_set<std::uint64_t> handles_ending;                         // that helpers destroy, by client handle
 
     ContextState* context_of(const Command& command) {
         return objects.context(codec::from_wire<CUcontext>(command.header.context));
@@ -142,8 +141,9 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void send_what_precedes(CUresult result);
     void send_host_changes();
     void memory_changed();
-    // What the client calls so has ended.
-    void forget_handle(std::uint64_t client);
+    // A helper is to end what the client calls so; false: one does so already. Then it has ended, or not.
+    bool begin_to_end(std::uint64_t client);
+    void end(std::uint64_t client, bool ended);
     [[nodiscard]] int device_count() const { return static_cast<int>(memory.account.used_bytes.size()); }
     [[nodiscard]] bool in_window(std::uint64_t address, std::uint64_t bytes) const;
 
@@ -192,6 +192,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void on_piece_lost(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_lanes_ended(const Error& cause) override;
 
+    [[nodiscard]] CUmemoryPool driver_pool(std::uint64_t client) const;  // null where it names none
     // Before anything that the client must not act on until the data sent so far has landed.
     void announce_pieces();
 
@@ -224,7 +225,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     }};
     std::uint64_t announced_pieces_ = 0;
     std::mutex end_mutex_;
-    std::optional<Error> end_;  // guarded by end_mutex_
+    std::optional<Error> end_;                          // guarded by end_mutex_
+    std::unordered_set<std::uint64_t> handles_ending_;  // that helpers destroy, by client handle
     std::atomic<bool> ending_{false};
     transport::Connection* connection_ = nullptr;                     // the channel's, which never attaches another
     std::optional<wire::Channel::Look> look_;                         // the idle dispatcher's

@@ -1,10 +1,8 @@
-// Everything that reads a peer's code image, on any bytes: classification, entries, unpacking, selection, kernel
-// tables.
+// Everything that reads a peer's code image, on any bytes: classification, entries, unpacking, selection.
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
-#include "common/fatbin/kernels.h"
 #include "common/fatbin/select.h"
 #include "common/fatbin/unpack.h"
 
@@ -23,19 +21,12 @@ void read_entry(const Entry& entry) {
     auto contents = unpack(entry, unpack_limit_bytes);
     if (!contents) return;
     require(contents->bytes().size() == entry.unpacked_bytes);
-    if (entry.kind == Kind::ptx) {
-        (void)ptx_kernels(contents->text());
-    } else {
-        (void)cubin_kernels(contents->bytes());
-    }
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     const Bytes input(reinterpret_cast<const std::byte*>(data), size);
-    (void)cubin_kernels(input);
-    (void)ptx_kernels({reinterpret_cast<const char*>(data), size});
     auto image = inspect(input);
     if (!image) return 0;
     require(image->bytes.size() <= size);

@@ -247,6 +247,83 @@ void updates_behind_waiting_launches(const GraphWork& work) {
     DRIVER_OK(cuGraphDestroy(graph));
 }
 
+// Changes and launches in turn, behind a launch that waits; then nothing waits for any of it before all is destroyed.
+void changes_in_turn(const GraphWork& work) {
+    constexpr unsigned kChanges = 20;
+    CUgraph graph = nullptr;
+    CUgraphNode node = nullptr, idle = nullptr;
+    DRIVER_OK(cuGraphCreate(&graph, 0));
+    const AddParameters first(work, 1);
+    DRIVER_OK(cuGraphAddKernelNode(&node, graph, nullptr, 0, &first.node));
+    DRIVER_OK(cuGraphAddKernelNode(&idle, graph, &node, 1, &first.node));
+    const CUgraphExec executable = instantiate(graph);
+    DRIVER_OK(cuMemsetD32(work.device, 0, GraphWork::words));
+    DRIVER_OK(cuCtxSynchronize());
+    DRIVER_OK(cuGraphNodeSetEnabled(executable, idle, 0));
+    DRIVER_OK(cuLaunchHostFunc(
+        work.stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
+    unsigned expected = 1;
+    DRIVER_OK(cuGraphLaunch(executable, work.stream));
+    for (unsigned i = 1; i <= kChanges; ++i) {
+        const AddParameters added(work, 100 * i);
+        DRIVER_OK(cuGraphExecKernelNodeSetParams(executable, node, &added.node));
+        if (i % 2 == 0) {
+            DRIVER_OK(cuGraphLaunch(executable, work.stream));
+            expected += 100 * i;
+        }
+    }
+    DRIVER_OK(cuGraphNodeSetEnabled(executable, idle, 1));
+    DRIVER_OK(cuGraphLaunch(executable, work.stream));
+    expected += 100 * kChanges + 1;
+    unsigned enabled = 0;
+    DRIVER_OK(cuGraphNodeGetEnabled(executable, idle, &enabled));
+    check(enabled == 1, "a node is enabled");
+    DRIVER_OK(cuGraphNodeSetEnabled(executable, idle, 0));
+    DRIVER_OK(cuGraphDestroy(graph));
+    DRIVER_OK(cuGraphExecDestroy(executable));
+    check(work.device_holds(expected), "changes and launches in turn");
+    DRIVER_OK(cuCtxSynchronize());
+}
+
+// Refused by the call itself, and what was there goes on.
+void refused_nodes(const GraphWork& work, const Device& device) {
+    const AddParameters one(work, 1);
+    CUgraph graph = nullptr, other = nullptr;
+    CUgraphNode node = nullptr, foreign = nullptr, refused = nullptr;
+    DRIVER_OK(cuGraphCreate(&graph, 0));
+    DRIVER_OK(cuGraphCreate(&other, 0));
+    check_result(cuGraphCreate(&other, 1), CUDA_ERROR_INVALID_VALUE, "a graph with flags");
+    DRIVER_OK(cuGraphAddKernelNode(&node, graph, nullptr, 0, &one.node));
+    DRIVER_OK(cuGraphAddKernelNode(&foreign, other, nullptr, 0, &one.node));
+    check(cuGraphAddKernelNode(&refused, graph, &foreign, 1, &one.node) != CUDA_SUCCESS, "behind another graph's node");
+    const CUgraphNode twice[] = {node, node};
+    check(cuGraphAddKernelNode(&refused, graph, twice, 2, &one.node) != CUDA_SUCCESS, "behind a node twice");
+    CUDA_KERNEL_NODE_PARAMS wrong = one.node;
+    wrong.gridDimX = 0;
+    check(cuGraphAddKernelNode(&refused, graph, &node, 1, &wrong) != CUDA_SUCCESS, "a grid of no blocks");
+    wrong = one.node;
+    wrong.blockDimX = 2048;
+    check(cuGraphAddKernelNode(&refused, graph, &node, 1, &wrong) != CUDA_SUCCESS, "a block of too many threads");
+    CUDA_MEMSET_NODE_PARAMS set = set_all(work, 1);
+    set.elementSize = 3;
+    check(cuGraphAddMemsetNode(&refused, graph, &node, 1, &set, device.context()) != CUDA_SUCCESS, "elements of three");
+    CUDA_HOST_NODE_PARAMS nothing{};
+    check(cuGraphAddHostNode(&refused, graph, &node, 1, &nothing) != CUDA_SUCCESS, "no host function");
+    check(node_count(graph) == 1, "nothing was added");
+    const CUgraphExec executable = instantiate(graph);
+    check(cuGraphExecKernelNodeSetParams(executable, foreign, &one.node) != CUDA_SUCCESS, "a change of a foreign node");
+    wrong = one.node;
+    wrong.gridDimX = 0;
+    check(cuGraphExecKernelNodeSetParams(executable, node, &wrong) != CUDA_SUCCESS, "a change to no blocks");
+    check_result(cuGraphNodeSetEnabled(executable, foreign, 0), CUDA_ERROR_INVALID_VALUE, "a foreign node disabled");
+    DRIVER_OK(cuGraphDestroy(other));
+    DRIVER_OK(cuMemsetD32(work.device, 0, GraphWork::words));
+    DRIVER_OK(cuGraphLaunch(executable, work.stream));
+    check(work.device_holds(1), "what was there goes on");
+    DRIVER_OK(cuGraphExecDestroy(executable));
+    DRIVER_OK(cuGraphDestroy(graph));
+}
+
 void CUDA_CB count_call(void* data) {
     static_cast<std::atomic<int>*>(data)->fetch_add(1);
 }
@@ -310,6 +387,8 @@ int run(int argc, char** argv) {
     program.section("explicit_graph", [&] { explicit_graph(work, device); });
     program.section("updates", [&] { updates(work, device); });
     program.section("updates_behind_waiting_launches", [&] { updates_behind_waiting_launches(work); });
+    program.section("changes_in_turn", [&] { changes_in_turn(work); });
+    program.section("refused_nodes", [&] { refused_nodes(work, device); });
     program.section("other_nodes", [&] { other_nodes(work, device); });
     program.section("many_launches", [&] { many_launches(work, static_cast<int>(program.number("launches", 50))); });
     program.section("capture_and_replay", [&] { capture_and_replay(work); });

@@ -37,23 +37,16 @@ CUresult allocate(const AllocationRequest& request, std::uint64_t& address) {
     // As the hardware hands out memory, so that "used" is what a program can take.
     const std::uint64_t counted_bytes = counted ? (request.size_bytes + 511) / 512 * 512 : 0;
     Device& device = *request.context->device;
-    if (const MemoryPool* const pool = request.pool.get();
-        pool != nullptr && pool->most_bytes != 0 && pool->used_bytes.load() + counted_bytes > pool->most_bytes) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (counted && !device.take(counted_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    MemoryPool* const pool = request.pool.get();
+    const auto take = [&] { return pool != nullptr ? pool->take(device, counted_bytes) : device.take(counted_bytes); };
+    if (counted && !take()) return CUDA_ERROR_OUT_OF_MEMORY;
     void* memory = map_memory(request.size_bytes);
     if (memory == nullptr) {
-        if (counted) device.give(counted_bytes);
+        if (counted && pool != nullptr) pool->give(device, counted_bytes);
+        if (counted && pool == nullptr) device.give(counted_bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     address = reinterpret_cast<std::uint64_t>(memory);
-    if (request.pool != nullptr) {
-        const std::uint64_t used = request.pool->used_bytes.fetch_add(counted_bytes) + counted_bytes;
-        std::uint64_t high = request.pool->used_high_bytes.load();
-        while (high < used && !request.pool->used_high_bytes.compare_exchange_weak(high, used)) {
-        }
-    }
     state().allocations.add({address, request.size_bytes, request.kind, request.context, device.ordinal, request.flags,
                              state().next_id.fetch_add(1), counted_bytes, request.pool, nullptr});
     return CUDA_SUCCESS;

@@ -122,6 +122,8 @@ struct Stream : std::enable_shared_from_this<Stream> {
     bool destroyed_ = false;
 };
 
+struct Device;
+
 struct MemoryPool {
     int device = 0;
     bool is_default = false;
@@ -129,8 +131,20 @@ struct MemoryPool {
     std::uint64_t most_bytes = 0;  // 0: no limit of its own
     std::atomic<std::uint64_t> used_bytes{0};
     std::atomic<std::uint64_t> used_high_bytes{0};
-    std::map<int, int> flags;  // the reuse policies, by attribute
+    std::uint64_t kept_bytes = 0;  // of the device's, freed and not given back to it
+    std::map<int, int> flags;      // the reuse policies, by attribute
     std::mutex mutex;
+
+    // Memory for an allocation, from what is kept first; false when there is not enough.
+    bool take(Device& owner, std::uint64_t bytes);
+    // An allocation's memory comes back. More than the release threshold is not kept: a driver would give it back at
+    // the next synchronization.
+    void give(Device& owner, std::uint64_t bytes);
+    // Keeps what is in use, and no more than that where it is less than `least_bytes`.
+    void trim(Device& owner, std::uint64_t least_bytes);
+
+  private:
+    void keep_up_to(Device& owner, std::uint64_t reserved_bytes);
 };
 
 struct Device {

@@ -148,14 +148,20 @@ CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle) {
     state().pools.remove(handle);
     const std::lock_guard lock(state().mutex);
     Device& device = *state().devices[static_cast<std::size_t>(pool->device)];
+    {
+        const std::lock_guard of_pool(pool->mutex);
+        pool->release_threshold_bytes = 0;
+    }
+    pool->trim(device, 0);
     if (device.current_pool == pool) device.current_pool = device.default_pool;
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool handle, size_t) {
+CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool handle, size_t least_bytes) {
     SOFTGPU_POOL(handle, pool);
     SOFTGPU_NOT_WHILE_CAPTURING();
-    return CUDA_SUCCESS;  // nothing is kept
+    pool->trim(*state().devices[static_cast<std::size_t>(pool->device)], least_bytes);
+    return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
@@ -193,6 +199,8 @@ CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute 
         case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: *static_cast<int*>(value) = flag(); break;
         case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *static_cast<cuuint64_t*>(value) = pool->release_threshold_bytes; break;
         case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+            *static_cast<cuuint64_t*>(value) = pool->used_bytes.load() + pool->kept_bytes;
+            break;
         case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *static_cast<cuuint64_t*>(value) = pool->used_bytes.load(); break;
         case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
         case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *static_cast<cuuint64_t*>(value) = pool->used_high_bytes.load(); break;

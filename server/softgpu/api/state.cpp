@@ -82,6 +82,39 @@ bool Device::take(std::uint64_t bytes) {
     return false;
 }
 
+bool MemoryPool::take(Device& owner, std::uint64_t bytes) {
+    const std::lock_guard lock(mutex);
+    const std::uint64_t used = used_bytes.load() + bytes;
+    if (most_bytes != 0 && used > most_bytes) return false;
+    const std::uint64_t kept = std::min(kept_bytes, bytes);
+    if (!owner.take(bytes - kept)) return false;
+    kept_bytes -= kept;
+    used_bytes.store(used);
+    used_high_bytes.store(std::max(used_high_bytes.load(), used));
+    return true;
+}
+
+void MemoryPool::give(Device& owner, std::uint64_t bytes) {
+    const std::lock_guard lock(mutex);
+    used_bytes.fetch_sub(bytes);
+    kept_bytes += bytes;
+    keep_up_to(owner, release_threshold_bytes);
+}
+
+void MemoryPool::trim(Device& owner, std::uint64_t least_bytes) {
+    const std::lock_guard lock(mutex);
+    keep_up_to(owner, least_bytes);
+}
+
+void MemoryPool::keep_up_to(Device& owner, std::uint64_t reserved_bytes) {
+    const std::uint64_t used = used_bytes.load();
+    const std::uint64_t may_keep = reserved_bytes > used ? reserved_bytes - used : 0;
+    if (kept_bytes > may_keep) {
+        owner.give(kept_bytes - may_keep);
+        kept_bytes = may_keep;
+    }
+}
+
 void Context::open() {
     const std::lock_guard lock(order_mutex);
     id = state().next_id.fetch_add(1);
@@ -224,10 +257,13 @@ void release_memory(const Allocation& allocation) {
         madvise(reinterpret_cast<void*>(allocation.begin), allocation.size_bytes, MADV_DONTNEED);
     else
         munmap(reinterpret_cast<void*>(allocation.begin), allocation.size_bytes);
-    if (allocation.counted_bytes != 0) {
-        state().devices[static_cast<std::size_t>(allocation.device)]->give(allocation.counted_bytes);
+    if (allocation.counted_bytes == 0) return;
+    Device& device = *state().devices[static_cast<std::size_t>(allocation.device)];
+    if (allocation.pool != nullptr) {
+        allocation.pool->give(device, allocation.counted_bytes);
+    } else {
+        device.give(allocation.counted_bytes);
     }
-    if (allocation.pool != nullptr) allocation.pool->used_bytes.fetch_sub(allocation.counted_bytes);
 }
 
 }  // namespace gpupool::softgpu

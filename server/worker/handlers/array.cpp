@@ -55,7 +55,7 @@ Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, std:
     if (context == nullptr || context->ending) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    if (!bytes || worker.memory.arrays.size() >= kMaxArrays || !worker.memory.account.charge(context->device, *bytes)) {
+    if (!bytes || worker.memory.arrays.size() >= kMaxArrays || !worker.memory.charge(worker.api, context->device, *bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     worker.scheduler.enter(context);

@@ -188,7 +188,7 @@ class HeldLaunch final : public HeldForCommand {
     }
     ~HeldLaunch() override { --graph_->held_launches; }
     bool advance() override {
-        if (!launch_ && !may_begin(worker_, *graph_)) {
+        if (graph_->changes_made < changes_before_ || (!launch_ && !may_begin(worker_, *graph_))) {
             return false;
         }
         if (fits_queue(*graph_)) {
@@ -223,6 +223,7 @@ class HeldLaunch final : public HeldForCommand {
 
     StreamState& stream_;
     const std::shared_ptr<GraphExec> graph_;
+    const std::uint64_t changes_before_ = graph_->changes_asked;
     std::optional<Launch> launch_;  // of a large graph, once it has begun
     std::shared_ptr<WaitingCall> call_;
 };
@@ -238,67 +239,113 @@ void change_elsewhere(Worker& worker, const Command& command, std::function<CUre
                                    [result, done = std::move(done)] { done(*result); });
 }
 
-// A change of an executable graph is one for the launches behind it: empty when it may be made now.
-std::optional<Outcome> await_launches(Worker& worker, const Command& command, const GraphExec& graph) {
-    if (graph.held_launches == 0) {
-        return std::nullopt;
-    }
+// Takes the command when all that is held now has been issued.
+void dispatch_later(Worker& worker, const Command& command, std::function<void()> before) {
     Command later = command;
     later.keep_body(kWaitingCostBytes);
-    worker.scheduler.when_issued([&worker, later]() mutable { worker.dispatch(later); });
+    later.its_turn = true;
+    worker.scheduler.when_issued([&worker, later, before = std::move(before)]() mutable {
+        before();
+        worker.dispatch(later);
+    });
+}
+
+// A change of an executable graph is one for the launches behind it: empty when it may be made now.
+std::optional<Outcome> await_launches(Worker& worker, const Command& command, const std::shared_ptr<GraphExec>& graph) {
+    const bool waits = graph->held_launches != 0 || graph->changes_made != graph->changes_asked;
+    if (command.its_turn || !waits) {
+        return std::nullopt;
+    }
+    ++graph->changes_asked;
+    ++worker.graphs.changes_waiting;
+    dispatch_later(worker, command, [&worker, graph] {
+        ++graph->changes_made;
+        --worker.graphs.changes_waiting;
+    });
     return Outcome::answered();
+}
+
+// What ends a graph or an executable, or asks what it is, comes behind the changes that were sent before: empty when
+// none waits.
+std::optional<Outcome> await_changes(Worker& worker, const Command& command) {
+    if (command.its_turn || worker.graphs.changes_waiting == 0) {
+        return std::nullopt;
+    }
+    dispatch_later(worker, command, [] {});
+    return Outcome::answered();
+}
+
+template <class Call>
+CUresult add_node(Worker& worker, Command& command, codec::Slots<Call>& slots, NodeParameters& parameters) {
+    const GraphNode& node = slots.template at<Call::node>().object;
+    CUgraph& graph = slots.template at<Call::graph>().value;
+    const std::size_t count = slots.template at<Call::dependency_count>().value;
+    const std::size_t edge_count = slots.template at<Call::edge_count>().value;
+    if (slots.template at<Call::node>().value == nullptr || (edge_count != 0 && edge_count != count)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    detail::Translator translator{worker, command};
+    translator.handle(graph);
+    for (CUgraphNode& dependency : slots.template at<Call::dependencies>().object) {
+        translator.handle(dependency);
+    }
+    if (translator.result != CUDA_SUCCESS || graph == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult result = parameters.read(worker.handles, worker.objects, node, slots.template at<Call::payload>().object);
+    if (result == CUDA_SUCCESS) {
+        result = worker.scheduler.enter(worker.context_of(command));
+    }
+    std::uint64_t nodes = 0;
+    if (result == CUDA_SUCCESS) {
+        result = nodes_to_add(worker, graph, parameters.driver, nodes);
+    }
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    CUgraphNode& created = slots.template at<Call::created>().object;
+    const CUgraphEdgeData* const edges = edge_count == 0 ? nullptr : slots.template at<Call::edges>().value;
+    result = driver::call(worker.api.cuGraphAddNode_v2, &created, graph, slots.template at<Call::dependencies>().value,
+                          edges, count, &parameters.driver);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    worker.graphs.added_nodes[graph] += nodes;
+    worker.graphs.all_added_nodes += nodes;
+    if (node.type == CU_GRAPH_NODE_TYPE_GRAPH) {
+        note_levels(worker, created, level_of(worker, graph));
+    }
+    return CUDA_SUCCESS;
+}
+
+bool is_owning(const GraphNode& node) {
+    return node.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node.type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
 }
 
 }  // namespace
 
 Outcome gpGraphAddNode(Worker& worker, Command& command, codec::Slots<calls::gpGraphAddNode>& slots) {
-    using Call = calls::gpGraphAddNode;
+    NodeParameters parameters;
+    return is_owning(slots.at<calls::gpGraphAddNode::node>().object) ? CUDA_ERROR_INVALID_VALUE
+                                                                     : add_node(worker, command, slots, parameters);
+}
+
+Outcome gpGraphAddOwningNode(Worker& worker, Command& command, codec::Slots<calls::gpGraphAddOwningNode>& slots) {
+    using Call = calls::gpGraphAddOwningNode;
     const GraphNode& node = slots.at<Call::node>().object;
     auto& graphs = slots.at<Call::graphs>().object;
     const std::size_t graph_count = slots.at<Call::graph_count>().value;
-    if (slots.at<Call::node>().value == nullptr ||
-        (slots.at<Call::edge_count>().value != 0 &&
-         slots.at<Call::edge_count>().value != slots.at<Call::dependency_count>().value) ||
-        (node.type == CU_GRAPH_NODE_TYPE_CONDITIONAL && graph_count != node.count)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    detail::Translator translator{worker, command};
-    translator.handle(slots.at<Call::graph>().value);
-    for (CUgraphNode& dependency : slots.at<Call::dependencies>().object) {
-        translator.handle(dependency);
-    }
-    if (translator.result != CUDA_SUCCESS || slots.at<Call::graph>().value == nullptr) {
+    const bool conditional = node.type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
+    if (!is_owning(node) || (conditional && graph_count != node.count)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     NodeParameters parameters;
-    CUresult result = parameters.read(worker.handles, worker.objects, node, slots.at<Call::payload>().object);
-    if (result == CUDA_SUCCESS) {
-        result = worker.scheduler.enter(worker.context_of(command));
-    }
+    const CUresult result = add_node(worker, command, slots, parameters);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    std::uint64_t nodes = 0;
-    if (result = nodes_to_add(worker, slots.at<Call::graph>().value, parameters.driver, nodes);
-        result != CUDA_SUCCESS) {
-        return result;
-    }
-    const CUgraphEdgeData* const edges =
-        slots.at<Call::edge_count>().value == 0 ? nullptr : slots.at<Call::edges>().value;
-    result = driver::call(worker.api.cuGraphAddNode_v2, &slots.at<Call::created>().object,
-                          slots.at<Call::graph>().value, slots.at<Call::dependencies>().value, edges,
-                          slots.at<Call::dependency_count>().value, &parameters.driver);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    worker.graphs.added_nodes[slots.at<Call::graph>().value] += nodes;
-    worker.graphs.all_added_nodes += nodes;
-    if (node.type == CU_GRAPH_NODE_TYPE_GRAPH) {
-        note_levels(worker, slots.at<Call::created>().object, level_of(worker, slots.at<Call::graph>().value));
-    }
-    slots.at<Call::address>().object =
-        node.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? parameters.driver.alloc.dptr : CUdeviceptr{0};
-    if (node.type == CU_GRAPH_NODE_TYPE_CONDITIONAL && parameters.driver.conditional.phGraph_out != nullptr) {
+    slots.at<Call::address>().object = conditional ? CUdeviceptr{0} : parameters.driver.alloc.dptr;
+    if (conditional && parameters.driver.conditional.phGraph_out != nullptr) {
         std::copy_n(parameters.driver.conditional.phGraph_out, std::min(graph_count, graphs.size()), graphs.begin());
     }
     return CUDA_SUCCESS;
@@ -315,7 +362,7 @@ Outcome gpGraphNodeSetParams(Worker& worker, Command& command, codec::Slots<call
     if (of_executable && graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (auto waiting = of_executable ? await_launches(worker, command, *graph) : std::nullopt) {
+    if (auto waiting = of_executable ? await_launches(worker, command, graph) : std::nullopt) {
         return std::move(*waiting);
     }
     struct Change {
@@ -404,11 +451,13 @@ Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls:
 }
 
 Outcome cuGraphExecDestroy(Worker& worker, Command& command, codec::Slots<calls::cuGraphExecDestroy>& slots) {
+    if (auto waiting = await_changes(worker, command)) {
+        return std::move(*waiting);
+    }
     const auto it = worker.graphs.executables.find(slots.at<calls::cuGraphExecDestroy::hGraphExec>().value);
     if (it == worker.graphs.executables.end()) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    (void)command;
     // Held launches, and those that run, keep it.
     const std::shared_ptr<GraphExec> graph = it->second;
     worker.graphs.executables.erase(it);
@@ -416,6 +465,9 @@ Outcome cuGraphExecDestroy(Worker& worker, Command& command, codec::Slots<calls:
 }
 
 Outcome cuGraphDestroy(Worker& worker, Command& command, codec::Slots<calls::cuGraphDestroy>& slots) {
+    if (auto waiting = await_changes(worker, command)) {
+        return std::move(*waiting);
+    }
     CUgraph graph = slots.at<calls::cuGraphDestroy::hGraph>().value;
     if (translate(worker, graph) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -431,6 +483,9 @@ Outcome cuGraphDestroy(Worker& worker, Command& command, codec::Slots<calls::cuG
 }
 
 Outcome cuGraphDestroyNode(Worker& worker, Command& command, codec::Slots<calls::cuGraphDestroyNode>& slots) {
+    if (auto waiting = await_changes(worker, command)) {
+        return std::move(*waiting);
+    }
     CUgraphNode node = slots.at<calls::cuGraphDestroyNode::hNode>().value;
     if (translate(worker, node) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -487,7 +542,8 @@ Outcome cuGraphLaunch(Worker& worker, Command& command, codec::Slots<calls::cuGr
     if (graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!fits_queue(*graph) || !may_begin(worker, *graph) || !worker.scheduler.may_issue(*stream, graph->cost())) {
+    if (!fits_queue(*graph) || !may_begin(worker, *graph) || graph->changes_made != graph->changes_asked ||
+        !worker.scheduler.may_issue(*stream, graph->cost())) {
         return Outcome::hold(*stream, std::make_unique<HeldLaunch>(worker, command, *stream, graph));
     }
     return launch(worker, command, *stream, graph);
@@ -516,7 +572,7 @@ Outcome cuGraphExecUpdate_v2(Worker& worker, Command& command, codec::Slots<call
     if (updated == nullptr || translate(worker, graph) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (auto waiting = await_launches(worker, command, *updated)) {
+    if (auto waiting = await_launches(worker, command, updated)) {
         return std::move(*waiting);
     }
     const auto answered = std::make_shared<codec::Slots<Call>>();  // these stay
@@ -552,7 +608,7 @@ Outcome cuGraphNodeSetEnabled(Worker& worker, Command& command, codec::Slots<cal
     if (graph == nullptr || translate(worker, node) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (auto waiting = await_launches(worker, command, *graph)) {
+    if (auto waiting = await_launches(worker, command, graph)) {
         return std::move(*waiting);
     }
     worker.scheduler.enter(worker.context_of(command));
@@ -565,6 +621,9 @@ Outcome cuGraphNodeGetEnabled(Worker& worker, Command& command, codec::Slots<cal
     const auto graph = executable(worker, slots.at<Call::hGraphExec>().value);
     if (graph == nullptr || translate(worker, node) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (auto waiting = await_changes(worker, command)) {
+        return std::move(*waiting);
     }
     worker.scheduler.enter(worker.context_of(command));
     const CUresult result = graph->own_node(node, node);

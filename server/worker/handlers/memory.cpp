@@ -69,7 +69,7 @@ CUresult commit_slab(Worker& worker, const Command& command, CUdevice device, CU
         overlaps_slab(worker, address, bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!worker.memory.account.charge(device, bytes)) {
+    if (!worker.memory.charge(worker.api, device, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     worker.scheduler.enter(worker.context_of(command));
@@ -94,6 +94,7 @@ CUresult commit_slab(Worker& worker, const Command& command, CUdevice device, CU
 CUresult memory_info(Worker& worker, CUdevice device, std::size_t& free_bytes, std::size_t& total_bytes) {
     const CUresult result = driver::call(worker.api.cuMemGetInfo_v2, &free_bytes, &total_bytes);
     if (const std::uint64_t quota = worker.memory.account.quota_bytes; result == CUDA_SUCCESS && quota != 0) {
+        worker.memory.pools.settle(worker.api);
         const std::uint64_t used = worker.memory.account.used_bytes[static_cast<std::size_t>(device)];
         total_bytes = std::min<std::uint64_t>(total_bytes, quota);
         free_bytes = std::min<std::uint64_t>(free_bytes, quota - std::min(quota, used));
@@ -211,7 +212,7 @@ Outcome cuMemCreate(Worker& worker, Command& command, codec::Slots<calls::cuMemC
             return CUDA_ERROR_NOT_SUPPORTED;  // the server's own memory is not the client's to take
         default: return CUDA_ERROR_INVALID_VALUE;
     }
-    if (worker.memory.allocations.size() >= kMaxAllocations || !worker.memory.account.charge(device, bytes)) {
+    if (worker.memory.allocations.size() >= kMaxAllocations || !worker.memory.charge(worker.api, device, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     worker.scheduler.enter(worker.context_of(command));
@@ -311,8 +312,10 @@ Outcome cuMemRetainAllocationHandle(Worker& worker, Command& command,
 
 namespace {
 
+// `pool`: null for the device's current one.
 template <class Call, class Allocate>
-Outcome allocate_in_order(Worker& worker, Command& command, codec::Slots<Call>& slots, Allocate allocate) {
+Outcome allocate_in_order(Worker& worker, Command& command, codec::Slots<Call>& slots, CUmemoryPool pool,
+                          Allocate allocate) {
     CUresult result = CUDA_SUCCESS;
     StreamState* stream = nullptr;
     if (auto waiting = await_turn(worker, command, slots.template at<Call::hStream>().value, stream)) {
@@ -320,44 +323,49 @@ Outcome allocate_in_order(Worker& worker, Command& command, codec::Slots<Call>& 
     }
     const std::uint64_t bytes = slots.template at<Call::bytesize>().value;
     const CUdevice device = stream->context->device;
+    worker.scheduler.enter(stream->context);
     if (stream->capturing) {
-        worker.scheduler.enter(stream->context);
         return allocate(slots.template at<Call::dptr>().object, bytes, stream->driver);  // takes memory when launched
     }
-    if (worker.memory.pool_allocations.size() >= kMaxAllocations || !worker.memory.account.charge(device, bytes)) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (pool == nullptr) {
+        result = driver::call(worker.api.cuDeviceGetMemPool, &pool, device);
     }
-    worker.scheduler.enter(stream->context);
-    CUdeviceptr address = 0;
-    result = allocate(address, bytes, stream->driver);
-    worker.scheduler.issued(*stream);
-    if (result != CUDA_SUCCESS) {
-        worker.memory.account.release(device, bytes);
-        return result;
+    if (result == CUDA_SUCCESS && worker.memory.pools.allocations() >= kMaxAllocations) {
+        result = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    slots.template at<Call::dptr>().object = address;
-    worker.memory.pool_allocations[address] = {device, bytes};
-    worker.memory_changed();
-    return CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS) {
+        result = worker.memory.pools.allocate(
+            worker.api, pool, device, bytes,
+            [&](CUdeviceptr& address) { return allocate(address, bytes, stream->driver); },
+            [&](CUdeviceptr address) { driver::call(worker.api.cuMemFreeAsync, address, stream->driver); },
+            slots.template at<Call::dptr>().object);
+        worker.scheduler.issued(*stream);
+    }
+    if (result == CUDA_SUCCESS) {
+        worker.memory_changed();
+    }
+    return result;
 }
 
 }  // namespace
 
 Outcome cuMemAllocAsync(Worker& worker, Command& command, codec::Slots<calls::cuMemAllocAsync>& slots) {
-    return allocate_in_order(worker, command, slots, [&](CUdeviceptr& address, std::size_t bytes, CUstream stream) {
+    const auto allocate = [&](CUdeviceptr& address, std::size_t bytes, CUstream stream) {
         return driver::call(worker.api.cuMemAllocAsync, &address, bytes, stream);
-    });
+    };
+    return allocate_in_order(worker, command, slots, nullptr, allocate);
 }
 
 Outcome cuMemAllocFromPoolAsync(Worker& worker, Command& command, codec::Slots<calls::cuMemAllocFromPoolAsync>& slots) {
-    const HandleTable::Lookup pool = worker.handles.find(slots.at<calls::cuMemAllocFromPoolAsync::pool>().value);
-    if (pool.found != HandleTable::Found::yes) {
+    const HandleTable::Lookup found = worker.handles.find(slots.at<calls::cuMemAllocFromPoolAsync::pool>().value);
+    if (found.found != HandleTable::Found::yes || found.driver == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return allocate_in_order(worker, command, slots, [&](CUdeviceptr& address, std::size_t bytes, CUstream stream) {
-        return driver::call(worker.api.cuMemAllocFromPoolAsync, &address, bytes,
-                            codec::from_wire<CUmemoryPool>(pool.driver), stream);
-    });
+    const auto pool = codec::from_wire<CUmemoryPool>(found.driver);
+    const auto allocate = [&](CUdeviceptr& address, std::size_t bytes, CUstream stream) {
+        return driver::call(worker.api.cuMemAllocFromPoolAsync, &address, bytes, pool, stream);
+    };
+    return allocate_in_order(worker, command, slots, pool, allocate);
 }
 
 Outcome cuMemFreeAsync(Worker& worker, Command& command, codec::Slots<calls::cuMemFreeAsync>& slots) {
@@ -371,10 +379,7 @@ Outcome cuMemFreeAsync(Worker& worker, Command& command, codec::Slots<calls::cuM
     worker.scheduler.enter(stream->context);
     result = driver::call(worker.api.cuMemFreeAsync, address, stream->driver);
     worker.scheduler.issued(*stream);
-    if (const auto it = worker.memory.pool_allocations.find(address);
-        result == CUDA_SUCCESS && !stream->capturing && it != worker.memory.pool_allocations.end()) {
-        worker.memory.account.release(it->second.device, it->second.bytes);
-        worker.memory.pool_allocations.erase(it);
+    if (result == CUDA_SUCCESS && !stream->capturing && worker.memory.pools.freed(address)) {
         worker.memory_changed();
     }
     return result;

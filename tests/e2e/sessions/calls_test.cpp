@@ -72,6 +72,26 @@ TEST_F(Calls, ThatAreDeferredWaitForNothing) {
     }
 }
 
+TEST_F(Calls, ThatBuildGraphsWaitForNothing) {
+    std::map<std::string, Counted> calls = run("graphs");
+    EXPECT_EQ(said_, "word 2400\n");
+    for (const auto& [name, times] : {std::pair{"cuGraphCreate", 20},
+                                      {"cuGraphAddMemsetNode", 20},
+                                      {"cuGraphAddMemcpyNode", 20},
+                                      {"cuGraphAddKernelNode", 200},
+                                      {"cuGraphAddEventRecordNode", 20},
+                                      {"cuGraphAddEmptyNode", 20},
+                                      {"cuGraphKernelNodeSetParams", 20},
+                                      {"cuGraphExecKernelNodeSetParams", 20},
+                                      {"cuGraphNodeSetEnabled", 20},
+                                      {"cuGraphLaunch", 40},
+                                      {"cuGraphExecDestroy", 20},
+                                      {"cuGraphDestroy", 20}}) {
+        EXPECT_EQ(calls[name].calls, times) << name;
+        EXPECT_EQ(calls[name].round_trips, 0) << name;
+    }
+}
+
 TEST_F(Calls, ThatAreDeferredAllocateNothing) {
     // Over shared memory, where processors are to spare, each is sent by the thread that makes it.
     for (const std::vector<std::string>& environment :

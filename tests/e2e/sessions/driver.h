@@ -10,25 +10,30 @@
 #include <cstdint>
 #include <string>
 
-#define SESSION_FUNCTIONS(each)                                                                                     \
-    each(cuInit) each(cuDeviceGet) each(cuDevicePrimaryCtxRetain) each(cuCtxSetCurrent) each(cuMemAlloc)            \
-        each(cuMemFree) each(cuMemcpyHtoD) each(cuMemcpyDtoH) each(cuMemcpyHtoDAsync) each(cuMemcpyDtoHAsync)       \
-            each(cuMemsetD8Async) each(cuMemsetD32Async) each(cuStreamCreate) each(cuStreamDestroy)                 \
-                each(cuStreamSynchronize) each(cuStreamQuery) each(cuCtxSynchronize) each(cuEventCreate)            \
-                    each(cuEventDestroy) each(cuEventRecord) each(cuEventSynchronize) each(cuLaunchHostFunc)        \
-                        each(cuModuleLoadData) each(cuModuleGetFunction) each(cuLaunchKernel) each(cuMemGetInfo)    \
-                            each(cuDeviceGetCount) each(cuMemHostAlloc) each(cuMemFreeHost) each(cuMemcpy)          \
-                                each(cuEventQuery) each(cuMemHostRegister) each(cuMemHostUnregister)                \
-                                    each(cuMemAllocAsync) each(cuMemFreeAsync) each(cuMemPoolSetAttribute)          \
-                                        each(cuDeviceGetDefaultMemPool) each(cuMemAddressReserve) each(cuMemCreate) \
-                                            each(cuMemMap) each(cuMemSetAccess) each(cuMemUnmap) each(cuMemRelease) \
-                                                each(cuMemRetainAllocationHandle) each(cuArrayCreate)               \
-                                                    each(cuArrayDestroy) each(cuStreamWaitEvent)                    \
-                                                        each(cuMemcpyDtoDAsync) each(cuStreamBeginCapture)          \
-                                                            each(cuLinkCreate) each(cuLinkAddData)                  \
-                                                                each(cuLinkComplete) each(cuLinkDestroy)            \
-                                                                    each(cuModuleGetGlobal) each(cuModuleUnload)    \
-                                                                        each(cuDevicePrimaryCtxReset)
+#define SESSION_FUNCTIONS(each)                                                                                        \
+    each(cuInit) each(cuDeviceGet) each(cuDevicePrimaryCtxRetain) each(cuCtxSetCurrent) each(cuMemAlloc) each(         \
+        cuMemFree) each(cuMemcpyHtoD) each(cuMemcpyDtoH) each(cuMemcpyHtoDAsync) each(cuMemcpyDtoHAsync)               \
+        each(cuMemsetD8Async) each(cuMemsetD32Async) each(cuStreamCreate) each(cuStreamDestroy) each(                  \
+            cuStreamSynchronize) each(cuStreamQuery) each(cuCtxSynchronize) each(cuEventCreate) each(cuEventDestroy)   \
+            each(cuEventRecord) each(cuEventSynchronize) each(cuLaunchHostFunc) each(cuModuleLoadData)                 \
+                each(cuModuleGetFunction) each(cuLaunchKernel) each(cuMemGetInfo) each(cuDeviceGetCount) each(         \
+                    cuMemHostAlloc) each(cuMemFreeHost) each(cuMemcpy) each(cuEventQuery) each(cuMemHostRegister)      \
+                    each(cuMemHostUnregister) each(cuMemAllocAsync) each(cuMemFreeAsync) each(cuMemPoolSetAttribute)   \
+                        each(cuDeviceGetDefaultMemPool) each(cuMemAddressReserve) each(cuMemCreate) each(cuMemMap)     \
+                            each(cuMemSetAccess) each(cuMemUnmap) each(cuMemRelease) each(cuMemRetainAllocationHandle) \
+                                each(cuArrayCreate) each(cuArrayDestroy) each(cuStreamWaitEvent)                       \
+                                    each(cuMemcpyDtoDAsync) each(cuStreamBeginCapture) each(cuLinkCreate)              \
+                                        each(cuLinkAddData) each(cuLinkComplete) each(cuLinkDestroy)                   \
+                                            each(cuModuleGetGlobal) each(cuModuleUnload) each(cuDevicePrimaryCtxReset) \
+                                                each(cuGraphCreate) each(cuGraphDestroy) each(cuGraphAddKernelNode)    \
+                                                    each(cuGraphAddMemsetNode) each(cuGraphAddMemcpyNode) each(        \
+                                                        cuGraphAddEmptyNode) each(cuGraphAddEventRecordNode)           \
+                                                        each(cuGraphInstantiateWithFlags) each(cuGraphLaunch) each(    \
+                                                            cuGraphExecDestroy) each(cuGraphExecKernelNodeSetParams)   \
+                                                            each(cuGraphKernelNodeSetParams)                           \
+                                                                each(cuGraphNodeSetEnabled) each(cuMemPoolCreate)      \
+                                                                    each(cuMemPoolDestroy) each(cuMemPoolTrimTo)       \
+                                                                        each(cuMemAllocFromPoolAsync)
 
 namespace gpupool::session_program {
 

@@ -71,6 +71,35 @@ void use_pool(CUstream stream) {
     expect_all("after the pool");
 }
 
+// A pool of the program's own keeps what was freed until it is trimmed, and that counts.
+void use_own_pool(CUstream stream) {
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    CUmemoryPool pool = nullptr;
+    must(driver.cuMemPoolCreate(&pool, &properties), "cuMemPoolCreate");
+    std::uint64_t keep_all = ~std::uint64_t{0};
+    must(driver.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep_all), "cuMemPoolSetAttribute");
+    CUdeviceptr block = 0, plain = 0;
+    for (int i = 0; i < 2; ++i) {  // what is kept is had again
+        must(driver.cuMemAllocFromPoolAsync(&block, kQuota / 2, pool, stream), "cuMemAllocFromPoolAsync");
+        must(driver.cuMemFreeAsync(block, stream), "cuMemFreeAsync");
+        must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    }
+    expect(free_bytes() == kQuota / 2, "kept by a pool");
+    expect(driver.cuMemAlloc(&plain, kQuota / 2 + 1) == CUDA_ERROR_OUT_OF_MEMORY, "memory that a pool keeps");
+    expect(driver.cuMemAllocFromPoolAsync(&block, kQuota + 1, pool, stream) == CUDA_ERROR_OUT_OF_MEMORY, "beyond");
+    must(driver.cuMemPoolTrimTo(pool, 0), "cuMemPoolTrimTo");
+    expect_all("after a pool was trimmed");
+    must(driver.cuMemAllocFromPoolAsync(&block, kQuota / 4, pool, stream), "cuMemAllocFromPoolAsync");
+    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    must(driver.cuMemPoolDestroy(pool), "cuMemPoolDestroy");
+    expect(free_bytes() == kQuota - kQuota / 4, "of a pool that was destroyed");
+    must(driver.cuMemFreeAsync(block, stream), "cuMemFreeAsync");
+    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    expect_all("after a pool was destroyed");
+}
+
 // Created, mapped, and let go of as usual: mapped memory still counts.
 void use_mappings() {
     constexpr std::size_t kPart = 16 * kMiB, kParts = kQuota / kPart;
@@ -123,6 +152,7 @@ int run_quota(CUstream stream) {
     expect_all("at first");
     use_small_blocks();
     use_pool(stream);
+    use_own_pool(stream);
     use_mappings();
     use_arrays();
     return 0;
