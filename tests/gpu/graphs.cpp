@@ -262,6 +262,8 @@ void changes_in_turn(const GraphWork& work) {
     DRIVER_OK(cuGraphNodeSetEnabled(executable, idle, 0));
     DRIVER_OK(cuLaunchHostFunc(
         work.stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
+    work.fill_host(0);
+    DRIVER_OK(cuMemcpyHtoDAsync(work.device, work.host_in, sizeof(unsigned), work.stream));
     unsigned expected = 1;
     DRIVER_OK(cuGraphLaunch(executable, work.stream));
     for (unsigned i = 1; i <= kChanges; ++i) {
