@@ -22,13 +22,28 @@ class HostileGraphs : public HostileTest {
     }
     std::optional<int> add_node(CUgraph graph, const GraphNode& node, const std::vector<unsigned char>& payload = {},
                                 CUgraphNode* made = nullptr, const std::vector<CUgraphNode>& after = {}) {
+        const bool owning = node.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node.type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
+        return owning ? add_owning(graph, node, payload, made, after) : add_plain(graph, node, payload, made, after);
+    }
+    std::optional<int> add_plain(CUgraph graph, const GraphNode& node, const std::vector<unsigned char>& payload = {},
+                                 CUgraphNode* made = nullptr, const std::vector<CUgraphNode>& after = {}) {
+        auto created = client_->mint<CUgraphNode>();
+        if (made != nullptr) {
+            *made = created;
+        }
+        return client_->call<calls::gpGraphAddNode>(&created, graph, after.data(),
+                                                    static_cast<const CUgraphEdgeData*>(nullptr), after.size(),
+                                                    std::size_t{0}, &node, payload.data(), payload.size());
+    }
+    std::optional<int> add_owning(CUgraph graph, const GraphNode& node, const std::vector<unsigned char>& payload = {},
+                                  CUgraphNode* made = nullptr, const std::vector<CUgraphNode>& after = {}) {
         auto created = client_->mint<CUgraphNode>();
         CUdeviceptr address = 0;
         CUgraph graphs[1] = {};
         if (made != nullptr) {
             *made = created;
         }
-        return client_->call<calls::gpGraphAddNode>(
+        return client_->call<calls::gpGraphAddOwningNode>(
             &created, graph, after.data(), static_cast<const CUgraphEdgeData*>(nullptr), after.size(), std::size_t{0},
             &node, payload.data(), payload.size(), &address, graphs, std::size_t{0});
     }
@@ -254,11 +269,17 @@ TEST_F(HostileGraphs, UnknownTypesAndCountsThatLieAreRefused) {
     auto created = client_->mint<CUgraphNode>();
     const GraphNode empty = typed(CU_GRAPH_NODE_TYPE_EMPTY);
     const CUgraphEdgeData edges[2] = {};
-    CUdeviceptr address = 0;
     expect_refused("edges", client_->call<calls::gpGraphAddNode>(
                                 &created, graph, static_cast<const CUgraphNode*>(nullptr), edges, std::size_t{0},
-                                std::size_t{2}, &empty, static_cast<const unsigned char*>(nullptr), std::size_t{0},
-                                &address, static_cast<CUgraph*>(nullptr), std::size_t{0}));
+                                std::size_t{2}, &empty, static_cast<const unsigned char*>(nullptr), std::size_t{0}));
+    // Each by the call that is not for it.
+    GraphNode allocation = typed(CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    allocation.bytes = 64;
+    allocation.pool.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    allocation.pool.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    expect_refused("allocation", add_plain(graph, allocation));
+    EXPECT_EQ(add_owning(graph, allocation), CUDA_SUCCESS);
+    expect_refused("empty", add_owning(graph, empty));
     // Room for an answer that no record holds.
     CUgraphNode node = nullptr;
     ASSERT_EQ(add_node(graph, empty, {}, &node), CUDA_SUCCESS);
