@@ -319,7 +319,7 @@ void refused_nodes(const GraphWork& work, const Device& device) {
     check(cuGraphExecKernelNodeSetParams(executable, node, &wrong) != CUDA_SUCCESS, "a change to no blocks");
     check_result(cuGraphNodeSetEnabled(executable, foreign, 0), CUDA_ERROR_INVALID_VALUE, "a foreign node disabled");
     DRIVER_OK(cuGraphDestroy(other));
-    DRIVER_OK(cuMemsetD32(work.device, 0, GraphWork::words));
+    DRIVER_OK(cuMemsetD32Async(work.device, 0, GraphWork::words, work.stream));
     DRIVER_OK(cuGraphLaunch(executable, work.stream));
     check(work.device_holds(1), "what was there goes on");
     DRIVER_OK(cuGraphExecDestroy(executable));
