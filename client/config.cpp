@@ -124,6 +124,15 @@ Status set_lanes(Draft& draft, std::string_view value) {
     return {};
 }
 
+Status set_compression(Draft& draft, std::string_view value) {
+    using Mode = wire::CompressionMode;
+    if (value != "auto" && value != "never" && value != "always") {
+        return invalid(fmt::format("'{}' is not auto, never or always", value));
+    }
+    draft.config.compression = value == "auto" ? Mode::when_it_pays : value == "never" ? Mode::never : Mode::always;
+    return {};
+}
+
 Status set_sync(Draft& draft, std::string_view value) {
     auto on = parse_switch(value);
     if (!on) return on.error();
@@ -176,6 +185,7 @@ constexpr std::array settings = {
     Setting{"connect_timeout", "GPUPOOL_CONNECT_TIMEOUT", set_connect_timeout},
     Setting{"wait_when_full", "GPUPOOL_WAIT_WHEN_FULL", set_wait_when_full},
     Setting{"lanes", "GPUPOOL_LANES", set_lanes},
+    Setting{"compression", "GPUPOOL_COMPRESSION", set_compression},
     Setting{"sync", "GPUPOOL_SYNC", set_sync},
     Setting{"trace", "GPUPOOL_TRACE", set_trace},
     Setting{"trace_events", "GPUPOOL_TRACE_EVENTS", set_trace_events},

@@ -17,6 +17,7 @@
 #include "common/log.h"
 #include "common/result.h"
 #include "protocol/transport/open.h"
+#include "protocol/wire/compression_mode.h"
 
 namespace gpupool::client {
 
@@ -36,6 +37,7 @@ struct Config {
     std::chrono::milliseconds connect_timeout{5000};
     std::chrono::milliseconds wait_when_full{0};  // for a place on a server that has none; 0: it is an error at once
     std::size_t lanes = default_lanes();          // connections that carry bulk data; 1: the session's own alone
+    wire::CompressionMode compression = wire::CompressionMode::when_it_pays;  // of that data, both ways
     bool synchronous = false;  // every call waits for the server, so that errors appear where they are made
     std::string trace_file;    // a timeline; on standard error a line per call; empty: off
     std::uint64_t trace_events = 1'000'000;  // at most, of this process

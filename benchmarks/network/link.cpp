@@ -102,6 +102,11 @@ bool Lane::has_room() {
     return error_ || find_room();
 }
 
+std::size_t Lane::held_bytes() {
+    const std::lock_guard lock(mutex_);
+    return held_bytes_;
+}
+
 bool Lane::wait_delivered(Clock::time_point deadline) {
     std::unique_lock lock(mutex_);
     delivered_.wait_until(lock, deadline, [&] { return error_ || held_bytes_ == 0; });

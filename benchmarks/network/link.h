@@ -96,6 +96,8 @@ class Lane {
     [[nodiscard]] bool has_room();
     // The first `bytes` of that enter the link now.
     void push(std::size_t bytes);
+    // Pushed and not delivered yet.
+    [[nodiscard]] std::size_t held_bytes();
     // Waits until all of it has been delivered. False when it has not by `deadline`, or cannot be.
     bool wait_delivered(Clock::time_point deadline);
 

@@ -12,12 +12,14 @@
 // Not emulated: loss, reordering, jitter and congestion; TCP's own start; packets' headers. What has not been handed on
 // when a process ends without closing its connections is lost.
 //
-// It takes the place of sendmsg(), connect(), shutdown() and close(), and leaves what is no TCP socket alone. Of the
-// ways to send it knows sendmsg() only, which is the one that gpupool uses.
+// It takes the place of sendmsg(), connect(), shutdown() and close(), and of ioctl(SIOCOUTQNSD), which says how much
+// has not left yet; and leaves what is no TCP socket alone. Of the ways to send it knows sendmsg() only, which is the
+// one that gpupool uses.
 //
 // Threads: any, as with the calls that it stands for, but for close(), which has to be the last of a descriptor.
 // Errors: theirs.
 #include <dlfcn.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -27,6 +29,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -253,6 +256,21 @@ GPUPOOL_INTERPOSED int connect(int descriptor, const sockaddr* address, socklen_
         ::clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
     }
     return real(descriptor, address, bytes);
+}
+
+GPUPOOL_INTERPOSED int ioctl(int descriptor, unsigned long request, ...) {
+    static auto* const real = gpupool::network::next<int(int, unsigned long, void*)>("ioctl");
+    va_list arguments;
+    va_start(arguments, request);
+    void* const argument = va_arg(arguments, void*);  // as the C library takes it
+    va_end(arguments);
+    Network* const network = request == SIOCOUTQNSD ? Network::get() : nullptr;
+    gpupool::network::Way* const way = network == nullptr ? nullptr : network->way(descriptor);
+    if (way == nullptr) {
+        return real(descriptor, request, argument);
+    }
+    *static_cast<int*>(argument) = static_cast<int>(way->lane.held_bytes());
+    return 0;
 }
 
 GPUPOOL_INTERPOSED int shutdown(int descriptor, int how) {

@@ -2,9 +2,12 @@
 // for, and with a round trip. The raw transports' ping-pong beside them (raw_benchmark.cpp) is the limit.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -266,22 +269,56 @@ void graph_launch_and_synchronize(benchmark::State& state) {
     }
 }
 
-void copy_to_device(benchmark::State& state) {
+// What copies carry: nothing that could be made smaller on its way, where that is not the point.
+constexpr std::uint64_t kAllBits = ~std::uint64_t{0};
+constexpr std::uint64_t kHalfOfTheBits = 0x0f0f0f0f0f0f0f0f;
+
+void fill(void* data, std::size_t bytes, std::uint64_t random_bits = kAllBits) {
+    std::mt19937_64 random(1);
+    for (std::size_t done = 0; done < bytes; done += sizeof random_bits) {
+        const std::uint64_t word = random() & random_bits;
+        std::memcpy(static_cast<std::byte*>(data) + done, &word, std::min(sizeof word, bytes - done));
+    }
+}
+
+std::vector<char> filled(std::size_t bytes, std::uint64_t random_bits = kAllBits) {
+    std::vector<char> data(bytes);
+    fill(data.data(), bytes, random_bits);
+    return data;
+}
+
+void upload(benchmark::State& state, const std::vector<char>& data) {
     const Driver& d = driver();
-    const std::vector<char> data(static_cast<std::size_t>(state.range(0)));
     for (auto _ : state) {
         ok(d.cuMemcpyHtoD_v2(d.memory, data.data(), data.size()), "cuMemcpyHtoD");
     }
     state.SetBytesProcessed(state.iterations() * state.range(0));
 }
 
-void copy_to_host(benchmark::State& state) {
+void download(benchmark::State& state, std::vector<char> data) {
     const Driver& d = driver();
-    std::vector<char> data(static_cast<std::size_t>(state.range(0)));
+    ok(d.cuMemcpyHtoD_v2(d.memory, data.data(), data.size()), "cuMemcpyHtoD");
     for (auto _ : state) {
         ok(d.cuMemcpyDtoH_v2(data.data(), d.memory, data.size()), "cuMemcpyDtoH");
     }
     state.SetBytesProcessed(state.iterations() * state.range(0));
+}
+
+void copy_to_device(benchmark::State& state) {
+    upload(state, filled(static_cast<std::size_t>(state.range(0))));
+}
+
+void copy_to_host(benchmark::State& state) {
+    download(state, filled(static_cast<std::size_t>(state.range(0))));
+}
+
+// Over a line that is slow these may be faster.
+void copy_compressible_to_device(benchmark::State& state) {
+    upload(state, filled(static_cast<std::size_t>(state.range(0)), kHalfOfTheBits));
+}
+
+void copy_compressible_to_host(benchmark::State& state) {
+    download(state, filled(static_cast<std::size_t>(state.range(0)), kHalfOfTheBits));
 }
 
 // Pinned memory, written to once before: pages that nobody has touched cost their own time.
@@ -289,7 +326,7 @@ class Pinned {
   public:
     Pinned(const Driver& d, std::size_t bytes) : driver_(d) {
         ok(d.cuMemAllocHost_v2(&data_, bytes), "cuMemAllocHost");
-        std::memset(data_, 1, bytes);
+        fill(data_, bytes);
     }
     ~Pinned() { driver_.cuMemFreeHost(data_); }
     Pinned(const Pinned&) = delete;
@@ -314,6 +351,7 @@ void copy_to_device_from(benchmark::State& state, const void* data) {
 void copy_from_device_to(benchmark::State& state, void* data) {
     const Driver& d = driver();
     const auto bytes = static_cast<std::size_t>(state.range(0));
+    ok(d.cuMemcpyHtoD_v2(d.memory, data, bytes), "cuMemcpyHtoD");
     for (auto _ : state) {
         ok(d.cuMemcpyDtoHAsync_v2(data, d.memory, bytes, d.stream), "cuMemcpyDtoHAsync");
         ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
@@ -335,7 +373,7 @@ void copy_to_pinned(benchmark::State& state) {
 class Registered {
   public:
     Registered(const Driver& d, std::size_t bytes) : driver_(d), data_(std::aligned_alloc(kPage_bytes, bytes)) {
-        std::memset(data_, 0, bytes);
+        fill(data_, bytes);
         ok(d.cuMemHostRegister_v2(data_, bytes, 0), "cuMemHostRegister");
     }
     ~Registered() {
@@ -384,6 +422,8 @@ BENCHMARK(copy_registered_to_device)->Arg(256 << 20)->UseRealTime();
 BENCHMARK(copy_to_registered)->Arg(256 << 20)->UseRealTime();
 BENCHMARK(copy_to_device)->Arg(4)->Arg(64 << 10)->Arg(256 << 20)->UseRealTime();
 BENCHMARK(copy_to_host)->Arg(4)->Arg(64 << 10)->Arg(256 << 20)->UseRealTime();
+BENCHMARK(copy_compressible_to_device)->Arg(256 << 20)->UseRealTime();
+BENCHMARK(copy_compressible_to_host)->Arg(256 << 20)->UseRealTime();
 BENCHMARK(graph_replay)->Arg(50)->UseRealTime();
 BENCHMARK(graph_launch_and_synchronize)->Arg(50)->UseRealTime();
 

@@ -1,8 +1,5 @@
 #include "client/calls/images.h"
 
-#include <linux/sockios.h>
-#include <sys/ioctl.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -12,7 +9,7 @@
 #include <set>
 
 #include "client/core/trace.h"
-#include "common/fatbin/compression.h"
+#include "common/compression.h"
 #include "common/fatbin/image.h"
 #include "common/fatbin/select.h"
 
@@ -103,9 +100,7 @@ constexpr std::size_t kPartBytes = 128u << 10;
 // as within a host, compression would only cost.
 bool is_line_behind(Session& s) {
     s.flush();  // what is still on this side of the connection says nothing of the line
-    int unsent_bytes = 0;
-    return ::ioctl(s.connection().native_handle(), SIOCOUTQNSD, &unsent_bytes) == 0 &&
-           unsent_bytes > static_cast<int>(kPartBytes);
+    return s.connection().unsent_bytes() > kPartBytes;
 }
 
 CUresult send_part(const ImageHash& hash, std::size_t offset, std::size_t unpacked_bytes,
@@ -130,7 +125,7 @@ CUresult send_image(std::span<const std::byte> image, const ImageHash& hash) {
         const auto part = image.subspan(offset, std::min(kPartBytes, image.size() - offset));
         std::optional<std::vector<std::byte>> packed;
         if (compresses && is_line_behind(this_session())) {
-            packed = fatbin::compress(part);
+            packed = compress(part);
             compresses = packed.has_value();
         }
         result = packed ? send_part(hash, offset, part.size(), *packed) : send_part(hash, offset, 0, part);

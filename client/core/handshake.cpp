@@ -137,12 +137,27 @@ void fill_lane_hello(schema::Hello::Builder hello, const Config& config, const L
     lane.setIndex(static_cast<std::uint32_t>(index));
 }
 
+namespace {
+
+schema::SessionRequest::Compression on_wire(wire::CompressionMode mode) {
+    using On = schema::SessionRequest::Compression;
+    switch (mode) {
+        case wire::CompressionMode::never: return On::NEVER;
+        case wire::CompressionMode::always: return On::ALWAYS;
+        case wire::CompressionMode::when_it_pays: break;
+    }
+    return On::WHEN_IT_PAYS;
+}
+
+}  // namespace
+
 void fill_hello(schema::Hello::Builder hello, const Config& config, const AddressRanges& offered) {
     auto client = introduce(hello, config);
     client.setUserId(static_cast<std::uint32_t>(getuid()));
     client.setUserName(user_name(static_cast<std::uint32_t>(getuid())).c_str());
     auto session = hello.initPurpose().initSession();
     session.initQuota().setMemoryBytes(config.memory_bytes.value_or(0));
+    session.setCompression(on_wire(config.compression));
     auto windows = session.initAddressWindows(static_cast<unsigned>(offered.size()));
     for (unsigned i = 0; i < offered.size(); ++i) {
         windows[i].setBase(offered[i].first);

@@ -59,7 +59,7 @@ CUresult gpSlabDestroy(CUdeviceptr address, std::size_t bytes);
 // image, sends it in gpImageData, in order, up to the last of `bytes`, and makes the call again, without a wait
 // between.
 CUresult gpImageOffer(const gpupool::ImageHash* hash, std::uint64_t bytes);
-// `unpacked_bytes`: what the data becomes (common/fatbin/compression.h), 0: it is as it is.
+// `unpacked_bytes`: what the data becomes (common/compression.h), 0: it is as it is.
 CUresult gpImageData(const gpupool::ImageHash* hash, std::uint64_t offset, std::uint64_t unpacked_bytes,
                      const unsigned char* data, std::size_t data_bytes);
 

@@ -9,7 +9,7 @@
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpupool::schema");
 
-const protocolVersion :UInt32 = 2;
+const protocolVersion :UInt32 = 3;
 # Raised when the frame or record format changes. Calls are not versioned: an unknown opcode is refused by itself.
 
 struct Hello {
@@ -38,6 +38,13 @@ struct SessionRequest {
   quota @0 :Quota;
   addressWindows @1 :List(AddressWindow);   # ranges free in the client, most wanted first
   environment @2 :List(EnvironmentEntry);   # the CUDA_* variables that the server's driver is to see
+  compression @3 :Compression;              # of bulk data that the worker sends over lanes
+
+  enum Compression {
+    whenItPays @0;
+    never @1;
+    always @2;
+  }
 }
 
 struct Quota {

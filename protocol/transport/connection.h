@@ -79,6 +79,10 @@ class Connection {
     // Who is at the other end, for logs and status: "tcp 10.0.0.7:51234".
     [[nodiscard]] virtual std::string peer() const = 0;
 
+    // Of what was sent, how much has not left this machine yet; 0 where that cannot be told. Called by the thread that
+    // sends.
+    [[nodiscard]] virtual std::size_t unsent_bytes() const noexcept { return 0; }
+
     // How long a send() may wait in all while the peer takes nothing, before it fails with `timed_out`; zero is for
     // ever, as at the start. The connection is of no further use after that. Called by the thread that sends.
     virtual void set_send_patience(std::chrono::milliseconds /*patience*/) noexcept {}

@@ -65,6 +65,7 @@ std::optional<Stop> check_kind(const FrameHeader& header) {
         case FrameType::bulk:
             if (header.payload_bytes <= sizeof(BulkHeader)) return violation("a bulk frame came without data");
             break;
+        case FrameType::packed: return violation("a packed frame came over a session's own connection");
         case FrameType::commands:
         case FrameType::replies:
         case FrameType::control: break;

@@ -8,8 +8,6 @@
 
 #include "common/printable.h"
 
-#include "common/printable.h"
-
 namespace gpupool::wire {
 namespace {
 
@@ -71,7 +69,7 @@ Result<FrameHeader> decode(std::span<const std::byte, kHeaderBytes> in) {
         return Error{ErrorCode::limit_exceeded, fmt::format("a frame claims {} payload bytes, at most {} are accepted",
                                                             header.payload_bytes, kMaxPayloadBytes)};
     }
-    if (type < static_cast<std::uint16_t>(FrameType::hello) || type > static_cast<std::uint16_t>(FrameType::goodbye)) {
+    if (type < static_cast<std::uint16_t>(FrameType::hello) || type > static_cast<std::uint16_t>(FrameType::packed)) {
         return Error{ErrorCode::unsupported, fmt::format("frame type {} is not known", type)};
     }
     if (flags != 0) return Error{ErrorCode::unsupported, fmt::format("frame flags {:#06x} are not known", flags)};
@@ -80,7 +78,10 @@ Result<FrameHeader> decode(std::span<const std::byte, kHeaderBytes> in) {
 }
 
 std::uint32_t payload_crc(FrameType type, std::span<const std::byte> payload) noexcept {
-    return crc32c(type == FrameType::bulk ? payload.first(std::min(payload.size(), sizeof(BulkHeader))) : payload);
+    const std::size_t covered = type == FrameType::bulk     ? sizeof(BulkHeader)
+                                : type == FrameType::packed ? sizeof(PackedHeader)
+                                                            : payload.size();
+    return crc32c(payload.first(std::min(payload.size(), covered)));
 }
 
 }  // namespace gpupool::wire

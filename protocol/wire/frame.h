@@ -9,18 +9,18 @@
 //       16     8  acknowledged     every frame of the other direction up to this one has been received
 //       24     2  type             FrameType
 //       26     2  flags            none yet: must be 0
-//       28     4  payload_crc      CRC-32C of the payload; of a bulk frame's, of the BulkHeader alone
+//       28     4  payload_crc      CRC-32C of the payload; of a bulk or packed frame's, of its own header alone
 //       32     4  header_crc       CRC-32C of the 32 bytes before it
 //       36     4  reserved         must be 0
 //
 // Retained frames are kept by their sender until acknowledged, so that a broken connection can be resumed
 // (Limits::resume; no daemon offers that yet).
 //
-// No CRC covers bulk data. It is sent from the application's memory and received into it, and the application may write
-// there meanwhile: it then has mixed bytes, as it would with the GPU beside it, and nothing else may come of it. A CRC
-// of memory that changes says nothing, and what carries the frames (TCP, memory) guards the data by itself. Everything
-// that says what the data is and where it goes is covered: by header_crc, and by payload_crc before the place is looked
-// up.
+// No CRC covers bulk data, packed or not. It is sent from the application's memory and received into it, and the
+// application may write there meanwhile: it then has mixed bytes, as it would with the GPU beside it, and nothing else
+// may come of it. A CRC of memory that changes says nothing, and what carries the frames (TCP, memory) guards the data
+// by itself. Everything that says what the data is and where it goes is covered: by header_crc, and by payload_crc
+// before the place is looked up.
 #pragma once
 
 #include <cstddef>
@@ -41,6 +41,7 @@ enum class FrameType : std::uint16_t {
     control = 7,   // either way: schema Control (status, administration)
     ack = 8,       // either way, never retained, no payload: only `acknowledged` counts
     goodbye = 9,   // either way, last frame of an orderly end
+    packed = 10,   // either way, on a lane (lanes.h): PackedHeader, then the data as a zstd frame
 };
 
 inline constexpr std::size_t kHeaderBytes = 40;
@@ -60,6 +61,13 @@ struct BulkHeader {
     std::uint64_t transfer = 0;
     std::uint64_t offset = 0;
 };
+
+// The same of a packed frame: its data becomes so many bytes, and no piece of bulk data is larger.
+struct PackedHeader {
+    BulkHeader bulk;
+    std::uint64_t bytes = 0;
+};
+static_assert(sizeof(PackedHeader) == 24);
 
 void encode(const FrameHeader& header, std::span<std::byte, kHeaderBytes> out) noexcept;
 

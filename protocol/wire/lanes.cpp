@@ -15,15 +15,18 @@
 #include <vector>
 
 #include "common/awaited.h"
+#include "common/compression.h"
 #include "common/quiet_thread.h"
 #include "protocol/wire/frame.h"
 #include "protocol/wire/landed.h"
+#include "protocol/wire/piece_packer.h"
 
 namespace gpupool::wire {
 namespace {
 
 using transport::Connection;
-using Head = std::array<std::byte, kHeaderBytes + sizeof(BulkHeader)>;
+// A frame's header, and what its payload begins with.
+using Head = std::array<std::byte, kHeaderBytes + sizeof(PackedHeader)>;
 
 struct Piece {
     std::uint64_t number = 0;
@@ -32,17 +35,23 @@ struct Piece {
     std::function<void()> done;
 };
 
-Head head_of(const Piece& piece) {
-    Head head;
-    const auto prefix = std::span(head).subspan<kHeaderBytes>();
-    std::memcpy(prefix.data(), &piece.bulk, sizeof(piece.bulk));
+constexpr std::size_t prefix_bytes(FrameType type) {
+    return type == FrameType::packed ? sizeof(PackedHeader) : sizeof(BulkHeader);
+}
+
+// Writes what goes before the piece's data, of which `packed`, unless it is empty, takes the place.
+std::span<const std::byte> write_head(const Piece& piece, std::span<const std::byte> packed, Head& head) {
     FrameHeader header;
-    header.payload_bytes = static_cast<std::uint32_t>(sizeof(piece.bulk) + piece.data.size());
+    header.type = packed.empty() ? FrameType::bulk : FrameType::packed;
+    const PackedHeader whole{piece.bulk, piece.data.size()};
+    const auto prefix = std::span(head).subspan(kHeaderBytes, prefix_bytes(header.type));
+    std::memcpy(prefix.data(), &whole, prefix.size());
+    header.payload_bytes =
+        static_cast<std::uint32_t>(prefix.size() + (packed.empty() ? piece.data.size() : packed.size()));
     header.sequence = piece.number;
-    header.type = FrameType::bulk;
     header.payload_crc = payload_crc(header.type, prefix);
     encode(header, std::span(head).first<kHeaderBytes>());
-    return head;
+    return std::span(head).first(kHeaderBytes + prefix.size());
 }
 
 Error violation(std::string message) {
@@ -52,16 +61,23 @@ Error violation(std::string message) {
 Result<FrameHeader> read_header(std::span<const std::byte, kHeaderBytes> bytes) {
     auto header = decode(bytes);
     if (!header) return header.error();
-    if (header->type != FrameType::bulk || header->acknowledged != 0) {
+    const bool is_piece = header->type == FrameType::bulk || header->type == FrameType::packed;
+    if (!is_piece || header->acknowledged != 0) {
         return violation(fmt::format("a data connection carries pieces of bulk data alone, and a frame of type {} came",
                                      static_cast<unsigned>(header->type)));
     }
-    if (header->payload_bytes <= sizeof(BulkHeader) ||
-        header->payload_bytes > sizeof(BulkHeader) + Lanes::kMostPieceBytes) {
+    if (header->payload_bytes <= prefix_bytes(header->type) ||
+        header->payload_bytes > prefix_bytes(header->type) + Lanes::kMostPieceBytes) {
         return violation(fmt::format("a piece's frame of {} bytes came", header->payload_bytes));
     }
     return *header;
 }
+
+// What a lane's receiver needs to take packed pieces.
+struct Unpacking {
+    Decompressor decompressor;
+    std::vector<std::byte> packed;
+};
 
 }  // namespace
 
@@ -77,11 +93,15 @@ struct Lanes::State {
     };
 
     State(LaneReceiver& to, const Limits& given)
-        : receiver(to), most_lanes(std::min(given.lanes, kMostLanes)), most_queued_bytes(given.queued_bytes) {}
+        : receiver(to),
+          most_lanes(std::min(given.lanes, kMostLanes)),
+          most_queued_bytes(given.queued_bytes),
+          compression(given.compression) {}
 
     void run_sender(Lane& lane);
     void run_receiver(Lane& lane);
-    Status receive_piece(const Lane& lane);
+    Status receive_piece(const Lane& lane, Unpacking& unpacking);
+    Status receive_data(Connection& from, const FrameHeader& header, const PackedHeader& piece, Unpacking& unpacking);
     Status note_landed(std::uint64_t number);
     [[nodiscard]] Status admits(std::size_t index) const;  // with the lock held
     bool finish(Error cause);
@@ -90,6 +110,7 @@ struct Lanes::State {
     LaneReceiver& receiver;
     const std::size_t most_lanes;
     const std::size_t most_queued_bytes;
+    const CompressionMode compression;
     std::atomic<TrafficObserver*> observer{nullptr};
 
     mutable std::mutex mutex;
@@ -141,6 +162,7 @@ void Lanes::State::fail(const Lane& lane, const Error& cause) {
 }
 
 void Lanes::State::run_sender(Lane& lane) {
+    PiecePacker packer(*lane.connection, compression);
     Lock lock(mutex);
     for (;;) {
         work.wait(lock, [&] { return error || !queue.empty(); });
@@ -148,13 +170,17 @@ void Lanes::State::run_sender(Lane& lane) {
         const Piece piece = std::move(queue.front());
         queue.pop_front();
         lock.unlock();
-        const Head head = head_of(piece);
-        const transport::ConstBuffer buffers[] = {head, piece.data};
+        const auto packed = packer.pack(piece.bulk.transfer, piece.data);
+        Head memory;
+        const auto head = write_head(piece, packed, memory);
+        const transport::ConstBuffer buffers[] = {head, packed.empty() ? piece.data : packed};
+        const std::size_t bytes = buffers[0].size() + buffers[1].size();
         TrafficObserver* const watched = observer.load(std::memory_order_acquire);
         const auto begin = watched == nullptr ? TrafficObserver::Moment() : std::chrono::steady_clock::now();
         const Status sent = lane.connection->send(buffers);
+        packer.sent(bytes);
         if (watched != nullptr && sent) {
-            watched->sent(lane.index + 1, 1, head.size() + piece.data.size(), begin, std::chrono::steady_clock::now());
+            watched->sent(lane.index + 1, 1, bytes, begin, std::chrono::steady_clock::now());
         }
         piece.done();
         if (!sent) {
@@ -172,12 +198,13 @@ void Lanes::State::run_sender(Lane& lane) {
 }
 
 void Lanes::State::run_receiver(Lane& lane) {
+    Unpacking unpacking;
     Status status;
-    while (status) status = receive_piece(lane);
+    while (status) status = receive_piece(lane, unpacking);
     fail(lane, status.error());
 }
 
-Status Lanes::State::receive_piece(const Lane& lane) {
+Status Lanes::State::receive_piece(const Lane& lane, Unpacking& unpacking) {
     Connection& from = *lane.connection;
     Head head;
     GPUPOOL_TRY(transport::receive_exactly(from, std::span(head).first<kHeaderBytes>()));
@@ -185,29 +212,46 @@ Status Lanes::State::receive_piece(const Lane& lane) {
     if (!header) return header.error();
     TrafficObserver* const watched = observer.load(std::memory_order_acquire);
     const auto begin = watched == nullptr ? TrafficObserver::Moment() : std::chrono::steady_clock::now();
-    GPUPOOL_TRY(transport::receive_exactly(from, std::span(head).subspan<kHeaderBytes>()));
-    const auto prefix = std::span<const std::byte>(head).subspan<kHeaderBytes>();
+    const auto prefix = std::span(head).subspan(kHeaderBytes, prefix_bytes(header->type));
+    GPUPOOL_TRY(transport::receive_exactly(from, prefix));
     if (payload_crc(header->type, prefix) != header->payload_crc) {
         return violation("a piece's header arrived damaged: its CRC does not match");
     }
-    BulkHeader bulk;
-    std::memcpy(&bulk, prefix.data(), sizeof(bulk));
-    const std::size_t bytes = header->payload_bytes - sizeof(bulk);
+    PackedHeader piece{{}, header->payload_bytes - sizeof(BulkHeader)};
+    std::memcpy(&piece, prefix.data(), prefix.size());
+    GPUPOOL_TRY(receive_data(from, *header, piece, unpacking));
+    if (watched != nullptr) {
+        watched->received(lane.index + 1, FrameType::bulk, kHeaderBytes + header->payload_bytes, begin,
+                          std::chrono::steady_clock::now());
+    }
+    receiver.on_piece(piece.bulk.transfer, piece.bulk.offset, piece.bytes);
+    return note_landed(header->sequence);
+}
+
+// To where it goes: as it comes, or when all of what is packed is here.
+Status Lanes::State::receive_data(Connection& from, const FrameHeader& header, const PackedHeader& piece,
+                                  Unpacking& unpacking) {
+    const auto& [bulk, bytes] = piece;
+    const bool packed = header.type == FrameType::packed;
+    if (packed) {
+        if (bytes == 0 || bytes > kMostPieceBytes)
+            return violation(fmt::format("a packed piece of {} bytes came", bytes));
+        unpacking.packed.resize(header.payload_bytes - sizeof(PackedHeader));
+        GPUPOOL_TRY(transport::receive_exactly(from, unpacking.packed));
+    }
     const auto place = receiver.piece_destination(bulk.transfer, bulk.offset, bytes);
     if (place.size() < bytes) {
         return violation(fmt::format("a piece of data that nobody announced: transfer {}, offset {}, {} bytes",
                                      bulk.transfer, bulk.offset, bytes));
     }
-    if (const Status read = transport::receive_exactly(from, place.first(bytes)); !read) {
-        receiver.on_piece_lost(bulk.transfer, bulk.offset, bytes);
-        return read.error();
+    Status read;
+    if (!packed) {
+        read = transport::receive_exactly(from, place.first(bytes));
+    } else if (!unpacking.decompressor.decompress(unpacking.packed, place.first(bytes))) {
+        read = violation(fmt::format("a packed piece does not become the {} bytes that it says", bytes));
     }
-    if (watched != nullptr) {
-        watched->received(lane.index + 1, FrameType::bulk, kHeaderBytes + header->payload_bytes, begin,
-                          std::chrono::steady_clock::now());
-    }
-    receiver.on_piece(bulk.transfer, bulk.offset, bytes);
-    return note_landed(header->sequence);
+    if (!read) receiver.on_piece_lost(bulk.transfer, bulk.offset, bytes);
+    return read;
 }
 
 Status Lanes::State::note_landed(std::uint64_t number) {

@@ -3,8 +3,8 @@
 //
 // Sending: pieces go into one queue, from which every lane that is idle takes the next: a slow lane takes fewer. A
 // piece is one frame, is sent from where it lies, and lands where the receiver wants it; its headers have a CRC, its
-// data has none (frame.h). Receiving never waits for sending, nor one lane for another, so that data both ways cannot
-// deadlock.
+// data has none (frame.h). Where that is quicker over this line, its sender makes it smaller first (piece_packer.h).
+// Receiving never waits for sending, nor one lane for another, so that data both ways cannot deadlock.
 //
 // Order: pieces are numbered as they are queued, and land in any order. What must not be acted on before them says so
 // on the session's own connection, as "all up to piece number n" (sent_up_to() here, wait_landed() there).
@@ -28,6 +28,7 @@
 
 #include "common/result.h"
 #include "protocol/transport/connection.h"
+#include "protocol/wire/compression_mode.h"
 #include "protocol/wire/traffic_observer.h"
 
 namespace gpupool::wire {
@@ -59,8 +60,9 @@ class Lanes {
     static constexpr std::size_t kMostPieceBytes = 1u << 20;
 
     struct Limits {
-        std::size_t lanes = 8;                 // at most kMostLanes
-        std::size_t queued_bytes = 64u << 20;  // that wait or are being sent; then send() waits
+        std::size_t lanes = 8;                                        // at most kMostLanes
+        std::size_t queued_bytes = 64u << 20;                         // that wait or are being sent; then send() waits
+        CompressionMode compression = CompressionMode::when_it_pays;  // of what is sent
     };
 
     Lanes(LaneReceiver& receiver, const Limits& limits);

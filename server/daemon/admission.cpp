@@ -175,6 +175,7 @@ void copy_hello(const Guest& guest, schema::Hello::Builder out) {
     auto session = out.getPurpose().initSession();
     session.setQuota(asked.getQuota());
     session.setAddressWindows(asked.getAddressWindows());
+    session.setCompression(asked.getCompression());
     std::vector<schema::EnvironmentEntry::Reader> kept;
     for (const auto entry : asked.getEnvironment()) {
         if (kept.size() < kMaxEnvironmentEntries && is_driver_variable(view(entry.getName())) &&

@@ -1,6 +1,6 @@
 #include "server/worker/images.h"
 
-#include "common/fatbin/compression.h"
+#include "common/compression.h"
 #include "common/log.h"
 #include "protocol/calls/image_hash.h"
 
@@ -72,7 +72,7 @@ CUresult Images::add(const ImageHash& hash, std::uint64_t offset, std::span<cons
         image.data->insert(image.data->end(), plain.begin(), plain.end());
     } else {
         image.data->resize(offset + bytes);
-        if (!fatbin::decompress(std::as_bytes(data), std::span(*image.data).last(bytes))) {
+        if (!decompress(std::as_bytes(data), std::span(*image.data).last(bytes))) {
             image.data->resize(offset);
             return CUDA_ERROR_INVALID_VALUE;
         }

@@ -74,6 +74,14 @@ std::unique_ptr<ImageStore> open_image_store(schema::Assignment::Images::Reader 
     return std::move(*store);
 }
 
+wire::CompressionMode compression_of(schema::SessionRequest::Reader request) {
+    switch (request.getCompression()) {
+        case schema::SessionRequest::Compression::NEVER: return wire::CompressionMode::never;
+        case schema::SessionRequest::Compression::ALWAYS: return wire::CompressionMode::always;
+        default: return wire::CompressionMode::when_it_pays;  // and whatever a client of another age means
+    }
+}
+
 // The driver's and our threads may be in the middle of anything: no destructors, and nobody's stack is left.
 [[noreturn]] void end_process(int code) {
     std::fflush(nullptr);
@@ -119,6 +127,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     options.errors = &ready.errors;
     options.image_store = image_store.get();
     options.max_lanes = assignment.getMaxLanes();
+    options.compression = compression_of(request);
     options.issuers = assignment.getIssuers();
     options.shared_memory_bytes = assignment.getSharedMemoryBytes();
     options.prepared_context = ready.context;

@@ -61,9 +61,10 @@ void fetch_ahead(const std::byte* command) {
     }
 }
 
-wire::Lanes::Limits lane_limits(std::size_t lanes) {
+wire::Lanes::Limits lane_limits(const Worker::Options& options) {
     wire::Lanes::Limits limits;
-    limits.lanes = lanes;
+    limits.lanes = options.max_lanes;
+    limits.compression = options.compression;
     // The dispatcher never waits: all of the staging memory fits, and a chunk for each lane that has just given it
     // back.
     limits.queued_bytes = kAllStagingBytes + wire::Lanes::kMostLanes * kChunkBytes;
@@ -98,7 +99,7 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
       helpers(inbox, &tracer),
       staging(library.api, {std::begin(kStagingSizes), std::end(kStagingSizes)}, [this] { inbox.poke(); }),
       options_(std::move(options)),
-      lanes_(*this, lane_limits(options_.max_lanes)) {
+      lanes_(*this, lane_limits(options_)) {
     images.set_store(options_.image_store);
     host_mirrors.limit_shared(options_.shared_memory_bytes);
     memory.account.quota_bytes = options_.memory_quota_bytes;

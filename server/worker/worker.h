@@ -60,6 +60,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
         std::uint64_t memory_quota_bytes = 0;
         std::uint64_t window_base = 0, window_bytes = 0;  // reserved with the driver already
         std::size_t max_lanes = 0;
+        wire::CompressionMode compression = wire::CompressionMode::when_it_pays;  // of what is sent over lanes
         std::uint64_t shared_memory_bytes = 0;  // pinned memory that the client may share
         std::size_t issuers = 0;                // threads that issue launches besides the dispatcher, issuers.h
         std::function<void(std::vector<std::uint64_t>)> memory_changed;

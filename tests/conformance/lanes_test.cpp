@@ -2,10 +2,13 @@
 // of it and nobody waits for ever.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <random>
 #include <thread>
 
+#include "common/compression.h"
 #include "protocol/transport/faulty/connection.h"
 #include "protocol/transport/inproc/connection.h"
 #include "tests/conformance/lanes_fixture.h"
@@ -29,11 +32,15 @@ Ends faulty_pair(const Faults& faults) {
     return {transport::faulty::wrap(std::move(here), faults), std::move(there)};
 }
 
-class EveryLane : public ::testing::TestWithParam<Transport> {};
+class EveryLane : public ::testing::TestWithParam<Transport> {
+  protected:
+    static void carry_data_both_ways(wire::CompressionMode compression);
+};
 
-TEST_P(EveryLane, CarriesDataBothWaysAtOnce) {
+void EveryLane::carry_data_both_ways(wire::CompressionMode compression) {
     constexpr std::size_t kTransfers = 3, kBytes = 700'001, kPieces = (kBytes + kPieceBytes - 1) / kPieceBytes;
-    LanePair pair(3, [] { return GetParam().connected_pair(); }, {.lanes = 3, .queued_bytes = 4 * kPieceBytes});
+    LanePair pair(3, [] { return GetParam().connected_pair(); },
+                  {.lanes = 3, .queued_bytes = 4 * kPieceBytes, .compression = compression});
     std::atomic<std::size_t> done{0};
     std::vector<std::thread> threads;
     for (std::uint64_t transfer = 1; transfer <= kTransfers; ++transfer) {
@@ -57,6 +64,14 @@ TEST_P(EveryLane, CarriesDataBothWaysAtOnce) {
         EXPECT_EQ(pair.client_side.data(transfer), pattern(kBytes, transfer));
         EXPECT_EQ(pair.server_side.data(transfer), pattern(kBytes, transfer));
     }
+}
+
+TEST_P(EveryLane, CarriesDataBothWaysAtOnce) {
+    carry_data_both_ways(wire::CompressionMode::when_it_pays);
+}
+
+TEST_P(EveryLane, CarriesPackedDataBothWaysAtOnce) {
+    carry_data_both_ways(wire::CompressionMode::always);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EveryLane, ::testing::ValuesIn(all_transports()),
@@ -95,6 +110,52 @@ TEST(LanesTest, WaitingForAPieceWaitsForThoseBeforeIt) {
     EXPECT_TRUE(landed);
     ASSERT_TRUE(pair.server.wait_landed(pair.client.sent_up_to()));
     EXPECT_EQ(pair.server_side.data(1), data);
+}
+
+// Counts what was sent over lanes.
+class SentBytes final : public wire::TrafficObserver {
+  public:
+    void sent(std::size_t, std::size_t, std::size_t bytes, Moment, Moment) override { bytes_ += bytes; }
+    void received(std::size_t, wire::FrameType, std::size_t, Moment, Moment) override {}
+    [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+  private:
+    std::atomic<std::size_t> bytes_{0};
+};
+
+// What `data` became on its way, as it arrived.
+std::size_t bytes_on_wire(std::span<const std::byte> data, wire::CompressionMode compression,
+                          const std::function<Ends()>& connect) {
+    SentBytes counted;
+    LanePair pair(1, connect, {.lanes = 1, .compression = compression});
+    pair.client.observe(&counted);
+    pair.server_side.expect_transfer(1, data.size());
+    EXPECT_TRUE(send_all(pair.client, 1, data, kPieceBytes).ok());
+    EXPECT_TRUE(pair.server.wait_landed(pair.client.sent_up_to()));
+    EXPECT_TRUE(std::ranges::equal(pair.server_side.data(1), data));
+    pair.client.close();
+    return counted.bytes();
+}
+
+TEST(LanesTest, WhatBecomesSmallerIsPacked) {
+    const std::vector<std::byte> zeros(10 * kPieceBytes);
+    EXPECT_LT(bytes_on_wire(zeros, wire::CompressionMode::always, inproc_pair), zeros.size() / 10);
+    EXPECT_GT(bytes_on_wire(zeros, wire::CompressionMode::never, inproc_pair), zeros.size());
+    std::vector<std::byte> noise(10 * kPieceBytes);
+    std::minstd_rand random(1);
+    std::ranges::generate(noise, [&] { return static_cast<std::byte>(random() >> 8); });
+    EXPECT_GT(bytes_on_wire(noise, wire::CompressionMode::always, inproc_pair), noise.size());
+}
+
+// Shared memory is no line: what is asked for does not matter there.
+TEST(LanesTest, NothingIsPackedWhereSendingIsACopy) {
+    const std::vector<std::byte> zeros(10 * kPieceBytes);
+    for (const Transport& transport : all_transports()) {
+        const bool copies = transport.connected_pair().first->sends_by_copying();
+        const auto bytes =
+            bytes_on_wire(zeros, wire::CompressionMode::always, [&] { return transport.connected_pair(); });
+        EXPECT_EQ(bytes > zeros.size(), copies) << transport.name;
+    }
 }
 
 TEST(LanesTest, NothingWasSentMeansNothingToWaitFor) {
@@ -237,6 +298,22 @@ class HostileLane : public ::testing::Test {
         lanes_.close();
         EXPECT_EQ(recorder_.in_progress(), 0u);
     }
+    // A packed piece that says that it becomes `bytes`.
+    void send_packed(std::uint64_t transfer, std::uint64_t bytes, std::span<const std::byte> packed) {
+        std::vector<std::byte> payload(sizeof(wire::PackedHeader) + packed.size());
+        const wire::PackedHeader head{{transfer, 0}, bytes};
+        std::memcpy(payload.data(), &head, sizeof(head));
+        std::ranges::copy(packed, payload.begin() + sizeof(head));
+        wire::FrameHeader header;
+        header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+        header.sequence = 1;
+        header.type = wire::FrameType::packed;
+        header.payload_crc = wire::payload_crc(header.type, payload);
+        std::array<std::byte, wire::kHeaderBytes> encoded;
+        wire::encode(header, encoded);
+        const transport::ConstBuffer buffers[] = {encoded, payload};
+        (void)peer_->send(buffers);
+    }
     static wire::FrameHeader bulk(std::uint64_t number) { return {.sequence = number, .type = wire::FrameType::bulk}; }
 
     LaneRecorder recorder_;
@@ -295,6 +372,47 @@ TEST_F(HostileLane, APieceThatStopsHalfWay) {
     peer_->shutdown();
     expect_end("data connection 0");
     EXPECT_EQ(recorder_.lost(), 1u);
+}
+
+TEST_F(HostileLane, APackedPieceOfMoreOrLessThanItSays) {
+    const auto packed = *compress(std::vector<std::byte>(900));
+    send_packed(1, 900, packed);
+    ASSERT_TRUE(recorder_.wait_pieces(1));
+    for (const std::size_t bytes : {899u, 901u}) {
+        LaneRecorder recorder;
+        Lanes lanes(recorder, {});
+        auto [ours, theirs] = inproc_pair();
+        peer_ = std::move(theirs);
+        recorder.expect_transfer(1, 1000);
+        ASSERT_TRUE(lanes.add(0, std::move(ours)).ok());
+        send_packed(1, bytes, packed);
+        ASSERT_TRUE(recorder.wait_ended());
+        EXPECT_NE(recorder.cause()->message.find("does not become"), std::string::npos) << recorder.cause()->message;
+        EXPECT_EQ(recorder.lost(), 1u);
+        lanes.close();
+    }
+}
+
+TEST_F(HostileLane, APackedPieceThatIsNone) {
+    send_packed(1, 500, std::vector<std::byte>(100, std::byte{7}));
+    expect_end("does not become");
+}
+
+TEST_F(HostileLane, APackedPieceForNobody) {
+    send_packed(2, 900, *compress(std::vector<std::byte>(900)));
+    expect_end("nobody announced");
+}
+
+TEST_F(HostileLane, APackedPieceOfTooMuch) {
+    const std::size_t bytes = Lanes::kMostPieceBytes + 1;
+    recorder_.expect_transfer(1, bytes);
+    send_packed(1, bytes, *compress(std::vector<std::byte>(bytes)));
+    expect_end("a packed piece of");
+}
+
+TEST_F(HostileLane, APackedPieceOfNothing) {
+    send_packed(1, 0, std::vector<std::byte>(8));
+    expect_end("a packed piece of");
 }
 
 TEST_F(HostileLane, HolesWithoutEnd) {

@@ -1,4 +1,4 @@
-// What a peer's bytes go through first: the frame header's decoder, handshake frames, and a running channel.
+// What a peer's bytes go through first: the frame header's decoder, handshake frames, a running channel, and a lane.
 //
 // Random bytes never carry a right CRC, so the first byte of an input chooses: 0 takes the rest as it is, otherwise it
 // is read as a list of frames whose CRCs are computed here. Each is 8 bytes (type, flags, sequence and acknowledgement
@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <semaphore>
 #include <vector>
 
 #include "protocol/transport/inproc/connection.h"
 #include "protocol/wire/channel.h"
 #include "protocol/wire/handshake_io.h"
+#include "protocol/wire/lanes.h"
 
 namespace {
 
@@ -26,6 +28,29 @@ constexpr std::uint64_t kTransferBytes = 4096;
 void require(bool condition) {
     if (!condition) std::abort();
 }
+
+// The same for pieces that come over lanes.
+class CheckingLaneReceiver final : public wire::LaneReceiver {
+  public:
+    std::span<std::byte> piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override {
+        require(bytes > 0 && bytes <= wire::Lanes::kMostPieceBytes);
+        if (transfer > 3 || offset > kTransferBytes || bytes > kTransferBytes - offset) return {};
+        ++in_progress_;
+        return std::span(memory_).subspan(offset, bytes);
+    }
+    void on_piece(std::uint64_t, std::uint64_t, std::size_t) override { require(in_progress_-- == 1); }
+    void on_piece_lost(std::uint64_t, std::uint64_t, std::size_t) override { require(in_progress_-- == 1); }
+    void on_lanes_ended(const Error& cause) override {
+        require(in_progress_ == 0 && !cause.message.empty());
+        ended_.release();
+    }
+    void wait_ended() { ended_.acquire(); }
+
+  private:
+    std::array<std::byte, kTransferBytes> memory_{};
+    int in_progress_ = 0;
+    std::binary_semaphore ended_{0};
+};
 
 // Accepts every bulk piece that lies inside of its one transfer, and checks what it is told.
 class CheckingReceiver final : public wire::Receiver {
@@ -68,7 +93,7 @@ std::vector<std::byte> frames_from(Bytes input) {
         header.payload_bytes = static_cast<std::uint32_t>(fields[6] == 0xff ? wanted << 12 : payload.size());
         header.sequence = fields[2];
         header.acknowledged = fields[3];
-        header.type = static_cast<wire::FrameType>(fields[0] % 12);
+        header.type = static_cast<wire::FrameType>(fields[0] % 13);
         header.payload_crc = wire::payload_crc(header.type, payload);
         std::array<std::byte, wire::kHeaderBytes> encoded;
         wire::encode(header, encoded);
@@ -113,6 +138,17 @@ void feed_channel(Bytes stream) {
     require(!channel.error().ok());
 }
 
+void feed_lane(Bytes stream) {
+    auto [here, there] = transport::inproc::make_pair(kPipeBytes);
+    CheckingLaneReceiver receiver;
+    wire::Lanes lanes(receiver, {});
+    const transport::ConstBuffer buffers[] = {stream};
+    require(there->send(buffers).ok());
+    there->shutdown();
+    require(lanes.add(0, std::move(here)).ok());
+    receiver.wait_ended();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -125,5 +161,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     feed_decoder(stream);
     feed_handshake(stream);
     feed_channel(stream);
+    feed_lane(stream);
     return 0;
 }

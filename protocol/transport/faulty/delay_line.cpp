@@ -9,10 +9,21 @@ namespace {
 
 constexpr std::size_t kParcelBytes = 64u << 10;
 
+std::size_t most_waiting(std::chrono::microseconds delay, std::uint64_t bytes_per_second) {
+    if (bytes_per_second == 0) return DelayLine::kMaxWaitingBytes;
+    const double seconds = 0.05 + std::chrono::duration<double>(delay).count();
+    const auto bytes = static_cast<std::size_t>(seconds * static_cast<double>(bytes_per_second));
+    return std::clamp(bytes, kParcelBytes, DelayLine::kMaxWaitingBytes);
+}
+
 }  // namespace
 
 DelayLine::DelayLine(Connection& inner, std::chrono::microseconds delay, std::uint64_t bytes_per_second)
-    : inner_(inner), delay_(delay), bytes_per_second_(bytes_per_second), thread_([this] { run(); }) {}
+    : inner_(inner),
+      delay_(delay),
+      bytes_per_second_(bytes_per_second),
+      most_waiting_bytes_(most_waiting(delay, bytes_per_second)),
+      thread_([this] { run(); }) {}
 
 DelayLine::~DelayLine() {
     abandon();
@@ -22,7 +33,7 @@ DelayLine::~DelayLine() {
 Status DelayLine::push(ConstBuffer data) {
     std::unique_lock lock(mutex_);
     while (!data.empty()) {
-        left_.wait(lock, [&] { return waiting_bytes_ < kMaxWaitingBytes || finished_ || abandoned_ || error_; });
+        left_.wait(lock, [&] { return waiting_bytes_ < most_waiting_bytes_ || finished_ || abandoned_ || error_; });
         if (error_) return *error_;
         if (finished_ || abandoned_) return Error{ErrorCode::closed, "the connection was closed"};
         const auto part = data.first(std::min(data.size(), kParcelBytes));

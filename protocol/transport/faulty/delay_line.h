@@ -19,6 +19,8 @@ namespace gpupool::transport::faulty {
 
 class DelayLine {
   public:
+    // Of a slow line, what it takes in a twentieth of a second and is on its way: a line keeps no more than its ends
+    // do.
     static constexpr std::size_t kMaxWaitingBytes = 8u << 20;
 
     DelayLine(Connection& inner, std::chrono::microseconds delay, std::uint64_t bytes_per_second);
@@ -46,6 +48,7 @@ class DelayLine {
     Connection& inner_;
     const std::chrono::microseconds delay_;
     const std::uint64_t bytes_per_second_;
+    const std::size_t most_waiting_bytes_;
 
     std::mutex mutex_;  // guards everything below
     std::condition_variable arrived_;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -134,6 +135,11 @@ Status TcpConnection::send(std::span<const ConstBuffer> buffers) {
         }
     }
     return {};
+}
+
+std::size_t TcpConnection::unsent_bytes() const noexcept {
+    int bytes = 0;
+    return ::ioctl(descriptor_, SIOCOUTQNSD, &bytes) == 0 && bytes > 0 ? static_cast<std::size_t>(bytes) : 0;
 }
 
 void TcpConnection::set_send_patience(std::chrono::milliseconds patience) noexcept {

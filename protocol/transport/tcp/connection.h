@@ -38,6 +38,7 @@ class TcpConnection final : public Connection {
     void begin_looking() noexcept override { lookout_.begin(); }
     void end_looking() noexcept override;
     void set_receive_deadline(Clock::time_point deadline) noexcept override { deadline_ = deadline; }
+    [[nodiscard]] std::size_t unsent_bytes() const noexcept override;
     void set_send_patience(std::chrono::milliseconds patience) noexcept override;
     void shutdown() noexcept override;
     // Instead of half a minute; before anybody receives.

@@ -9,6 +9,7 @@
 
 #include <cstring>
 #include <list>
+#include <optional>
 #include <thread>
 
 #include "protocol/codec/layout.h"
@@ -104,11 +105,50 @@ TEST_P(LaneCopies, KeepTheOrderOfPrograms) {
     }
 }
 
+// Compressed in both directions, or the two lanes could not carry it.
+class LaneCompression : public SessionTest {
+  protected:
+    static constexpr int kRounds = 4;  // of 64 MiB each way, half of it on either lane
+    // A line that is slow, which is what makes it worth while, and takes less than half of that.
+    void run(const std::string& mode) {
+        transport::faulty::Faults narrow;
+        narrow.throttle_bytes_per_second = 20 * kMiB;
+        narrow.cut_after_sent = 60 * kMiB;
+        line_.emplace(daemon_->address(), narrow, narrow);
+        auto environment = with_lanes(2, line_->address());
+        environment.push_back("GPUPOOL_COMPRESSION=" + mode);
+        program_.emplace(*daemon_, lanes_program("lanes_zeros", kRounds), environment);
+    }
+    std::optional<BadLine> line_;
+    std::optional<Program> program_;
+};
+
+// By itself, when it has seen how slow the line is.
+TEST_F(LaneCompression, ComesByItselfBothWays) {
+    run("auto");
+    EXPECT_EQ(program_->number("wrong"), 0) << program_->errors();
+    EXPECT_TRUE(program_->succeeds());
+    EXPECT_TRUE(has_lanes(*program_, 2)) << program_->errors();
+}
+
+TEST_F(LaneCompression, CanBeAskedFor) {
+    run("always");
+    EXPECT_EQ(program_->number("wrong"), 0) << program_->errors();
+    EXPECT_TRUE(program_->succeeds());
+}
+
+TEST_F(LaneCompression, CanBeForbidden) {
+    run("never");
+    EXPECT_FALSE(program_->succeeds());
+}
+
 class LaneFaults : public SessionTest {
   protected:
     void expect_loss(const transport::faulty::Faults& up, const transport::faulty::Faults& down) {
         BadLine line(daemon_->address(), up, down);
-        Program program(*daemon_, lanes_program("lanes_stream"), with_lanes(4, line.address()));
+        auto environment = with_lanes(4, line.address());
+        environment.emplace_back("GPUPOOL_COMPRESSION=never");  // or hardly anything would pass
+        Program program(*daemon_, lanes_program("lanes_stream"), environment);
         EXPECT_EQ(program.number("error"), kSessionLost) << program.errors();
         EXPECT_TRUE(program.succeeds());
         EXPECT_TRUE(has_lanes(program, 4)) << program.errors();

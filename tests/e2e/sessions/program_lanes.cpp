@@ -7,10 +7,12 @@
 //                  flows, and "error CODE" and "at MILLISECONDS" when that is over
 //   lanes_raced    copies from and to memory, pinned and pageable, that another thread writes to without end; says
 //                  "transfers N" when what it copied after that is right
+//   lanes_zeros ROUNDS   copies 64 MiB of zeros to the device and back so often; says "wrong N", the bytes that are not
 //   lanes_wait     copies, says "ready", and copies again when its stdin has ended
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -223,6 +225,25 @@ int run_raced() {
     return 0;
 }
 
+// Data that becomes next to nothing on its way where that is wanted.
+int run_zeros(int rounds) {
+    begin();
+    constexpr std::size_t kBytes = 64 * kMiB;
+    CUdeviceptr device = 0;
+    std::vector<unsigned char> host(kBytes);
+    must(driver.cuMemAlloc(&device, kBytes), "cuMemAlloc");
+    must(driver.cuMemcpyHtoD(device, host.data(), kMiB), "cuMemcpyHtoD");  // what opens the data connections
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    for (int round = 0; round < rounds; ++round) {
+        must(driver.cuMemcpyHtoD(device, host.data(), kBytes), "cuMemcpyHtoD");
+        must(driver.cuMemcpyDtoH(host.data(), device, kBytes), "cuMemcpyDtoH");
+    }
+    std::memset(host.data(), 1, kBytes);
+    must(driver.cuMemcpyDtoH(host.data(), device, kBytes), "cuMemcpyDtoH");
+    say("wrong", std::ranges::count_if(host, [](unsigned char byte) { return byte != 0; }));
+    return 0;
+}
+
 int run_wait() {
     const CUcontext context = begin();
     CUdeviceptr memory = 0;
@@ -249,6 +270,9 @@ int run_lanes(const std::string& mode, int rounds) {
     }
     if (mode == "lanes_raced") {
         return run_raced();
+    }
+    if (mode == "lanes_zeros") {
+        return run_zeros(rounds);
     }
     return mode == "lanes_wait" ? run_wait() : -1;
 }

@@ -74,7 +74,7 @@ TEST(Frame, OnlyKnownTypes) {
     for (unsigned type = 0; type < 20; ++type) {
         auto header = example();
         header.type = static_cast<FrameType>(type);
-        const bool known = type >= 1 && type <= 9;
+        const bool known = type >= 1 && type <= 10;
         EXPECT_EQ(decode(encoded(header)).ok(), known) << "type " << type;
     }
 }

@@ -12,8 +12,8 @@
 #include <fstream>
 #include <string>
 
+#include "common/compression.h"
 #include "common/digest.h"
-#include "common/fatbin/compression.h"
 #include "protocol/calls/image_hash.h"
 #include "tests/unit/thread_shortage.h"
 
@@ -98,7 +98,7 @@ TEST(ImagesOfASession, MayComeCompressed) {
     Images images;
     const std::string text(300000, 'x');
     const auto half = std::as_bytes(bytes_of(text)).first(150000);
-    const auto packed = fatbin::compress(half);
+    const auto packed = compress(half);
     ASSERT_TRUE(packed);
     EXPECT_LT(packed->size(), 1000u);
     const std::span piece(reinterpret_cast<const unsigned char*>(packed->data()), packed->size());
@@ -117,8 +117,8 @@ TEST(ImagesOfASession, WhatDoesNotBecomeSmallerIsNotCompressed) {
         state = state * 1664525u + 1013904223u;
         noise.push_back(static_cast<char>(state >> 24));
     }
-    EXPECT_FALSE(fatbin::compress(std::as_bytes(bytes_of(noise))));
-    EXPECT_FALSE(fatbin::compress({}));
+    EXPECT_FALSE(compress(std::as_bytes(bytes_of(noise))));
+    EXPECT_FALSE(compress({}));
 }
 
 class KeptImages : public ::testing::Test {

@@ -1,0 +1,33 @@
+#include "protocol/wire/piece_packer.h"
+
+#include <algorithm>
+
+namespace gpupool::wire {
+
+std::span<const std::byte> PiecePacker::pack(std::uint64_t transfer, std::span<const std::byte> data) {
+    began_ = Clock::now();
+    unsent_before_ = line_.unsent_bytes();
+    auto next = choice_.next(transfer, data.size());
+    if (next == PackingChoice::Next::sample) {
+        (void)compress(data.subspan((data.size() - PackingChoice::kSampleBytes) / 2, PackingChoice::kSampleBytes));
+        next = choice_.next(transfer, data.size());
+    }
+    return next == PackingChoice::Next::pack ? compress(data) : std::span<const std::byte>();
+}
+
+// Of a copy, since the application may write there meanwhile, which no compressor promises to bear.
+std::span<const std::byte> PiecePacker::compress(std::span<const std::byte> data) {
+    const auto began = Clock::now();
+    copy_.assign(data.begin(), data.end());
+    const auto packed = compressor_.compress(copy_);
+    choice_.packed(data.size(), packed.size(), Clock::now() - began);
+    return packed;
+}
+
+void PiecePacker::sent(std::size_t bytes) {
+    const std::size_t unsent = line_.unsent_bytes();
+    const std::size_t all = unsent_before_ + bytes;
+    choice_.sent(all - std::min(unsent, all), unsent != 0, Clock::now() - began_);
+}
+
+}  // namespace gpupool::wire

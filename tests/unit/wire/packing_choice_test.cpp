@@ -1,0 +1,133 @@
+#include "protocol/wire/packing_choice.h"
+
+#include <gtest/gtest.h>
+
+namespace gpupool::wire {
+namespace {
+
+using Next = PackingChoice::Next;
+using Duration = PackingChoice::Duration;
+
+constexpr std::size_t kPiece = 1u << 20;
+constexpr double kGigabit = 8, kLoopback = 0.3;  // nanoseconds per byte
+
+class PackingChoiceTest : public ::testing::Test {
+  protected:
+    // What is left of the line's time once `wire_bytes` went over a line that takes so long for each.
+    void went(double line_ns, std::size_t wire_bytes = kPiece, bool behind = true) {
+        choice_.sent(wire_bytes, behind, Duration(line_ns * static_cast<double>(wire_bytes)));
+    }
+    void sampled(double packing_ns, double ratio) {
+        constexpr auto kBytes = PackingChoice::kSampleBytes;
+        choice_.packed(kBytes, static_cast<std::size_t>(ratio * kBytes), Duration(packing_ns * kBytes));
+    }
+    // A transfer whose sample says so: is its next piece packed?
+    Next after_sample(double packing_ns, double ratio) {
+        ++transfer_;
+        EXPECT_EQ(choice_.next(transfer_, kPiece), Next::sample);
+        sampled(packing_ns, ratio);
+        return choice_.next(transfer_, kPiece);
+    }
+
+    PackingChoice choice_{CompressionMode::when_it_pays};
+    std::uint64_t transfer_ = 0;
+};
+
+TEST_F(PackingChoiceTest, ALineThatNothingIsKnownOfGetsPiecesAsTheyAre) {
+    for (int i = 0; i < 100; ++i) EXPECT_EQ(choice_.next(1, kPiece), Next::send);
+}
+
+TEST_F(PackingChoiceTest, AFastLineIsNotEvenWorthASample) {
+    for (int i = 0; i < 100; ++i) {
+        EXPECT_EQ(choice_.next(static_cast<std::uint64_t>(i), kPiece), Next::send);
+        went(kLoopback);
+    }
+}
+
+TEST_F(PackingChoiceTest, ASlowLineGetsThemPackedWhereTheyBecomeSmaller) {
+    went(kGigabit);
+    EXPECT_EQ(after_sample(2, 0.5), Next::pack);
+    EXPECT_EQ(after_sample(2, 1.0), Next::send);
+    EXPECT_EQ(after_sample(2, 0.5), Next::pack);
+}
+
+TEST_F(PackingChoiceTest, PackingThatTakesWhatItSavesIsNotDone) {
+    went(kGigabit);
+    EXPECT_EQ(after_sample(2, 0.75), Next::send) << "it saves two of eight";
+}
+
+TEST_F(PackingChoiceTest, PackingThatIsSlowerThanTheLineIsNotDone) {
+    went(kGigabit);
+    EXPECT_EQ(after_sample(9, 0.01), Next::send);
+}
+
+TEST_F(PackingChoiceTest, WhatCannotBecomeSmallerIsNot) {
+    went(kGigabit);
+    EXPECT_EQ(choice_.next(1, kPiece), Next::sample);
+    choice_.packed(PackingChoice::kSampleBytes, 0, Duration(1000));
+    EXPECT_EQ(choice_.next(1, kPiece), Next::send);
+}
+
+// Samples of one transfer are few, and take next to nothing of its time.
+TEST_F(PackingChoiceTest, SamplesAreFew) {
+    went(kGigabit);
+    int samples = 0;
+    for (int piece = 0; piece < 160; ++piece) {
+        if (choice_.next(1, kPiece) == Next::sample) {
+            ++samples;
+            sampled(2, 1.0);
+            EXPECT_EQ(choice_.next(1, kPiece), Next::send);
+        }
+        went(kGigabit);
+    }
+    EXPECT_EQ(samples, 10);
+}
+
+TEST_F(PackingChoiceTest, SmallPiecesAreNotSampledWhereThatTakesLongerThanItSaves) {
+    went(kGigabit);
+    EXPECT_EQ(choice_.next(1, 64u << 10), Next::send);
+    EXPECT_EQ(choice_.next(1, PackingChoice::kSampleBytes), Next::send);
+    EXPECT_EQ(choice_.next(2, kPiece), Next::sample);
+}
+
+// What is learned later counts more, in both directions.
+TEST_F(PackingChoiceTest, ItFollowsTheLine) {
+    went(kGigabit);
+    EXPECT_EQ(after_sample(2, 0.5), Next::pack);
+    for (int i = 0; i < 20; ++i) went(kLoopback);
+    EXPECT_EQ(choice_.next(++transfer_, kPiece), Next::send);
+    for (int i = 0; i < 20; ++i) went(kGigabit);
+    EXPECT_EQ(after_sample(2, 0.5), Next::pack);
+}
+
+// Where the line had taken everything, it is at least that fast: how much was to be sent says no more.
+TEST_F(PackingChoiceTest, ALineThatKeepsUpIsNotTakenForASlowOne) {
+    for (int i = 0; i < 20; ++i) went(kGigabit, kPiece, false);
+    EXPECT_EQ(choice_.next(1, kPiece), Next::send);
+    went(kGigabit);
+    EXPECT_EQ(choice_.next(1, kPiece), Next::sample);
+    for (int i = 0; i < 100; ++i) went(kLoopback, kPiece, false);
+    EXPECT_EQ(choice_.next(2, kPiece), Next::send);
+}
+
+// Something between, as a proxy, takes a few pieces at once and lets the line seem fast.
+TEST_F(PackingChoiceTest, AFewPiecesThatWentAtOnceDoNotMakeASlowLineAFastOne) {
+    went(10 * kGigabit);
+    for (int i = 0; i < 16; ++i) went(kLoopback, kPiece, false);
+    EXPECT_EQ(after_sample(2, 0.5), Next::pack);
+}
+
+TEST_F(PackingChoiceTest, LittleSaysNothing) {
+    for (int i = 0; i < 20; ++i) choice_.sent(1000, true, Duration(1e9));
+    EXPECT_EQ(choice_.next(1, kPiece), Next::send);
+}
+
+TEST_F(PackingChoiceTest, ItDoesAsItIsTold) {
+    PackingChoice never(CompressionMode::never), always(CompressionMode::always);
+    for (PackingChoice* const choice : {&never, &always}) choice->sent(kPiece, true, Duration(1e9));
+    EXPECT_EQ(never.next(1, kPiece), Next::send);
+    EXPECT_EQ(always.next(1, 1), Next::pack);
+}
+
+}  // namespace
+}  // namespace gpupool::wire
