@@ -171,6 +171,9 @@ CUresult set_node(CUgraphExec executable, CUgraphNode changed, const CUgraphNode
     if (known && !sure) {
         graphs.forget_node(changed);  // it may be another from here on
     }
+    if (sure) {
+        this_session().wait_for_graph_changes();
+    }
     const WaitForReplies else_the_driver_says(!sure);
     return remote<calls::gpGraphNodeSetParams>(executable, changed, &message.node,
                                                static_cast<const unsigned char*>(message.payload.data()),
@@ -260,6 +263,9 @@ struct Place {
 
 CUresult add_plain(CUgraphNode& created, const Place& place, const CUgraphNodeParams& p, const NodeMessage& message) {
     const bool sure = surely_added(place.graph, place.dependencies, place.count, place.edges, p);
+    if (sure) {
+        this_session().wait_while_set_aside();
+    }
     const WaitForReplies else_the_driver_says(!sure);
     const CUresult result = remote<calls::gpGraphAddNode>(
         &created, place.graph, place.dependencies, place.edges, place.count, place.edges == nullptr ? 0 : place.count,
@@ -562,6 +568,7 @@ CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
     const std::optional<Graphs::Node> known = s->graphs.find_node(hNode);
     const WaitForReplies else_the_driver_says(!known || known->type != CU_GRAPH_NODE_TYPE_KERNEL ||
                                               !s->graphs.holds(hGraphExec, *known));
+    this_session().wait_for_graph_changes();
     return remote<calls::cuGraphNodeSetEnabled>(hGraphExec, hNode, isEnabled);
 }
 

@@ -54,21 +54,14 @@ bool is_usable_copy(const CUDA_MEMCPY_NODE_PARAMS& node) {
            is_own_memory(p.dstDevice, p.WidthInBytes, node.copyCtx);
 }
 
-bool is_usable_event(CUevent handle) {
-    const std::shared_ptr<Event> event = this_session().events.find(handle);
-    return event != nullptr && (event->flags & CU_EVENT_INTERPROCESS) == 0;
-}
-
 bool is_usable(const CUgraphNodeParams& p) {
     switch (p.type) {
         case CU_GRAPH_NODE_TYPE_KERNEL: return is_usable_kernel(p.kernel);
         case CU_GRAPH_NODE_TYPE_MEMSET: return is_usable_memset(p.memset);
         case CU_GRAPH_NODE_TYPE_MEMCPY: return is_usable_copy(p.memcpy);
         case CU_GRAPH_NODE_TYPE_HOST: return p.host.fn != nullptr;
-        case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return is_usable_event(p.eventWait.event);
-        case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return is_usable_event(p.eventRecord.event);
         case CU_GRAPH_NODE_TYPE_EMPTY: return true;
-        default: return false;
+        default: return false;  // an event may be destroyed before a change that names it is made
     }
 }
 
@@ -81,7 +74,9 @@ CUfunction function_of(const CUgraphNodeParams& parameters) {
 
 bool surely_added(CUgraph graph, const CUgraphNode* dependencies, std::size_t count, const CUgraphEdgeData* edges,
                   const CUgraphNodeParams& parameters) {
-    return edges == nullptr && this_session().graphs.has(graph, dependencies, count) && is_usable(parameters);
+    const Graphs& graphs = this_session().graphs;
+    return edges == nullptr && graphs.has_room(graph) && graphs.has(graph, dependencies, count) &&
+           is_usable(parameters);
 }
 
 bool surely_changed(CUgraphExec executable, const Graphs::Node& node, const CUgraphNodeParams& parameters) {
@@ -91,9 +86,7 @@ bool surely_changed(CUgraphExec executable, const Graphs::Node& node, const CUgr
     switch (node.type) {
         case CU_GRAPH_NODE_TYPE_KERNEL:
             return function_of(parameters) == node.function && is_usable_kernel(parameters.kernel);
-        case CU_GRAPH_NODE_TYPE_HOST:
-        case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-        case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return is_usable(parameters);
+        case CU_GRAPH_NODE_TYPE_HOST: return is_usable(parameters);
         default: return false;  // what the driver takes there depends on what the node had before
     }
 }

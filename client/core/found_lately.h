@@ -26,7 +26,7 @@ class FoundLately {
         }
     };
     // Serials of handles are consecutive, so that neighbours do not displace each other.
-    [[nodiscard]] Place& place_of(Handle handle) { return places_[codec::to_wire(handle) % kPlaces]; }
+    [[nodiscard]] Place& place_of(Handle handle) { return places_[codec::serial_of(codec::to_wire(handle)) % kPlaces]; }
 
   private:
     std::array<Place, kPlaces> places_{};

@@ -1,6 +1,9 @@
 #include "client/core/graphs.h"
 
 #include <algorithm>
+#include <vector>
+
+#include "protocol/calls/graph_node.h"
 
 namespace gpupool::client {
 
@@ -41,18 +44,32 @@ bool Graphs::has(CUgraph graph, const CUgraphNode* nodes, std::size_t count) con
     return std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
 }
 
+bool Graphs::has_room(CUgraph graph) const {
+    constexpr std::size_t kMostOfGraph = kMaxGraphNodes / 2, kMostOfAll = kMaxGraphNodes;
+    const std::shared_lock lock(mutex_);
+    const auto it = graphs_.find(graph);
+    return it != graphs_.end() && it->second.size() < kMostOfGraph && nodes_.size() < kMostOfAll;
+}
+
 void Graphs::add_node(CUgraphNode handle, CUgraph graph, CUgraphNodeType type, CUfunction function) {
     const std::unique_lock lock(mutex_);
     const auto it = graphs_.find(graph);
     if (it != graphs_.end()) {
-        it->second.push_back(handle);
+        it->second.insert(handle);
         nodes_[handle] = {graph, type, function, next_++};
     }
 }
 
 void Graphs::forget_node(CUgraphNode handle) {
     const std::unique_lock lock(mutex_);
-    nodes_.erase(handle);
+    const auto it = nodes_.find(handle);
+    if (it == nodes_.end()) {
+        return;
+    }
+    if (const auto graph = graphs_.find(it->second.graph); graph != graphs_.end()) {
+        graph->second.erase(handle);
+    }
+    nodes_.erase(it);
 }
 
 std::optional<Graphs::Node> Graphs::find_node(CUgraphNode handle) const {

@@ -13,7 +13,7 @@
 #include <optional>
 #include <shared_mutex>
 #include <unordered_map>
-#include <vector>
+#include <unordered_set>
 
 #include "protocol/calls/cuda_api.h"
 
@@ -33,6 +33,8 @@ class Graphs {
     bool remove(CUgraph graph);
     // Is the graph known, and are all `count` its nodes, none of them twice?
     [[nodiscard]] bool has(CUgraph graph, const CUgraphNode* nodes, std::size_t count) const;
+    // May a node be added to it without coming near to what a server takes (protocol/calls/graph_node.h)?
+    [[nodiscard]] bool has_room(CUgraph graph) const;
 
     void add_node(CUgraphNode handle, CUgraph graph, CUgraphNodeType type, CUfunction function);
     // The node has ended, or may have become another than it was added as.
@@ -55,7 +57,7 @@ class Graphs {
 
     mutable std::shared_mutex mutex_;
     std::uint64_t next_ = 1;
-    std::unordered_map<CUgraph, std::vector<CUgraphNode>> graphs_;
+    std::unordered_map<CUgraph, std::unordered_set<CUgraphNode>> graphs_;
     std::unordered_map<CUgraphNode, Node> nodes_;
     std::unordered_map<CUgraphExec, Executable> executables_;
 };

@@ -2,7 +2,8 @@
 //
 // Only who has work for such a stream waits: what it waits for may have to come from another stream's caller. Where it
 // is every stream, the worker sets all aside until a call has waited for the GPU (server/worker/waiting_calls.h): then
-// whoever would send without waiting for a reply waits here.
+// whoever would send without waiting for a reply waits here. Changes of executable graphs, which wait for launches in
+// the worker, are held as if they were a stream (kGraphChanges).
 //
 // Threads: any. Errors: set() says false. While no stream is held, a check is one relaxed load.
 #pragma once
@@ -13,12 +14,15 @@
 #include <set>
 
 #include "client/core/captures.h"
+#include "protocol/codec/record.h"
 
 namespace gpupool::client {
 
 class HeldStreams {
   public:
     static constexpr std::size_t kMost = 64u << 10;  // a server can name streams that are none
+
+    static constexpr StreamKey kGraphChanges{codec::kHoldsGraphChanges, 0};
 
     [[nodiscard]] bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
     [[nodiscard]] bool all() const { return all_.load(std::memory_order_relaxed); }

@@ -142,6 +142,7 @@ void Session::prepare_lanes(const Config& config, Welcome& welcome) {
     }
     wire::Lanes::Limits limits;
     limits.lanes = count;
+    limits.compression = config.compression;
     lanes_ = std::make_unique<wire::Lanes>(*this, limits);
     LaneTicket ticket{welcome.session_id, std::move(welcome.session_token)};
     lane_opener_ = std::make_unique<LaneOpener>(config, std::move(ticket), count, *lanes_);
@@ -408,6 +409,9 @@ bool Session::take_hold(const codec::StreamHoldNotice& notice) {
     if (notice.stream == 0 && notice.context == 0) {
         held_streams.set_all(notice.held != 0);
         return true;
+    }
+    if (notice.stream == codec::kHoldsGraphChanges && notice.context == 0) {
+        return held_streams.set(HeldStreams::kGraphChanges, notice.held != 0);
     }
     const std::optional<StreamKey> stream = key_of(notice.stream, notice.context, notice.thread);
     return stream && held_streams.set(*stream, notice.held != 0);

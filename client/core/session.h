@@ -159,6 +159,14 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
         }
     }
 
+    // The same for changes of executable graphs, launches of which wait there.
+    void wait_for_graph_changes() {
+        if (held_streams.any()) [[unlikely]] {
+            const trace::Wait waiting;
+            held_streams.wait(HeldStreams::kGraphChanges);
+        }
+    }
+
     // Waits while it wants no more of anything. Not with a lock of ours held, which those who end it may need.
     void wait_while_set_aside() {
         if (held_streams.all()) [[unlikely]] {

@@ -11,6 +11,9 @@
 
 namespace gpupool {
 
+// That a server takes in one graph, by adding to it.
+inline constexpr std::uint32_t kMaxGraphNodes = 1u << 18;
+
 // A kernel's node, its launch.
 struct GraphNode {
     std::int32_t type = 0;    // CUgraphNodeType

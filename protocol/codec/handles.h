@@ -107,6 +107,9 @@ inline constexpr std::uint64_t kMintedByWorker = 1ull << 51;
 constexpr std::uint64_t make_handle(HandleKind kind, std::uint64_t serial, bool by_worker = false) {
     return (static_cast<std::uint64_t>(kind) << 52) | (by_worker ? kMintedByWorker : 0) | (serial << 4);
 }
+constexpr std::uint64_t serial_of(std::uint64_t handle) {
+    return (handle & (kMintedByWorker - 1)) >> 4;
+}
 constexpr HandleKind kind_of(std::uint64_t handle) {
     const std::uint64_t kind = handle >> 52;
     return kind < static_cast<std::uint64_t>(HandleKind::count_) ? static_cast<HandleKind>(kind) : HandleKind::none;

@@ -129,6 +129,8 @@ struct PiecesSentNotice {
     std::uint64_t number;
 };
 // A stream by its handle; a default stream as 1 (legacy) or 2, with its context and thread; all zero: every stream.
+// kHoldsGraphChanges: no stream, but changes of executable graphs that nobody waits for.
+inline constexpr std::uint64_t kHoldsGraphChanges = 3;  // no handle is so small
 struct StreamHoldNotice {
     std::uint64_t stream;
     std::uint64_t context;

@@ -9,17 +9,21 @@ namespace gpupool::worker {
 
 bool MemoryAccount::fits(CUdevice device, std::uint64_t bytes) const {
     const auto index = static_cast<std::size_t>(device);
-    return device >= 0 && index < used_bytes.size() &&
-           (quota_bytes == 0 || (bytes <= quota_bytes && used_bytes[index] <= quota_bytes - bytes));
+    const std::uint64_t most = quota_bytes == 0 ? ~std::uint64_t{0} : quota_bytes;
+    return device >= 0 && index < used_bytes.size() && bytes <= most && used_bytes[index] <= most - bytes;
+}
+
+void MemoryAccount::force(CUdevice device, std::uint64_t bytes) {
+    const auto index = static_cast<std::size_t>(device);
+    if (device >= 0 && index < used_bytes.size()) {
+        used_bytes[index] += std::min(bytes, ~std::uint64_t{0} - used_bytes[index]);
+    }
 }
 
 bool MemoryAccount::charge(CUdevice device, std::uint64_t bytes) {
     const auto index = static_cast<std::size_t>(device);
-    if (device < 0 || index >= used_bytes.size()) {
-        return false;
-    }
     if (!fits(device, bytes)) {
-        if (!std::exchange(told, true)) {
+        if (quota_bytes != 0 && index < used_bytes.size() && !std::exchange(told, true)) {
             log::warn(
                 "out of memory: {} bytes more on device {} would pass the session's quota of {}, of which {} are used",
                 bytes, device, quota_bytes, used_bytes[index]);

@@ -26,6 +26,8 @@ struct MemoryAccount {
 
     [[nodiscard]] bool fits(CUdevice device, std::uint64_t bytes) const;
     bool charge(CUdevice device, std::uint64_t bytes);
+    // What is taken already, beyond the quota where it must be: then nothing fits until enough has been given back.
+    void force(CUdevice device, std::uint64_t bytes);
     void release(CUdevice device, std::uint64_t bytes);
 };
 

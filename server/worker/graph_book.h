@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "protocol/calls/cuda_api.h"
 #include "server/worker/graph_exec.h"
@@ -15,10 +16,16 @@ namespace gpupool::worker {
 
 struct GraphBook {
     std::unordered_map<CUgraphExec, std::shared_ptr<GraphExec>> executables;  // by client handle
-    std::size_t changes_waiting = 0;  // of all executables
+    // Changes of executables that wait, by the driver's nodes that they name.
+    std::unordered_multiset<CUgraphNode> changes_waiting;
+    bool client_held = false;  // it was told to change no more for now
     // Nodes that were added to graphs of the driver, those within child graphs included.
     std::unordered_map<CUgraph, std::uint64_t> added_nodes;
     std::uint64_t all_added_nodes = 0;
+    // Graphs that were counted and found full, until a node is destroyed: to count is to walk through all of it.
+    std::unordered_set<CUgraph> full;
+    // What nobody waited for and was refused: without it such a graph is not what the program made.
+    std::unordered_map<CUgraph, CUresult> failed;
     std::unordered_map<CUgraph, unsigned> levels;  // how deep the driver's graphs within others lie
     std::string dot_text;                          // of the last gpGraphDot
 };

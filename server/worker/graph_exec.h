@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -27,6 +28,8 @@
 #include "server/worker/pinned_memory.h"
 
 namespace gpupool::worker {
+
+class Operation;
 
 // What is done in a turn.
 struct TurnWork {
@@ -84,10 +87,18 @@ class GraphExec {
     [[nodiscard]] CUgraphExec driver() const { return executable_; }
     // Places that a launch takes in the driver's queue.
     [[nodiscard]] std::uint32_t cost() const { return cost_; }
-    // Launches that wait in their streams, and will be of what this is then.
-    unsigned held_launches = 0;
-    // Changes that wait for such launches, and are for those behind them: ever asked for, and of these made.
+    // A change that waits until launches which were asked for before it are issued, and is for those behind it.
+    struct WaitingChange {
+        std::size_t waits_for = 0;   // launches, and the change before it
+        std::function<void()> make;  // then; empty once it is made
+        std::shared_ptr<WaitingChange> next;
+    };
+    std::shared_ptr<WaitingChange> last_change;  // asked for, made or not
+    // Launches that wait in their streams, of those that came behind it.
+    std::vector<const Operation*> held_launches;
+    // Ever asked for, of those that had to wait, and of these made.
     std::uint64_t changes_asked = 0, changes_made = 0;
+    [[nodiscard]] bool has_changes_waiting() const { return changes_made != changes_asked; }
     // Of launches from now on.
     [[nodiscard]] const std::shared_ptr<HostTurns>& turns() const { return turns_; }
 

@@ -9,11 +9,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "protocol/calls/graph_node.h"
 #include "server/driver/api.h"
 
 namespace gpupool::worker {
 
-inline constexpr std::uint32_t kMaxGraphNodes = 1u << 18;       // that a graph is made of by adding to it
 inline constexpr std::uint32_t kMaxGraphNodesAtAll = 8u << 20;  // also of one that was captured
 inline constexpr unsigned kMaxGraphDepth = 64;
 

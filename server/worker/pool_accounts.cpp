@@ -6,8 +6,15 @@
 
 namespace gpupool::worker {
 
-// 0 where the driver does not say.
-std::uint64_t PoolAccounts::held_bytes(const driver::Api& api, CUmemoryPool pool) {
+void PoolAccounts::made(CUmemoryPool pool, CUdevice device) {
+    pools_.try_emplace(pool, Pool{device});
+}
+
+// 0 where the driver does not say, or need not.
+std::uint64_t PoolAccounts::held_bytes(const driver::Api& api, CUmemoryPool pool) const {
+    if (account_.quota_bytes == 0) {
+        return 0;
+    }
     cuuint64_t bytes = 0;
     const CUresult result =
         driver::call(api.cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, static_cast<void*>(&bytes));
@@ -38,10 +45,13 @@ CUresult PoolAccounts::allocate(const driver::Api& api, CUmemoryPool handle, CUd
                                 const std::function<void(CUdeviceptr)>& free, CUdeviceptr& address) {
     Pool& pool = pools_.try_emplace(handle, Pool{device}).first->second;
     const std::uint64_t used = pool.used_bytes;
+    if (bytes == 0 || !pool.asked || pool.ended) {
+        return CUDA_ERROR_INVALID_VALUE;  // the driver may not know it any more
+    }
     if (bytes > ~std::uint64_t{0} - used) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (used + bytes > pool.charged_bytes && !account_.fits(device, used + bytes - pool.charged_bytes)) {
+    if (used + bytes > pool.charged_bytes && !account_.fits(pool.device, used + bytes - pool.charged_bytes)) {
         settle(api);
     }
     if (!charge_up_to(pool, used + bytes)) {
@@ -52,8 +62,11 @@ CUresult PoolAccounts::allocate(const driver::Api& api, CUmemoryPool handle, CUd
         lower_to(pool, std::max(used, held_bytes(api, handle)));
         return result;
     }
-    if (!charge_up_to(pool, held_bytes(api, handle))) {  // pools grow by more than what is asked of them
+    // Pools grow by more than what is asked of them. What one has taken it may keep.
+    if (const std::uint64_t held = held_bytes(api, handle); !charge_up_to(pool, held)) {
         free(address);
+        account_.force(pool.device, held - pool.charged_bytes);
+        pool.charged_bytes = held;
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     pool.used_bytes += bytes;
@@ -71,6 +84,8 @@ bool PoolAccounts::freed(CUdeviceptr address) {
     allocations_.erase(allocation);
     if (pool->second.ended) {
         drop_if_unused(pool);
+    } else if (account_.quota_bytes == 0) {
+        lower_to(pool->second, pool->second.used_bytes);
     }
     return true;
 }

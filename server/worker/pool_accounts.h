@@ -4,7 +4,7 @@
 // Pools of the program's making are the driver's, and so is what it allocates in stream order while one of them is a
 // device's current one; the devices' default pools are the client's own (client/core/stream_pool.h). A pool tells what
 // it holds; it gives memory back when it is trimmed, and at synchronizations, so it is asked again when something does
-// not fit.
+// not fit. Without a quota it is not asked: what the program has of it is all that counts.
 //
 // Threads: the dispatcher's alone. Errors: CUDA_ERROR_OUT_OF_MEMORY where the quota is used up, else the driver's.
 #pragma once
@@ -25,7 +25,10 @@ class PoolAccounts {
     // `account` outlives this.
     explicit PoolAccounts(MemoryAccount& account) : account_(account) {}
 
-    // `allocate` gives the address; `free` takes it back where the pool has grown beyond the quota.
+    // The program has made one, of that device's memory.
+    void made(CUmemoryPool pool, CUdevice device);
+    // Of a pool that nobody made, a device's default one, `device` is whose. `allocate` gives the address; `free` takes
+    // it back where the pool has grown beyond the quota.
     CUresult allocate(const driver::Api& api, CUmemoryPool pool, CUdevice device, std::uint64_t bytes,
                       const std::function<CUresult(CUdeviceptr&)>& allocate,
                       const std::function<void(CUdeviceptr)>& free, CUdeviceptr& address);
@@ -53,7 +56,7 @@ class PoolAccounts {
         std::uint64_t bytes;
     };
 
-    static std::uint64_t held_bytes(const driver::Api& api, CUmemoryPool pool);
+    std::uint64_t held_bytes(const driver::Api& api, CUmemoryPool pool) const;
     bool charge_up_to(Pool& pool, std::uint64_t bytes);
     bool lower_to(Pool& pool, std::uint64_t bytes);
     void drop_if_unused(std::map<CUmemoryPool, Pool>::iterator pool);

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <utility>
 
 #include "server/worker/graph_params.h"
 #include "server/worker/graph_shape.h"
@@ -62,6 +63,8 @@ struct Contents {
                 worker.graphs.added_nodes.erase(added);
             }
             worker.graphs.levels.erase(graph);
+            worker.graphs.failed.erase(graph);
+            worker.graphs.full.erase(graph);
             worker.handles.forget_driver(graph);
         }
     }
@@ -105,11 +108,22 @@ CUresult nodes_to_add(Worker& worker, CUgraph graph, const CUgraphNodeParams& ad
         return in_graph + nodes <= kMaxGraphNodes && worker.graphs.all_added_nodes + nodes <= kMaxAddedNodes;
     };
     GraphShape now;
-    if (!fits() && shape_of(worker.api, graph, kMaxGraphNodesAtAll, now) == CUDA_SUCCESS && now.nodes < in_graph) {
+    if (!fits() && !worker.graphs.full.contains(graph) &&
+        shape_of(worker.api, graph, kMaxGraphNodesAtAll, now) == CUDA_SUCCESS && now.nodes < in_graph) {
         worker.graphs.all_added_nodes -= in_graph - now.nodes;  // some were destroyed since
         in_graph = now.nodes;
     }
-    return fits() ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (fits()) {
+        return CUDA_SUCCESS;
+    }
+    worker.graphs.full.insert(graph);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// Why the graph is not what the program made, if it is not.
+CUresult failure_of(const Worker& worker, CUgraph graph) {
+    const auto failed = worker.graphs.failed.find(graph);
+    return failed == worker.graphs.failed.end() ? CUDA_SUCCESS : failed->second;
 }
 
 // One launch of a graph, in its stream's turn. Its nodes' turns may come before the driver's call is over.
@@ -184,9 +198,9 @@ class HeldLaunch final : public HeldForCommand {
         : HeldForCommand(worker, std::move(command)), stream_(stream), graph_(std::move(graph)) {
         command_.keep_header(kHeldCostBytes);
         cost = graph_->cost();
-        ++graph_->held_launches;
+        graph_->held_launches.push_back(this);
     }
-    ~HeldLaunch() override { --graph_->held_launches; }
+    ~HeldLaunch() override { std::erase(graph_->held_launches, this); }
     bool advance() override {
         if (graph_->changes_made < changes_before_ || (!launch_ && !may_begin(worker_, *graph_))) {
             return false;
@@ -239,44 +253,92 @@ void change_elsewhere(Worker& worker, const Command& command, std::function<CUre
                                    [result, done = std::move(done)] { done(*result); });
 }
 
-// Takes the command when all that is held now has been issued.
-void dispatch_later(Worker& worker, const Command& command, std::function<void()> before) {
+// The command as it is taken later.
+Command kept(const Command& command) {
     Command later = command;
-    later.keep_body(kWaitingCostBytes);
+    later.keep_body(command.reply_wanted() ? kWaitingCostBytes : kHeldCostBytes);
     later.its_turn = true;
-    worker.scheduler.when_issued([&worker, later, before = std::move(before)]() mutable {
-        before();
-        worker.dispatch(later);
-    });
+    return later;
 }
 
-// A change of an executable graph is one for the launches behind it: empty when it may be made now.
-std::optional<Outcome> await_launches(Worker& worker, const Command& command, const std::shared_ptr<GraphExec>& graph) {
-    const bool waits = graph->held_launches != 0 || graph->changes_made != graph->changes_asked;
-    if (command.its_turn || !waits) {
+// Natively who launches graphs waits by then, since the driver's queue is full of their nodes.
+constexpr std::size_t kMostChangesWaiting = 1024, kGoOnWithChanges = 256;
+
+void tell_client(Worker& worker, bool held) {
+    worker.graphs.client_held = held;
+    worker.notify(codec::NoticeType::hold, codec::StreamHoldNotice{codec::kHoldsGraphChanges, 0, 0, held ? 1u : 0u});
+}
+
+using WaitingChangePtr = std::shared_ptr<GraphExec::WaitingChange>;
+
+// Makes a change that has nothing left to wait for, and those behind it that waited for it alone, when the driver may
+// be entered.
+void make_changes(Worker& worker, WaitingChangePtr change) {
+    while (change != nullptr) {
+        if (worker.stays_out()) {
+            worker.in_driver([&worker, change] { make_changes(worker, change); });
+            return;
+        }
+        std::exchange(change->make, {})();
+        change = std::move(change->next);
+        if (change != nullptr && --change->waits_for != 0) {
+            return;
+        }
+    }
+}
+
+// A change of an executable graph is one for the launches behind it: empty when it may be made now. `node` is the
+// driver's; null for a change of all.
+std::optional<Outcome> await_launches(Worker& worker, const Command& command, const std::shared_ptr<GraphExec>& graph,
+                                      CUgraphNode node) {
+    if (command.its_turn || (graph->held_launches.empty() && !graph->has_changes_waiting())) {
         return std::nullopt;
     }
     ++graph->changes_asked;
-    ++worker.graphs.changes_waiting;
-    dispatch_later(worker, command, [&worker, graph] {
+    worker.graphs.changes_waiting.insert(node);
+    if (!worker.graphs.client_held && worker.graphs.changes_waiting.size() >= kMostChangesWaiting) {
+        tell_client(worker, true);
+    }
+    const WaitingChangePtr change = std::make_shared<GraphExec::WaitingChange>();
+    change->make = [&worker, graph, node, later = kept(command)]() mutable {
         ++graph->changes_made;
-        --worker.graphs.changes_waiting;
-    });
+        auto& waiting = worker.graphs.changes_waiting;
+        waiting.erase(waiting.find(node));
+        if (worker.graphs.client_held && waiting.size() <= kGoOnWithChanges) {
+            tell_client(worker, false);
+        }
+        worker.dispatch(later);
+    };
+    const std::vector<const Operation*> launches = std::exchange(graph->held_launches, {});
+    change->waits_for = launches.size();
+    if (graph->changes_made + 1 != graph->changes_asked) {
+        graph->last_change->next = change;
+        ++change->waits_for;
+    }
+    graph->last_change = change;
+    for (const Operation* const launch : launches) {
+        worker.scheduler.when_issued(launch->id, [&worker, change] {
+            if (--change->waits_for == 0) {
+                make_changes(worker, change);
+            }
+        });
+    }
     return Outcome::answered();
 }
 
-// What ends a graph or an executable, or asks what it is, comes behind the changes that were sent before: empty when
-// none waits.
-std::optional<Outcome> await_changes(Worker& worker, const Command& command) {
-    if (command.its_turn || worker.graphs.changes_waiting == 0) {
+// What ends something that a waiting change names, or asks what it is, comes behind the change: empty when none waits.
+std::optional<Outcome> await_changes(Worker& worker, const Command& command, bool any) {
+    if (command.its_turn || !any) {
         return std::nullopt;
     }
-    dispatch_later(worker, command, [] {});
+    worker.scheduler.when_issued([&worker, later = kept(command)]() mutable { worker.dispatch(later); });
     return Outcome::answered();
 }
 
+// `added_to`: the driver's graph, where there is such a one.
 template <class Call>
-CUresult add_node(Worker& worker, Command& command, codec::Slots<Call>& slots, NodeParameters& parameters) {
+CUresult add_node(Worker& worker, Command& command, codec::Slots<Call>& slots, NodeParameters& parameters,
+                  CUgraph& added_to) {
     const GraphNode& node = slots.template at<Call::node>().object;
     CUgraph& graph = slots.template at<Call::graph>().value;
     const std::size_t count = slots.template at<Call::dependency_count>().value;
@@ -286,6 +348,7 @@ CUresult add_node(Worker& worker, Command& command, codec::Slots<Call>& slots, N
     }
     detail::Translator translator{worker, command};
     translator.handle(graph);
+    added_to = translator.result == CUDA_SUCCESS ? graph : nullptr;
     for (CUgraphNode& dependency : slots.template at<Call::dependencies>().object) {
         translator.handle(dependency);
     }
@@ -297,6 +360,9 @@ CUresult add_node(Worker& worker, Command& command, codec::Slots<Call>& slots, N
         result = worker.scheduler.enter(worker.context_of(command));
     }
     std::uint64_t nodes = 0;
+    if (result == CUDA_SUCCESS && node.type == CU_GRAPH_NODE_TYPE_GRAPH) {
+        result = failure_of(worker, parameters.driver.graph.graph);
+    }
     if (result == CUDA_SUCCESS) {
         result = nodes_to_add(worker, graph, parameters.driver, nodes);
     }
@@ -326,8 +392,14 @@ bool is_owning(const GraphNode& node) {
 
 Outcome gpGraphAddNode(Worker& worker, Command& command, codec::Slots<calls::gpGraphAddNode>& slots) {
     NodeParameters parameters;
-    return is_owning(slots.at<calls::gpGraphAddNode::node>().object) ? CUDA_ERROR_INVALID_VALUE
-                                                                     : add_node(worker, command, slots, parameters);
+    CUgraph graph = nullptr;
+    const CUresult result = is_owning(slots.at<calls::gpGraphAddNode::node>().object)
+                                ? CUDA_ERROR_INVALID_VALUE
+                                : add_node(worker, command, slots, parameters, graph);
+    if (result != CUDA_SUCCESS && graph != nullptr && !command.reply_wanted()) {
+        worker.graphs.failed.try_emplace(graph, result);
+    }
+    return result;
 }
 
 Outcome gpGraphAddOwningNode(Worker& worker, Command& command, codec::Slots<calls::gpGraphAddOwningNode>& slots) {
@@ -340,7 +412,8 @@ Outcome gpGraphAddOwningNode(Worker& worker, Command& command, codec::Slots<call
         return CUDA_ERROR_INVALID_VALUE;
     }
     NodeParameters parameters;
-    const CUresult result = add_node(worker, command, slots, parameters);
+    CUgraph graph = nullptr;
+    const CUresult result = add_node(worker, command, slots, parameters, graph);
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -362,7 +435,7 @@ Outcome gpGraphNodeSetParams(Worker& worker, Command& command, codec::Slots<call
     if (of_executable && graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (auto waiting = of_executable ? await_launches(worker, command, graph) : std::nullopt) {
+    if (auto waiting = of_executable ? await_launches(worker, command, graph, changed) : std::nullopt) {
         return std::move(*waiting);
     }
     struct Change {
@@ -419,6 +492,9 @@ Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls:
     if (worker.graphs.executables.size() >= kMaxExecutables) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    if (const CUresult failed = failure_of(worker, graph); failed != CUDA_SUCCESS) {
+        return failed;
+    }
     struct Work {
         std::shared_ptr<GraphExec> made;
         CUgraphNode error_node = nullptr;
@@ -451,12 +527,12 @@ Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls:
 }
 
 Outcome cuGraphExecDestroy(Worker& worker, Command& command, codec::Slots<calls::cuGraphExecDestroy>& slots) {
-    if (auto waiting = await_changes(worker, command)) {
-        return std::move(*waiting);
-    }
     const auto it = worker.graphs.executables.find(slots.at<calls::cuGraphExecDestroy::hGraphExec>().value);
     if (it == worker.graphs.executables.end()) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (auto waiting = await_changes(worker, command, it->second->has_changes_waiting())) {
+        return std::move(*waiting);
     }
     // Held launches, and those that run, keep it.
     const std::shared_ptr<GraphExec> graph = it->second;
@@ -465,9 +541,6 @@ Outcome cuGraphExecDestroy(Worker& worker, Command& command, codec::Slots<calls:
 }
 
 Outcome cuGraphDestroy(Worker& worker, Command& command, codec::Slots<calls::cuGraphDestroy>& slots) {
-    if (auto waiting = await_changes(worker, command)) {
-        return std::move(*waiting);
-    }
     CUgraph graph = slots.at<calls::cuGraphDestroy::hGraph>().value;
     if (translate(worker, graph) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -475,6 +548,12 @@ Outcome cuGraphDestroy(Worker& worker, Command& command, codec::Slots<calls::cuG
     worker.scheduler.enter(worker.context_of(command));
     Contents contents;
     contents.add(worker.api, graph);
+    const auto& changes = worker.graphs.changes_waiting;
+    const bool named = !changes.empty() && std::any_of(contents.nodes.begin(), contents.nodes.end(),
+                                                       [&](CUgraphNode node) { return changes.contains(node); });
+    if (auto waiting = await_changes(worker, command, named)) {
+        return std::move(*waiting);
+    }
     const CUresult result = driver::call(worker.api.cuGraphDestroy, graph);
     if (result == CUDA_SUCCESS) {
         contents.forget(worker);
@@ -483,12 +562,12 @@ Outcome cuGraphDestroy(Worker& worker, Command& command, codec::Slots<calls::cuG
 }
 
 Outcome cuGraphDestroyNode(Worker& worker, Command& command, codec::Slots<calls::cuGraphDestroyNode>& slots) {
-    if (auto waiting = await_changes(worker, command)) {
-        return std::move(*waiting);
-    }
     CUgraphNode node = slots.at<calls::cuGraphDestroyNode::hNode>().value;
     if (translate(worker, node) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (auto waiting = await_changes(worker, command, worker.graphs.changes_waiting.contains(node))) {
+        return std::move(*waiting);
     }
     worker.scheduler.enter(worker.context_of(command));
     Contents within;
@@ -496,6 +575,7 @@ Outcome cuGraphDestroyNode(Worker& worker, Command& command, codec::Slots<calls:
     const CUresult result = driver::call(worker.api.cuGraphDestroyNode, node);
     if (result == CUDA_SUCCESS) {
         within.forget(worker);
+        worker.graphs.full.clear();
     }
     return result;
 }
@@ -509,7 +589,10 @@ Outcome cuGraphClone(Worker& worker, Command& command, codec::Slots<calls::cuGra
     }
     worker.scheduler.enter(worker.context_of(command));
     GraphShape shape;
-    CUresult result = shape_of(worker.api, original, kMaxGraphNodesAtAll, shape);
+    CUresult result = failure_of(worker, original);
+    if (result == CUDA_SUCCESS) {
+        result = shape_of(worker.api, original, kMaxGraphNodesAtAll, shape);
+    }
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -542,7 +625,7 @@ Outcome cuGraphLaunch(Worker& worker, Command& command, codec::Slots<calls::cuGr
     if (graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!fits_queue(*graph) || !may_begin(worker, *graph) || graph->changes_made != graph->changes_asked ||
+    if (!fits_queue(*graph) || !may_begin(worker, *graph) || graph->has_changes_waiting() ||
         !worker.scheduler.may_issue(*stream, graph->cost())) {
         return Outcome::hold(*stream, std::make_unique<HeldLaunch>(worker, command, *stream, graph));
     }
@@ -572,7 +655,10 @@ Outcome cuGraphExecUpdate_v2(Worker& worker, Command& command, codec::Slots<call
     if (updated == nullptr || translate(worker, graph) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (auto waiting = await_launches(worker, command, updated)) {
+    if (const CUresult failed = failure_of(worker, graph); failed != CUDA_SUCCESS) {
+        return failed;
+    }
+    if (auto waiting = await_launches(worker, command, updated, nullptr)) {
         return std::move(*waiting);
     }
     const auto answered = std::make_shared<codec::Slots<Call>>();  // these stay
@@ -608,7 +694,7 @@ Outcome cuGraphNodeSetEnabled(Worker& worker, Command& command, codec::Slots<cal
     if (graph == nullptr || translate(worker, node) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (auto waiting = await_launches(worker, command, graph)) {
+    if (auto waiting = await_launches(worker, command, graph, node)) {
         return std::move(*waiting);
     }
     worker.scheduler.enter(worker.context_of(command));
@@ -622,7 +708,7 @@ Outcome cuGraphNodeGetEnabled(Worker& worker, Command& command, codec::Slots<cal
     if (graph == nullptr || translate(worker, node) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (auto waiting = await_changes(worker, command)) {
+    if (auto waiting = await_changes(worker, command, graph->has_changes_waiting())) {
         return std::move(*waiting);
     }
     worker.scheduler.enter(worker.context_of(command));

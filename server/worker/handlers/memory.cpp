@@ -94,7 +94,10 @@ CUresult commit_slab(Worker& worker, const Command& command, CUdevice device, CU
 CUresult memory_info(Worker& worker, CUdevice device, std::size_t& free_bytes, std::size_t& total_bytes) {
     const CUresult result = driver::call(worker.api.cuMemGetInfo_v2, &free_bytes, &total_bytes);
     if (const std::uint64_t quota = worker.memory.account.quota_bytes; result == CUDA_SUCCESS && quota != 0) {
-        worker.memory.pools.settle(worker.api);
+        // While somebody waits in the driver only this question is known to get in.
+        if (!worker.stays_out() && worker.memory.pools.settle(worker.api)) {
+            worker.memory_changed();
+        }
         const std::uint64_t used = worker.memory.account.used_bytes[static_cast<std::size_t>(device)];
         total_bytes = std::min<std::uint64_t>(total_bytes, quota);
         free_bytes = std::min<std::uint64_t>(free_bytes, quota - std::min(quota, used));
@@ -167,6 +170,25 @@ Outcome cuMemGetInfo_v2(Worker& worker, Command& command, codec::Slots<calls::cu
     slots.at<Call::free>().object = free_bytes;
     slots.at<Call::total>().object = total_bytes;
     return CUDA_SUCCESS;
+}
+
+// Of device memory alone, whose amount is accounted for.
+Outcome cuMemPoolCreate(Worker& worker, Command& command, codec::Slots<calls::cuMemPoolCreate>& slots) {
+    using Call = calls::cuMemPoolCreate;
+    const CUmemPoolProps* const properties = slots.at<Call::poolProps>().value;
+    if (slots.at<Call::pool>().value == nullptr || properties == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    CUmemoryPool& pool = slots.at<Call::pool>().object;
+    const CUresult result = driver::call(worker.api.cuMemPoolCreate, &pool, properties);
+    if (result == CUDA_SUCCESS) {
+        worker.memory.pools.made(pool, properties->location.id);
+    }
+    return result;
 }
 
 // What the client allocates from a device's default pool lies in slabs (client/core/stream_pool.h): they follow it.

@@ -79,7 +79,6 @@ TEST_F(Calls, ThatBuildGraphsWaitForNothing) {
                                       {"cuGraphAddMemsetNode", 20},
                                       {"cuGraphAddMemcpyNode", 20},
                                       {"cuGraphAddKernelNode_v2", 200},
-                                      {"cuGraphAddEventRecordNode", 20},
                                       {"cuGraphAddEmptyNode", 20},
                                       {"cuGraphKernelNodeSetParams_v2", 20},
                                       {"cuGraphExecKernelNodeSetParams_v2", 20},

@@ -15,25 +15,28 @@
         cuMemFree) each(cuMemcpyHtoD) each(cuMemcpyDtoH) each(cuMemcpyHtoDAsync) each(cuMemcpyDtoHAsync)               \
         each(cuMemsetD8Async) each(cuMemsetD32Async) each(cuStreamCreate) each(cuStreamDestroy) each(                  \
             cuStreamSynchronize) each(cuStreamQuery) each(cuCtxSynchronize) each(cuEventCreate) each(cuEventDestroy)   \
-            each(cuEventRecord) each(cuEventSynchronize) each(cuLaunchHostFunc) each(cuModuleLoadData)                 \
-                each(cuModuleGetFunction) each(cuLaunchKernel) each(cuMemGetInfo) each(cuDeviceGetCount) each(         \
-                    cuMemHostAlloc) each(cuMemFreeHost) each(cuMemcpy) each(cuEventQuery) each(cuMemHostRegister)      \
-                    each(cuMemHostUnregister) each(cuMemAllocAsync) each(cuMemFreeAsync) each(cuMemPoolSetAttribute)   \
-                        each(cuDeviceGetDefaultMemPool) each(cuMemAddressReserve) each(cuMemCreate) each(cuMemMap)     \
-                            each(cuMemSetAccess) each(cuMemUnmap) each(cuMemRelease) each(cuMemRetainAllocationHandle) \
-                                each(cuArrayCreate) each(cuArrayDestroy) each(cuStreamWaitEvent)                       \
-                                    each(cuMemcpyDtoDAsync) each(cuStreamBeginCapture) each(cuLinkCreate)              \
-                                        each(cuLinkAddData) each(cuLinkComplete) each(cuLinkDestroy)                   \
-                                            each(cuModuleGetGlobal) each(cuModuleUnload) each(cuDevicePrimaryCtxReset) \
-                                                each(cuGraphCreate) each(cuGraphDestroy) each(cuGraphAddKernelNode)    \
-                                                    each(cuGraphAddMemsetNode) each(cuGraphAddMemcpyNode) each(        \
-                                                        cuGraphAddEmptyNode) each(cuGraphAddEventRecordNode)           \
-                                                        each(cuGraphInstantiateWithFlags) each(cuGraphLaunch) each(    \
-                                                            cuGraphExecDestroy) each(cuGraphExecKernelNodeSetParams)   \
-                                                            each(cuGraphKernelNodeSetParams)                           \
-                                                                each(cuGraphNodeSetEnabled) each(cuMemPoolCreate)      \
-                                                                    each(cuMemPoolDestroy) each(cuMemPoolTrimTo)       \
-                                                                        each(cuMemAllocFromPoolAsync)
+            each(cuEventRecord) each(cuEventSynchronize) each(cuLaunchHostFunc) each(cuModuleLoadData) each(           \
+                cuModuleGetFunction) each(cuLaunchKernel) each(cuMemGetInfo) each(cuDeviceGetCount)                    \
+                each(cuMemHostAlloc) each(cuMemFreeHost) each(cuMemcpy) each(cuEventQuery) each(                       \
+                    cuMemHostRegister) each(cuMemHostUnregister) each(cuMemAllocAsync) each(cuMemFreeAsync)            \
+                    each(cuMemPoolSetAttribute) each(cuDeviceGetDefaultMemPool) each(cuMemAddressReserve) each(        \
+                        cuMemCreate) each(cuMemMap) each(cuMemSetAccess) each(cuMemUnmap) each(cuMemRelease)           \
+                        each(cuMemRetainAllocationHandle) each(cuArrayCreate) each(cuArrayDestroy) each(               \
+                            cuStreamWaitEvent) each(cuMemcpyDtoDAsync) each(cuStreamBeginCapture) each(cuLinkCreate)   \
+                            each(cuLinkAddData) each(cuLinkComplete) each(cuLinkDestroy) each(cuModuleGetGlobal) each( \
+                                cuModuleUnload) each(cuDevicePrimaryCtxReset) each(cuGraphCreate) each(cuGraphDestroy) \
+                                each(cuGraphAddKernelNode) each(cuGraphAddMemsetNode) each(cuGraphAddMemcpyNode)       \
+                                    each(cuGraphAddEmptyNode) each(cuGraphAddEventRecordNode)                          \
+                                        each(cuGraphInstantiateWithFlags) each(cuGraphLaunch) each(cuGraphExecDestroy) \
+                                            each(cuGraphExecKernelNodeSetParams) each(cuGraphKernelNodeSetParams)      \
+                                                each(cuGraphNodeSetEnabled) each(cuMemPoolCreate)                      \
+                                                    each(cuMemPoolDestroy) each(cuMemPoolTrimTo)                       \
+                                                        each(cuMemAllocFromPoolAsync) each(cuMemPoolGetAttribute)      \
+                                                            each(cuGraphDestroyNode)                                   \
+                                                                each(cuGraphExecEventRecordNodeSetEvent)               \
+                                                                    each(cuStreamWaitValue32)                          \
+                                                                        each(cuStreamWriteValue32) each(cuCtxCreate)   \
+                                                                            each(cuCtxDestroy)
 
 namespace gpupool::session_program {
 
@@ -75,6 +78,7 @@ void add(CUfunction add_value, CUdeviceptr data, unsigned words, unsigned value,
 // The modes, by subject.
 int run_flood(const std::string& mode);
 int run_calls(const std::string& mode);
+int run_graph_modes(const std::string& mode);
 int run_waiting(const std::string& mode);
 int run_lanes(const std::string& mode, int rounds);
 int run_pinned(const std::string& mode);

@@ -598,6 +598,28 @@ TEST_F(HostileGraphs, ChangesWithoutEndTakeNoMemory) {
     expect_bounded(512 * kMiB);
 }
 
+// Nobody waits for most additions: one that was refused is told of by whatever is made of the graph.
+TEST_F(HostileGraphs, AGraphThatLacksANodeIsNotInstantiated) {
+    const CUgraph graph = make_graph();
+    const GraphNode wrong = typed(CU_GRAPH_NODE_TYPE_KERNEL);
+    auto created = client_->mint<CUgraphNode>();
+    const std::uint16_t flags = std::exchange(client_->flags, std::uint16_t{0});
+    client_->add<calls::gpGraphAddNode>(&created, graph, static_cast<const CUgraphNode*>(nullptr),
+                                        static_cast<const CUgraphEdgeData*>(nullptr), std::size_t{0}, std::size_t{0},
+                                        &wrong, static_cast<const unsigned char*>(nullptr), std::size_t{0});
+    ASSERT_TRUE(client_->flush());
+    client_->flags = flags;
+    (void)client_->call<calls::gpContextSynchronize>(codec::from_wire<CUcontext>(client_->context));  // it says so once
+    CUgraphExec executable = nullptr;
+    auto clone = client_->mint<CUgraph>();
+    expect_refused("instantiated", instantiate(graph, executable));
+    expect_refused("cloned", client_->call<calls::cuGraphClone>(&clone, graph));
+    expect_refused("within another", add_child(make_graph(), graph));
+    EXPECT_EQ(client_->call<calls::cuGraphDestroy>(graph), CUDA_SUCCESS);
+    EXPECT_EQ(instantiate(make_graph(), executable), CUDA_SUCCESS);
+    EXPECT_TRUE(client_->alive());
+}
+
 TEST_F(HostileGraphs, TheTextOfAGraphIsReadWithinItsBounds) {
     unsigned char data[64];
     expect_refused("none", client_->call<calls::gpGraphDotRead>(std::size_t{0}, data, std::size_t{64}));

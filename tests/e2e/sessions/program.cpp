@@ -213,6 +213,7 @@ int main(int argc, char** argv) {
     }
     int verdict = run_waiting(mode);
     verdict = verdict >= 0 ? verdict : run_calls(mode);
+    verdict = verdict >= 0 ? verdict : run_graph_modes(mode);
     verdict = verdict >= 0 ? verdict : run_flood(mode);
     verdict = verdict >= 0 ? verdict : run_lanes(mode, argc > 2 ? std::atoi(argv[2]) : 1);
     verdict = verdict >= 0 ? verdict : run_pinned(mode);

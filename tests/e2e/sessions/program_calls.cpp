@@ -6,7 +6,6 @@
 //   destroyed_in_capture
 //              destroys a stream that captures while it still copies to the host, and says "word NUMBER", the word that
 //              came, and "joined NUMBER", what a stream set that had joined
-//   graphs     builds graphs, changes what they do and launches them, and says "word NUMBER", which they made
 //   linker     has threads add to one linker at a time, and says "globals NUMBER", of what was linked
 
 #include <atomic>
@@ -115,64 +114,6 @@ int run_destroyed_in_capture() {
     return 0;
 }
 
-int run_graphs() {
-    constexpr int kGraphs = 20, kAdded = 10;
-    const CUcontext context = begin();
-    const CUfunction function = kernel("add_value");
-    CUstream stream = nullptr;
-    CUevent event = nullptr;
-    CUdeviceptr data = 0;
-    must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    must(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
-    must(driver.cuMemAlloc(&data, 256), "cuMemAlloc");
-    add(function, data, 1, 1, stream);  // what is known of the kernel is known from here on
-    must(driver.cuMemsetD32Async(data, 0, 64, stream), "cuMemsetD32Async");
-    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
-    unsigned count = 1, value = 1;
-    void* arguments[] = {&data, &count, &value};
-    CUDA_KERNEL_NODE_PARAMS node{};
-    node.func = function;
-    node.gridDimX = node.gridDimY = node.gridDimZ = node.blockDimX = node.blockDimY = node.blockDimZ = 1;
-    node.kernelParams = arguments;
-    const CUDA_MEMSET_NODE_PARAMS set{data + 128, 0, 0, 4, 8, 1};
-    CUDA_MEMCPY3D copy{};
-    copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-    copy.srcDevice = data + 128;
-    copy.dstDevice = data + 192;
-    copy.WidthInBytes = 32;
-    copy.Height = copy.Depth = 1;
-    for (int i = 0; i < kGraphs; ++i) {
-        CUgraph graph = nullptr;
-        CUgraphNode nodes[kAdded + 4];
-        CUgraphExec executable = nullptr;
-        must(driver.cuGraphCreate(&graph, 0), "cuGraphCreate");
-        must(driver.cuGraphAddMemsetNode(&nodes[0], graph, nullptr, 0, &set, context), "cuGraphAddMemsetNode");
-        must(driver.cuGraphAddMemcpyNode(&nodes[1], graph, nodes, 1, &copy, context), "cuGraphAddMemcpyNode");
-        for (int k = 0; k < kAdded; ++k) {
-            value = 1;
-            must(driver.cuGraphAddKernelNode(&nodes[2 + k], graph, &nodes[1 + k], 1, &node), "cuGraphAddKernelNode");
-        }
-        must(driver.cuGraphAddEventRecordNode(&nodes[kAdded + 2], graph, nodes, kAdded, event),
-             "cuGraphAddEventRecordNode");
-        must(driver.cuGraphAddEmptyNode(&nodes[kAdded + 3], graph, &nodes[kAdded], 3), "cuGraphAddEmptyNode");
-        value = 2;
-        must(driver.cuGraphKernelNodeSetParams(nodes[2], &node), "cuGraphKernelNodeSetParams");
-        must(driver.cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiateWithFlags");
-        must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");  // 11
-        value = 100;
-        must(driver.cuGraphExecKernelNodeSetParams(executable, nodes[3], &node), "cuGraphExecKernelNodeSetParams");
-        must(driver.cuGraphNodeSetEnabled(executable, nodes[4], 0), "cuGraphNodeSetEnabled");
-        must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");  // 109
-        must(driver.cuGraphExecDestroy(executable), "cuGraphExecDestroy");
-        must(driver.cuGraphDestroy(graph), "cuGraphDestroy");
-    }
-    unsigned word = 0;
-    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
-    must(driver.cuMemcpyDtoH(&word, data, sizeof word), "cuMemcpyDtoH");
-    say("word", word);
-    return 0;
-}
-
 int run_linker() {
     constexpr int kThreads = 4, kUnits = 8;
     const CUcontext context = begin();
@@ -221,7 +162,6 @@ int run_calls(const std::string& mode) {
     return mode == "polls"                  ? run_polls()
            : mode == "deferred"             ? run_deferred()
            : mode == "destroyed_in_capture" ? run_destroyed_in_capture()
-           : mode == "graphs"               ? run_graphs()
            : mode == "linker"               ? run_linker()
                                             : -1;
 }

@@ -71,8 +71,7 @@ void use_pool(CUstream stream) {
     expect_all("after the pool");
 }
 
-// A pool of the program's own keeps what was freed until it is trimmed, and that counts.
-void use_own_pool(CUstream stream) {
+CUmemoryPool make_pool() {
     CUmemPoolProps properties{};
     properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
@@ -80,6 +79,12 @@ void use_own_pool(CUstream stream) {
     must(driver.cuMemPoolCreate(&pool, &properties), "cuMemPoolCreate");
     std::uint64_t keep_all = ~std::uint64_t{0};
     must(driver.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep_all), "cuMemPoolSetAttribute");
+    return pool;
+}
+
+// A pool of the program's own keeps what was freed until it is trimmed, and that counts.
+void use_own_pool(CUstream stream) {
+    const CUmemoryPool pool = make_pool();
     CUdeviceptr block = 0, plain = 0;
     for (int i = 0; i < 2; ++i) {  // what is kept is had again
         must(driver.cuMemAllocFromPoolAsync(&block, kQuota / 2, pool, stream), "cuMemAllocFromPoolAsync");
@@ -98,6 +103,41 @@ void use_own_pool(CUstream stream) {
     must(driver.cuMemFreeAsync(block, stream), "cuMemFreeAsync");
     must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
     expect_all("after a pool was destroyed");
+}
+
+// A pool takes more of the device than is asked of it, and keeps that: little that is left is not to be had again and
+// again.
+void use_many_pools(CUstream stream) {
+    constexpr std::size_t kLeft = 1000;
+    const CUmemoryPool first = make_pool();
+    CUdeviceptr most = 0, block = 0;
+    must(driver.cuMemAllocFromPoolAsync(&most, kQuota - 1024, first, stream), "cuMemAllocFromPoolAsync");
+    const CUDA_ARRAY_DESCRIPTOR wanted{1024 - kLeft, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1};
+    CUarray array = nullptr;
+    must(driver.cuArrayCreate(&array, &wanted), "cuArrayCreate");
+    std::vector<CUmemoryPool> pools;
+    std::uint64_t held_bytes = 0;
+    for (int i = 0; i < 50; ++i) {
+        const CUmemoryPool pool = pools.emplace_back(make_pool());
+        if (driver.cuMemAllocFromPoolAsync(&block, 1, pool, stream) == CUDA_SUCCESS) {
+            must(driver.cuMemFreeAsync(block, stream), "cuMemFreeAsync");
+        }
+        must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+        std::uint64_t bytes = 0;
+        must(driver.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes), "cuMemPoolGetAttribute");
+        held_bytes += bytes;
+    }
+    // The one that grew beyond the quota, and none behind it.
+    expect(held_bytes <= 2 * kLeft, "many pools");
+    expect(driver.cuMemAllocFromPoolAsync(&block, 0, first, stream) == CUDA_ERROR_INVALID_VALUE, "nothing of a pool");
+    for (const CUmemoryPool pool : pools) {
+        must(driver.cuMemPoolDestroy(pool), "cuMemPoolDestroy");
+    }
+    must(driver.cuArrayDestroy(array), "cuArrayDestroy");
+    must(driver.cuMemFreeAsync(most, stream), "cuMemFreeAsync");
+    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    must(driver.cuMemPoolDestroy(first), "cuMemPoolDestroy");
+    expect_all("after many pools");
 }
 
 // Created, mapped, and let go of as usual: mapped memory still counts.
@@ -153,6 +193,7 @@ int run_quota(CUstream stream) {
     use_small_blocks();
     use_pool(stream);
     use_own_pool(stream);
+    use_many_pools(stream);
     use_mappings();
     use_arrays();
     return 0;

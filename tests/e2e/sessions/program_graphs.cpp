@@ -1,0 +1,223 @@
+// Modes about graphs: what is built and changed without waiting is what natively it would be.
+//
+//   graphs             builds graphs, changes what they do and launches them, and says "word NUMBER", which they made
+//   graph_changes      changes an executable far more often than a server keeps, behind launches that wait; says "word
+//                      NUMBER" as well
+//   graph_event        an event that a change named is destroyed before the change's turn comes
+//   graph_unrelated    a node of another graph is destroyed beside a launch and a change that wait; then they may go
+//   graph_of_ended     an event of a context that has ended is refused by the call that names it
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/e2e/sessions/driver.h"
+
+namespace gpupool::session_program {
+namespace {
+
+// A node that adds `value` to the word at `data`.
+struct AddNode {
+    AddNode(CUfunction function, CUdeviceptr at) : data(at) {
+        parameters.func = function;
+        parameters.gridDimX = parameters.gridDimY = parameters.gridDimZ = 1;
+        parameters.blockDimX = parameters.blockDimY = parameters.blockDimZ = 1;
+        parameters.kernelParams = arguments;
+    }
+    AddNode(const AddNode&) = delete;
+    AddNode& operator=(const AddNode&) = delete;
+
+    CUdeviceptr data;
+    unsigned count = 1, value = 1;
+    void* arguments[3] = {&data, &count, &value};
+    CUDA_KERNEL_NODE_PARAMS parameters{};
+};
+
+CUstream make_stream() {
+    CUstream stream = nullptr;
+    must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    return stream;
+}
+
+// 64 words of zero, behind a launch by which all that is to be known of the kernel is known.
+CUdeviceptr make_words(CUfunction function, CUstream stream) {
+    CUdeviceptr data = 0;
+    must(driver.cuMemAlloc(&data, 256), "cuMemAlloc");
+    add(function, data, 1, 1, stream);
+    must(driver.cuMemsetD32Async(data, 0, 64, stream), "cuMemsetD32Async");
+    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    return data;
+}
+
+unsigned word_at(CUdeviceptr data, CUstream stream) {
+    unsigned word = 0;
+    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    must(driver.cuMemcpyDtoH(&word, data, sizeof word), "cuMemcpyDtoH");
+    return word;
+}
+
+// A chain of such nodes.
+struct Chain {
+    Chain(const AddNode& node, std::size_t length) : nodes(length) {
+        must(driver.cuGraphCreate(&graph, 0), "cuGraphCreate");
+        for (std::size_t i = 0; i < length; ++i) {
+            must(driver.cuGraphAddKernelNode(&nodes[i], graph, i == 0 ? nullptr : &nodes[i - 1], i == 0 ? 0 : 1,
+                                             &node.parameters),
+                 "cuGraphAddKernelNode");
+        }
+    }
+    CUgraphExec instantiate() const {
+        CUgraphExec executable = nullptr;
+        must(driver.cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiateWithFlags");
+        return executable;
+    }
+    CUgraph graph = nullptr;
+    std::vector<CUgraphNode> nodes;
+};
+
+int run_graphs() {
+    constexpr int kGraphs = 20, kAdded = 10;
+    const CUcontext context = begin();
+    const CUfunction function = kernel("add_value");
+    const CUstream stream = make_stream();
+    const CUdeviceptr data = make_words(function, stream);
+    AddNode node(function, data);
+    const CUDA_MEMSET_NODE_PARAMS set{data + 128, 0, 0, 4, 8, 1};
+    CUDA_MEMCPY3D copy{};
+    copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.srcDevice = data + 128;
+    copy.dstDevice = data + 192;
+    copy.WidthInBytes = 32;
+    copy.Height = copy.Depth = 1;
+    for (int i = 0; i < kGraphs; ++i) {
+        CUgraph graph = nullptr;
+        CUgraphNode nodes[kAdded + 3];
+        CUgraphExec executable = nullptr;
+        must(driver.cuGraphCreate(&graph, 0), "cuGraphCreate");
+        must(driver.cuGraphAddMemsetNode(&nodes[0], graph, nullptr, 0, &set, context), "cuGraphAddMemsetNode");
+        must(driver.cuGraphAddMemcpyNode(&nodes[1], graph, nodes, 1, &copy, context), "cuGraphAddMemcpyNode");
+        for (int k = 0; k < kAdded; ++k) {
+            node.value = 1;
+            must(driver.cuGraphAddKernelNode(&nodes[2 + k], graph, &nodes[1 + k], 1, &node.parameters),
+                 "cuGraphAddKernelNode");
+        }
+        must(driver.cuGraphAddEmptyNode(&nodes[kAdded + 2], graph, &nodes[kAdded], 2), "cuGraphAddEmptyNode");
+        node.value = 2;
+        must(driver.cuGraphKernelNodeSetParams(nodes[2], &node.parameters), "cuGraphKernelNodeSetParams");
+        must(driver.cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiateWithFlags");
+        must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");  // 11
+        node.value = 100;
+        must(driver.cuGraphExecKernelNodeSetParams(executable, nodes[3], &node.parameters),
+             "cuGraphExecKernelNodeSetParams");
+        must(driver.cuGraphNodeSetEnabled(executable, nodes[4], 0), "cuGraphNodeSetEnabled");
+        must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");  // 109
+        must(driver.cuGraphExecDestroy(executable), "cuGraphExecDestroy");
+        must(driver.cuGraphDestroy(graph), "cuGraphDestroy");
+    }
+    say("word", word_at(data, stream));
+    return 0;
+}
+
+int run_changes() {
+    constexpr std::size_t kNodes = 64;
+    constexpr int kLaunches = 800;  // 51,200 changes
+    begin();
+    const CUfunction function = kernel("add_value");
+    const CUstream stream = make_stream();
+    const CUdeviceptr data = make_words(function, stream);
+    const AddNode node(function, data);
+    const Chain chain(node, kNodes);
+    const CUgraphExec executable = chain.instantiate();
+    must(driver.cuLaunchHostFunc(
+             stream, [](void*) { std::this_thread::sleep_for(std::chrono::seconds(1)); }, nullptr),
+         "cuLaunchHostFunc");
+    for (int i = 0; i < kLaunches; ++i) {
+        must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");
+        for (const CUgraphNode each : chain.nodes) {
+            must(driver.cuGraphExecKernelNodeSetParams(executable, each, &node.parameters),
+                 "cuGraphExecKernelNodeSetParams");
+        }
+    }
+    say("word", word_at(data, stream));
+    return 0;
+}
+
+int run_event() {
+    begin();
+    const CUfunction function = kernel("add_value");
+    const CUstream stream = make_stream();
+    const CUdeviceptr data = make_words(function, stream);
+    const AddNode node(function, data);
+    Chain chain(node, 300);
+    CUevent first = nullptr, second = nullptr;
+    CUgraphNode record = nullptr;
+    must(driver.cuEventCreate(&first, 0), "cuEventCreate");
+    must(driver.cuEventCreate(&second, 0), "cuEventCreate");
+    must(driver.cuGraphAddEventRecordNode(&record, chain.graph, &chain.nodes.back(), 1, first),
+         "cuGraphAddEventRecordNode");
+    const CUgraphExec executable = chain.instantiate();
+    must(driver.cuLaunchHostFunc(
+             stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(300)); }, nullptr),
+         "cuLaunchHostFunc");
+    for (int i = 0; i < 8; ++i) {
+        must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");
+    }
+    must(driver.cuGraphExecEventRecordNodeSetEvent(executable, record, second), "cuGraphExecEventRecordNodeSetEvent");
+    must(driver.cuGraphExecEventRecordNodeSetEvent(executable, record, first), "cuGraphExecEventRecordNodeSetEvent");
+    must(driver.cuEventDestroy(second), "cuEventDestroy");
+    must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");
+    say("word", word_at(data, stream));
+    return 0;
+}
+
+int run_unrelated() {
+    begin();
+    const CUfunction function = kernel("add_value");
+    const CUstream stream = make_stream(), other = make_stream();
+    const CUdeviceptr data = make_words(function, stream);
+    AddNode node(function, data);
+    const Chain chain(node, 500), unrelated(node, 2);
+    const CUgraphExec executable = chain.instantiate();
+    must(driver.cuStreamWaitValue32(stream, data + 128, 1, CU_STREAM_WAIT_VALUE_EQ), "cuStreamWaitValue32");
+    must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");
+    must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");  // which the worker holds
+    node.value = 10;
+    must(driver.cuGraphExecKernelNodeSetParams(executable, chain.nodes[0], &node.parameters),
+         "cuGraphExecKernelNodeSetParams");
+    must(driver.cuGraphDestroyNode(unrelated.nodes[1]), "cuGraphDestroyNode");
+    must(driver.cuStreamWriteValue32(other, data + 128, 1, 0), "cuStreamWriteValue32");
+    must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");
+    say("word", word_at(data, stream));
+    return 0;
+}
+
+int run_of_ended() {
+    const CUcontext context = begin();
+    CUcontext ended = nullptr;
+    CUevent event = nullptr;
+    CUgraph graph = nullptr;
+    CUgraphNode node = nullptr;
+    must(driver.cuCtxCreate(&ended, nullptr, 0, 0), "cuCtxCreate");
+    must(driver.cuEventCreate(&event, 0), "cuEventCreate");
+    must(driver.cuCtxDestroy(ended), "cuCtxDestroy");
+    use(context);
+    must(driver.cuGraphCreate(&graph, 0), "cuGraphCreate");
+    say("result", driver.cuGraphAddEventRecordNode(&node, graph, nullptr, 0, event));
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    return 0;
+}
+
+}  // namespace
+
+int run_graph_modes(const std::string& mode) {
+    return mode == "graphs"            ? run_graphs()
+           : mode == "graph_changes"   ? run_changes()
+           : mode == "graph_event"     ? run_event()
+           : mode == "graph_unrelated" ? run_unrelated()
+           : mode == "graph_of_ended"  ? run_of_ended()
+                                       : -1;
+}
+
+}  // namespace gpupool::session_program
