@@ -60,8 +60,9 @@ class Echo final : public wire::Receiver {
     Channel* channel = nullptr;
 };
 
-Status append_record(Channel& channel) {
-    return channel.append(FrameType::commands, 64, [](std::byte* place) { std::memset(place, 1, 64); });
+Status append_record(Channel& channel, wire::Promptness promptness = wire::Promptness::soon) {
+    return channel.append(
+        FrameType::commands, 64, [](std::byte* place) { std::memset(place, 1, 64); }, promptness);
 }
 
 void channel_ping_pong(benchmark::State& state, Kind kind) {
@@ -145,6 +146,18 @@ void channel_append(benchmark::State& state, Kind kind) {
     }
 }
 
+// The same where each is sent by the thread that appends it.
+void channel_send(benchmark::State& state, Kind kind) {
+    SharedChannels shared(connected_pair(kind));
+    for (auto _ : state) {
+        if (!append_record(shared.here, wire::Promptness::now)) {
+            state.SkipWithError("the channel failed");
+            break;
+        }
+    }
+    state.SetItemsProcessed(state.iterations());
+}
+
 BENCHMARK_CAPTURE(channel_ping_pong, tcp, Kind::tcp)->UseRealTime();
 BENCHMARK_CAPTURE(channel_ping_pong, shm, Kind::shm)->UseRealTime();
 BENCHMARK_CAPTURE(channel_ping_pong, inproc, Kind::inproc)->UseRealTime();
@@ -154,6 +167,8 @@ BENCHMARK_CAPTURE(channel_bulk, inproc, Kind::inproc)->Arg(64 << 10)->Arg(1 << 2
 BENCHMARK_CAPTURE(channel_append, tcp, Kind::tcp)->Threads(1)->Threads(4)->UseRealTime();
 BENCHMARK_CAPTURE(channel_append, shm, Kind::shm)->Threads(1)->Threads(4)->UseRealTime();
 BENCHMARK_CAPTURE(channel_append, inproc, Kind::inproc)->Threads(1)->Threads(4)->UseRealTime();
+BENCHMARK_CAPTURE(channel_send, tcp, Kind::tcp)->UseRealTime();
+BENCHMARK_CAPTURE(channel_send, shm, Kind::shm)->UseRealTime();
 
 }  // namespace
 }  // namespace gpupool::benchmarks

@@ -43,6 +43,11 @@ class Connection {
     // Is send_some() a copy and no system call, but to wake a peer that sleeps? Then whoever has something small to
     // send does best to do so itself.
     [[nodiscard]] virtual bool sends_by_copying() const noexcept { return false; }
+    // There: all of `buffers`, or nothing where that does not fit or would fail, which send_some() then says. No system
+    // call: where the peer sleeps it has to be woken behind this, by any thread.
+    enum class Copied { nothing, all, all_and_peer_sleeps };
+    virtual Copied copy_whole(std::span<const ConstBuffer> /*buffers*/) noexcept { return Copied::nothing; }
+    virtual void wake_peer() noexcept {}
 
     // Receives at least one byte into `buffer`, as much as has arrived; waits until there is one. Zero-sized buffers
     // are a caller's bug. An orderly end by the peer is `ErrorCode::closed`.

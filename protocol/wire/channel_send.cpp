@@ -12,8 +12,11 @@ namespace {
 
 // How long an acknowledgement waits for a frame to travel with.
 constexpr std::chrono::milliseconds kAckPatience{2};
-// Frames that the peer has not acknowledged, where it keeps up: those of a few calls.
+// Frames that the peer has not acknowledged, where it has next to nothing to do: those of a few calls.
 constexpr std::size_t kMostOnTheWay = 16;
+// The same where callers send by copying: it keeps up, as far as its acknowledgements tell, of which there is one every
+// 2 ms.
+constexpr std::size_t kMostCopiedOnTheWay = 512;
 // How long the pump lets records gather, and how long where the peer has enough to do with little ones.
 constexpr std::chrono::microseconds kGatherFor{2};
 constexpr std::chrono::microseconds kGatherLongFor{5};
@@ -216,7 +219,7 @@ Status Channel::append_bulk(std::uint64_t transfer, std::uint64_t offset, std::s
 // Is a record that is in no hurry sent by who appends it? Only where the peer keeps up: then the pump would be a way
 // round, and otherwise it sends many at a time.
 bool Channel::State::sends_itself() const {
-    return copies && outbox.retained() <= kMostOnTheWay;
+    return copies && outbox.retained() <= kMostCopiedOnTheWay;
 }
 
 bool Channel::State::can_send() const {
@@ -258,11 +261,7 @@ void Channel::State::end_batch(Lock& lock, const Status& status) {
         ++writes;
         frames_sent += std::max<std::size_t>(batch.frames.size(), 1);
         bytes_sent += batch.total_bytes;
-        acknowledged_to_peer = batch_acknowledges;
-        if (received == batch_acknowledges) {
-            ack_urgent = false;
-            received_since_ack_bytes = 0;
-        }
+        note_acknowledged(batch_acknowledges);
     } else {
         fail(lock, status.error(), true);
     }
@@ -280,9 +279,55 @@ void Channel::State::send_batch(Lock& lock) {
     end_batch(lock, to->send(batch.buffers));
 }
 
+// The same as send_here() where it is one small frame and no more than a copy, which costs less than to give the lock
+// back and take it again. Leaves unlocked; false: nothing was done.
+bool Channel::State::copy_here(Lock& lock) {
+    const OutFrame* const frame = outbox.only_unsent();
+    if (frame == nullptr || frame->bytes > kLittle_bytes || observer.load(std::memory_order_relaxed) != nullptr) {
+        return false;
+    }
+    const transport::ConstBuffer data(frame->data, frame->bytes);
+    FrameHeader header;
+    header.payload_bytes = static_cast<std::uint32_t>(frame->bytes);
+    header.sequence = frame->sequence;
+    header.acknowledged = received;
+    header.type = frame->type;
+    header.payload_crc = payload_crc(frame->type, data);
+    std::array<std::byte, kHeaderBytes> head;
+    encode(header, head);
+    const transport::ConstBuffer buffers[] = {head, data};
+    const auto copied = connection->copy_whole(buffers);
+    if (copied == transport::Connection::Copied::nothing) return false;
+    outbox.only_unsent_sent();
+    ++writes;
+    ++frames_sent;
+    bytes_sent += head.size() + data.size();
+    note_acknowledged(received);
+    Graveyard nothing;
+    wake_who_waits(lock, nothing);
+    if (copied == transport::Connection::Copied::all) {
+        lock.unlock();
+        return true;
+    }
+    const auto to = connection;
+    lock.unlock();
+    to->wake_peer();
+    return true;
+}
+
+// The peer knows of what was received up to there.
+void Channel::State::note_acknowledged(std::uint64_t sequence) {
+    acknowledged_to_peer = sequence;
+    if (received == sequence) {
+        ack_urgent = false;
+        received_since_ack_bytes = 0;
+    }
+}
+
 // By this thread, as far as that goes without waiting. What the connection does not take at once is left to the pump,
 // and the sending role with it; what came meanwhile is the pump's as well.
 void Channel::State::send_here(Lock& lock) {
+    if (copies && copy_here(lock)) return;
     const auto to = connection;
     begin_batch(lock);
     const auto taken = to->send_some(batch.buffers);

@@ -5,9 +5,10 @@
 //   channel_receive.cpp  the reader, and who looks
 //
 // Threads: `mutex` guards every member that is neither const nor said to be otherwise. It is never held across a call
-//   of the connection, of the Receiver or of a `done`. Two roles pass between threads: whoever set `sending` may use
-//   the batch and send on `connection` (with `batch_left` it has passed that on to the pump); whoever holds
-//   `receiving`, which is taken before `mutex`, may receive and call the Receiver: the reader, or who looks.
+//   of the connection (but copy_whole(), which is a copy), of the Receiver or of a `done`. Two roles pass between
+//   threads: whoever set `sending` may use the batch and send on `connection` (with `batch_left` it has passed that on
+//   to the pump); whoever holds `receiving`, which is taken before `mutex`, may receive and call the Receiver: the
+//   reader, or who looks.
 // Life: open -> (broken -> open by attach())* -> ended. `broken` exists only with Limits::resume.
 #pragma once
 
@@ -90,6 +91,8 @@ struct Channel::State {
     void end_batch(Lock& lock, const Status& status);
     void send_batch(Lock& lock);
     void send_here(Lock& lock);
+    bool copy_here(Lock& lock);
+    void note_acknowledged(std::uint64_t sequence);
     bool look_for_work(Lock& lock);
     void let_gather(Lock& lock);
     void run_pump();

@@ -89,6 +89,17 @@ class Outbox {
     // Frames, sent and unsent.
     [[nodiscard]] std::size_t retained() const noexcept { return frames_.size(); }
 
+    // The only frame that is not sent, where it is one and of records: nothing else would have to be kept or told.
+    [[nodiscard]] const OutFrame* only_unsent() const noexcept {
+        const bool one = !in_flight_ && open_ && sent_ + 1 == last_sequence();
+        return one ? &frames_[frames_.size() - 1] : nullptr;
+    }
+    // It was sent.
+    void only_unsent_sent() noexcept {
+        attempted_ = sent_ = last_sequence();
+        open_ = false;
+    }
+
     // The next frames to send, as copies that hold no references (sequence, type, bulk, data, bytes): at least one
     // where there is one, then up to the limits. The open frame is closed when it is among them.
     void collect(std::vector<OutFrame>& batch, std::size_t max_frames, std::size_t max_bytes);

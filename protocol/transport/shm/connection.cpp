@@ -138,6 +138,19 @@ Result<std::size_t> ShmConnection::send_some(std::span<const ConstBuffer> buffer
     return total;
 }
 
+Connection::Copied ShmConnection::copy_whole(std::span<const ConstBuffer> buffers) noexcept {
+    std::size_t bytes = 0;
+    for (const auto& buffer : buffers) bytes += buffer.size();
+    if (shut_down_.load(std::memory_order_acquire) || !out_.fits(bytes)) return Copied::nothing;
+    for (const auto& buffer : buffers) (void)out_.write(buffer);
+    return out_.publish() ? Copied::all_and_peer_sleeps : Copied::all;
+}
+
+// One that is gone needs none: whoever receives notices that.
+void ShmConnection::wake_peer() noexcept {
+    (void)ring(parts_.socket.get());
+}
+
 // In the midst of receiving: whoever looks finds that somebody else is at it.
 Status ShmConnection::wait_for_bytes() {
     if (receive_spin_.until([&] { return in_.readable_bytes() != 0; })) return {};

@@ -51,6 +51,8 @@ class ShmConnection final : public Connection {
     Status send(std::span<const ConstBuffer> buffers) override;
     Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override;
     [[nodiscard]] bool sends_by_copying() const noexcept override { return true; }
+    Copied copy_whole(std::span<const ConstBuffer> buffers) noexcept override;
+    void wake_peer() noexcept override;
     Result<std::size_t> receive(MutableBuffer buffer) override;
     [[nodiscard]] bool can_look() const noexcept override { return lookout_.works(); }
     [[nodiscard]] bool worth_a_look() const noexcept override { return in_.readable_bytes() != 0; }

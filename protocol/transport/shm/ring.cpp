@@ -52,6 +52,11 @@ Result<std::size_t> RingWriter::write(ConstBuffer data) {
     return total;
 }
 
+bool RingWriter::fits(std::size_t bytes) noexcept {
+    const auto room = [&] { return memory_.bytes.size() - (written_ - read_); };
+    return bytes <= room() || (look().ok() && bytes <= room());
+}
+
 bool RingWriter::publish() noexcept {
     if (unpublished_ == 0) return false;
     unpublished_ = 0;

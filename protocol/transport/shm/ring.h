@@ -52,6 +52,9 @@ class RingWriter {
     // Copies as much of `data` as there is room for, and says how much that was. The reader sees it with publish().
     Result<std::size_t> write(ConstBuffer data);
 
+    // Is there room for so much? False where the reader's index is wrong, too, which write() says.
+    [[nodiscard]] bool fits(std::size_t bytes) noexcept;
+
     // True when the reader sleeps and has to be woken.
     [[nodiscard]] bool publish() noexcept;
 
