@@ -102,9 +102,14 @@ bool Lane::has_room() {
     return error_ || find_room();
 }
 
-std::size_t Lane::held_bytes() {
+std::size_t Lane::unsent_bytes() {
     const std::lock_guard lock(mutex_);
-    return held_bytes_;
+    const auto sent = [now = Clock::now(), this](const Part& part) { return part.due - link_.delay() <= now; };
+    std::size_t bytes = 0;
+    for (auto part = parts_.rbegin(); part != parts_.rend() && !sent(*part); ++part) {
+        bytes += part->bytes;
+    }
+    return bytes;
 }
 
 bool Lane::wait_delivered(Clock::time_point deadline) {

@@ -41,6 +41,7 @@ class Link {
     // When `bytes` that enter now come out.
     Clock::time_point admit(std::size_t bytes);
     [[nodiscard]] std::size_t part_bytes() const;
+    [[nodiscard]] std::chrono::nanoseconds delay() const { return delay_; }
     // What is on its way at most, when nothing is held up.
     [[nodiscard]] std::size_t in_flight_bytes() const;
 
@@ -96,8 +97,8 @@ class Lane {
     [[nodiscard]] bool has_room();
     // The first `bytes` of that enter the link now.
     void push(std::size_t bytes);
-    // Pushed and not delivered yet.
-    [[nodiscard]] std::size_t held_bytes();
+    // Pushed, and not on its way yet.
+    [[nodiscard]] std::size_t unsent_bytes();
     // Waits until all of it has been delivered. False when it has not by `deadline`, or cannot be.
     bool wait_delivered(Clock::time_point deadline);
 

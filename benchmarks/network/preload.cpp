@@ -269,7 +269,7 @@ GPUPOOL_INTERPOSED int ioctl(int descriptor, unsigned long request, ...) {
     if (way == nullptr) {
         return real(descriptor, request, argument);
     }
-    *static_cast<int*>(argument) = static_cast<int>(way->lane.held_bytes());
+    *static_cast<int*>(argument) = static_cast<int>(way->lane.unsent_bytes());
     return 0;
 }
 

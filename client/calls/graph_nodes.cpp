@@ -171,8 +171,8 @@ CUresult set_node(CUgraphExec executable, CUgraphNode changed, const CUgraphNode
     if (known && !sure) {
         graphs.forget_node(changed);  // it may be another from here on
     }
-    if (sure) {
-        this_session().wait_for_graph_changes();
+    if (sure && executable != nullptr) {
+        this_session().wait_for_changes_of(executable);
     }
     const WaitForReplies else_the_driver_says(!sure);
     return remote<calls::gpGraphNodeSetParams>(executable, changed, &message.node,
@@ -568,7 +568,7 @@ CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
     const std::optional<Graphs::Node> known = s->graphs.find_node(hNode);
     const WaitForReplies else_the_driver_says(!known || known->type != CU_GRAPH_NODE_TYPE_KERNEL ||
                                               !s->graphs.holds(hGraphExec, *known));
-    this_session().wait_for_graph_changes();
+    this_session().wait_for_changes_of(hGraphExec);
     return remote<calls::cuGraphNodeSetEnabled>(hGraphExec, hNode, isEnabled);
 }
 

@@ -3,7 +3,7 @@
 // Only who has work for such a stream waits: what it waits for may have to come from another stream's caller. Where it
 // is every stream, the worker sets all aside until a call has waited for the GPU (server/worker/waiting_calls.h): then
 // whoever would send without waiting for a reply waits here. Changes of executable graphs, which wait for launches in
-// the worker, are held as if they were a stream (kGraphChanges).
+// the worker, are held as if each executable were a stream (changes_of()).
 //
 // Threads: any. Errors: set() says false. While no stream is held, a check is one relaxed load.
 #pragma once
@@ -22,7 +22,7 @@ class HeldStreams {
   public:
     static constexpr std::size_t kMost = 64u << 10;  // a server can name streams that are none
 
-    static constexpr StreamKey kGraphChanges{codec::kHoldsGraphChanges, 0};
+    static constexpr StreamKey changes_of(std::uint64_t executable) { return {codec::kHoldsGraphChanges, executable}; }
 
     [[nodiscard]] bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
     [[nodiscard]] bool all() const { return all_.load(std::memory_order_relaxed); }

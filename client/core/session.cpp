@@ -410,8 +410,8 @@ bool Session::take_hold(const codec::StreamHoldNotice& notice) {
         held_streams.set_all(notice.held != 0);
         return true;
     }
-    if (notice.stream == codec::kHoldsGraphChanges && notice.context == 0) {
-        return held_streams.set(HeldStreams::kGraphChanges, notice.held != 0);
+    if (notice.stream == codec::kHoldsGraphChanges) {
+        return held_streams.set(HeldStreams::changes_of(notice.context), notice.held != 0);
     }
     const std::optional<StreamKey> stream = key_of(notice.stream, notice.context, notice.thread);
     return stream && held_streams.set(*stream, notice.held != 0);

@@ -159,11 +159,11 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
         }
     }
 
-    // The same for changes of executable graphs, launches of which wait there.
-    void wait_for_graph_changes() {
+    // The same for changes of an executable graph, launches of which wait there.
+    void wait_for_changes_of(CUgraphExec executable) {
         if (held_streams.any()) [[unlikely]] {
             const trace::Wait waiting;
-            held_streams.wait(HeldStreams::kGraphChanges);
+            held_streams.wait(HeldStreams::changes_of(codec::to_wire(executable)));
         }
     }
 

@@ -129,7 +129,7 @@ struct PiecesSentNotice {
     std::uint64_t number;
 };
 // A stream by its handle; a default stream as 1 (legacy) or 2, with its context and thread; all zero: every stream.
-// kHoldsGraphChanges: no stream, but changes of executable graphs that nobody waits for.
+// kHoldsGraphChanges: no stream, but changes that nobody waits for of the executable graph that stands for the context.
 inline constexpr std::uint64_t kHoldsGraphChanges = 3;  // no handle is so small
 struct StreamHoldNotice {
     std::uint64_t stream;

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -76,7 +77,14 @@ Result<FrameHeader> read_header(std::span<const std::byte, kHeaderBytes> bytes) 
 // What a lane's receiver needs to take packed pieces.
 struct Unpacking {
     Decompressor decompressor;
-    std::vector<std::byte> packed;
+    std::vector<std::byte> packed, data;
+
+    // What came in `packed` becomes `bytes`. Not where they belong: it is made of what was made of it before, which the
+    // application may write to there.
+    bool unpack(std::size_t bytes) {
+        data.resize(bytes);
+        return decompressor.decompress(packed, data);
+    }
 };
 
 }  // namespace
@@ -200,7 +208,11 @@ void Lanes::State::run_sender(Lane& lane) {
 void Lanes::State::run_receiver(Lane& lane) {
     Unpacking unpacking;
     Status status;
-    while (status) status = receive_piece(lane, unpacking);
+    try {
+        while (status) status = receive_piece(lane, unpacking);
+    } catch (const std::bad_alloc&) {
+        status = Error{ErrorCode::limit_exceeded, "no memory for data that came compressed"};
+    }
     fail(lane, status.error());
 }
 
@@ -238,6 +250,9 @@ Status Lanes::State::receive_data(Connection& from, const FrameHeader& header, c
             return violation(fmt::format("a packed piece of {} bytes came", bytes));
         unpacking.packed.resize(header.payload_bytes - sizeof(PackedHeader));
         GPUPOOL_TRY(transport::receive_exactly(from, unpacking.packed));
+        if (!unpacking.unpack(bytes)) {
+            return violation(fmt::format("a packed piece does not become the {} bytes that it says", bytes));
+        }
     }
     const auto place = receiver.piece_destination(bulk.transfer, bulk.offset, bytes);
     if (place.size() < bytes) {
@@ -247,8 +262,8 @@ Status Lanes::State::receive_data(Connection& from, const FrameHeader& header, c
     Status read;
     if (!packed) {
         read = transport::receive_exactly(from, place.first(bytes));
-    } else if (!unpacking.decompressor.decompress(unpacking.packed, place.first(bytes))) {
-        read = violation(fmt::format("a packed piece does not become the {} bytes that it says", bytes));
+    } else {
+        std::memcpy(place.data(), unpacking.data.data(), bytes);
     }
     if (!read) receiver.on_piece_lost(bulk.transfer, bulk.offset, bytes);
     return read;

@@ -1,6 +1,7 @@
 #include "protocol/wire/piece_packer.h"
 
 #include <algorithm>
+#include <new>
 
 namespace gpupool::wire {
 
@@ -12,14 +13,23 @@ std::span<const std::byte> PiecePacker::pack(std::uint64_t transfer, std::span<c
         (void)compress(data.subspan((data.size() - PackingChoice::kSampleBytes) / 2, PackingChoice::kSampleBytes));
         next = choice_.next(transfer, data.size());
     }
-    return next == PackingChoice::Next::pack ? compress(data) : std::span<const std::byte>();
+    const auto packed = next == PackingChoice::Next::pack ? compress(data) : std::span<const std::byte>();
+    if (line_.unsent_bytes() == 0) {  // it had nothing to do for a while: of that it says nothing
+        began_ = Clock::now();
+        unsent_before_ = 0;
+    }
+    return packed;
 }
 
 // Of a copy, since the application may write there meanwhile, which no compressor promises to bear.
 std::span<const std::byte> PiecePacker::compress(std::span<const std::byte> data) {
     const auto began = Clock::now();
-    copy_.assign(data.begin(), data.end());
-    const auto packed = compressor_.compress(copy_);
+    std::span<const std::byte> packed;
+    try {
+        copy_.assign(data.begin(), data.end());
+        packed = compressor_.compress(copy_);
+    } catch (const std::bad_alloc&) {  // then as it is
+    }
     choice_.packed(data.size(), packed.size(), Clock::now() - began);
     return packed;
 }

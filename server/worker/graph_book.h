@@ -18,7 +18,6 @@ struct GraphBook {
     std::unordered_map<CUgraphExec, std::shared_ptr<GraphExec>> executables;  // by client handle
     // Changes of executables that wait, by the driver's nodes that they name.
     std::unordered_multiset<CUgraphNode> changes_waiting;
-    bool client_held = false;  // it was told to change no more for now
     // Nodes that were added to graphs of the driver, those within child graphs included.
     std::unordered_map<CUgraph, std::uint64_t> added_nodes;
     std::uint64_t all_added_nodes = 0;

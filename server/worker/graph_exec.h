@@ -17,14 +17,15 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "protocol/calls/graph_node.h"
 #include "protocol/codec/record.h"
 #include "server/driver/api.h"
+#include "server/worker/command.h"
 #include "server/worker/pinned_memory.h"
 
 namespace gpupool::worker {
@@ -89,10 +90,24 @@ class GraphExec {
     [[nodiscard]] std::uint32_t cost() const { return cost_; }
     // A change that waits until launches which were asked for before it are issued, and is for those behind it.
     struct WaitingChange {
-        std::size_t waits_for = 0;   // launches, and the change before it
-        std::function<void()> make;  // then; empty once it is made
+        std::size_t waits_for = 0;  // launches, and the change before it
+        CUgraphNode node = nullptr;
+        Command command;  // taken then
         std::shared_ptr<WaitingChange> next;
+
+        WaitingChange() = default;
+        WaitingChange(const WaitingChange&) = delete;
+        WaitingChange& operator=(const WaitingChange&) = delete;
+        ~WaitingChange() {  // not one within the other
+            for (auto rest = std::move(next); rest != nullptr && rest.use_count() == 1;) {
+                rest = std::move(rest->next);
+            }
+        }
     };
+    // Of the changes behind which no launch has come those that nobody waits for, by node and opcode: a later one of
+    // the same takes its place.
+    std::map<std::pair<CUgraphNode, std::uint16_t>, std::shared_ptr<WaitingChange>> replaceable;
+    bool client_held = false;                    // it was told to change this no more for now
     std::shared_ptr<WaitingChange> last_change;  // asked for, made or not
     // Launches that wait in their streams, of those that came behind it.
     std::vector<const Operation*> held_launches;

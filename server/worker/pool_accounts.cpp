@@ -51,10 +51,13 @@ CUresult PoolAccounts::allocate(const driver::Api& api, CUmemoryPool handle, CUd
     if (bytes > ~std::uint64_t{0} - used) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (used + bytes > pool.charged_bytes && !account_.fits(pool.device, used + bytes - pool.charged_bytes)) {
+    // What a pool holds and nobody has it may not be able to give: what was freed in another stream it has only later.
+    // So nothing is asked of it while it has grown beyond the quota, or it would grow each time.
+    const auto more = [&] { return used + bytes - std::min(used + bytes, pool.charged_bytes); };
+    if (!account_.fits(pool.device, more())) {
         settle(api);
     }
-    if (!charge_up_to(pool, used + bytes)) {
+    if (!account_.fits(pool.device, more()) || !charge_up_to(pool, used + bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     const CUresult result = allocate(address);

@@ -388,7 +388,7 @@ TEST_F(HostileLane, APackedPieceOfMoreOrLessThanItSays) {
         send_packed(1, bytes, packed);
         ASSERT_TRUE(recorder.wait_ended());
         EXPECT_NE(recorder.cause()->message.find("does not become"), std::string::npos) << recorder.cause()->message;
-        EXPECT_EQ(recorder.lost(), 1u);
+        EXPECT_EQ(recorder.lost(), 0u) << "nothing was written to";
         lanes.close();
     }
 }

@@ -261,25 +261,38 @@ Command kept(const Command& command) {
     return later;
 }
 
-// Natively who launches graphs waits by then, since the driver's queue is full of their nodes.
-constexpr std::size_t kMostChangesWaiting = 1024, kGoOnWithChanges = 256;
+// Of one executable. Natively who launches it waits by then, since the driver's queue is full of its nodes.
+constexpr std::uint64_t kMostChangesWaiting = 4096, kGoOnWithChanges = 1024;
 
-void tell_client(Worker& worker, bool held) {
-    worker.graphs.client_held = held;
-    worker.notify(codec::NoticeType::hold, codec::StreamHoldNotice{codec::kHoldsGraphChanges, 0, 0, held ? 1u : 0u});
+void tell_client(Worker& worker, GraphExec& graph, std::uint64_t client, bool held) {
+    graph.client_held = held;
+    worker.notify(codec::NoticeType::hold,
+                  codec::StreamHoldNotice{codec::kHoldsGraphChanges, client, 0, held ? 1u : 0u});
 }
 
 using WaitingChangePtr = std::shared_ptr<GraphExec::WaitingChange>;
 
 // Makes a change that has nothing left to wait for, and those behind it that waited for it alone, when the driver may
 // be entered.
-void make_changes(Worker& worker, WaitingChangePtr change) {
+void make_changes(Worker& worker, const std::shared_ptr<GraphExec>& graph, std::uint64_t client,
+                  WaitingChangePtr change) {
     while (change != nullptr) {
         if (worker.stays_out()) {
-            worker.in_driver([&worker, change] { make_changes(worker, change); });
+            worker.in_driver([&worker, graph, client, change] { make_changes(worker, graph, client, change); });
             return;
         }
-        std::exchange(change->make, {})();
+        ++graph->changes_made;
+        const auto place = graph->replaceable.find({change->node, change->command.header.opcode});
+        if (place != graph->replaceable.end() && place->second == change) {
+            graph->replaceable.erase(place);
+        }
+        auto& waiting = worker.graphs.changes_waiting;
+        waiting.erase(waiting.find(change->node));
+        if (graph->client_held && graph->changes_asked - graph->changes_made <= kGoOnWithChanges) {
+            tell_client(worker, *graph, client, false);
+        }
+        Command command = std::move(change->command);
+        worker.dispatch(command);
         change = std::move(change->next);
         if (change != nullptr && --change->waits_for != 0) {
             return;
@@ -287,43 +300,56 @@ void make_changes(Worker& worker, WaitingChangePtr change) {
     }
 }
 
-// A change of an executable graph is one for the launches behind it: empty when it may be made now. `node` is the
-// driver's; null for a change of all.
-std::optional<Outcome> await_launches(Worker& worker, const Command& command, const std::shared_ptr<GraphExec>& graph,
-                                      CUgraphNode node) {
+// A change of an executable graph is one for the launches behind it: empty when it may be made now. `client` is what
+// the client calls it, `node` the driver's; null for a change of all.
+std::optional<Outcome> await_launches(Worker& worker, const Command& command, CUgraphExec client,
+                                      const std::shared_ptr<GraphExec>& graph, CUgraphNode node) {
     if (command.its_turn || (graph->held_launches.empty() && !graph->has_changes_waiting())) {
         return std::nullopt;
     }
-    ++graph->changes_asked;
-    worker.graphs.changes_waiting.insert(node);
-    if (!worker.graphs.client_held && worker.graphs.changes_waiting.size() >= kMostChangesWaiting) {
-        tell_client(worker, true);
+    if (!graph->held_launches.empty() || node == nullptr) {
+        graph->replaceable.clear();
+    }
+    WaitingChangePtr* const place =
+        node == nullptr || command.reply_wanted() ? nullptr : &graph->replaceable[{node, command.header.opcode}];
+    if (place != nullptr && *place != nullptr) {
+        (*place)->command = kept(command);
+        return Outcome::answered();
     }
     const WaitingChangePtr change = std::make_shared<GraphExec::WaitingChange>();
-    change->make = [&worker, graph, node, later = kept(command)]() mutable {
-        ++graph->changes_made;
-        auto& waiting = worker.graphs.changes_waiting;
-        waiting.erase(waiting.find(node));
-        if (worker.graphs.client_held && waiting.size() <= kGoOnWithChanges) {
-            tell_client(worker, false);
-        }
-        worker.dispatch(later);
-    };
+    change->node = node;
+    change->command = kept(command);
     const std::vector<const Operation*> launches = std::exchange(graph->held_launches, {});
     change->waits_for = launches.size();
-    if (graph->changes_made + 1 != graph->changes_asked) {
+    if (graph->has_changes_waiting()) {
         graph->last_change->next = change;
         ++change->waits_for;
     }
     graph->last_change = change;
+    ++graph->changes_asked;
+    worker.graphs.changes_waiting.insert(node);
+    if (place != nullptr) {
+        *place = change;
+    }
+    const std::uint64_t name = codec::to_wire(client);
+    if (!graph->client_held && graph->changes_asked - graph->changes_made >= kMostChangesWaiting) {
+        tell_client(worker, *graph, name, true);
+    }
     for (const Operation* const launch : launches) {
-        worker.scheduler.when_issued(launch->id, [&worker, change] {
+        worker.scheduler.when_issued(launch->id, [&worker, graph, name, change] {
             if (--change->waits_for == 0) {
-                make_changes(worker, change);
+                make_changes(worker, graph, name, change);
             }
         });
     }
     return Outcome::answered();
+}
+
+// Does a change that waits name a node of these?
+bool is_named(const Worker& worker, const Contents& contents) {
+    const auto& waiting = worker.graphs.changes_waiting;
+    return !waiting.empty() && std::any_of(contents.nodes.begin(), contents.nodes.end(),
+                                           [&](CUgraphNode node) { return waiting.contains(node); });
 }
 
 // What ends something that a waiting change names, or asks what it is, comes behind the change: empty when none waits.
@@ -435,7 +461,9 @@ Outcome gpGraphNodeSetParams(Worker& worker, Command& command, codec::Slots<call
     if (of_executable && graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (auto waiting = of_executable ? await_launches(worker, command, graph, changed) : std::nullopt) {
+    if (auto waiting = of_executable
+                           ? await_launches(worker, command, slots.at<Call::executable>().value, graph, changed)
+                           : std::nullopt) {
         return std::move(*waiting);
     }
     struct Change {
@@ -548,10 +576,7 @@ Outcome cuGraphDestroy(Worker& worker, Command& command, codec::Slots<calls::cuG
     worker.scheduler.enter(worker.context_of(command));
     Contents contents;
     contents.add(worker.api, graph);
-    const auto& changes = worker.graphs.changes_waiting;
-    const bool named = !changes.empty() && std::any_of(contents.nodes.begin(), contents.nodes.end(),
-                                                       [&](CUgraphNode node) { return changes.contains(node); });
-    if (auto waiting = await_changes(worker, command, named)) {
+    if (auto waiting = await_changes(worker, command, is_named(worker, contents))) {
         return std::move(*waiting);
     }
     const CUresult result = driver::call(worker.api.cuGraphDestroy, graph);
@@ -566,12 +591,13 @@ Outcome cuGraphDestroyNode(Worker& worker, Command& command, codec::Slots<calls:
     if (translate(worker, node) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (auto waiting = await_changes(worker, command, worker.graphs.changes_waiting.contains(node))) {
-        return std::move(*waiting);
-    }
     worker.scheduler.enter(worker.context_of(command));
     Contents within;
     within.add_child(worker.api, node, 1);
+    const bool named = worker.graphs.changes_waiting.contains(node) || is_named(worker, within);
+    if (auto waiting = await_changes(worker, command, named)) {
+        return std::move(*waiting);
+    }
     const CUresult result = driver::call(worker.api.cuGraphDestroyNode, node);
     if (result == CUDA_SUCCESS) {
         within.forget(worker);
@@ -658,7 +684,7 @@ Outcome cuGraphExecUpdate_v2(Worker& worker, Command& command, codec::Slots<call
     if (const CUresult failed = failure_of(worker, graph); failed != CUDA_SUCCESS) {
         return failed;
     }
-    if (auto waiting = await_launches(worker, command, updated, nullptr)) {
+    if (auto waiting = await_launches(worker, command, slots.at<Call::hGraphExec>().value, updated, nullptr)) {
         return std::move(*waiting);
     }
     const auto answered = std::make_shared<codec::Slots<Call>>();  // these stay
@@ -694,7 +720,7 @@ Outcome cuGraphNodeSetEnabled(Worker& worker, Command& command, codec::Slots<cal
     if (graph == nullptr || translate(worker, node) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (auto waiting = await_launches(worker, command, graph, node)) {
+    if (auto waiting = await_launches(worker, command, slots.at<Call::hGraphExec>().value, graph, node)) {
         return std::move(*waiting);
     }
     worker.scheduler.enter(worker.context_of(command));

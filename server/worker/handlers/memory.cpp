@@ -180,7 +180,8 @@ Outcome cuMemPoolCreate(Worker& worker, Command& command, codec::Slots<calls::cu
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
-        return CUDA_ERROR_NOT_SUPPORTED;
+        return properties->location.type == CU_MEM_LOCATION_TYPE_INVALID ? CUDA_ERROR_INVALID_VALUE
+                                                                         : CUDA_ERROR_NOT_SUPPORTED;
     }
     worker.scheduler.enter(worker.context_of(command));
     CUmemoryPool& pool = slots.at<Call::pool>().object;

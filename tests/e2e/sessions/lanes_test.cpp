@@ -140,6 +140,7 @@ TEST_F(LaneCompression, CanBeAskedFor) {
 TEST_F(LaneCompression, CanBeForbidden) {
     run("never");
     EXPECT_FALSE(program_->succeeds());
+    EXPECT_NE(program_->output().find(" " + std::to_string(kSessionLost)), std::string::npos) << program_->output();
 }
 
 class LaneFaults : public SessionTest {

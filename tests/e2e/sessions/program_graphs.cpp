@@ -3,9 +3,10 @@
 //   graphs             builds graphs, changes what they do and launches them, and says "word NUMBER", which they made
 //   graph_changes      changes an executable far more often than a server keeps, behind launches that wait; says "word
 //                      NUMBER" as well
-//   graph_event        an event that a change named is destroyed before the change's turn comes
-//   graph_unrelated    a node of another graph is destroyed beside a launch and a change that wait; then they may go
-//   graph_of_ended     an event of a context that has ended is refused by the call that names it
+//   graph_gate         the same without launches between, and then lets the launches go, by a thread that changes
+//   others graph_event        an event that a change named is destroyed before the change's turn comes graph_unrelated
+//   a node of another graph is destroyed beside a launch and a change that wait; then they may go graph_of_ended     an
+//   event of a context that has ended is refused by the call that names it
 
 #include <atomic>
 #include <chrono>
@@ -127,7 +128,7 @@ int run_changes() {
     const CUfunction function = kernel("add_value");
     const CUstream stream = make_stream();
     const CUdeviceptr data = make_words(function, stream);
-    const AddNode node(function, data);
+    AddNode node(function, data);
     const Chain chain(node, kNodes);
     const CUgraphExec executable = chain.instantiate();
     must(driver.cuLaunchHostFunc(
@@ -135,11 +136,43 @@ int run_changes() {
          "cuLaunchHostFunc");
     for (int i = 0; i < kLaunches; ++i) {
         must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");
+        node.value = static_cast<unsigned>(i) + 2;
         for (const CUgraphNode each : chain.nodes) {
             must(driver.cuGraphExecKernelNodeSetParams(executable, each, &node.parameters),
                  "cuGraphExecKernelNodeSetParams");
         }
     }
+    say("word", word_at(data, stream));
+    return 0;
+}
+
+int run_gate() {
+    constexpr int kChanges = 30;
+    const CUcontext context = begin();
+    const CUfunction function = kernel("add_value");
+    const CUstream stream = make_stream(), other = make_stream();
+    const CUdeviceptr data = make_words(function, stream);
+    AddNode node(function, data), unused(function, data);
+    const Chain chain(node, 490), second(node, 1);
+    const CUgraphExec executable = chain.instantiate(), second_executable = second.instantiate();
+    must(driver.cuStreamWaitValue32(stream, data + 128, 1, CU_STREAM_WAIT_VALUE_EQ), "cuStreamWaitValue32");
+    must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");
+    must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");  // 980 places: natively nobody waits
+    for (int i = 0; i < kChanges; ++i) {
+        node.value = static_cast<unsigned>(i) + 2;
+        for (const CUgraphNode each : chain.nodes) {
+            must(driver.cuGraphExecKernelNodeSetParams(executable, each, &node.parameters),
+                 "cuGraphExecKernelNodeSetParams");
+        }
+    }
+    std::thread([&] {
+        use(context);
+        must(driver.cuGraphKernelNodeSetParams(chain.nodes[0], &unused.parameters), "cuGraphKernelNodeSetParams");
+        must(driver.cuGraphExecKernelNodeSetParams(second_executable, second.nodes[0], &unused.parameters),
+             "cuGraphExecKernelNodeSetParams of another");
+        must(driver.cuStreamWriteValue32(other, data + 128, 1, 0), "cuStreamWriteValue32");
+    }).join();
+    must(driver.cuGraphLaunch(executable, stream), "cuGraphLaunch");
     say("word", word_at(data, stream));
     return 0;
 }
@@ -214,6 +247,7 @@ int run_of_ended() {
 int run_graph_modes(const std::string& mode) {
     return mode == "graphs"            ? run_graphs()
            : mode == "graph_changes"   ? run_changes()
+           : mode == "graph_gate"      ? run_gate()
            : mode == "graph_event"     ? run_event()
            : mode == "graph_unrelated" ? run_unrelated()
            : mode == "graph_of_ended"  ? run_of_ended()

@@ -140,6 +140,32 @@ void use_many_pools(CUstream stream) {
     expect_all("after many pools");
 }
 
+// What was freed in a stream that has not come to it is not there for another one: a pool would grow with each of
+// these.
+void use_pool_of_waiting_streams() {
+    constexpr std::size_t kBlock = 48 * kMiB;
+    const CUmemoryPool pool = make_pool();
+    CUstream streams[5] = {};
+    std::uint64_t held_bytes = 0;
+    for (std::size_t i = 0; i < std::size(streams); ++i) {
+        must(driver.cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+        CUdeviceptr block = 0;
+        const CUresult result = driver.cuMemAllocFromPoolAsync(&block, kBlock, pool, streams[i]);
+        expect(result == (i == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY), "a pool of waiting streams");
+        if (i == 0) {
+            block_until_release(streams[i]);
+            must(driver.cuMemFreeAsync(block, streams[i]), "cuMemFreeAsync");
+        }
+    }
+    must(driver.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &held_bytes),
+         "cuMemPoolGetAttribute");
+    expect(held_bytes <= 2 * kBlock, "what such a pool holds");
+    release();
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    must(driver.cuMemPoolDestroy(pool), "cuMemPoolDestroy");
+    expect_all("after a pool of waiting streams");
+}
+
 // Created, mapped, and let go of as usual: mapped memory still counts.
 void use_mappings() {
     constexpr std::size_t kPart = 16 * kMiB, kParts = kQuota / kPart;
@@ -194,6 +220,7 @@ int run_quota(CUstream stream) {
     use_pool(stream);
     use_own_pool(stream);
     use_many_pools(stream);
+    use_pool_of_waiting_streams();
     use_mappings();
     use_arrays();
     return 0;

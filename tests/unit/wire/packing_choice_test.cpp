@@ -100,6 +100,24 @@ TEST_F(PackingChoiceTest, ItFollowsTheLine) {
     EXPECT_EQ(after_sample(2, 0.5), Next::pack);
 }
 
+// A line that was slow for a while, as every new connection is, and is fast then. What is packed takes long to make:
+// the line is measured from when it is sent.
+TEST_F(PackingChoiceTest, ALineThatBecomesFastGetsPiecesAsTheyAre) {
+    for (int i = 0; i < 5; ++i) went(10 * kGigabit);
+    int packed = 0;
+    for (int piece = 0; piece < 1000; ++piece) {
+        Next next = choice_.next(1, kPiece);
+        if (next == Next::sample) {
+            sampled(2, 0.35);
+            next = choice_.next(1, kPiece);
+        }
+        packed += next == Next::pack ? 1 : 0;
+        went(2 * kLoopback, next == Next::pack ? kPiece / 3 : kPiece, piece % 2 == 0);
+    }
+    EXPECT_GT(packed, 0);
+    EXPECT_LT(packed, 50);
+}
+
 // Where the line had taken everything, it is at least that fast: how much was to be sent says no more.
 TEST_F(PackingChoiceTest, ALineThatKeepsUpIsNotTakenForASlowOne) {
     for (int i = 0; i < 20; ++i) went(kGigabit, kPiece, false);
