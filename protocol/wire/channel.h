@@ -7,7 +7,8 @@
 //   - when it is going to wait for an answer (`Promptness::now`);
 //   - where processors are to spare (common/spin.h), when the pump sleeps or is only just being woken, which takes
 //     longer than sending;
-//   - the same, when sending is no more than a copy (Connection::sends_by_copying()) and the peer keeps up.
+//   - but when sending is no more than a copy (Connection::sends_by_copying()), as long as the peer keeps up, whatever
+//     the pump does.
 // What the connection does not take at once is the pump's. Every retained frame stays in memory until the peer has
 // acknowledged it; when `Limits::retained_bytes` are outstanding, `append` waits: back-pressure, never growth.
 //

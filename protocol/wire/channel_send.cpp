@@ -150,8 +150,9 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Promptness prom
     if (promptness == Promptness::later || !state.can_send()) return {};
     if (promptness == Promptness::now || state.sends_itself()) {
         state.send_here(lock);
-    } else if ((state.pump_sleeps() || state.doing == State::Pump::wakes) && spinning_pays()) {
-        // It sleeps only after a while, and waking up takes far longer than sending: nothing waits for that.
+    } else if (!state.copies && (state.pump_sleeps() || state.doing == State::Pump::wakes) && spinning_pays()) {
+        // It sleeps only after a while, and waking up takes far longer than sending: nothing waits for that, but where
+        // so much is on its way already that it does not matter.
         const State::Rouse due = state.rouse();
         state.send_here(lock);
         if (lock.owns_lock()) lock.unlock();
