@@ -26,6 +26,18 @@ bool carries_records(FrameType type) {
     return type == FrameType::commands || type == FrameType::replies;
 }
 
+// `checked`: what its CRC covers.
+void write_header(const OutFrame& frame, std::uint64_t acknowledged, transport::ConstBuffer checked,
+                  std::span<std::byte, kHeaderBytes> out) {
+    FrameHeader header;
+    header.payload_bytes = static_cast<std::uint32_t>(frame.payload_bytes());
+    header.sequence = frame.sequence;
+    header.acknowledged = acknowledged;
+    header.type = frame.type;
+    header.payload_crc = payload_crc(frame.type, checked);
+    encode(header, out);
+}
+
 }  // namespace
 
 void Batch::build(std::uint64_t acknowledged) {
@@ -42,17 +54,11 @@ void Batch::build(std::uint64_t acknowledged) {
     for (std::size_t i = 0; i < frames.size(); ++i) {
         const OutFrame& frame = frames[i];
         const transport::ConstBuffer data(frame.data, frame.bytes);
-        FrameHeader header;
-        header.payload_bytes = static_cast<std::uint32_t>(frame.payload_bytes());
-        header.sequence = frame.sequence;
-        header.acknowledged = acknowledged;
-        header.type = frame.type;
         const bool bulk = frame.type == FrameType::bulk;
         if (bulk) {
             std::memcpy(bulk_headers[i].data(), &frame.bulk, sizeof(frame.bulk));
         }
-        header.payload_crc = payload_crc(frame.type, bulk ? bulk_headers[i] : data);
-        encode(header, headers[i]);
+        write_header(frame, acknowledged, bulk ? bulk_headers[i] : data, headers[i]);
         add(headers[i]);
         if (bulk) add(bulk_headers[i]);
         if (!data.empty()) add(data);
@@ -288,14 +294,8 @@ bool Channel::State::copy_here(Lock& lock) {
         return false;
     }
     const transport::ConstBuffer data(frame->data, frame->bytes);
-    FrameHeader header;
-    header.payload_bytes = static_cast<std::uint32_t>(frame->bytes);
-    header.sequence = frame->sequence;
-    header.acknowledged = received;
-    header.type = frame->type;
-    header.payload_crc = payload_crc(frame->type, data);
     std::array<std::byte, kHeaderBytes> head;
-    encode(header, head);
+    write_header(*frame, received, data, head);
     const transport::ConstBuffer buffers[] = {head, data};
     const auto copied = connection->copy_whole(buffers);
     if (copied == transport::Connection::Copied::nothing) return false;
