@@ -285,12 +285,7 @@ class HostileLane : public ::testing::Test {
         std::vector<std::byte> payload(sizeof(wire::BulkHeader) + bytes);
         const wire::BulkHeader bulk{transfer, offset};
         std::memcpy(payload.data(), &bulk, sizeof(bulk));
-        if (header.payload_bytes == 0) header.payload_bytes = static_cast<std::uint32_t>(payload.size());
-        header.payload_crc = wire::payload_crc(header.type, payload);
-        std::array<std::byte, wire::kHeaderBytes> head;
-        wire::encode(header, head);
-        const transport::ConstBuffer buffers[] = {head, payload};
-        (void)peer_->send(buffers);
+        send_frame(header, payload);
     }
     void expect_end(const std::string& why) {
         ASSERT_TRUE(recorder_.wait_ended());
@@ -304,14 +299,15 @@ class HostileLane : public ::testing::Test {
         const wire::PackedHeader head{{transfer, 0}, bytes};
         std::memcpy(payload.data(), &head, sizeof(head));
         std::ranges::copy(packed, payload.begin() + sizeof(head));
-        wire::FrameHeader header;
-        header.payload_bytes = static_cast<std::uint32_t>(payload.size());
-        header.sequence = 1;
-        header.type = wire::FrameType::packed;
+        send_frame({.sequence = 1, .type = wire::FrameType::packed}, payload);
+    }
+    // The header says as many bytes as there are, unless it says something else.
+    void send_frame(wire::FrameHeader header, std::span<const std::byte> payload) {
+        if (header.payload_bytes == 0) header.payload_bytes = static_cast<std::uint32_t>(payload.size());
         header.payload_crc = wire::payload_crc(header.type, payload);
-        std::array<std::byte, wire::kHeaderBytes> encoded;
-        wire::encode(header, encoded);
-        const transport::ConstBuffer buffers[] = {encoded, payload};
+        std::array<std::byte, wire::kHeaderBytes> head;
+        wire::encode(header, head);
+        const transport::ConstBuffer buffers[] = {head, payload};
         (void)peer_->send(buffers);
     }
     static wire::FrameHeader bulk(std::uint64_t number) { return {.sequence = number, .type = wire::FrameType::bulk}; }
