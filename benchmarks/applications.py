@@ -25,11 +25,14 @@ APPLICATIONS = {}
 
 
 STEPS = 0  # 0: for some time
-steps_done = {"steps": 0, "of": "step"}
+steps_done = {}
 
 
-def note_steps(steps, of="step"):
-    steps_done.update(steps=steps, of=of)
+def note_steps(begin, steps, of="step"):
+    """What was measured, behind the warm-up: `steps` since `begin`. Returns the seconds that it took."""
+    end = time.perf_counter()
+    steps_done.update(steps=steps, of=of, begin=begin, end=end)
+    return end - begin
 
 
 def application(unit):
@@ -51,8 +54,7 @@ def per_second(step, items, seconds=2.0, warm_up=5):
             step()
         torch.cuda.synchronize()
         steps += 5
-    note_steps(steps)
-    return steps * items / (time.perf_counter() - begin)
+    return steps * items / note_steps(begin, steps)
 
 
 @application("s")
@@ -171,8 +173,7 @@ def decode(model, vocabulary, tokens=64, rounds=3):
         for _ in range(rounds):
             model.generate(prompt, **options)
         torch.cuda.synchronize()
-        note_steps(rounds * tokens, "token")
-        return rounds * tokens / (time.perf_counter() - begin)
+        return rounds * tokens / note_steps(begin, rounds * tokens, "token")
 
 
 @application("tokens/s")
@@ -251,8 +252,7 @@ def model_loading():
         begin = time.perf_counter()
         loaded = torch.load(file.name, map_location="cuda", mmap=True)
         torch.cuda.synchronize()
-        seconds = time.perf_counter() - begin
-    note_steps(parts, "tensor")
+        seconds = note_steps(begin, parts, "tensor")
     expected = layer.cuda()
     assert all(torch.equal(value, expected) for value in loaded.values())
     return parts * (megabytes << 20) / 1e9 / seconds
@@ -278,8 +278,8 @@ def main():
         torch.cuda.empty_cache()
         results[name] = (value, unit)
         print(f"{name} {value:.4g} {unit}", flush=True)
-        if STEPS:
-            print(f"{steps_done['steps']} {steps_done['of']}s", flush=True)
+        if STEPS and steps_done:  # where they are in a timeline of GPUPOOL_TRACE, on the clock that it has
+            print("{steps} {of}s from {begin:.6f} to {end:.6f}".format(**steps_done), flush=True)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(results, file)

@@ -1,11 +1,15 @@
-# Flags shared by everything that gpupool builds, and two helpers:
+# Flags shared by everything that gpupool builds, and helpers:
 #   gpupool_library(name SOURCES...)        a static library of ours, warnings as errors where asked for
 #   gpupool_test(name SOURCES ... LINKS ... [TIMEOUT seconds] [LABEL threads|long])
 #                                           a GoogleTest executable, each case known to ctest. "threads": also run under
 #                                           ThreadSanitizer; "long": only run by scripts/test --long
+# and a third, where many files of a target include the same (presets debug and tsan, whose whole builds it shortens; the
+# release build compiles each file with what it includes itself):
+#   gpupool_precompile(name PRIVATE headers... | REUSE_FROM target)
 
 option(GPUPOOL_BUILD_TESTS "Build the tests" ON)
 option(GPUPOOL_BUILD_BENCHMARKS "Build the benchmarks" ON)
+option(GPUPOOL_PRECOMPILE "Precompile headers that many files include" OFF)
 option(GPUPOOL_WERROR "Treat warnings as errors" ON)
 option(GPUPOOL_STATIC_RUNTIME "Link everything but glibc statically (portable bundles)" ON)
 set(GPUPOOL_SANITIZE "" CACHE STRING "Sanitizers, as for -fsanitize=")
@@ -26,6 +30,10 @@ find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  if(GPUPOOL_PRECOMPILE)
+    # What ccache asks for before it keeps what was compiled with a precompiled header.
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+  endif()
 endif()
 
 find_package(Threads REQUIRED)
@@ -103,6 +111,17 @@ if(GPUPOOL_STATIC_RUNTIME AND NOT GPUPOOL_SANITIZE)
   endif()
 endif()
 
+function(gpupool_precompile name)
+  if(GPUPOOL_PRECOMPILE)
+    target_precompile_headers(${name} ${ARGN})
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # For ccache; and of what comes from a precompiled header gcc forgets that it is the library's own, where it does not
+      # show these warnings, which are mistaken there. The release build has them, without precompiled headers.
+      target_compile_options(${name} PRIVATE -fpch-preprocess -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
+    endif()
+  endif()
+endfunction()
+
 function(gpupool_library name)
   add_library(${name} STATIC ${ARGN})
   target_link_libraries(${name} PUBLIC gpupool_flags)
@@ -112,12 +131,23 @@ endfunction()
 # by other means than gpupool_test makes this target depend on what it runs.
 add_custom_target(thread_tests)
 
+# An executable, as tests are, only for the headers that they include.
+if(GPUPOOL_PRECOMPILE)
+  find_package(GTest REQUIRED)
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/test_headers.cpp CONTENT "int main() {}\n")
+  add_executable(gpupool_test_headers EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/test_headers.cpp)
+  target_link_libraries(gpupool_test_headers PRIVATE gpupool_flags GTest::gtest)
+  gpupool_precompile(gpupool_test_headers PRIVATE <gtest/gtest.h> <algorithm> <atomic> <chrono> <functional> <map> <memory> <mutex>
+                     <optional> <span> <string> <thread> <vector> <fmt/format.h>)
+endif()
+
 function(gpupool_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "SOURCES;LINKS" ${ARGN})
   find_package(GTest REQUIRED)
   include(GoogleTest)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_LINKS} gpupool_flags GTest::gtest_main)
+  gpupool_precompile(${name} REUSE_FROM gpupool_test_headers)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)

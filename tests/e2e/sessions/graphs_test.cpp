@@ -18,7 +18,7 @@ class SessionGraphs : public SessionTest {
 
 // Who makes them is told to wait, as natively who launches graphs is when the driver's queue is full.
 TEST_F(SessionGraphs, ChangesWithoutEndWaitInTheProgram) {
-    expect_word("graph_changes", 64 * (800 * 801 / 2));  // each launch adds one more
+    expect_word("graph_changes", 64 * (300 * 301 / 2));  // each launch adds one more
 }
 
 // No more than the driver's queue takes waits: then nobody may have to wait for changes, which natively are made at

@@ -3,10 +3,10 @@
 //   graphs             builds graphs, changes what they do and launches them, and says "word NUMBER", which they made
 //   graph_changes      changes an executable far more often than a server keeps, behind launches that wait; says "word
 //                      NUMBER" as well
-//   graph_gate         the same without launches between, and then lets the launches go, by a thread that changes
-//   others graph_event        an event that a change named is destroyed before the change's turn comes graph_unrelated
-//   a node of another graph is destroyed beside a launch and a change that wait; then they may go graph_of_ended     an
-//   event of a context that has ended is refused by the call that names it
+//   graph_gate         the same without launches between; then a thread that changes others lets the launches go
+//   graph_event        an event that a change named is destroyed before the change's turn comes
+//   graph_unrelated    a node of another graph is destroyed beside a launch and a change that wait; then they may go
+//   graph_of_ended     an event of a context that has ended is refused by the call that names it
 
 #include <atomic>
 #include <chrono>
@@ -123,7 +123,7 @@ int run_graphs() {
 
 int run_changes() {
     constexpr std::size_t kNodes = 64;
-    constexpr int kLaunches = 800;  // 51,200 changes
+    constexpr int kLaunches = 300;  // 19,200 changes
     begin();
     const CUfunction function = kernel("add_value");
     const CUstream stream = make_stream();
