@@ -118,6 +118,7 @@ CUresult cuGraphDestroy(CUgraph hGraph) {
         return result;
     }
     const WaitForReplies where_unknown(!s->graphs.remove(hGraph));
+    s->node_storages.remove(hGraph);
     return remote<calls::cuGraphDestroy>(hGraph);
 }
 

@@ -2,9 +2,9 @@
 
 #include "client/calls/graph_nodes.h"
 
+#include <algorithm>
 #include <cstring>
-#include <memory>
-#include <unordered_map>
+#include <utility>
 
 #include "client/calls/copy_shapes.h"
 #include "client/calls/graph_verdicts.h"
@@ -66,31 +66,17 @@ CUresult take_array(NodeMessage& message, const T* elements, std::size_t count, 
     return CUDA_SUCCESS;
 }
 
-// What cuGraphKernelNodeGetParams and the like point to, which natively belongs to the node.
-struct NodeStorage {
-    std::vector<unsigned char> payload;
-    std::vector<void*> addresses;
-};
-struct Storages {
-    std::mutex mutex;
-    std::unordered_map<CUgraphNode, std::unique_ptr<NodeStorage>> by_node;
-};
-
 // Is what the node says it has of `T` there?
 template <class T>
 bool holds(const NodeMessage& message) {
     return message.payload.size() == message.node.count * sizeof(T);
 }
 
-NodeStorage& storage_of(CUgraphNode node, std::vector<unsigned char> payload) {
-    static auto& all = *new Storages;
-    const std::lock_guard lock(all.mutex);
-    std::unique_ptr<NodeStorage>& storage = all.by_node[node];
-    if (storage == nullptr) {
-        storage = std::make_unique<NodeStorage>();
-    }
-    storage->payload = std::move(payload);
-    return *storage;
+NodeStorage& keep(CUgraphNode node, NodeStorage storage) {
+    Session& s = this_session();
+    const std::optional<Graphs::Node> known = s.graphs.find_node(node);
+    storage.payload.shrink_to_fit();
+    return s.node_storages.put(node, known ? known->graph : nullptr, std::move(storage));
 }
 
 CUresult get_node(CUgraphNode asked, CUgraphNodeType type, NodeMessage& message) {
@@ -246,13 +232,6 @@ CUgraphNodeParams child_node(CUgraph child) {
     return p;
 }
 
-// A conditional node's graphs, which natively the driver keeps for as long as the node.
-CUgraph* keep_graphs(const std::vector<CUgraph>& graphs) {
-    auto* const kept = new CUgraph[graphs.size()];
-    std::copy(graphs.begin(), graphs.end(), kept);
-    return kept;
-}
-
 // Where a node is to be added.
 struct Place {
     CUgraph graph;
@@ -294,7 +273,7 @@ CUresult add_owning(CUgraphNode& created, const Place& place, CUgraphNodeParams&
     }
     this_session().graphs.add_node(created, place.graph, p.type, nullptr);
     if (conditional) {
-        p.conditional.phGraph_out = keep_graphs(graphs);
+        p.conditional.phGraph_out = keep(created, {{}, {}, std::move(graphs)}).graphs.data();
         return CUDA_SUCCESS;
     }
     p.alloc.dptr = address;
@@ -363,12 +342,10 @@ CUresult get_kernel(CUgraphNode asked, Parameters* to) {
     if (info == nullptr || info->layout.empty()) {
         return CUDA_SUCCESS;
     }
-    NodeStorage& storage = storage_of(asked, std::move(message.payload));
-    storage.payload.resize(std::max(storage.payload.size(), info->parameter_bytes));
-    storage.addresses.clear();
-    for (const ParameterLayout& parameter : info->layout) {
-        storage.addresses.push_back(storage.payload.data() + parameter.offset_bytes);
-    }
+    message.payload.resize(std::max(message.payload.size(), info->parameter_bytes));
+    NodeStorage& storage = keep(asked, {std::move(message.payload), std::vector<void*>(info->layout.size()), {}});
+    std::transform(info->layout.begin(), info->layout.end(), storage.addresses.begin(),
+                   [&](const ParameterLayout& parameter) { return storage.payload.data() + parameter.offset_bytes; });
     to->kernelParams = storage.addresses.data();
     return CUDA_SUCCESS;
 }
@@ -593,6 +570,7 @@ CUresult cuGraphDestroyNode(CUgraphNode hNode) {
     const CUresult result = remote<calls::cuGraphDestroyNode>(hNode);
     if (result == CUDA_SUCCESS) {
         this_session().graphs.forget_node(hNode);
+        this_session().node_storages.remove(hNode);
     }
     return result;
 }
@@ -666,7 +644,7 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PAR
     params_out->dptr = message.node.address;
     params_out->accessDescCount = message.node.count;
     if (message.node.count != 0) {
-        NodeStorage& storage = storage_of(hNode, std::move(message.payload));
+        const NodeStorage& storage = keep(hNode, {std::move(message.payload), {}, {}});
         params_out->accessDescs = reinterpret_cast<const CUmemAccessDesc*>(storage.payload.data());
     }
     return CUDA_SUCCESS;
@@ -693,7 +671,7 @@ CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NOD
         return CUDA_ERROR_UNKNOWN;
     }
     const GraphNode node = message.node;
-    NodeStorage& storage = storage_of(hNode, std::move(message.payload));
+    NodeStorage& storage = keep(hNode, {std::move(message.payload), {}, {}});
     *nodeParams_out = {node.context, node.count, reinterpret_cast<CUstreamBatchMemOpParams*>(storage.payload.data()),
                        node.flags};
     return CUDA_SUCCESS;

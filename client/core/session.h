@@ -29,6 +29,7 @@
 #include "client/core/host_mirrors.h"
 #include "client/core/lane_opener.h"
 #include "client/core/memory_map.h"
+#include "client/core/node_storages.h"
 #include "client/core/stream_pool.h"
 #include "client/core/stream_watches.h"
 #include "client/core/thread.h"
@@ -66,6 +67,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     StreamWatches stream_watches;
     Events events;
     Graphs graphs;
+    NodeStorages node_storages;
     GraphHosts graph_hosts;
     std::vector<std::unique_ptr<DeviceHeap>> heaps;  // by device; made while the receiving thread runs already
     std::atomic<bool> heaps_are_made{false};

@@ -25,6 +25,8 @@ struct GraphBook {
     std::unordered_set<CUgraph> full;
     // What nobody waited for and was refused: without it such a graph is not what the program made.
     std::unordered_map<CUgraph, CUresult> failed;
+    // And the nodes whose change was, until another takes.
+    std::unordered_map<CUgraphNode, CUresult> unchanged;
     std::unordered_map<CUgraph, unsigned> levels;  // how deep the driver's graphs within others lie
     std::string dot_text;                          // of the last gpGraphDot
 };

@@ -107,7 +107,10 @@ class GraphExec {
     // Of the changes behind which no launch has come those that nobody waits for, by node and opcode: a later one of
     // the same takes its place.
     std::map<std::pair<CUgraphNode, std::uint16_t>, std::shared_ptr<WaitingChange>> replaceable;
-    bool client_held = false;                    // it was told to change this no more for now
+    bool client_held = false;  // it was told to change this no more for now
+    // Of the first change that nobody waited for and was refused: until an update it is not what the program made of
+    // it.
+    CUresult refused = CUDA_SUCCESS;
     std::shared_ptr<WaitingChange> last_change;  // asked for, made or not
     // Launches that wait in their streams, of those that came behind it.
     std::vector<const Operation*> held_launches;

@@ -232,13 +232,25 @@ struct Objects {
         const auto it = events.find(client);
         return it == events.end() ? nullptr : it->second.get();
     }
-    [[nodiscard]] bool stream_fits() const {
+    [[nodiscard]] std::size_t stream_count() const {
         std::size_t count = 0;
         for (const auto& [handle, context] : contexts) {
             count += context->streams.size() + context->per_thread.size();
         }
-        return count < kMaxStreams;
+        return count;
     }
+    // Of these, how many go when their work is complete.
+    [[nodiscard]] std::size_t ending_stream_count() const {
+        std::size_t count = 0;
+        for (const auto& [handle, context] : contexts) {
+            for (const auto& [name, stream] : context->streams) {
+                count += stream->ending ? 1 : 0;
+            }
+        }
+        return count;
+    }
+    [[nodiscard]] bool stream_fits() const { return stream_count() < kMaxStreams; }
+    std::size_t streams_destroyed = 0;  // since it was looked for those that may go
     StreamState* stream(const StreamName& name) {
         ContextState* const of = context(name.context);
         if (of == nullptr || name.stream == nullptr) {

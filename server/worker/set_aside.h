@@ -31,12 +31,7 @@ class SetAside {
     // Takes what there is while `may_enter()`. True when there was anything.
     template <class MayEnter, class Dispatch>
     bool take(MayEnter&& may_enter, Dispatch&& dispatch) {
-        bool moved = false;
-        for (; !actions_.empty() && may_enter(); moved = true) {
-            const std::function<void()> action = std::move(actions_.front());
-            actions_.pop_front();
-            action();
-        }
+        bool moved = take_actions(may_enter);
         for (; !commands_.empty() && may_enter(); moved = true) {
             Command command = std::move(commands_.front());
             commands_.pop_front();
@@ -44,6 +39,18 @@ class SetAside {
         }
         if (commands_.empty() && std::exchange(client_held_, false)) {
             hold_(false);
+        }
+        return moved;
+    }
+
+    // The same, of no command; also while one is dispatched.
+    template <class MayEnter>
+    bool take_actions(MayEnter&& may_enter) {
+        bool moved = false;
+        for (; !actions_.empty() && may_enter(); moved = true) {
+            const std::function<void()> action = std::move(actions_.front());
+            actions_.pop_front();
+            action();
         }
         return moved;
     }

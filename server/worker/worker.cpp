@@ -348,6 +348,12 @@ void Worker::dispatch(Command& command) {
     }
 }
 
+void Worker::catch_up() {
+    settle_launches();
+    scheduler.poll(Scheduler::Look::thorough);
+    set_aside_.take_actions([this] { return !stays_out() && !ending_; });
+}
+
 void Worker::settle_launches() {
     if (!issuers.busy()) {
         return;

@@ -176,6 +176,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     }
     // Runs `action` soon, when the driver may be entered.
     void in_driver(std::function<void()> action) { set_aside_.add_action(std::move(action)); }
+    // Between commands of one batch: looks for what is complete, and does what was to be done then.
+    void catch_up();
 
     // Are there many commands that can be issued right away?
     [[nodiscard]] bool more_to_come() const { return bytes_to_come_ >= kMuchToCome_bytes; }

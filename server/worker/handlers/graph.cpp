@@ -55,6 +55,7 @@ struct Contents {
     // They have ended: the driver may give their handles to others.
     void forget(Worker& worker) const {
         for (const CUgraphNode node : nodes) {
+            worker.graphs.unchanged.erase(node);
             worker.handles.forget_driver(node);
         }
         for (const CUgraph graph : graphs) {
@@ -122,8 +123,35 @@ CUresult nodes_to_add(Worker& worker, CUgraph graph, const CUgraphNodeParams& ad
 
 // Why the graph is not what the program made, if it is not.
 CUresult failure_of(const Worker& worker, CUgraph graph) {
-    const auto failed = worker.graphs.failed.find(graph);
-    return failed == worker.graphs.failed.end() ? CUDA_SUCCESS : failed->second;
+    const GraphBook& book = worker.graphs;
+    if (const auto failed = book.failed.find(graph); failed != book.failed.end()) {
+        return failed->second;
+    }
+    if (book.unchanged.empty()) {
+        return CUDA_SUCCESS;
+    }
+    Contents contents;
+    contents.add(worker.api, graph);
+    for (const CUgraphNode node : contents.nodes) {
+        if (const auto failed = book.unchanged.find(node); failed != book.unchanged.end()) {
+            return failed->second;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+// The verdict on a change that nobody may be waiting for.
+void note_change(Worker& worker, const Command& command, CUgraphNode node, CUresult result) {
+    if (result == CUDA_SUCCESS) {
+        worker.graphs.unchanged.erase(node);
+    } else if (!command.reply_wanted()) {
+        worker.graphs.unchanged.try_emplace(node, result);
+    }
+}
+void note_change(const Command& command, GraphExec& graph, CUresult result) {
+    if (result != CUDA_SUCCESS && !command.reply_wanted() && graph.refused == CUDA_SUCCESS) {
+        graph.refused = result;
+    }
 }
 
 // One launch of a graph, in its stream's turn. Its nodes' turns may come before the driver's call is over.
@@ -173,15 +201,18 @@ bool may_begin(const Worker& worker, const GraphExec& graph) {
     return graph.turns()->list.empty() || !worker.waiting_calls.any();
 }
 
-CUresult check_launch(Worker& worker, const Command& command, const StreamState& stream) {
+CUresult check_launch(Worker& worker, const Command& command, const StreamState& stream, const GraphExec& graph) {
     if (stream.capturing) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // the captured graph would use this one's memory
+    }
+    if (graph.refused != CUDA_SUCCESS) {
+        return graph.refused;
     }
     return worker.scheduler.enter(worker.context_of(command));
 }
 
 CUresult launch(Worker& worker, const Command& command, StreamState& stream, const std::shared_ptr<GraphExec>& graph) {
-    CUresult result = check_launch(worker, command, stream);
+    CUresult result = check_launch(worker, command, stream, *graph);
     if (result == CUDA_SUCCESS) {
         Launch launch(worker, stream, graph);
         result = driver::call(worker.api.cuGraphLaunch, graph->driver(), stream.driver);
@@ -212,7 +243,7 @@ class HeldLaunch final : public HeldForCommand {
         }
         if (!launch_) {
             const Tracer::Issue issue(worker_.tracer, command_.header, true);
-            if (const CUresult result = check_launch(worker_, command_, stream_); result != CUDA_SUCCESS) {
+            if (const CUresult result = check_launch(worker_, command_, stream_, *graph_); result != CUDA_SUCCESS) {
                 worker_.answer(command_, result);
                 return true;
             }
@@ -466,6 +497,14 @@ Outcome gpGraphNodeSetParams(Worker& worker, Command& command, codec::Slots<call
                            : std::nullopt) {
         return std::move(*waiting);
     }
+    const auto note = [&worker, changed, graph](const Command& made, CUresult result) {
+        if (graph == nullptr) {
+            note_change(worker, made, changed, result);
+        } else {
+            note_change(made, *graph, result);
+        }
+        return result;
+    };
     struct Change {
         std::vector<unsigned char> payload;
         NodeParameters parameters;
@@ -480,19 +519,19 @@ Outcome gpGraphNodeSetParams(Worker& worker, Command& command, codec::Slots<call
         result = worker.scheduler.enter(worker.context_of(command));
     }
     if (result != CUDA_SUCCESS) {
-        return result;
+        return note(command, result);
     }
     if (!of_executable) {
-        return driver::call(worker.api.cuGraphNodeSetParams, changed, &parameters);
+        return note(command, driver::call(worker.api.cuGraphNodeSetParams, changed, &parameters));
     }
     const bool has_kernels =
         parameters.type == CU_GRAPH_NODE_TYPE_KERNEL || parameters.type == CU_GRAPH_NODE_TYPE_GRAPH;
     if (!has_kernels || !worker.gpu_may_wait_for_us()) {
-        return graph->set(changed, parameters);
+        return note(command, graph->set(changed, parameters));
     }
     change_elsewhere(
         worker, command, [graph, changed, change] { return graph->set(changed, change->parameters.driver); },
-        [&worker, command](CUresult set) { worker.answer(command, set); });
+        [&worker, command, note](CUresult set) { worker.answer(command, note(command, set)); });
     return Outcome::answered();
 }
 
@@ -602,6 +641,7 @@ Outcome cuGraphDestroyNode(Worker& worker, Command& command, codec::Slots<calls:
     if (result == CUDA_SUCCESS) {
         within.forget(worker);
         worker.graphs.full.clear();
+        worker.graphs.unchanged.erase(node);
     }
     return result;
 }
@@ -691,7 +731,10 @@ Outcome cuGraphExecUpdate_v2(Worker& worker, Command& command, codec::Slots<call
     answered->read(command.body);
     CUgraphExecUpdateResultInfo& information = answered->at<Call::resultInfo>().object;
     const auto update = [updated, graph, &information] { return updated->update(graph, information); };
-    const auto answer = [&worker, command, answered, &information](CUresult result) {
+    const auto answer = [&worker, command, answered, updated, &information](CUresult result) {
+        if (result == CUDA_SUCCESS) {
+            updated->refused = CUDA_SUCCESS;
+        }
         information.errorNode = worker.handles.client_handle(information.errorNode);
         information.errorFromNode = worker.handles.client_handle(information.errorFromNode);
         if (result != CUDA_SUCCESS && answered->at<Call::resultInfo>().value == nullptr) {
@@ -724,7 +767,9 @@ Outcome cuGraphNodeSetEnabled(Worker& worker, Command& command, codec::Slots<cal
         return std::move(*waiting);
     }
     worker.scheduler.enter(worker.context_of(command));
-    return graph->enable(node, slots.at<Call::isEnabled>().value);
+    const CUresult result = graph->enable(node, slots.at<Call::isEnabled>().value);
+    note_change(command, *graph, result);
+    return result;
 }
 
 Outcome cuGraphNodeGetEnabled(Worker& worker, Command& command, codec::Slots<calls::cuGraphNodeGetEnabled>& slots) {

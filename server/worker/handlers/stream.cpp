@@ -1,12 +1,45 @@
 // Streams: created at once (that never blocks), destroyed in their own order, waited for elsewhere.
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "server/worker/capture.h"
 #include "server/worker/serve.h"
 
 namespace gpupool::worker::handlers {
 namespace {
+
+// Streams that were destroyed go when their work has been found complete, which is looked for between batches of
+// commands: a batch may destroy thousands.
+constexpr std::size_t kDestroyedPerLook = 256;
+// Where there are too many the GPU is waited for as long as it gets on, but never for what the client may have to bring
+// about.
+constexpr std::chrono::milliseconds kGetsOnWithin{200};
+
+bool make_room(Worker& worker) {
+    if (worker.objects.streams_destroyed >= kDestroyedPerLook) {
+        worker.objects.streams_destroyed = 0;
+        worker.catch_up();
+    }
+    if (worker.objects.stream_fits()) {
+        return true;
+    }
+    std::size_t count = worker.objects.stream_count();
+    for (auto last = std::chrono::steady_clock::now();
+         worker.objects.ending_stream_count() != 0 && std::chrono::steady_clock::now() - last < kGetsOnWithin;) {
+        worker.catch_up();
+        if (const std::size_t now = worker.objects.stream_count(); now < count) {
+            last = std::chrono::steady_clock::now();
+            count = now;
+        }
+        if (worker.objects.stream_fits()) {
+            return true;
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    return false;
+}
 
 template <class Call>
 Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, unsigned flags, int priority) {
@@ -18,8 +51,13 @@ Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
     if (codec::kind_of(codec::to_wire(client)) != codec::HandleKind::stream || context->streams.contains(client)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!worker.objects.stream_fits()) {
+    if (!make_room(worker)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    // The context may have ended meanwhile.
+    context = worker.context_of(command);
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
     }
     worker.scheduler.enter(context);
     auto stream = std::make_unique<StreamState>();
@@ -67,7 +105,7 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
     if (stream->legacy || stream->client == CU_STREAM_PER_THREAD) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    stream->ending = true;
+    worker.objects.streams_destroyed += std::exchange(stream->ending, true) ? 0 : 1;
     if (!stream->held.empty() && !command.its_turn) {
         return Outcome::hold(*stream);
     }

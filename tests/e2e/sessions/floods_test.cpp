@@ -13,7 +13,8 @@ TEST_P(Floods, GoThroughAndHoldUpNothingElse) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, Floods,
-                         ::testing::Values("function_flood", "copy_flood", "synchronize_flood", "failed_download"),
+                         ::testing::Values("function_flood", "copy_flood", "synchronize_flood", "failed_download",
+                                           "stream_flood"),
                          [](const auto& info) { return std::string(info.param); });
 
 // More than the worker keeps: who sends it waits, and the session lives.

@@ -73,6 +73,25 @@ class HostileGraphs : public HostileTest {
     std::optional<int> launch(CUgraphExec executable, CUstream stream) {
         return client_->call<calls::cuGraphLaunch>(executable, stream);
     }
+    std::optional<int> change(CUgraphExec executable, CUgraphNode node, const GraphNode& to) {
+        return client_->call<calls::gpGraphNodeSetParams>(executable, node, &to,
+                                                          static_cast<const unsigned char*>(nullptr), std::size_t{0});
+    }
+    // Makes what nobody waits for, and takes its error, which the context says once.
+    template <class Send>
+    void unwaited(Send&& send) {
+        const std::uint16_t flags = std::exchange(client_->flags, std::uint16_t{0});
+        send();
+        ASSERT_TRUE(client_->flush());
+        client_->flags = flags;
+        (void)client_->call<calls::gpContextSynchronize>(codec::from_wire<CUcontext>(client_->context));
+    }
+    void change_unwaited(CUgraphExec executable, CUgraphNode node, const GraphNode& to) {
+        unwaited([&] {
+            client_->add<calls::gpGraphNodeSetParams>(executable, node, &to, static_cast<const unsigned char*>(nullptr),
+                                                      std::size_t{0});
+        });
+    }
     static GraphNode typed(int type) {
         GraphNode node;
         node.type = type;
@@ -603,13 +622,11 @@ TEST_F(HostileGraphs, AGraphThatLacksANodeIsNotInstantiated) {
     const CUgraph graph = make_graph();
     const GraphNode wrong = typed(CU_GRAPH_NODE_TYPE_KERNEL);
     auto created = client_->mint<CUgraphNode>();
-    const std::uint16_t flags = std::exchange(client_->flags, std::uint16_t{0});
-    client_->add<calls::gpGraphAddNode>(&created, graph, static_cast<const CUgraphNode*>(nullptr),
-                                        static_cast<const CUgraphEdgeData*>(nullptr), std::size_t{0}, std::size_t{0},
-                                        &wrong, static_cast<const unsigned char*>(nullptr), std::size_t{0});
-    ASSERT_TRUE(client_->flush());
-    client_->flags = flags;
-    (void)client_->call<calls::gpContextSynchronize>(codec::from_wire<CUcontext>(client_->context));  // it says so once
+    unwaited([&] {
+        client_->add<calls::gpGraphAddNode>(
+            &created, graph, static_cast<const CUgraphNode*>(nullptr), static_cast<const CUgraphEdgeData*>(nullptr),
+            std::size_t{0}, std::size_t{0}, &wrong, static_cast<const unsigned char*>(nullptr), std::size_t{0});
+    });
     CUgraphExec executable = nullptr;
     auto clone = client_->mint<CUgraph>();
     expect_refused("instantiated", instantiate(graph, executable));
@@ -618,6 +635,39 @@ TEST_F(HostileGraphs, AGraphThatLacksANodeIsNotInstantiated) {
     EXPECT_EQ(client_->call<calls::cuGraphDestroy>(graph), CUDA_SUCCESS);
     EXPECT_EQ(instantiate(make_graph(), executable), CUDA_SUCCESS);
     EXPECT_TRUE(client_->alive());
+}
+
+// Nor for most changes, which are of no use where they were refused: until another of the node takes.
+TEST_F(HostileGraphs, AGraphWhoseNodeWasNotChangedIsNotInstantiated) {
+    const CUgraph graph = make_graph();
+    CUgraphNode node = nullptr;
+    ASSERT_EQ(add_node(graph, host_function(1), {}, &node), CUDA_SUCCESS);
+    change_unwaited(nullptr, node, typed(CU_GRAPH_NODE_TYPE_KERNEL));
+    CUgraphExec executable = nullptr;
+    expect_refused("instantiated", instantiate(graph, executable));
+    EXPECT_EQ(change(nullptr, node, host_function(2)), CUDA_SUCCESS);
+    EXPECT_EQ(instantiate(graph, executable), CUDA_SUCCESS);
+    change_unwaited(nullptr, node, typed(CU_GRAPH_NODE_TYPE_KERNEL));
+    expect_refused("instantiated again", instantiate(graph, executable));
+    EXPECT_EQ(client_->call<calls::cuGraphDestroyNode>(node), CUDA_SUCCESS);
+    EXPECT_EQ(instantiate(graph, executable), CUDA_SUCCESS);
+}
+
+TEST_F(HostileGraphs, AnExecutableThatWasNotChangedIsNotLaunched) {
+    const CUgraph graph = make_graph();
+    const CUstream stream = client_->make_stream();
+    CUgraphNode node = nullptr;
+    CUgraphExec executable = nullptr;
+    ASSERT_EQ(add_node(graph, typed(CU_GRAPH_NODE_TYPE_EMPTY), {}, &node), CUDA_SUCCESS);
+    ASSERT_EQ(instantiate(graph, executable), CUDA_SUCCESS);
+    EXPECT_EQ(launch(executable, stream), CUDA_SUCCESS);
+    change_unwaited(executable, node, typed(CU_GRAPH_NODE_TYPE_KERNEL));
+    expect_refused("launched", launch(executable, stream));
+    CUgraphExecUpdateResultInfo information{};
+    EXPECT_EQ(client_->call<calls::cuGraphExecUpdate_v2>(executable, graph, &information), CUDA_SUCCESS);
+    EXPECT_EQ(launch(executable, stream), CUDA_SUCCESS);
+    expect_refused("waited for", change(executable, node, typed(CU_GRAPH_NODE_TYPE_KERNEL)));
+    EXPECT_EQ(launch(executable, stream), CUDA_SUCCESS) << "who waits has been told";
 }
 
 TEST_F(HostileGraphs, TheTextOfAGraphIsReadWithinItsBounds) {

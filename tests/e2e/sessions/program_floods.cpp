@@ -7,6 +7,8 @@
 //
 //   legacy_overflow own_overflow  a context's legacy stream, a thread's own by a call of the per-thread form
 //   streams_overflow              many streams, each of which holds little
+//
+// and one that keeps nothing there, but for a moment, far more often than a session may have it at a time: stream_flood
 
 #include <dlfcn.h>
 
@@ -127,6 +129,29 @@ int overflow(const std::string& mode, CUcontext context, CUstream other, CUdevic
     return word == 77 ? 0 : 10;
 }
 
+// A stream for each word that is written.
+int stream_flood() {
+    constexpr unsigned kStreams = 40'000;  // a session may have 16,384
+    begin();
+    CUdeviceptr data = 0;
+    must(driver.cuMemAlloc(&data, kStreams * sizeof(unsigned)), "cuMemAlloc");
+    for (unsigned i = 0; i < kStreams; ++i) {
+        CUstream stream = nullptr;
+        must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+        must(driver.cuMemsetD32Async(data + i * sizeof(unsigned), i + 1, 1, stream), "cuMemsetD32Async");
+        must(driver.cuStreamDestroy(stream), "cuStreamDestroy");
+    }
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    std::vector<unsigned> words(kStreams);
+    must(driver.cuMemcpyDtoH(words.data(), data, kStreams * sizeof(unsigned)), "cuMemcpyDtoH");
+    for (unsigned i = 0; i < kStreams; ++i) {
+        if (words[i] != i + 1) {
+            return 16;
+        }
+    }
+    return 0;
+}
+
 }  // namespace
 
 int run_flood(const std::string& mode) {
@@ -137,6 +162,9 @@ int run_flood(const std::string& mode) {
         must(driver.cuStreamCreate(&other, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
         must(driver.cuMemAlloc(&data, sizeof(unsigned)), "cuMemAlloc");
         return overflow(mode, context, other, data);
+    }
+    if (mode == "stream_flood") {
+        return stream_flood();
     }
     if (mode != "function_flood" && mode != "copy_flood" && mode != "synchronize_flood" && mode != "failed_download") {
         return -1;

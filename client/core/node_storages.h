@@ -1,0 +1,51 @@
+// What the calls that ask for a graph node's parameters point to, which natively belongs to the node.
+//
+// Goes with its node, or with the graph that the node is known to be of. Of nodes whose graph is not known, as of those
+// that a capture made, the latest kMostUnplaced_bytes stay.
+// Ownership: owns what it gives out. Threads: any. Errors: none.
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "protocol/calls/cuda_api.h"
+
+namespace gpupool::client {
+
+struct NodeStorage {
+    std::vector<unsigned char> payload;
+    std::vector<void*> addresses;  // of the parameters in it
+    std::vector<CUgraph> graphs;   // a conditional node's
+};
+
+class NodeStorages {
+  public:
+    static constexpr std::size_t kMostUnplaced_bytes = 64u << 20;
+
+    // In place of what the node had. `graph`: null where it is not known.
+    NodeStorage& put(CUgraphNode node, CUgraph graph, NodeStorage storage);
+    void remove(CUgraphNode node);
+    void remove(CUgraph graph);
+    [[nodiscard]] std::size_t size() const;
+
+  private:
+    struct Kept {
+        NodeStorage storage;
+        CUgraph graph = nullptr;
+        std::size_t bytes = 0;
+        std::list<CUgraphNode>::iterator unplaced;  // where the graph is not known
+    };
+    void drop(CUgraphNode node);
+
+    mutable std::mutex mutex_;
+    std::unordered_map<CUgraphNode, std::unique_ptr<Kept>> by_node_;
+    std::unordered_map<CUgraph, std::vector<CUgraphNode>> by_graph_;
+    std::list<CUgraphNode> unplaced_;  // in the order in which they came
+    std::size_t unplaced_bytes_ = 0;
+};
+
+}  // namespace gpupool::client
