@@ -10,6 +10,7 @@
 #include "common/environment.h"
 #include "common/files.h"
 #include "common/processors.h"
+#include "common/spin.h"
 #include "common/units.h"
 
 #define TOML_EXCEPTIONS 0
@@ -281,6 +282,10 @@ Status read_environment(Draft& draft, const Environment& environment) {
         const auto value = environment(setting.variable);
         if (!value || value->empty()) continue;
         if (auto status = setting.set(draft, *value); !status) return status.error().within(setting.variable);
+    }
+    if (const std::string spin = environment("GPUPOOL_SPIN").value_or(""); !is_spin_setting(spin)) {
+        return invalid(fmt::format("'{}' is not auto, always, never or a number of processors", spin))
+            .within("GPUPOOL_SPIN");
     }
     if (!environment("GPUPOOL_TOKEN").value_or("").empty() && !environment("GPUPOOL_TOKEN_FILE").value_or("").empty()) {
         return invalid("give either GPUPOOL_TOKEN or GPUPOOL_TOKEN_FILE");

@@ -21,14 +21,20 @@ std::string_view asked() {
     return value == nullptr ? "auto" : value;
 }
 
+// 0 where it is no number of processors.
+unsigned processors_named(std::string_view value) noexcept {
+    unsigned enough = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), enough);
+    return error == std::errc() && end == value.data() + value.size() ? enough : 0;
+}
+
 bool decide() {
     const std::string_view how = asked();
     if (how == "always" || how == "never") {
         return how == "always";
     }
-    unsigned enough = kEnoughProcessors;
-    std::from_chars(how.data(), how.data() + how.size(), enough);
-    return processors_allowed() >= enough;
+    const unsigned enough = processors_named(how);
+    return processors_allowed() >= (enough == 0 ? kEnoughProcessors : enough);
 }
 
 // Was the processor taken from the calling thread since it asked last (or began)? Who waited for a lock gave it away by
@@ -43,6 +49,10 @@ bool was_suspended() noexcept {
 }
 
 }  // namespace
+
+bool is_spin_setting(std::string_view value) noexcept {
+    return value.empty() || value == "auto" || value == "always" || value == "never" || processors_named(value) != 0;
+}
 
 bool spinning_pays() noexcept {
     static const bool pays = decide();

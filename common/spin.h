@@ -11,12 +11,15 @@
 
 #include <atomic>
 #include <chrono>
+#include <string_view>
 
 namespace gpupool {
 
 // Whether this process has processors to spare for looking: four or more, as processors_allowed() counts them, or as
 // many as GPUPOOL_SPIN says. GPUPOOL_SPIN=always or =never decides it otherwise.
 bool spinning_pays() noexcept;
+// May GPUPOOL_SPIN be this?
+bool is_spin_setting(std::string_view value) noexcept;
 
 // Tells the processor that this is a loop that only looks.
 inline void spin_pause() noexcept {

@@ -198,8 +198,10 @@ int run_program(Options& options) {
         return kExitUsage;
     }
     if (!options.memory.empty()) {
-        if (const auto bytes = parse_bytes(options.memory); !bytes) {
-            complain(bytes.error().within("--memory").message);
+        const auto bytes = parse_bytes(options.memory);
+        if (!bytes || *bytes == 0) {
+            complain(bytes ? "--memory: a quota of nothing leaves the program no GPU"
+                           : bytes.error().within("--memory").message);
             return kExitUsage;
         }
     }
@@ -283,7 +285,8 @@ void add_trace(CLI::App& app, Command& chosen, const std::vector<std::string>& p
     command->add_option("--output", options->trace_output, "The file, for ui.perfetto.dev")->capture_default_str();
     command->add_option("--summary", options->summary, "Where the summary of calls goes; -: standard error")
         ->capture_default_str();
-    command->add_option("--events", options->trace_events, "How many events a process may write (default: 1000000)");
+    command->add_option("--events", options->trace_events, "How many events a process may write (default: 1000000)")
+        ->check(CLI::Range(1, 1'000'000'000));
     add(command, options, chosen, program);
 }
 

@@ -489,7 +489,8 @@ void Session::on_append_waits(bool waits) {
 void Session::on_closed(const Error& cause) {
     lose(cause.code != ErrorCode::closed
              ? cause
-             : Error{cause.code, cause.message + " without saying why: the server's log may know"});
+             : Error{cause.code,
+                     fmt::format("{} without saying why: the server's log may know (session {})", cause.message, id_)});
 }
 
 std::span<std::byte> Session::piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {

@@ -17,6 +17,7 @@
 #include "common/files.h"
 #include "common/log.h"
 #include "common/units.h"
+#include "protocol/transport/endpoint.h"
 #include "server/supervision/runtime_directory.h"
 
 namespace gpupool::daemon {
@@ -74,6 +75,11 @@ Setter addresses(std::vector<std::string>& target) {
         }
         if (given.empty() || given.size() > kMaxAddresses) {
             return expected(fmt::format("an address or a list of 1 to {} addresses", kMaxAddresses));
+        }
+        for (const std::string& address : given) {
+            if (const auto endpoint = transport::Endpoint::parse(address, transport::kDefaultPort); !endpoint) {
+                return endpoint.error();
+            }
         }
         target = std::move(given);
         return {};

@@ -15,8 +15,10 @@
 #include <cstring>
 #include <span>
 
+#include "common/environment.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "common/spin.h"
 #include "common/units.h"
 #include "protocol/transport/endpoint.h"
 #include "protocol/transport/open.h"
@@ -86,6 +88,15 @@ Result<Config> make_config(const Options& options) {
     };
     if (!options.listen.empty()) {
         config.listen = options.listen;
+        for (const std::string& address : config.listen) {
+            if (const auto endpoint = transport::Endpoint::parse(address, transport::kDefaultPort); !endpoint) {
+                return endpoint.error().within("--listen");
+            }
+        }
+    }
+    if (const std::string spin = environment::text("GPUPOOL_SPIN").value_or(""); !is_spin_setting(spin)) {
+        return Error{ErrorCode::invalid_input,
+                     fmt::format("GPUPOOL_SPIN: '{}' is not auto, always, never or a number of processors", spin)};
     }
     override_with(config.driver, options.driver);
     override_with(config.log_level, options.log_level);

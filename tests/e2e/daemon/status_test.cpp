@@ -120,6 +120,9 @@ TEST(CommandLine, WrongOnesGiveTwo) {
     EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "run", "--no-such-option", "--", "true"})), 2);
     EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "run"})), 2);
     EXPECT_EQ(exit_code(run_program({GPUPOOLD, "--no-such-option"})), 2);
+    EXPECT_EQ(exit_code(run_program({GPUPOOLD, "--check", "--listen", "127.0.0.1:abc"})), 2);
+    EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "run", "--memory", "0", "--", "true"})), 2);
+    EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "trace", "--events", "0", "--", "true"})), 2);
     EXPECT_EQ(exit_code(run_program({GPUPOOLD, "--version"})), 0);
     EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "--help"})), 0);
 }

@@ -181,11 +181,20 @@ TEST_F(ConfigTest, OnlyFilesAreRead) {
 }
 
 TEST_F(ConfigTest, WrongVariablesAreNamed) {
-    const std::pair<const char*, const char*> wrong[] = {
-        {"GPUPOOL_SERVER", "unix:relative"}, {"GPUPOOL_TRANSPORT", "udp"},         {"GPUPOOL_SERVER", ":9470"},
-        {"GPUPOOL_SERVER", "host:"},         {"GPUPOOL_MEMORY", "8 elephants"},    {"GPUPOOL_MEMORY", "0"},
-        {"GPUPOOL_CONNECT_TIMEOUT", "0"},    {"GPUPOOL_CONNECT_TIMEOUT", "1000h"}, {"GPUPOOL_LOG_LEVEL", "shouting"},
-        {"GPUPOOL_SYNC", "maybe"},           {"GPUPOOL_WAIT_WHEN_FULL", "25h"}};
+    const std::pair<const char*, const char*> wrong[] = {{"GPUPOOL_SERVER", "unix:relative"},
+                                                         {"GPUPOOL_TRANSPORT", "udp"},
+                                                         {"GPUPOOL_SERVER", ":9470"},
+                                                         {"GPUPOOL_SERVER", "host:"},
+                                                         {"GPUPOOL_MEMORY", "8 elephants"},
+                                                         {"GPUPOOL_MEMORY", "0"},
+                                                         {"GPUPOOL_CONNECT_TIMEOUT", "0"},
+                                                         {"GPUPOOL_CONNECT_TIMEOUT", "1000h"},
+                                                         {"GPUPOOL_LOG_LEVEL", "shouting"},
+                                                         {"GPUPOOL_SYNC", "maybe"},
+                                                         {"GPUPOOL_WAIT_WHEN_FULL", "25h"},
+                                                         {"GPUPOOL_SPIN", "sometimes"},
+                                                         {"GPUPOOL_SPIN", "3x"},
+                                                         {"GPUPOOL_SPIN", "0"}};
     for (const auto& [name, value] : wrong) {
         variables_ = {{name, value}};
         expect_error({name});
