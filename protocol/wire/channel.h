@@ -8,7 +8,8 @@
 //   - where processors are to spare (common/spin.h), when the pump sleeps or is only just being woken, which takes
 //     longer than sending;
 //   - but when sending is no more than a copy (Connection::sends_by_copying()), as long as the peer keeps up, whatever
-//     the pump does.
+//     the pump does: it has acknowledged all but 512 frames. One small frame alone it then copies while it holds the
+//     channel's lock (Connection::copy_whole()).
 // What the connection does not take at once is the pump's. Every retained frame stays in memory until the peer has
 // acknowledged it; when `Limits::retained_bytes` are outstanding, `append` waits: back-pressure, never growth.
 //

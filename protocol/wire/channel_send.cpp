@@ -15,7 +15,7 @@ constexpr std::chrono::milliseconds kAckPatience{2};
 // Frames that the peer has not acknowledged, where it has next to nothing to do: those of a few calls.
 constexpr std::size_t kMostOnTheWay = 16;
 // The same where callers send by copying: it keeps up, as far as its acknowledgements tell, of which there is one every
-// 2 ms.
+// 2 ms. (On few processors nobody sends so; conformance.channel_looking does, with GPUPOOL_SPIN=always.)
 constexpr std::size_t kMostCopiedOnTheWay = 512;
 // How long the pump lets records gather, and how long where the peer has enough to do with little ones.
 constexpr std::chrono::microseconds kGatherFor{2};
