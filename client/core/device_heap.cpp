@@ -169,7 +169,7 @@ std::uint64_t DeviceHeap::take(std::uint64_t bytes) {
     return address;
 }
 
-void DeviceHeap::erase_free(std::map<std::uint64_t, std::uint64_t>::iterator it) {
+void DeviceHeap::erase_free(std::pmr::map<std::uint64_t, std::uint64_t>::iterator it) {
     free_by_size_.erase({it->second, it->first});
     free_.erase(it);
 }

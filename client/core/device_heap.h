@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory_resource>
 #include <mutex>
 #include <set>
 
@@ -75,7 +76,7 @@ class DeviceHeap {
     CUresult commit_shared_slab(Lock& lock, std::uint64_t bytes);
     std::uint64_t take(std::uint64_t bytes);
     void put_free(std::uint64_t address, std::uint64_t bytes);
-    void erase_free(std::map<std::uint64_t, std::uint64_t>::iterator it);
+    void erase_free(std::pmr::map<std::uint64_t, std::uint64_t>::iterator it);
     using SlabPlace = std::map<std::uint64_t, Slab>::iterator;
     void release(Lock& lock, SlabPlace slab);
     bool release_empty(Lock& lock);
@@ -86,14 +87,16 @@ class DeviceHeap {
     AddressWindow& window_;
     const Server server_;
     mutable std::mutex mutex_;
-    std::condition_variable grown_;                                   // or not
-    bool growing_ = false;                                            // a thread asks for a slab for small blocks
-    std::uint64_t cleared_ = 0;                                       // how often
-    std::map<std::uint64_t, Slab> slabs_;                             // by address
-    std::uint64_t shared_bytes_ = 0;                                  // of slabs for small blocks
-    std::map<std::uint64_t, std::uint64_t> blocks_;                   // in use: address, bytes
-    std::map<std::uint64_t, std::uint64_t> free_;                     // in shared slabs: address, bytes
-    std::set<std::pair<std::uint64_t, std::uint64_t>> free_by_size_;  // bytes, address
+    std::condition_variable grown_;        // or not
+    bool growing_ = false;                 // a thread asks for a slab for small blocks
+    std::uint64_t cleared_ = 0;            // how often
+    std::map<std::uint64_t, Slab> slabs_;  // by address
+    std::uint64_t shared_bytes_ = 0;       // of slabs for small blocks
+    std::pmr::unsynchronized_pool_resource
+        nodes_;  // of the next three: calls allocate only where there never were as many
+    std::pmr::map<std::uint64_t, std::uint64_t> blocks_{&nodes_};                   // in use: address, bytes
+    std::pmr::map<std::uint64_t, std::uint64_t> free_{&nodes_};                     // in shared slabs: address, bytes
+    std::pmr::set<std::pair<std::uint64_t, std::uint64_t>> free_by_size_{&nodes_};  // bytes, address
     Spare spare_;
     SizeHistory large_;  // of large blocks
 };

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory_resource>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
@@ -53,7 +54,8 @@ class HandleMap {
     void change() { generation_.store(generation_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
 
     mutable std::shared_mutex mutex_;
-    std::unordered_map<Handle, Value> values_;
+    std::pmr::unsynchronized_pool_resource nodes_;  // so that add() allocates only where there never were as many
+    std::pmr::unordered_map<Handle, Value> values_{&nodes_};
     std::atomic<std::uint64_t> generation_{0};  // written with the mutex held
 };
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory_resource>
 #include <optional>
 #include <shared_mutex>
 #include <vector>
@@ -57,7 +58,8 @@ class MemoryMap {
 
   private:
     mutable std::shared_mutex mutex_;
-    std::map<std::uint64_t, MemoryRange> ranges_;
+    std::pmr::unsynchronized_pool_resource nodes_;  // so that calls allocate only where there never were as many ranges
+    std::pmr::map<std::uint64_t, MemoryRange> ranges_{&nodes_};
     std::uint64_t next_id_ = 1;
     std::atomic<std::uint64_t> host_begin_{~std::uint64_t{0}}, host_end_{0};  // around all host memory there was
 };

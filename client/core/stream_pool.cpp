@@ -51,7 +51,7 @@ bool StreamPool::take(std::uint64_t bytes, const StreamKey& stream, std::uint64_
     if (it == streams_.end()) {
         return false;
     }
-    std::map<Place, std::uint64_t>& freed = it->second.freed;
+    std::pmr::map<Place, std::uint64_t>& freed = it->second.freed;
     const auto fit = freed.lower_bound({bytes, 0});
     if (fit == freed.end() || fit->first.first > largest_for(bytes)) {
         return false;
@@ -82,7 +82,7 @@ std::optional<StreamPool::Place> StreamPool::take_back(std::uint64_t address) {
     return place;
 }
 
-StreamPool::Place StreamPool::unkeep(std::set<Place>::iterator it) {
+StreamPool::Place StreamPool::unkeep(std::pmr::set<Place>::iterator it) {
     const Place place = *it;
     kept_.erase(it);
     kept_bytes_ -= place.first;

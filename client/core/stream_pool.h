@@ -19,6 +19,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory_resource>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -84,9 +85,11 @@ class StreamPool {
         Passed passed;
     };
     struct Stream {
+        using allocator_type = std::pmr::polymorphic_allocator<>;
+        explicit Stream(allocator_type nodes) : freed(nodes), fences(nodes) {}
         const ContextState* context = nullptr;
-        std::map<Place, std::uint64_t> freed;  // and when
-        std::deque<Fence> fences;
+        std::pmr::map<Place, std::uint64_t> freed;  // and when
+        std::pmr::deque<Fence> fences;
         std::size_t unfenced_blocks = 0;
         std::uint64_t unfenced_bytes = 0;
     };
@@ -100,15 +103,17 @@ class StreamPool {
     void put_back(const Place& place);
     // What was put back goes to the heap, without the lock: the server may have to be told. The last of each method.
     void give_unused(std::unique_lock<std::mutex>& lock);
-    Place unkeep(std::set<Place>::iterator it);
+    Place unkeep(std::pmr::set<Place>::iterator it);
 
     DeviceHeap& heap_;
     mutable std::mutex mutex_;
-    std::vector<std::uint64_t> unused_;                      // addresses, for the heap
-    std::unordered_map<std::uint64_t, std::uint64_t> live_;  // address, bytes
-    std::map<StreamKey, Stream> streams_;                    // with something freed or a fence
-    std::set<Place> kept_;                                   // complete, unused, large
-    std::atomic<std::size_t> freed_count_{0};                // blocks in all streams' `freed`
+    std::vector<std::uint64_t> unused_;  // addresses, for the heap
+    std::pmr::unsynchronized_pool_resource
+        nodes_;  // of the next three: calls allocate only where there never were as many
+    std::pmr::unordered_map<std::uint64_t, std::uint64_t> live_{&nodes_};  // address, bytes
+    std::pmr::map<StreamKey, Stream> streams_{&nodes_};                    // with something freed or a fence
+    std::pmr::set<Place> kept_{&nodes_};                                   // complete, unused, large
+    std::atomic<std::size_t> freed_count_{0};                              // blocks in all streams' `freed`
     std::uint64_t kept_bytes_ = 0;
     std::uint64_t release_threshold_ = 0;
     Usage usage_;

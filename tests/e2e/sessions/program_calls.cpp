@@ -3,6 +3,7 @@
 //   polls      asks for a stream and an event that are held up, a thousand times each, and then until they are done
 //   deferred   launches, sets memory, records and waits for an event, and says "allocations NUMBER", or
 //              "uncounted"
+//   allocating allocates and frees device memory, in both ways, and says the same
 //   destroyed_in_capture
 //              destroys a stream that captures while it still copies to the host, and says "word NUMBER", the word that
 //              came, and "joined NUMBER", what a stream set that had joined
@@ -47,6 +48,15 @@ int run_polls() {
     return driver.cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE ? 0 : 5;
 }
 
+// Of what `calls` makes in this thread.
+template <class Calls>
+void say_allocations(Calls&& calls) {
+    const bool counts = test::count_allocations();
+    const std::uint64_t before = test::allocations_of_thread;
+    calls();
+    say(counts ? "allocations" : "uncounted", static_cast<long long>(test::allocations_of_thread - before));
+}
+
 int run_deferred() {
     begin();
     const CUfunction function = kernel("add_value");
@@ -66,11 +76,26 @@ int run_deferred() {
     };
     calls(100);
     must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
-    const bool counts = test::count_allocations();
-    const std::uint64_t before = test::allocations_of_thread;
-    calls(kCalls / 4);
-    say(counts ? "allocations" : "uncounted", static_cast<long long>(test::allocations_of_thread - before));
+    say_allocations([&] { calls(kCalls / 4); });
     must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    return 0;
+}
+
+int run_allocating() {
+    begin();
+    CUstream stream = nullptr;
+    must(driver.cuStreamCreate(&stream, 0), "cuStreamCreate");
+    const auto calls = [&](int count) {
+        for (int i = 0; i < count; ++i) {
+            CUdeviceptr data = 0;
+            must(driver.cuMemAlloc(&data, 4096), "cuMemAlloc");
+            must(driver.cuMemFree(data), "cuMemFree");
+            must(driver.cuMemAllocAsync(&data, 4096, stream), "cuMemAllocAsync");
+            must(driver.cuMemFreeAsync(data, stream), "cuMemFreeAsync");
+        }
+    };
+    calls(kCalls / 4);
+    say_allocations([&] { calls(kCalls / 4); });
     return 0;
 }
 
@@ -161,6 +186,7 @@ int run_linker() {
 int run_calls(const std::string& mode) {
     return mode == "polls"                  ? run_polls()
            : mode == "deferred"             ? run_deferred()
+           : mode == "allocating"           ? run_allocating()
            : mode == "destroyed_in_capture" ? run_destroyed_in_capture()
            : mode == "linker"               ? run_linker()
                                             : -1;
