@@ -72,11 +72,11 @@ bool holds(const NodeMessage& message) {
     return message.payload.size() == message.node.count * sizeof(T);
 }
 
-NodeStorage& keep(CUgraphNode node, NodeStorage storage) {
+// For as long as the node; pointers into it were taken before.
+void keep(CUgraphNode node, NodeStorage storage) {
     Session& s = this_session();
     const std::optional<Graphs::Node> known = s.graphs.find_node(node);
-    storage.payload.shrink_to_fit();
-    return s.node_storages.put(node, known ? known->graph : nullptr, std::move(storage));
+    s.node_storages.put(node, known ? known->graph : nullptr, std::move(storage));
 }
 
 CUresult get_node(CUgraphNode asked, CUgraphNodeType type, NodeMessage& message) {
@@ -91,6 +91,7 @@ CUresult get_node(CUgraphNode asked, CUgraphNodeType type, NodeMessage& message)
         return CUDA_ERROR_INVALID_VALUE;
     }
     message.payload.resize(bytes);
+    message.payload.shrink_to_fit();
     return CUDA_SUCCESS;
 }
 
@@ -273,7 +274,8 @@ CUresult add_owning(CUgraphNode& created, const Place& place, CUgraphNodeParams&
     }
     this_session().graphs.add_node(created, place.graph, p.type, nullptr);
     if (conditional) {
-        p.conditional.phGraph_out = keep(created, {{}, {}, std::move(graphs)}).graphs.data();
+        p.conditional.phGraph_out = graphs.data();
+        keep(created, {{}, {}, std::move(graphs)});
         return CUDA_SUCCESS;
     }
     p.alloc.dptr = address;
@@ -343,10 +345,12 @@ CUresult get_kernel(CUgraphNode asked, Parameters* to) {
         return CUDA_SUCCESS;
     }
     message.payload.resize(std::max(message.payload.size(), info->parameter_bytes));
-    NodeStorage& storage = keep(asked, {std::move(message.payload), std::vector<void*>(info->layout.size()), {}});
-    std::transform(info->layout.begin(), info->layout.end(), storage.addresses.begin(),
-                   [&](const ParameterLayout& parameter) { return storage.payload.data() + parameter.offset_bytes; });
-    to->kernelParams = storage.addresses.data();
+    std::vector<void*> addresses;
+    for (const ParameterLayout& parameter : info->layout) {
+        addresses.push_back(message.payload.data() + parameter.offset_bytes);
+    }
+    to->kernelParams = addresses.data();
+    keep(asked, {std::move(message.payload), std::move(addresses), {}});
     return CUDA_SUCCESS;
 }
 
@@ -644,8 +648,8 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PAR
     params_out->dptr = message.node.address;
     params_out->accessDescCount = message.node.count;
     if (message.node.count != 0) {
-        const NodeStorage& storage = keep(hNode, {std::move(message.payload), {}, {}});
-        params_out->accessDescs = reinterpret_cast<const CUmemAccessDesc*>(storage.payload.data());
+        params_out->accessDescs = reinterpret_cast<const CUmemAccessDesc*>(message.payload.data());
+        keep(hNode, {std::move(message.payload), {}, {}});
     }
     return CUDA_SUCCESS;
 }
@@ -671,9 +675,9 @@ CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NOD
         return CUDA_ERROR_UNKNOWN;
     }
     const GraphNode node = message.node;
-    NodeStorage& storage = keep(hNode, {std::move(message.payload), {}, {}});
-    *nodeParams_out = {node.context, node.count, reinterpret_cast<CUstreamBatchMemOpParams*>(storage.payload.data()),
+    *nodeParams_out = {node.context, node.count, reinterpret_cast<CUstreamBatchMemOpParams*>(message.payload.data()),
                        node.flags};
+    keep(hNode, {std::move(message.payload), {}, {}});
     return CUDA_SUCCESS;
 }
 

@@ -4,7 +4,7 @@
 
 namespace gpupool::client {
 
-NodeStorage& NodeStorages::put(CUgraphNode node, CUgraph graph, NodeStorage storage) {
+void NodeStorages::put(CUgraphNode node, CUgraph graph, NodeStorage storage) {
     const std::lock_guard lock(mutex_);
     std::unique_ptr<Kept>& kept = by_node_[node];
     if (kept == nullptr) {
@@ -13,24 +13,22 @@ NodeStorage& NodeStorages::put(CUgraphNode node, CUgraph graph, NodeStorage stor
         if (graph == nullptr) {
             kept->unplaced = unplaced_.insert(unplaced_.end(), node);
         } else {
-            by_graph_[graph].push_back(node);
+            by_graph_[graph].insert(node);
         }
     }
     const std::size_t before = std::exchange(kept->bytes, sizeof(Kept) + storage.payload.capacity() +
                                                               storage.addresses.capacity() * sizeof(void*) +
                                                               storage.graphs.capacity() * sizeof(CUgraph));
     kept->storage = std::move(storage);
-    NodeStorage& result = kept->storage;
     if (kept->graph == nullptr) {
         unplaced_bytes_ += kept->bytes - before;
         while (unplaced_bytes_ > kMostUnplaced_bytes && unplaced_.front() != node) {
             drop(unplaced_.front());
         }
     }
-    return result;
 }
 
-// Where it is still there.
+// Where it is there.
 void NodeStorages::drop(CUgraphNode node) {
     const auto it = by_node_.find(node);
     if (it == by_node_.end()) {
@@ -39,6 +37,8 @@ void NodeStorages::drop(CUgraphNode node) {
     if (it->second->graph == nullptr) {
         unplaced_bytes_ -= it->second->bytes;
         unplaced_.erase(it->second->unplaced);
+    } else if (const auto of = by_graph_.find(it->second->graph); of != by_graph_.end()) {
+        of->second.erase(node);
     }
     by_node_.erase(it);
 }
@@ -50,11 +50,10 @@ void NodeStorages::remove(CUgraphNode node) {
 
 void NodeStorages::remove(CUgraph graph) {
     const std::lock_guard lock(mutex_);
-    if (const auto it = by_graph_.find(graph); it != by_graph_.end()) {
-        for (const CUgraphNode node : it->second) {
+    if (const auto of = by_graph_.extract(graph)) {
+        for (const CUgraphNode node : of.mapped()) {
             drop(node);
         }
-        by_graph_.erase(it);
     }
 }
 

@@ -2,7 +2,7 @@
 //
 // Goes with its node, or with the graph that the node is known to be of. Of nodes whose graph is not known, as of those
 // that a capture made, the latest kMostUnplaced_bytes stay.
-// Ownership: owns what it gives out. Threads: any. Errors: none.
+// Ownership: owns what is put here; pointers into it, which are taken before, stay valid. Threads: any. Errors: none.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "protocol/calls/cuda_api.h"
@@ -27,7 +28,7 @@ class NodeStorages {
     static constexpr std::size_t kMostUnplaced_bytes = 64u << 20;
 
     // In place of what the node had. `graph`: null where it is not known.
-    NodeStorage& put(CUgraphNode node, CUgraph graph, NodeStorage storage);
+    void put(CUgraphNode node, CUgraph graph, NodeStorage storage);
     void remove(CUgraphNode node);
     void remove(CUgraph graph);
     [[nodiscard]] std::size_t size() const;
@@ -43,7 +44,7 @@ class NodeStorages {
 
     mutable std::mutex mutex_;
     std::unordered_map<CUgraphNode, std::unique_ptr<Kept>> by_node_;
-    std::unordered_map<CUgraph, std::vector<CUgraphNode>> by_graph_;
+    std::unordered_map<CUgraph, std::unordered_set<CUgraphNode>> by_graph_;
     std::list<CUgraphNode> unplaced_;  // in the order in which they came
     std::size_t unplaced_bytes_ = 0;
 };
