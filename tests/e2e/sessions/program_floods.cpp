@@ -131,7 +131,7 @@ int overflow(const std::string& mode, CUcontext context, CUstream other, CUdevic
 
 // A stream for each word that is written.
 int stream_flood() {
-    constexpr unsigned kStreams = 40'000;  // a session may have 16,384
+    constexpr unsigned kStreams = 30'000;  // a session may have 16,384
     begin();
     CUdeviceptr data = 0;
     must(driver.cuMemAlloc(&data, kStreams * sizeof(unsigned)), "cuMemAlloc");
