@@ -17,7 +17,6 @@
 #include "common/files.h"
 #include "common/log.h"
 #include "common/units.h"
-#include "protocol/transport/endpoint.h"
 #include "server/supervision/runtime_directory.h"
 
 namespace gpupool::daemon {
@@ -76,11 +75,7 @@ Setter addresses(std::vector<std::string>& target) {
         if (given.empty() || given.size() > kMaxAddresses) {
             return expected(fmt::format("an address or a list of 1 to {} addresses", kMaxAddresses));
         }
-        for (const std::string& address : given) {
-            if (const auto endpoint = transport::Endpoint::parse(address, transport::kDefaultPort); !endpoint) {
-                return endpoint.error();
-            }
-        }
+        GPUPOOL_TRY(check_addresses(given));
         target = std::move(given);
         return {};
     };
@@ -244,6 +239,15 @@ Result<std::string> read_named_file(const char* what, const std::string& path, s
 }
 
 }  // namespace
+
+Status check_addresses(const std::vector<std::string>& addresses) {
+    for (const std::string& address : addresses) {
+        if (const auto endpoint = transport::Endpoint::parse(address, transport::kDefaultPort); !endpoint) {
+            return endpoint.error();
+        }
+    }
+    return {};
+}
 
 Status read_config_file(const std::string& path, Config& config) {
     const auto text = read_named_file("configuration file", path, 1u << 20);

@@ -88,10 +88,8 @@ Result<Config> make_config(const Options& options) {
     };
     if (!options.listen.empty()) {
         config.listen = options.listen;
-        for (const std::string& address : config.listen) {
-            if (const auto endpoint = transport::Endpoint::parse(address, transport::kDefaultPort); !endpoint) {
-                return endpoint.error().within("--listen");
-            }
+        if (const Status known = check_addresses(config.listen); !known) {
+            return known.error().within("--listen");
         }
     }
     if (const std::string spin = environment::text("GPUPOOL_SPIN").value_or(""); !is_spin_setting(spin)) {

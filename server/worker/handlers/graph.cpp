@@ -140,18 +140,20 @@ CUresult failure_of(const Worker& worker, CUgraph graph) {
     return CUDA_SUCCESS;
 }
 
-// The verdict on a change that nobody may be waiting for.
-void note_change(Worker& worker, const Command& command, CUgraphNode node, CUresult result) {
+// The verdict on a change that nobody may be waiting for: of a graph's node, or of an executable.
+CUresult note_change(Worker& worker, const Command& command, CUgraphNode node, CUresult result) {
     if (result == CUDA_SUCCESS) {
         worker.graphs.unchanged.erase(node);
     } else if (!command.reply_wanted()) {
         worker.graphs.unchanged.try_emplace(node, result);
     }
+    return result;
 }
-void note_change(const Command& command, GraphExec& graph, CUresult result) {
+CUresult note_change(const Command& command, GraphExec& graph, CUresult result) {
     if (result != CUDA_SUCCESS && !command.reply_wanted() && graph.refused == CUDA_SUCCESS) {
         graph.refused = result;
     }
+    return result;
 }
 
 // One launch of a graph, in its stream's turn. Its nodes' turns may come before the driver's call is over.
@@ -498,12 +500,7 @@ Outcome gpGraphNodeSetParams(Worker& worker, Command& command, codec::Slots<call
         return std::move(*waiting);
     }
     const auto note = [&worker, changed, graph](const Command& made, CUresult result) {
-        if (graph == nullptr) {
-            note_change(worker, made, changed, result);
-        } else {
-            note_change(made, *graph, result);
-        }
-        return result;
+        return graph == nullptr ? note_change(worker, made, changed, result) : note_change(made, *graph, result);
     };
     struct Change {
         std::vector<unsigned char> payload;
@@ -767,9 +764,7 @@ Outcome cuGraphNodeSetEnabled(Worker& worker, Command& command, codec::Slots<cal
         return std::move(*waiting);
     }
     worker.scheduler.enter(worker.context_of(command));
-    const CUresult result = graph->enable(node, slots.at<Call::isEnabled>().value);
-    note_change(command, *graph, result);
-    return result;
+    return note_change(command, *graph, graph->enable(node, slots.at<Call::isEnabled>().value));
 }
 
 Outcome cuGraphNodeGetEnabled(Worker& worker, Command& command, codec::Slots<calls::cuGraphNodeGetEnabled>& slots) {

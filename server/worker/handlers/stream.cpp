@@ -29,12 +29,12 @@ bool make_room(Worker& worker) {
     for (auto last = std::chrono::steady_clock::now();
          worker.objects.ending_stream_count() != 0 && std::chrono::steady_clock::now() - last < kGetsOnWithin;) {
         worker.catch_up();
+        if (worker.objects.stream_fits()) {
+            return true;
+        }
         if (const std::size_t now = worker.objects.stream_count(); now < count) {
             last = std::chrono::steady_clock::now();
             count = now;
-        }
-        if (worker.objects.stream_fits()) {
-            return true;
         }
         std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
@@ -44,20 +44,16 @@ bool make_room(Worker& worker) {
 template <class Call>
 Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, unsigned flags, int priority) {
     const auto client = codec::from_wire<CUstream>(slots.template at<Call::phStream>().minted);
-    ContextState* context = worker.context_of(command);
+    const bool has_room = make_room(worker);  // which may end contexts
+    ContextState* const context = worker.context_of(command);
     if (context == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (codec::kind_of(codec::to_wire(client)) != codec::HandleKind::stream || context->streams.contains(client)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!make_room(worker)) {
+    if (!has_room) {
         return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    // The context may have ended meanwhile.
-    context = worker.context_of(command);
-    if (context == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
     }
     worker.scheduler.enter(context);
     auto stream = std::make_unique<StreamState>();
