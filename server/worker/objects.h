@@ -34,10 +34,11 @@ enum class Effect { sends_data, tells_of_event, answers, ours };
 
 struct Completion {
     std::uint32_t mark = 0;   // its number, see MarkWord
-    CUevent event = nullptr;  // before the mark, where kernels may have printed; otherwise null
+    CUevent event = nullptr;  // before the mark, where kernels may have printed, or in place of it; otherwise null
     Action action;
     Effect effect = Effect::answers;
     std::uint32_t credit = 0;  // launches and copies of the stream that are done with it
+    bool by_event = false;     // `mark` is the next one's: this is reached when its event is complete, or by then
 };
 
 // A word of pinned memory that the GPU writes behind a stream's work: the number of our last mark that it came to.

@@ -55,7 +55,7 @@ bool Scheduler::may_issue(StreamState& stream, std::uint32_t cost) {
     }
     // Before anything is held, which costs as much as the launch: the GPU may have gone on since the last look.
     if (!stream.capturing && full(stream, cost)) {
-        poll_stream(stream);
+        poll_stream(stream, true);
     }
     if (!ready(stream, cost)) {
         return false;
@@ -79,8 +79,13 @@ void Scheduler::issued(StreamState& stream, std::uint32_t cost) {
     }
     stream.outstanding += cost;
     add_unmarked(stream, cost);
-    if (stream.unmarked >= (cost > 1 ? kMarkGraphsEvery : kMarkEvery)) {
-        mark(stream, {});
+    if (stream.unmarked < (cost > 1 ? kMarkGraphsEvery : kMarkEvery)) {
+        return;
+    }
+    if (cost > 1 && cost < kMarkGraphsEvery) {
+        record_credit(stream);
+    } else {
+        mark(stream, {});  // behind so large a graph what it costs is little
     }
 }
 

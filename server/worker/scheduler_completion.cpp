@@ -113,6 +113,25 @@ CUresult Scheduler::give_word(StreamState& stream) {
     return CUDA_SUCCESS;
 }
 
+// Makes the stream's context current, and says where its marks go.
+CUresult Scheduler::prepare_mark(StreamState& stream, CUstream& target) {
+    ContextState& context = *stream.context;
+    CUresult result = enter(&context);
+    if (result == CUDA_SUCCESS && stream.legacy && context.helper == nullptr) {
+        result = driver::call(api_.cuStreamCreate, &context.helper, static_cast<unsigned>(CU_STREAM_DEFAULT));
+    }
+    if (result == CUDA_SUCCESS && stream.marks.word == nullptr) {
+        result = give_word(stream);
+    }
+    target = stream.legacy ? context.helper : stream.driver;
+    return result;
+}
+
+void Scheduler::fail_mark(StreamState& stream, std::uint32_t credit, CUresult result) {
+    stream.outstanding -= std::min(stream.outstanding, credit);
+    stream.context->lost = result;
+}
+
 CUresult Scheduler::mark(StreamState& stream, Action action, std::uint32_t credit, Effect effect) {
     if (stream.capturing) {
         if (action) {
@@ -129,17 +148,8 @@ CUresult Scheduler::mark(StreamState& stream, Action action, std::uint32_t credi
     ContextState& context = *stream.context;
     const bool with_event = kernels_print_ && effect != Effect::ours;
     credit += take_marked(stream, with_event);
-    CUresult result = enter(&context);
-    CUstream target = stream.driver;
-    if (result == CUDA_SUCCESS && stream.legacy) {
-        if (context.helper == nullptr) {
-            result = driver::call(api_.cuStreamCreate, &context.helper, static_cast<unsigned>(CU_STREAM_DEFAULT));
-        }
-        target = context.helper;
-    }
-    if (result == CUDA_SUCCESS && stream.marks.word == nullptr) {
-        result = give_word(stream);
-    }
+    CUstream target = nullptr;
+    CUresult result = prepare_mark(stream, target);
     CUevent event = nullptr;
     if (result == CUDA_SUCCESS && with_event) {
         result = record_event(context, target, event);
@@ -152,8 +162,7 @@ CUresult Scheduler::mark(StreamState& stream, Action action, std::uint32_t credi
         if (event != nullptr) {
             context.spare_events.push_back(event);
         }
-        stream.outstanding -= std::min(stream.outstanding, credit);
-        context.lost = result;
+        fail_mark(stream, credit, result);
         if (action) {
             action(result);
         }
@@ -165,6 +174,25 @@ CUresult Scheduler::mark(StreamState& stream, Action action, std::uint32_t credi
     stream.completions.push_back({number, event, std::move(action), effect, credit});
     list(stream);
     return CUDA_SUCCESS;
+}
+
+// In place of a mark, where nothing but the stream's credit hangs on it. Who waits for the stream waits for a mark, and
+// finds that it has to be made.
+void Scheduler::record_credit(StreamState& stream) {
+    const std::uint32_t credit = take_unmarked(stream) - 1;
+    add_unmarked(stream, 1);
+    CUstream target = nullptr;
+    CUevent event = nullptr;
+    CUresult result = prepare_mark(stream, target);
+    if (result == CUDA_SUCCESS) {
+        result = record_event(*stream.context, target, event);
+    }
+    if (result != CUDA_SUCCESS) {
+        fail_mark(stream, credit, result);
+        return;
+    }
+    stream.completions.push_back({stream.marks.last + 1, event, {}, Effect::ours, credit, true});
+    list(stream);
 }
 
 void Scheduler::at_mark(StreamState& stream, Action action) {
@@ -198,8 +226,10 @@ void Scheduler::complete_first(StreamState& stream, CUresult result) {
     Completion& first = stream.completions.front();
     stream.outstanding -= std::min(stream.outstanding, first.credit);
     if (first.event != nullptr) {
-        // It is complete, so this does not wait; it makes the driver write out what kernels printed.
-        driver::call(api_.cuEventSynchronize, first.event);
+        if (kernels_print_) {
+            // It is complete, so this does not wait; it makes the driver write out what kernels printed.
+            driver::call(api_.cuEventSynchronize, first.event);
+        }
         stream.context->spare_events.push_back(first.event);
     }
     Action action = std::move(first.action);
@@ -213,9 +243,20 @@ void Scheduler::complete_first(StreamState& stream, CUresult result) {
     }
 }
 
-bool Scheduler::poll_stream(StreamState& stream) {
+bool Scheduler::reached(const StreamState& stream, const Completion& completion, bool lacks_credit) {
+    if (stream.marks.reached(completion.mark)) {
+        return true;
+    }
+    if (!completion.by_event || !lacks_credit) {
+        return false;
+    }
+    enter(stream.context);
+    return driver::call(api_.cuEventQuery, completion.event) == CUDA_SUCCESS;
+}
+
+bool Scheduler::poll_stream(StreamState& stream, bool lacks_credit) {
     bool moved = false;
-    while (!stream.completions.empty() && stream.marks.reached(stream.completions.front().mark)) {
+    while (!stream.completions.empty() && reached(stream, stream.completions.front(), lacks_credit)) {
         enter(stream.context);
         complete_first(stream, CUDA_SUCCESS);
         moved = true;
@@ -335,7 +376,7 @@ bool Scheduler::poll(Look look) {
     moved = ask_in_turn() || moved;
     for (std::size_t i = 0; i < busy_.size();) {
         StreamState& stream = *busy_[i];
-        moved = poll_stream(stream) || moved;
+        moved = poll_stream(stream, !stream.held.empty()) || moved;
         if (stream.held.empty() && stream.completions.empty()) {
             stream.listed = false;
             const auto place = std::find(busy_.begin(), busy_.end(), &stream);
@@ -373,7 +414,7 @@ bool Scheduler::awaited() const {
 
 // Is all of it known to be complete, and all told that precedes?
 bool Scheduler::is_idle(StreamState& stream) {
-    poll_stream(stream);
+    poll_stream(stream, false);
     return stream.held.empty() && stream.completions.empty() && stream.unmarked == 0 &&
            stream.context->lost == CUDA_SUCCESS && data_outstanding_ == 0 && tellings_outstanding_ == 0;
 }

@@ -1,4 +1,7 @@
 // Launches of graphs against the driver's queue, where each node takes a place.
+#include <chrono>
+#include <thread>
+
 #include "tests/unit/worker/scheduler_fixture.h"
 
 namespace gpupool::test {
@@ -32,17 +35,82 @@ TEST_F(SchedulerGraphs, AGraphTakesAPlaceForEachNode) {
     EXPECT_TRUE(scheduler.may_issue(stream, 960));
 }
 
-TEST_F(SchedulerGraphs, SmallGraphsShareAMark) {
+// Behind small ones stands an event, for which the driver is asked only where the stream lacks credit.
+TEST_F(SchedulerGraphs, SmallGraphsShareAnEvent) {
     StreamState& stream = add_stream(1);
-    for (int i = 0; i < 47; ++i) {
+    const auto issue_graphs = [&](int count) {
+        for (int i = 0; i < count; ++i) {
+            scheduler.issued(stream, 10);
+        }
+    };
+    issue_graphs(47);
+    EXPECT_EQ(fake.records_on(stream.driver), 0u);
+    issue_graphs(1);
+    EXPECT_EQ(fake.records_on(stream.driver), 1u);
+    EXPECT_EQ(fake.events(), 1u);
+    fake.complete(stream.driver);
+    std::size_t asked = 0;
+    fake.before_query = [&](CUstream) { ++asked; };
+    scheduler.poll();
+    EXPECT_EQ(asked, 0u) << "nobody needs to know";
+    EXPECT_EQ(stream.outstanding, 480u);
+    issue_graphs(47);
+    EXPECT_TRUE(scheduler.may_issue(stream, 10));
+    EXPECT_EQ(asked, 1u);
+    EXPECT_EQ(stream.outstanding, 471u) << "the last node before an event is counted with what follows";
+}
+
+TEST_F(SchedulerGraphs, HeldBehindSmallOnesItsCreditComesWithTheEvent) {
+    StreamState& stream = add_stream(1);
+    for (int i = 0; i < 94; ++i) {
         scheduler.issued(stream, 10);
     }
-    EXPECT_EQ(fake.records_on(stream.driver), 0u);
-    scheduler.issued(stream, 10);
     EXPECT_EQ(fake.records_on(stream.driver), 1u);
+    EXPECT_FALSE(scheduler.may_issue(stream, 20));
+    scheduler.hold(stream, graph("held", 20));
+    scheduler.poll();
+    EXPECT_FALSE(scheduler.run_held());
     fake.complete(stream.driver);
     scheduler.poll();
+    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_EQ(log, Log{"held"});
+}
+
+// An event frees credit and nothing else: who waits gets a mark of his own, which tells of the event too.
+TEST_F(SchedulerGraphs, WhoWaitsBehindAnEventGetsAMark) {
+    StreamState& stream = add_stream(1);
+    for (int i = 0; i < 48; ++i) {
+        scheduler.issued(stream, 10);
+    }
+    scheduler.when_complete(stream, note("complete"));
+    EXPECT_EQ(fake.records_on(stream.driver), 2u);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{});
+    fake.complete(stream.driver, 1);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{});
+    fake.complete(stream.driver, 1);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{"complete"});
     EXPECT_EQ(stream.outstanding, 0u);
+    EXPECT_EQ(fake.event_synchronizations, 0u) << "no kernel prints";
+}
+
+TEST_F(SchedulerGraphs, TheEventOfAContextThatDiedIsGivenUp) {
+    StreamState& stream = add_stream(1);
+    for (int i = 0; i < 48; ++i) {
+        scheduler.issued(stream, 10);
+    }
+    fake.query_result = CUDA_ERROR_ILLEGAL_ADDRESS;
+    scheduler.when_complete(stream, note("complete"));
+    scheduler.hold(stream, graph("held", 900));
+    fake.complete(stream.driver);
+    for (int i = 0; i < 1000 && log.empty(); ++i) {
+        scheduler.poll();
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    EXPECT_EQ(log, Log{"complete!700"});
+    EXPECT_EQ(stream.completions.size(), 0u);
 }
 
 // Nothing else would ever say that the few before it are done.
