@@ -73,7 +73,7 @@ class Scheduler {
     // A launched graph takes a place for each of its nodes (measured): one of many nodes may go alone only.
     static constexpr std::size_t kGraphCredit = 960;
     // A word that is written behind a graph costs the GPU 1.4 us in which the next one could begin, an event nothing
-    // (measured). So behind graphs stand events, and the driver is asked for them where the stream lacks credit.
+    // (measured). So behind small graphs stand events, and the driver is asked for them where the stream lacks credit.
     static constexpr std::uint32_t kMarkGraphsEvery = kGraphCredit / 2;
     static constexpr std::size_t kTellClientAt = 1024;  // held operations of one stream
     static constexpr std::size_t kReleaseClientAt = 256;
@@ -223,14 +223,15 @@ class Scheduler {
     void mark_before(StreamState& legacy);
     void add_unmarked(StreamState& stream, std::uint32_t cost);
     std::uint32_t take_unmarked(StreamState& stream);
+    std::uint32_t take_all_but_last(StreamState& stream);
     std::uint32_t take_marked(StreamState& stream, bool with_event);
     CUresult give_word(StreamState& stream);
     CUresult new_event(ContextState& context, CUevent& event);
     CUresult record_event(ContextState& context, CUstream target, CUevent& event);
-    void complete_first(StreamState& stream, CUresult result);
     CUresult prepare_mark(StreamState& stream, CUstream& target);
     static void fail_mark(StreamState& stream, std::uint32_t credit, CUresult result);
     void record_credit(StreamState& stream);
+    void complete_first(StreamState& stream, CUresult result);
     bool reached(const StreamState& stream, const Completion& completion, bool lacks_credit);
     bool poll_stream(StreamState& stream, bool lacks_credit);
     CUresult ask(StreamState& stream);

@@ -65,15 +65,17 @@ std::uint32_t Scheduler::take_unmarked(StreamState& stream) {
     return std::exchange(stream.unmarked, 0);
 }
 
-// What a mark stands for. Where kernels may print, one without an event leaves the last of it unmarked: who waits for
-// the stream waits for a mark that has one, and finds that it has to be made.
-std::uint32_t Scheduler::take_marked(StreamState& stream, bool with_event) {
-    const std::uint32_t marked = take_unmarked(stream);
-    if (marked == 0 || with_event || !kernels_print_) {
-        return marked;
-    }
+// All but the last of it, so that who waits for the stream finds that a mark has to be made.
+std::uint32_t Scheduler::take_all_but_last(StreamState& stream) {
+    const std::uint32_t unmarked = take_unmarked(stream);
     add_unmarked(stream, 1);
-    return marked - 1;
+    return unmarked - 1;
+}
+
+// What a mark stands for. Where kernels may print, who waits for the stream waits for one that has an event.
+std::uint32_t Scheduler::take_marked(StreamState& stream, bool with_event) {
+    const bool is_waited_for = with_event || !kernels_print_;
+    return is_waited_for || stream.unmarked == 0 ? take_unmarked(stream) : take_all_but_last(stream);
 }
 
 CUresult Scheduler::new_event(ContextState& context, CUevent& event) {
@@ -176,11 +178,9 @@ CUresult Scheduler::mark(StreamState& stream, Action action, std::uint32_t credi
     return CUDA_SUCCESS;
 }
 
-// In place of a mark, where nothing but the stream's credit hangs on it. Who waits for the stream waits for a mark, and
-// finds that it has to be made.
+// In place of a mark, where nothing but the stream's credit hangs on it.
 void Scheduler::record_credit(StreamState& stream) {
-    const std::uint32_t credit = take_unmarked(stream) - 1;
-    add_unmarked(stream, 1);
+    const std::uint32_t credit = take_all_but_last(stream);
     CUstream target = nullptr;
     CUevent event = nullptr;
     CUresult result = prepare_mark(stream, target);
@@ -243,15 +243,10 @@ void Scheduler::complete_first(StreamState& stream, CUresult result) {
     }
 }
 
+// Of a context that died none is: ask() finds that.
 bool Scheduler::reached(const StreamState& stream, const Completion& completion, bool lacks_credit) {
-    if (stream.marks.reached(completion.mark)) {
-        return true;
-    }
-    if (!completion.by_event || !lacks_credit) {
-        return false;
-    }
-    enter(stream.context);
-    return driver::call(api_.cuEventQuery, completion.event) == CUDA_SUCCESS;
+    return stream.marks.reached(completion.mark) ||
+           (completion.by_event && lacks_credit && driver::call(api_.cuEventQuery, completion.event) == CUDA_SUCCESS);
 }
 
 bool Scheduler::poll_stream(StreamState& stream, bool lacks_credit) {
