@@ -29,6 +29,12 @@ struct GraphBook {
     std::unordered_map<CUgraphNode, CUresult> unchanged;
     std::unordered_map<CUgraph, unsigned> levels;  // how deep the driver's graphs within others lie
     std::string dot_text;                          // of the last gpGraphDot
+
+    // Null where there is none.
+    [[nodiscard]] std::shared_ptr<GraphExec> executable(CUgraphExec client) const {
+        const auto it = executables.find(client);
+        return it == executables.end() ? nullptr : it->second;
+    }
 };
 
 }  // namespace gpupool::worker

@@ -25,6 +25,14 @@ class HandleTable {
         return find_wire(codec::handle_kind_of<Handle>, codec::to_wire(handle));
     }
 
+    // Puts the driver's handle in the client's place; CUDA_ERROR_INVALID_VALUE where there is none.
+    template <class Handle>
+    CUresult translate(Handle& handle) const {
+        const Lookup found = find(handle);
+        handle = codec::from_wire<Handle>(found.driver);
+        return found.found == Found::yes && found.driver != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
+
     template <class Handle>
     void bind(Handle client, Handle driver) {
         bind_wire(codec::to_wire(client), codec::to_wire(driver));

@@ -380,11 +380,10 @@ Outcome cuMemAllocAsync(Worker& worker, Command& command, codec::Slots<calls::cu
 }
 
 Outcome cuMemAllocFromPoolAsync(Worker& worker, Command& command, codec::Slots<calls::cuMemAllocFromPoolAsync>& slots) {
-    const HandleTable::Lookup found = worker.handles.find(slots.at<calls::cuMemAllocFromPoolAsync::pool>().value);
-    if (found.found != HandleTable::Found::yes || found.driver == 0) {
+    CUmemoryPool pool = slots.at<calls::cuMemAllocFromPoolAsync::pool>().value;
+    if (worker.handles.translate(pool) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const auto pool = codec::from_wire<CUmemoryPool>(found.driver);
     const auto allocate = [&](CUdeviceptr& address, std::size_t bytes, CUstream stream) {
         return driver::call(worker.api.cuMemAllocFromPoolAsync, &address, bytes, pool, stream);
     };

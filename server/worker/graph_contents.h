@@ -1,0 +1,26 @@
+// A graph of the driver's with all graphs within it, and what the worker has noted of them.
+//
+// Threads: the dispatcher's. Errors: the driver's are passed over where a graph cannot be walked.
+#pragma once
+
+#include <vector>
+
+#include "server/worker/worker.h"
+
+namespace gpupool::worker {
+
+struct GraphContents {
+    std::vector<CUgraphNode> nodes;
+    std::vector<CUgraph> graphs;
+
+    void add(const driver::Api& api, CUgraph graph, unsigned level = 1);
+    // Of a node at `level`.
+    void add_child(const driver::Api& api, CUgraphNode node, unsigned level);
+    // They have ended: the driver may give their handles to others.
+    void forget(Worker& worker) const;
+};
+
+// Why the graph is not what the program made, if it is not.
+CUresult failure_of(const Worker& worker, CUgraph graph);
+
+}  // namespace gpupool::worker

@@ -1,0 +1,303 @@
+// Executable graphs: instantiation (on a helper thread, since the driver compiles), launches, changes.
+
+#include <optional>
+#include <utility>
+
+#include "server/worker/graph_changes.h"
+#include "server/worker/serve.h"
+
+namespace gpupool::worker::handlers {
+namespace {
+
+constexpr std::size_t kMaxExecutables = 64u << 10;
+
+// One launch of a graph, in its stream's turn. Its nodes' turns may come before the driver's call is over.
+class Launch {
+  public:
+    Launch(Worker& worker, StreamState& stream, std::shared_ptr<GraphExec> graph)
+        : worker_(worker),
+          stream_(stream),
+          graph_(std::move(graph)),
+          work_(worker.tracer, stream, codec::TraceKind::graph) {
+        if (!graph_->turns()->list.empty()) {
+            worker_.graph_turns.begin(graph_->turns());
+        }
+    }
+    void end(CUresult result) {
+        work_.end(result);
+        worker_.scheduler.issued(stream_, graph_->cost());
+        if (graph_->turns()->list.empty()) {
+            return;
+        }
+        if (result != CUDA_SUCCESS) {
+            worker_.graph_turns.cancel(graph_->turns());
+            return;
+        }
+        worker_.scheduler.mark(
+            stream_, [&worker = worker_, turns = graph_->turns()](CUresult) { worker.graph_turns.end(turns); });
+    }
+
+  private:
+    Worker& worker_;
+    StreamState& stream_;
+    const std::shared_ptr<GraphExec> graph_;
+    Tracer::Work work_;
+};
+
+// The driver takes 2,000 nodes behind work that does not end, and waits with 5,000 (docs/driver-facts.md).
+constexpr std::uint32_t kMostNodesAtOnce = 2000;
+
+// Will the driver take it without waiting for the GPU?
+bool fits_queue(const GraphExec& graph) {
+    return graph.cost() <= kMostNodesAtOnce;
+}
+
+// A call that waits for the GPU may get in while the driver takes a graph with turns: it would wait for them, and keep
+// the dispatcher in there (seen, docs/driver-facts.md).
+bool may_begin(const Worker& worker, const GraphExec& graph) {
+    return graph.turns()->list.empty() || !worker.waiting_calls.any();
+}
+
+CUresult check_launch(Worker& worker, const Command& command, const StreamState& stream, const GraphExec& graph) {
+    if (stream.capturing) {
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // the captured graph would use this one's memory
+    }
+    if (graph.refused != CUDA_SUCCESS) {
+        return graph.refused;
+    }
+    return worker.scheduler.enter(worker.context_of(command));
+}
+
+CUresult launch(Worker& worker, const Command& command, StreamState& stream, const std::shared_ptr<GraphExec>& graph) {
+    CUresult result = check_launch(worker, command, stream, *graph);
+    if (result == CUDA_SUCCESS) {
+        Launch launch(worker, stream, graph);
+        result = driver::call(worker.api.cuGraphLaunch, graph->driver(), stream.driver);
+        launch.end(result);
+    }
+    return result;
+}
+
+// A launch that waits in its stream, and one that may take until the GPU goes on. It keeps its graph, which may be
+// destroyed before its turn comes.
+class HeldLaunch final : public HeldForCommand {
+  public:
+    HeldLaunch(Worker& worker, Command command, StreamState& stream, std::shared_ptr<GraphExec> graph)
+        : HeldForCommand(worker, std::move(command)), stream_(stream), graph_(std::move(graph)) {
+        command_.keep_header(kHeldCostBytes);
+        cost = graph_->cost();
+        graph_->held_launches.push_back(this);
+    }
+    ~HeldLaunch() override { std::erase(graph_->held_launches, this); }
+    bool advance() override {
+        if (graph_->changes_made < changes_before_ || (!launch_ && !may_begin(worker_, *graph_))) {
+            return false;
+        }
+        if (fits_queue(*graph_)) {
+            const Tracer::Issue issue(worker_.tracer, command_.header, true);
+            worker_.answer(command_, launch(worker_, command_, stream_, graph_));
+            return true;
+        }
+        if (!launch_) {
+            const Tracer::Issue issue(worker_.tracer, command_.header, true);
+            if (const CUresult result = check_launch(worker_, command_, stream_, *graph_); result != CUDA_SUCCESS) {
+                worker_.answer(command_, result);
+                return true;
+            }
+            begin_elsewhere();
+        }
+        if (!call_->result) {
+            return false;
+        }
+        launch_->end(*call_->result);
+        worker_.answer(command_, *call_->result);
+        return true;
+    }
+
+  private:
+    void begin_elsewhere() {
+        launch_.emplace(worker_, stream_, graph_);
+        call_ = WaitingCall::run(worker_.waiting_calls, worker_.api, stream_.context->driver,
+                                 [&api = worker_.api, graph = graph_, stream = stream_.driver] {
+                                     return driver::call(api.cuGraphLaunch, graph->driver(), stream);
+                                 });
+    }
+
+    StreamState& stream_;
+    const std::shared_ptr<GraphExec> graph_;
+    const std::uint64_t changes_before_ = graph_->changes_asked;
+    std::optional<Launch> launch_;  // of a large graph, once it has begun
+    std::shared_ptr<WaitingCall> call_;
+};
+
+}  // namespace
+
+Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls::gpGraphInstantiate>& slots) {
+    using Call = calls::gpGraphInstantiate;
+    CUgraph graph = slots.at<Call::graph>().value;
+    if (worker.handles.translate(graph) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const ContextState* const context = worker.context_of(command);
+    if (context == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (worker.graphs.executables.size() >= kMaxExecutables) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (const CUresult failed = failure_of(worker, graph); failed != CUDA_SUCCESS) {
+        return failed;
+    }
+    struct Work {
+        std::shared_ptr<GraphExec> made;
+        CUgraphNode error_node = nullptr;
+        int outcome = 0;
+        CUresult result = CUDA_SUCCESS;
+    };
+    const auto work = std::make_shared<Work>();
+    work->made = std::make_shared<GraphExec>(worker.api, worker.pinned);
+    const driver::Api& api = worker.api;
+    worker.waiting_calls.run(
+        [&api, work, graph, context = context->driver, flags = slots.at<Call::flags>().value] {
+            work->result = in_context(
+                api, context, [&] { return work->made->instantiate(graph, flags, work->error_node, work->outcome); });
+        },
+        [&worker, command, work, client = codec::from_wire<CUgraphExec>(slots.at<Call::executable>().minted)] {
+            if (work->result == CUDA_SUCCESS && worker.graphs.executables.contains(client)) {
+                work->result = CUDA_ERROR_INVALID_VALUE;  // the name was given to another meanwhile
+            }
+            if (work->result == CUDA_SUCCESS) {
+                worker.graphs.executables[client] = work->made;
+                worker.handles.bind(client, work->made->driver());
+            }
+            worker.answer(command, work->result, false, 16, [&](std::byte* place) {
+                codec::Writer out(place);
+                out.value(worker.handles.client_handle(work->error_node));
+                out.value(work->outcome);
+            });
+        });
+    return Outcome::answered();
+}
+
+Outcome cuGraphExecDestroy(Worker& worker, Command& command, codec::Slots<calls::cuGraphExecDestroy>& slots) {
+    const auto it = worker.graphs.executables.find(slots.at<calls::cuGraphExecDestroy::hGraphExec>().value);
+    if (it == worker.graphs.executables.end()) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (auto waiting = await_changes(worker, command, it->second->has_changes_waiting())) {
+        return std::move(*waiting);
+    }
+    // Held launches, and those that run, keep it.
+    const std::shared_ptr<GraphExec> graph = it->second;
+    worker.graphs.executables.erase(it);
+    return CUDA_SUCCESS;
+}
+
+Outcome cuGraphLaunch(Worker& worker, Command& command, codec::Slots<calls::cuGraphLaunch>& slots) {
+    using Call = calls::cuGraphLaunch;
+    CUresult result = CUDA_SUCCESS;
+    StreamState* stream = worker.stream_of(command, slots.at<Call::hStream>().value, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    const auto graph = worker.graphs.executable(slots.at<Call::hGraphExec>().value);
+    if (graph == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!fits_queue(*graph) || !may_begin(worker, *graph) || graph->has_changes_waiting() ||
+        !worker.scheduler.may_issue(*stream, graph->cost())) {
+        return Outcome::hold(*stream, std::make_unique<HeldLaunch>(worker, command, *stream, graph));
+    }
+    return launch(worker, command, *stream, graph);
+}
+
+Outcome cuGraphUpload(Worker& worker, Command& command, codec::Slots<calls::cuGraphUpload>& slots) {
+    using Call = calls::cuGraphUpload;
+    StreamState* stream = nullptr;
+    if (auto waiting = await_turn(worker, command, slots.at<Call::hStream>().value, stream)) {
+        return std::move(*waiting);
+    }
+    const auto graph = worker.graphs.executable(slots.at<Call::hGraphExec>().value);
+    if (graph == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    const CUresult result = driver::call(worker.api.cuGraphUpload, graph->driver(), stream->driver);
+    worker.scheduler.issued(*stream);
+    return result;
+}
+
+Outcome cuGraphExecUpdate_v2(Worker& worker, Command& command, codec::Slots<calls::cuGraphExecUpdate_v2>& slots) {
+    using Call = calls::cuGraphExecUpdate_v2;
+    CUgraph graph = slots.at<Call::hGraph>().value;
+    const auto updated = worker.graphs.executable(slots.at<Call::hGraphExec>().value);
+    if (updated == nullptr || worker.handles.translate(graph) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (const CUresult failed = failure_of(worker, graph); failed != CUDA_SUCCESS) {
+        return failed;
+    }
+    if (auto waiting = await_launches(worker, command, slots.at<Call::hGraphExec>().value, updated, nullptr)) {
+        return std::move(*waiting);
+    }
+    const auto answered = std::make_shared<codec::Slots<Call>>();  // these stay
+    answered->read(command.body);
+    CUgraphExecUpdateResultInfo& information = answered->at<Call::resultInfo>().object;
+    const auto update = [updated, graph, &information] { return updated->update(graph, information); };
+    const auto answer = [&worker, command, answered, updated, &information](CUresult result) {
+        if (result == CUDA_SUCCESS) {
+            updated->refused = CUDA_SUCCESS;
+        }
+        information.errorNode = worker.handles.client_handle(information.errorNode);
+        information.errorFromNode = worker.handles.client_handle(information.errorFromNode);
+        if (result != CUDA_SUCCESS && answered->at<Call::resultInfo>().value == nullptr) {
+            worker.answer(command, result);
+            return;
+        }
+        // It says why, which the caller gets also when the call has failed.
+        worker.answer(command, result, false, codec::reply_bytes<Call>(*answered), [&](std::byte* place) {
+            codec::Writer out(place);
+            codec::write_reply<Call>(out, *answered);
+        });
+    };
+    if (worker.gpu_may_wait_for_us()) {
+        change_elsewhere(worker, command, update, answer);
+    } else {
+        worker.scheduler.enter(worker.context_of(command));
+        answer(update());
+    }
+    return Outcome::answered();
+}
+
+Outcome cuGraphNodeSetEnabled(Worker& worker, Command& command, codec::Slots<calls::cuGraphNodeSetEnabled>& slots) {
+    using Call = calls::cuGraphNodeSetEnabled;
+    CUgraphNode node = slots.at<Call::hNode>().value;
+    const auto graph = worker.graphs.executable(slots.at<Call::hGraphExec>().value);
+    if (graph == nullptr || worker.handles.translate(node) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (auto waiting = await_launches(worker, command, slots.at<Call::hGraphExec>().value, graph, node)) {
+        return std::move(*waiting);
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    return note_change(command, *graph, graph->enable(node, slots.at<Call::isEnabled>().value));
+}
+
+Outcome cuGraphNodeGetEnabled(Worker& worker, Command& command, codec::Slots<calls::cuGraphNodeGetEnabled>& slots) {
+    using Call = calls::cuGraphNodeGetEnabled;
+    CUgraphNode node = slots.at<Call::hNode>().value;
+    const auto graph = worker.graphs.executable(slots.at<Call::hGraphExec>().value);
+    if (graph == nullptr || worker.handles.translate(node) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (auto waiting = await_changes(worker, command, graph->has_changes_waiting())) {
+        return std::move(*waiting);
+    }
+    worker.scheduler.enter(worker.context_of(command));
+    const CUresult result = graph->own_node(node, node);
+    return result != CUDA_SUCCESS ? result
+                                  : driver::call(worker.api.cuGraphNodeGetEnabled, graph->driver(), node,
+                                                 slots.at<Call::isEnabled>().value);
+}
+
+}  // namespace gpupool::worker::handlers
