@@ -29,6 +29,13 @@ class Fifo {
         ++size_;
         back() = std::move(element);
     }
+    // In front of the element at `i`. Moves those behind it.
+    void insert(std::size_t i, T element) {
+        push_back(std::move(element));
+        for (std::size_t at = size_ - 1; at > i; --at) {
+            std::swap((*this)[at], (*this)[at - 1]);
+        }
+    }
     void pop_front() {
         assert(!empty());
         front() = T();

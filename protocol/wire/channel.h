@@ -11,7 +11,8 @@
 //     the pump does: it has acknowledged all but 512 frames. One small frame alone it then copies while it holds the
 //     channel's lock (Connection::copy_whole()).
 // What the connection does not take at once is the pump's. Every retained frame stays in memory until the peer has
-// acknowledged it; when `Limits::retained_bytes` are outstanding, `append` waits: back-pressure, never growth.
+// acknowledged it; when `Limits::retained_bytes` are outstanding, or `retained_records`, `append` waits: back-pressure,
+// never growth.
 //
 // Receiving: a thread of its own, the reader, checks sequence and CRC (bulk data has none: frame.h), and calls the
 // `Receiver`. It never waits for the sending side, nor the sending side for it, so bulk data in both directions cannot
@@ -28,7 +29,7 @@
 // Threads: all methods from any thread, except that `close()`, `flush()` and the destructor must not be called from a
 //   Receiver, nor `attach()` but from its on_closed. A Look is one thread's, and ends before the channel does. An
 //   append from a Receiver never waits, since the acknowledgements that would make room are read by that very thread:
-//   up to twice `retained_bytes` it is taken, beyond that refused with `limit_exceeded`. A `done` runs on one of the
+//   up to twice the limits it is taken, beyond that refused with `limit_exceeded`. A `done` runs on one of the
 //   channel's threads, or inside the call that ended the transfer; it must not wait and must not call the channel.
 // Errors: the first cause is kept: `error()`; every later append returns it.
 #pragma once
@@ -36,6 +37,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -79,7 +81,9 @@ class Receiver {
 
 struct Limits {
     std::size_t retained_bytes = 64u << 20;  // un-acknowledged and unsent, at most
-    std::size_t frame_bytes = 256u << 10;    // a commands or replies frame is closed at about this size
+    // The same of records, where each costs the peer far more than its bytes.
+    std::size_t retained_records = std::numeric_limits<std::size_t>::max() / 2;  // no limit
+    std::size_t frame_bytes = 256u << 10;  // a commands or replies frame is closed at about this size
     bool resume = false;
 };
 
@@ -88,6 +92,7 @@ enum class Promptness {
     soon,   // the pump takes it, or this thread where that is better (above)
     now,    // this thread sends it, as far as that goes without waiting
     later,  // with whatever is sent next: nudge() follows
+    first,  // the same, before bulk data that is not sent yet: for what keeps the peer from asking for too much of it
 };
 
 struct Counters {

@@ -78,15 +78,18 @@ void Batch::drop(std::size_t bytes) {
 // Waits until `bytes` more may be retained, behind those that already wait.
 Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes, Turn& turn) {
     const auto over = [&] { return phase == Phase::ended || closing; };
+    const auto fits = [&](std::size_t times) {
+        return outbox.fits(bytes, times * limits.retained_bytes, times * limits.retained_records);
+    };
     const auto verdict = [&]() -> Status {
         if (phase == Phase::ended) return *error;
         if (closing) return Error{ErrorCode::closed, "the channel was closed"};
         return {};
     };
     if (over()) return verdict();
-    if (next_ticket == serving_ticket && outbox.fits(bytes, limits.retained_bytes)) return {};
+    if (next_ticket == serving_ticket && fits(1)) return {};
     if (on_reader()) {
-        if (outbox.fits(bytes, 2 * limits.retained_bytes)) return {};
+        if (fits(2)) return {};
         return Error{ErrorCode::limit_exceeded, "too much unacknowledged data for an answer from a receiving thread"};
     }
     // What makes room is that the peer acknowledges, so all must be on its way.
@@ -94,7 +97,7 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes, Turn& turn) 
     unlock_and_rouse(lock);
     receiver.on_append_waits(true);
     lock.lock();
-    room.wait(lock, [&] { return ticket == serving_ticket && (over() || outbox.fits(bytes, limits.retained_bytes)); });
+    room.wait(lock, [&] { return ticket == serving_ticket && (over() || fits(1)); });
     lock.unlock();  // nobody takes the room meanwhile: it is this ticket's turn
     receiver.on_append_waits(false);
     lock.lock();
@@ -148,12 +151,13 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Promptness prom
     State::Turn turn{state};
     State::Lock lock(state.mutex);
     GPUPOOL_TRY(state.wait_for_room(lock, padded, turn));
-    std::byte* place = state.outbox.add_record(type, padded);
+    std::byte* place = promptness == Promptness::first ? state.outbox.add_urgent_record(type, padded)
+                                                       : state.outbox.add_record(type, padded);
     std::memset(place + padded - 8, 0, 8);
     fill(context, place);
     turn.give_chunk = state.outbox.wants_chunk();
     // Where somebody sends, that thread looks for more when it is done.
-    if (promptness == Promptness::later || !state.can_send()) return {};
+    if (promptness == Promptness::later || promptness == Promptness::first || !state.can_send()) return {};
     if (promptness == Promptness::now || state.sends_itself()) {
         state.send_here(lock);
     } else if (!state.copies && (state.pump_sleeps() || state.doing == State::Pump::wakes) && spinning_pays()) {
@@ -358,15 +362,17 @@ Status Channel::flush() {
     State& state = *state_;
     State::Lock lock(state.mutex);
     if (state.on_reader()) return Error{ErrorCode::internal, "a Receiver must not wait for its channel to send"};
-    const auto target = state.outbox.last_sequence();
+    const auto all_sent = [&outbox = state.outbox, last = state.outbox.last_sequence(),
+                           before = state.outbox.gone_before()] {
+        return outbox.sent() >= last + (outbox.gone_before() - before);
+    };
     // Sending from here saves the way through the pump's thread.
-    while (state.phase != State::Phase::ended && state.outbox.sent() < target) {
+    while (state.phase != State::Phase::ended && !all_sent()) {
         if (state.can_send()) {
             state.send_batch(lock);
         } else {
-            state.progress.wait(lock, [&] {
-                return state.phase == State::Phase::ended || state.outbox.sent() >= target || state.can_send();
-            });
+            state.progress.wait(lock,
+                                [&] { return state.phase == State::Phase::ended || all_sent() || state.can_send(); });
         }
     }
     if (state.phase == State::Phase::ended) return *state.error;

@@ -5,8 +5,9 @@
 
 namespace gpupool::wire {
 
-bool Outbox::fits(std::size_t bytes, std::size_t limit_bytes) const noexcept {
-    return retained_bytes_ == 0 || retained_bytes_ + bytes + kFrameOverheadBytes <= limit_bytes;
+bool Outbox::fits(std::size_t bytes, std::size_t limit_bytes, std::size_t limit_records) const noexcept {
+    return retained_bytes_ == 0 ||
+           (retained_bytes_ + bytes + kFrameOverheadBytes <= limit_bytes && retained_records_ < limit_records);
 }
 
 std::shared_ptr<Chunk> Outbox::take_chunk(std::size_t bytes) {
@@ -34,16 +35,39 @@ std::byte* Outbox::add_record(FrameType type, std::size_t bytes) {
     std::byte* place = current_->data.get() + current_->used;
     current_->used += bytes;
     frames_.back().bytes += bytes;
+    ++frames_.back().records;
     retained_bytes_ += bytes;
+    ++retained_records_;
+    return place;
+}
+
+std::byte* Outbox::add_urgent_record(FrameType type, std::size_t bytes) {
+    const std::uint64_t before = std::max({attempted_, sent_, last_urgent_}) + 1;
+    bool passes_bulk = false;
+    for (std::uint64_t other = before; other <= last_sequence() && !passes_bulk; ++other) {
+        passes_bulk = frames_[static_cast<std::size_t>(other - first_)].type == FrameType::bulk;
+    }
+    if (!passes_bulk) return add_record(type, bytes);
+    OutFrame frame;
+    frame.type = type;
+    frame.chunk = std::make_shared<Chunk>(bytes);
+    frame.data = frame.chunk->data.get();
+    frame.bytes = bytes;
+    frame.records = 1;
+    std::byte* const place = frame.chunk->data.get();
+    retained_bytes_ += frame.payload_bytes() + kFrameOverheadBytes;
+    ++retained_records_;
+    frames_.insert(static_cast<std::size_t>(before - first_), std::move(frame));
+    last_urgent_ = before;
+    ++gone_before_;
     return place;
 }
 
 std::uint64_t Outbox::add_frame(OutFrame frame) {
     open_ = false;
-    frame.sequence = first_ + frames_.size();
     retained_bytes_ += frame.payload_bytes() + kFrameOverheadBytes;
     frames_.push_back(std::move(frame));
-    return frames_.back().sequence;
+    return last_sequence();
 }
 
 void Outbox::collect(std::vector<OutFrame>& batch, std::size_t max_frames, std::size_t max_bytes) {
@@ -55,7 +79,7 @@ void Outbox::collect(std::vector<OutFrame>& batch, std::size_t max_frames, std::
         const OutFrame& frame = frames_[static_cast<std::size_t>(next - first_)];
         if (!batch.empty() && bytes + frame.payload_bytes() > max_bytes) break;
         bytes += frame.payload_bytes();
-        batch.push_back({frame.sequence, frame.type, frame.bulk, frame.data, frame.bytes, nullptr, nullptr});
+        batch.push_back({next, frame.type, frame.bulk, frame.data, frame.bytes, frame.records, nullptr, nullptr});
     }
     in_flight_ = true;
     in_flight_end_ = next - 1;
@@ -100,6 +124,7 @@ void Outbox::release(Graveyard& graveyard) {
 
 void Outbox::bury(OutFrame&& frame, Graveyard& graveyard) {
     retained_bytes_ -= frame.payload_bytes() + kFrameOverheadBytes;
+    retained_records_ -= frame.records;
     if (!spare_ && frame.chunk && frame.chunk != current_ && frame.chunk.use_count() == 1 &&
         frame.chunk->capacity == frame_bytes_) {
         spare_ = std::move(frame.chunk);

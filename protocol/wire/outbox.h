@@ -3,6 +3,8 @@
 //   released | sent, not acknowledged | being sent | appended, not sent | the open frame
 //            ^ acknowledged()         ^ sent()     ^ attempted()                       ^ last_sequence()
 //
+// Only what was attempted has its number for good: an urgent record goes in front of the data that is not sent yet.
+//
 // Records and copied data lie in chunks of memory that consecutive frames share, so that appending a record is a bump
 // of a pointer. Frames that leave go into a Graveyard, which the caller empties without holding its lock: the last
 // frame of a transfer runs that transfer's `done`.
@@ -43,11 +45,12 @@ class Transfer {
 };
 
 struct OutFrame {
-    std::uint64_t sequence = 0;
+    std::uint64_t sequence = 0;  // once it is collected
     FrameType type = FrameType::control;
     BulkHeader bulk;                  // of a bulk frame
     const std::byte* data = nullptr;  // in `chunk`, or by reference
     std::size_t bytes = 0;
+    std::size_t records = 0;             // that it consists of, where it does
     std::shared_ptr<Chunk> chunk;        // keeps copied data
     std::shared_ptr<Transfer> transfer;  // of data by reference
 
@@ -62,8 +65,9 @@ class Outbox {
   public:
     explicit Outbox(std::size_t frame_bytes) : frame_bytes_(frame_bytes) {}
 
-    // Whether `bytes` more may be retained. Something larger than the limit may go alone.
-    [[nodiscard]] bool fits(std::size_t bytes, std::size_t limit_bytes) const noexcept;
+    // Whether `bytes` more may be retained, beside fewer than so many records. Something larger than the limit may go
+    // alone.
+    [[nodiscard]] bool fits(std::size_t bytes, std::size_t limit_bytes, std::size_t limit_records) const noexcept;
 
     // Will soon need memory, which whoever can do so without a lock should give it.
     [[nodiscard]] bool wants_chunk() const noexcept {
@@ -78,7 +82,10 @@ class Outbox {
     // Place for one record of `bytes`, a multiple of 8, at the end of the open frame or in a new one.
     std::byte* add_record(FrameType type, std::size_t bytes);
 
-    // A frame of its own. `frame.sequence` is set here.
+    // The same for one that does not wait behind bulk data that is not sent yet, behind urgent ones before it.
+    std::byte* add_urgent_record(FrameType type, std::size_t bytes);
+
+    // A frame of its own. Returns its sequence, as far as no urgent record goes before it.
     std::uint64_t add_frame(OutFrame frame);
 
     [[nodiscard]] bool has_unsent() const noexcept { return sent_ < last_sequence(); }
@@ -86,6 +93,8 @@ class Outbox {
     [[nodiscard]] std::uint64_t sent() const noexcept { return sent_; }
     [[nodiscard]] std::uint64_t attempted() const noexcept { return attempted_; }
     [[nodiscard]] std::uint64_t acknowledged() const noexcept { return acknowledged_; }
+    // Urgent records that went before others so far: so much later is what was appended before them and not attempted.
+    [[nodiscard]] std::uint64_t gone_before() const noexcept { return gone_before_; }
     // Frames, sent and unsent.
     [[nodiscard]] std::size_t retained() const noexcept { return frames_.size(); }
 
@@ -130,10 +139,13 @@ class Outbox {
     std::uint64_t sent_ = 0;
     std::uint64_t attempted_ = 0;
     std::uint64_t acknowledged_ = 0;
+    std::uint64_t last_urgent_ = 0;  // of those that went before others
+    std::uint64_t gone_before_ = 0;
     bool open_ = false;       // frames_.back() takes further records
     bool in_flight_ = false;  // frames in (sent_, in_flight_end_] are being sent
     std::uint64_t in_flight_end_ = 0;
     std::size_t retained_bytes_ = 0;
+    std::size_t retained_records_ = 0;
     std::shared_ptr<Chunk> current_;  // where records go
     std::shared_ptr<Chunk> spare_;    // the last one that became free
 };

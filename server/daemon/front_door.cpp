@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -48,6 +50,11 @@ void linger(Connection& connection) {
         }
         bytes += *count;
     }
+}
+
+// Where a peer comes from, without what tells its connections apart.
+std::string origin_of(const std::string& peer) {
+    return peer.substr(0, peer.starts_with("tcp ") ? peer.rfind(':') : peer.find(' '));
 }
 
 bool is_status_request(const wire::ReceivedFrame& frame) {
@@ -161,7 +168,7 @@ void FrontDoor::welcome(std::unique_ptr<Connection> connection) {
         return;
     }
     const auto asked = count_visitors(false);
-    if (asked >= config_.max_handshakes) {
+    if (asked >= config_.max_handshakes && !drop_a_silent_one()) {
         lock.unlock();
         log::warn("{}: refused, {} connections are already being asked who they are", connection->peer(), asked);
         send_refused(*connection, {schema::Refused::Reason::CAPACITY,
@@ -170,6 +177,7 @@ void FrontDoor::welcome(std::unique_ptr<Connection> connection) {
     }
     auto& visitor = visitors_.emplace_back();
     visitor.connection = std::move(connection);
+    visitor.origin = origin_of(visitor.connection->peer());
     try {
         visitor.thread = std::thread([this, &visitor] {
             ask(visitor);
@@ -185,8 +193,32 @@ void FrontDoor::welcome(std::unique_ptr<Connection> connection) {
 
 std::size_t FrontDoor::count_visitors(bool administers) const {
     return static_cast<std::size_t>(std::count_if(visitors_.begin(), visitors_.end(), [&](const Visitor& visitor) {
-        return visitor.administers == administers;
+        return visitor.administers == administers && !visitor.dropped;
     }));
+}
+
+// Its thread finds the connection at its end.
+bool FrontDoor::drop_a_silent_one() {
+    const auto may_go = [](const Visitor& visitor) { return visitor.silent && !visitor.dropped && !visitor.done; };
+    std::map<std::string_view, std::size_t> silent_of;
+    for (const Visitor& visitor : visitors_) {
+        silent_of[visitor.origin] += may_go(visitor) ? 1 : 0;
+    }
+    const auto most = std::max_element(silent_of.begin(), silent_of.end(),
+                                       [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (most == silent_of.end() || most->second == 0) {
+        return false;
+    }
+    const auto oldest = std::find_if(visitors_.begin(), visitors_.end(), [&](const Visitor& visitor) {
+        return may_go(visitor) && visitor.origin == most->first;
+    });
+    log::warn("{}: dropped without a word from it: too many connections wait to be admitted",
+              oldest->connection->peer());
+    oldest->dropped = true;
+    send_refused(*oldest->connection, {schema::Refused::Reason::CAPACITY,
+                                       "said nothing while others waited to be admitted: try again in a moment"});
+    oldest->connection->shutdown();
+    return true;
 }
 
 void FrontDoor::ask(Visitor& visitor) {
@@ -198,6 +230,13 @@ void FrontDoor::ask(Visitor& visitor) {
         linger(connection);
     };
     auto frame = wire::read_frame(connection, config_.max_hello_bytes, config_.handshake_timeout);
+    {
+        const std::lock_guard lock(mutex_);
+        if (visitor.dropped) {
+            return;
+        }
+        visitor.silent = false;
+    }
     if (!frame) {
         const Error& error = frame.error();
         if (error.code == ErrorCode::closed || error.code == ErrorCode::system) {

@@ -1,9 +1,10 @@
 // Takes connections in: reads the Hello under a deadline, checks it, and shows the way.
 //
 // One thread for each listener accepts; each connection gets a thread of its own until it is known who it is (at most
-// `Config::max_handshakes` at a time; the next one is refused). A stranger thus costs a thread for at most the
-// handshake's time-out, a frame's header and a bounded payload. Who may have a session is handed to the `House`, who
-// asks for status is answered here, everybody else gets Refused with a message.
+// `Config::max_handshakes` at a time; for the next one, the oldest goes that has said nothing yet, of the place that
+// most such come from: who only waits keeps nobody out). A stranger thus costs a thread for at most the handshake's
+// time-out, a frame's header and a bounded payload. Who may have a session is handed to the `House`, who asks for
+// status is answered here, everybody else gets Refused with a message.
 //
 // Ownership: a connection is the front door's until `House::arrive`. Threads: open() and close() by one thread; `House`
 //   is called from the front door's threads. Errors: nothing that a peer does is an error here; it is logged.
@@ -57,13 +58,17 @@ class FrontDoor {
     struct Visitor {
         std::unique_ptr<transport::Connection> connection;
         std::thread thread;
+        std::string origin;  // the host, or the machine itself
         bool done = false;
+        bool silent = true;        // has said nothing yet
+        bool dropped = false;      // to make room
         bool administers = false;  // rather than waiting to be admitted
     };
 
     void accept_loop(transport::Listener& listener);
     void welcome(std::unique_ptr<transport::Connection> connection);
     void forget_done_visitors();
+    bool drop_a_silent_one();                                          // with mutex_ held
     [[nodiscard]] std::size_t count_visitors(bool administers) const;  // with mutex_ held
     void ask(Visitor& visitor);
     void serve_administration(transport::Connection& connection);

@@ -83,9 +83,10 @@ struct StreamState {
     ContextState* context = nullptr;
     std::uint32_t thread = 0;  // of a thread's own default stream
     bool legacy = false;
-    bool blocking = true;        // synchronizes with the legacy stream
-    bool capturing = false;      // no mark of ours may enter it
-    bool began_capture = false;  // and that capture has not ended
+    bool blocking = true;            // synchronizes with the legacy stream
+    bool capturing = false;          // no mark of ours may enter it
+    bool began_capture = false;      // and that capture has not ended
+    bool captures_to_given = false;  // to a graph that was there before
     std::deque<std::unique_ptr<Operation>> held;
     std::size_t held_bytes = 0;  // what `held` costs
     std::deque<Completion> completions;
@@ -115,11 +116,12 @@ struct EventState {
     ContextState* context = nullptr;
     unsigned flags = 0;
     StreamName recorded_in;
-    std::uint64_t held_record = 0;  // the operation that will record it, while that is held
-    std::uint32_t waiters = 0;      // that wait for the record
-    std::uint32_t held_uses = 0;    // held operations that name it
-    bool retired = false;           // the driver's event goes when nothing that is held names it
-    bool in_graph = false;          // a graph names the driver's event: it stays that one
+    CUresult latched = CUDA_SUCCESS;  // what nobody had been told of in that stream then: who waits for this is to know
+    std::uint64_t held_record = 0;    // the operation that will record it, while that is held
+    std::uint32_t waiters = 0;        // that wait for the record
+    std::uint32_t held_uses = 0;      // held operations that name it
+    bool retired = false;             // the driver's event goes when nothing that is held names it
+    bool in_graph = false;            // a graph names the driver's event: it stays that one
 };
 
 struct ContextState {

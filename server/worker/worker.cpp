@@ -71,6 +71,12 @@ wire::Lanes::Limits lane_limits(const Worker::Options& options) {
     return limits;
 }
 
+// What the session can use up: memory is given out in slabs, and what is told of it holds.
+std::uint64_t whole_slabs(std::uint64_t quota_bytes) {
+    constexpr std::uint64_t kSlabBytes = 2u << 20;
+    return quota_bytes < kSlabBytes ? quota_bytes : quota_bytes / kSlabBytes * kSlabBytes;
+}
+
 wire::Limits channel_limits() {
     wire::Limits limits;
     // All of the staging memory can be on its way out at once without an append having to wait.
@@ -102,7 +108,7 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
       lanes_(*this, lane_limits(options_)) {
     images.set_store(options_.image_store);
     host_mirrors.limit_shared(options_.shared_memory_bytes);
-    memory.account.quota_bytes = options_.memory_quota_bytes;
+    memory.account.quota_bytes = whole_slabs(options_.memory_quota_bytes);
     memory.account.used_bytes.resize(static_cast<std::size_t>(device_count));
 }
 
@@ -147,6 +153,14 @@ void Worker::stop(const std::string& why) {
         options_.ending();
     }
     inbox.close();
+}
+
+// What it did is said where it can still be said: a client on a slow line may outlast the process's patience.
+void Worker::refuse(const std::string& why) {
+    if (!ending_) {
+        log::warn("the session is ended: {}", why);
+    }
+    stop(why);
 }
 
 namespace {
@@ -299,11 +313,11 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
         }
         const std::size_t bytes = command.header.bytes;
         if (bytes < sizeof command.header || bytes % codec::kAlignment != 0 || bytes > frame->bytes - offset) {
-            stop("the client sent a malformed command record");
+            refuse("the client sent a malformed command record");
             return false;
         }
         if (command.header.number != ++commands_) {
-            stop("the client's commands are out of order");
+            refuse("the client's commands are out of order");
             return false;
         }
         command.body = {at + sizeof command.header, bytes - sizeof command.header};
@@ -586,6 +600,11 @@ bool may_mean_data(codec::NoticeType type) {
     }
 }
 
+// Does it keep the client from asking for more than a slow line brings back? Behind all that it would come too late.
+bool restrains(codec::NoticeType type) {
+    return type == codec::NoticeType::hold;
+}
+
 }  // namespace
 
 void Worker::notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes) {
@@ -603,15 +622,15 @@ void Worker::notify_bytes(codec::NoticeType type, const void* notice, std::size_
             out.value(header);
             out.bytes(notice, bytes);
         },
-        wire::Promptness::later);
+        restrains(type) ? wire::Promptness::first : wire::Promptness::later);
     if (!sent) {
         stop(sent.error().message);
     }
 }
 
 void Worker::violation(const Command& command, const std::string& what) {
-    stop(std::string("the client sent a bad command (") + std::string(calls::name_of(command.header.opcode)) +
-         "): " + what);
+    refuse(std::string("the client sent a bad command (") + std::string(calls::name_of(command.header.opcode)) +
+           "): " + what);
 }
 
 void Worker::memory_changed() {
@@ -677,7 +696,7 @@ void Worker::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload
     frame->bytes = bytes;
     frame->charge(&held_bytes, bytes);
     if (held_bytes.load(std::memory_order_relaxed) > kMaxHeldBytes) {
-        stop("the client keeps sending work that cannot begin yet");
+        refuse("the client keeps sending work that cannot begin yet");
         return;
     }
     inbox.push(std::move(frame));

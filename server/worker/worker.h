@@ -157,7 +157,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     // is none.
     bool give_back_prepared_context(std::function<void()> then);
 
-    // The client broke the protocol: ends the session.
+    // The client broke the protocol, or a limit: logs that and ends the session.
+    void refuse(const std::string& why);
     void violation(const Command& command, const std::string& what);
 
     // A command (again): decodes, checks its turn, issues.

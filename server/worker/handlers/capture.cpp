@@ -13,7 +13,7 @@ namespace {
 
 // The stream, ready to begin: what was held before is issued, and no event of ours will have to be recorded.
 template <class Begin>
-Outcome begin(Worker& worker, Command& command, CUstream handle, Begin begin_capture) {
+Outcome begin(Worker& worker, Command& command, CUstream handle, bool to_given, Begin begin_capture) {
     CUresult result = CUDA_SUCCESS;
     StreamState* stream = worker.stream_of(command, handle, result);
     if (stream == nullptr) {
@@ -32,16 +32,38 @@ Outcome begin(Worker& worker, Command& command, CUstream handle, Begin begin_cap
     if (result == CUDA_SUCCESS) {
         ++worker.captures;
         stream->capturing = stream->began_capture = true;
+        stream->captures_to_given = to_given;
     }
     return result;
+}
+
+// A call that failed and was not waited for has left no node: without it the graph is not what the program meant.
+CUresult why_not_kept(Worker& worker, StreamState& stream, bool discard) {
+    if (discard) {
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    if (!stream.captures_to_given && worker.handles.size() >= HandleTable::kMaxHandles) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return stream.take_latched();
+}
+
+// One that the program had before stays its own, though it cannot be instantiated.
+void drop(Worker& worker, const StreamState& stream, CUgraph graph, CUresult why) {
+    if (stream.captures_to_given) {
+        worker.graphs.failed.try_emplace(graph, why);
+    } else {
+        driver::call(worker.api.cuGraphDestroy, graph);
+    }
 }
 
 }  // namespace
 
 Outcome cuStreamBeginCapture_v2(Worker& worker, Command& command, codec::Slots<calls::cuStreamBeginCapture_v2>& slots) {
-    return begin(worker, command, slots.at<calls::cuStreamBeginCapture_v2::hStream>().value, [&](CUstream stream) {
-        return driver::call(worker.api.cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_RELAXED);
-    });
+    return begin(worker, command, slots.at<calls::cuStreamBeginCapture_v2::hStream>().value, false,
+                 [&](CUstream stream) {
+                     return driver::call(worker.api.cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+                 });
 }
 
 Outcome cuStreamBeginCaptureToGraph(Worker& worker, Command& command,
@@ -55,7 +77,7 @@ Outcome cuStreamBeginCaptureToGraph(Worker& worker, Command& command,
     if (translator.result != CUDA_SUCCESS) {
         return translator.result;
     }
-    return begin(worker, command, slots.at<Call::hStream>().value, [&](CUstream stream) {
+    return begin(worker, command, slots.at<Call::hStream>().value, true, [&](CUstream stream) {
         return driver::call(worker.api.cuStreamBeginCaptureToGraph, stream, slots.at<Call::hGraph>().value,
                             slots.at<Call::dependencies>().value, slots.at<Call::dependencyData>().value,
                             slots.at<Call::numDependencies>().value, CU_STREAM_CAPTURE_MODE_RELAXED);
@@ -81,11 +103,12 @@ Outcome gpCaptureEnd(Worker& worker, Command& command, codec::Slots<calls::gpCap
         stream->began_capture = false;
         note_end_of_capture(worker);
     }
-    const bool full = worker.handles.size() >= HandleTable::kMaxHandles;
-    if ((slots.at<Call::discard>().value != 0 || full) && result == CUDA_SUCCESS) {
-        driver::call(worker.api.cuGraphDestroy, graph);
-        graph = nullptr;
-        result = full ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (result == CUDA_SUCCESS) {
+        result = why_not_kept(worker, *stream, slots.at<Call::discard>().value != 0);
+        if (result != CUDA_SUCCESS) {
+            drop(worker, *stream, graph, result);
+            graph = nullptr;
+        }
     }
     slots.at<Call::graph>().object = graph;
     return result;

@@ -31,6 +31,7 @@ Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
     worker.scheduler.enter(stream->context);
     result = flags == 0 ? driver::call(worker.api.cuEventRecord, event->driver, stream->driver)
                         : driver::call(worker.api.cuEventRecordWithFlags, event->driver, stream->driver, flags);
+    event->latched = stream->latched;
     worker.scheduler.issued(*stream);
     return result;
 }

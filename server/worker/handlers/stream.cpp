@@ -217,6 +217,12 @@ Outcome cuStreamWaitEvent(Worker& worker, Command& command, codec::Slots<calls::
     }
     event->in_graph = event->in_graph || (stream->capturing && (flags & CU_EVENT_WAIT_EXTERNAL) != 0);
     result = driver::call(worker.api.cuStreamWaitEvent, stream->driver, event->driver, flags);
+    if (event->latched != CUDA_SUCCESS) [[unlikely]] {
+        const StreamState* const source = worker.objects.stream(event->recorded_in);
+        if (source == nullptr || source->latched != CUDA_SUCCESS) {  // else somebody has been told
+            stream->latch(event->latched);
+        }
+    }
     worker.scheduler.issued(*stream);
     note_capture(worker, *stream);  // who waits for an event of a capture joins it
     return result;

@@ -91,6 +91,17 @@ TEST_F(Calls, ThatBuildGraphsWaitForNothing) {
     }
 }
 
+// Who waits for a stream is told of what failed in one that it has waited for.
+TEST_F(Calls, ThatFailedAreToldOfThroughEvents) {
+    Program program(*daemon_, session_program("failure_waited_for"));
+    EXPECT_TRUE(program.succeeds(milliseconds(30000))) << program.errors();
+}
+
+TEST_F(Calls, ThatFailedInACaptureLeaveNoGraphToRun) {
+    Program program(*daemon_, session_program("failed_captures"));
+    EXPECT_TRUE(program.succeeds(milliseconds(30000))) << program.errors();
+}
+
 TEST_F(Calls, ThatAreDeferredAllocateNothing) {
     // Over shared memory, where processors are to spare, each is sent by the thread that makes it.
     for (const std::vector<std::string>& environment :

@@ -36,7 +36,9 @@
                                                                 each(cuGraphExecEventRecordNodeSetEvent)               \
                                                                     each(cuStreamWaitValue32)                          \
                                                                         each(cuStreamWriteValue32) each(cuCtxCreate)   \
-                                                                            each(cuCtxDestroy)
+                                                                            each(cuStreamEndCapture)                   \
+                                                                                each(cuStreamBeginCaptureToGraph)      \
+                                                                                    each(cuCtxDestroy)
 
 namespace gpupool::session_program {
 

@@ -70,5 +70,18 @@ TEST_F(Line, ADamagedStretchGivesErrorsAndLeavesNothing) {
     }
 }
 
+// Who asks for more than the line brings is held up, and loses nothing.
+TEST_F(Line, DownloadsFasterThanASlowLineHoldUpWhoAsksForThem) {
+    for (const std::uint64_t rate : {4'000'000u, 12'500'000u}) {
+        transport::faulty::Faults slow;
+        slow.throttle_bytes_per_second = rate;
+        BadLine line(daemon_->address(), {}, slow);
+        Program program(*daemon_, session_program("download_flood"),
+                        {"GPUPOOL_SERVER=" + line.address(), "GPUPOOL_COMPRESSION=never"});
+        EXPECT_TRUE(program.succeeds(milliseconds(60000))) << program.errors();
+        EXPECT_GT(program.number("copies"), 0);
+    }
+}
+
 }  // namespace
 }  // namespace gpupool::test

@@ -7,6 +7,10 @@
 //   destroyed_in_capture
 //              destroys a stream that captures while it still copies to the host, and says "word NUMBER", the word that
 //              came, and "joined NUMBER", what a stream set that had joined
+//   failure_waited_for
+//              has a call fail that nobody waits for, and waits for it by way of two events and two streams
+//   failed_captures
+//              captures such a call, to a new graph and to one that was there
 //   linker     has threads add to one linker at a time, and says "globals NUMBER", of what was linked
 
 #include <atomic>
@@ -181,6 +185,60 @@ int run_linker() {
     return 0;
 }
 
+// At an address that nobody allocated: only the driver knows.
+CUresult fail(CUstream stream) {
+    return driver.cuMemsetD32Async(0x1000, 1, 4, stream);
+}
+
+int run_failure_waited_for() {
+    begin();
+    CUstream streams[3] = {};
+    CUevent events[2] = {};
+    for (CUstream& stream : streams) {
+        must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    }
+    for (CUevent& event : events) {
+        must(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+    }
+    must(fail(streams[0]), "cuMemsetD32Async");
+    for (int i = 0; i < 2; ++i) {
+        must(driver.cuEventRecord(events[i], streams[i]), "cuEventRecord");
+        must(driver.cuStreamWaitEvent(streams[i + 1], events[i], 0), "cuStreamWaitEvent");
+    }
+    if (driver.cuStreamSynchronize(streams[2]) == CUDA_SUCCESS) {
+        return 6;
+    }
+    must(driver.cuStreamSynchronize(streams[2]), "the second cuStreamSynchronize");
+    return 0;
+}
+
+int run_failed_captures() {
+    begin();
+    CUstream stream = nullptr;
+    must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    must(driver.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
+    must(fail(stream), "cuMemsetD32Async");
+    CUgraph graph = reinterpret_cast<CUgraph>(1);
+    if (driver.cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS || graph != nullptr) {
+        return 7;
+    }
+    CUgraph given = nullptr;
+    CUgraphExec executable = nullptr;
+    must(driver.cuGraphCreate(&given, 0), "cuGraphCreate");
+    must(driver.cuStreamBeginCaptureToGraph(stream, given, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL),
+         "cuStreamBeginCaptureToGraph");
+    must(fail(stream), "cuMemsetD32Async");
+    if (driver.cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS || graph != nullptr) {
+        return 8;
+    }
+    if (driver.cuGraphInstantiateWithFlags(&executable, given, 0) == CUDA_SUCCESS) {
+        return 9;
+    }
+    must(driver.cuGraphDestroy(given), "cuGraphDestroy");
+    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    return 0;
+}
+
 }  // namespace
 
 int run_calls(const std::string& mode) {
@@ -189,6 +247,8 @@ int run_calls(const std::string& mode) {
            : mode == "allocating"           ? run_allocating()
            : mode == "destroyed_in_capture" ? run_destroyed_in_capture()
            : mode == "linker"               ? run_linker()
+           : mode == "failure_waited_for"   ? run_failure_waited_for()
+           : mode == "failed_captures"      ? run_failed_captures()
                                             : -1;
 }
 

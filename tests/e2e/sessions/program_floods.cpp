@@ -9,10 +9,16 @@
 //   streams_overflow              many streams, each of which holds little
 //
 // and one that keeps nothing there, but for a moment, far more often than a session may have it at a time: stream_flood
+//
+// and one that asks for data for some seconds, faster than a slow line brings it: download_flood
 
 #include <dlfcn.h>
 
+#include <array>
 #include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -152,6 +158,33 @@ int stream_flood() {
     return 0;
 }
 
+// Ends with most of it outstanding.
+int download_flood() {
+    static constexpr std::size_t kBytes = 64u << 10;
+    const CUcontext context = begin();
+    std::array<CUstream, 24> streams{};
+    CUdeviceptr data = 0;
+    void* host = nullptr;
+    must(driver.cuMemAlloc(&data, kBytes), "cuMemAlloc");
+    must(driver.cuMemHostAlloc(&host, kBytes, 0), "cuMemHostAlloc");
+    for (CUstream& stream : streams) {
+        must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    }
+    // Its thread waits long before the end.
+    static std::atomic<unsigned> copies{0};
+    std::thread([context, data, host, streams] {
+        use(context);
+        while (true) {
+            must(driver.cuMemcpyDtoHAsync(host, data, kBytes, streams[copies % streams.size()]), "cuMemcpyDtoHAsync");
+            ++copies;
+        }
+    }).detach();
+    std::this_thread::sleep_for(std::chrono::seconds(12));
+    say("copies", copies);
+    std::fflush(stdout);
+    std::_Exit(0);
+}
+
 }  // namespace
 
 int run_flood(const std::string& mode) {
@@ -165,6 +198,9 @@ int run_flood(const std::string& mode) {
     }
     if (mode == "stream_flood") {
         return stream_flood();
+    }
+    if (mode == "download_flood") {
+        return download_flood();
     }
     if (mode != "function_flood" && mode != "copy_flood" && mode != "synchronize_flood" && mode != "failed_download") {
         return -1;

@@ -60,16 +60,16 @@ TEST_F(OutboxTest, FramesStayUntilAcknowledged) {
     add_word(1);
     collect();
     done(true);
-    EXPECT_FALSE(outbox_.fits(kFrameBytes, kFrameBytes));
+    EXPECT_FALSE(outbox_.fits(kFrameBytes, kFrameBytes, 1000));
     EXPECT_TRUE(acknowledge(1));
-    EXPECT_TRUE(outbox_.fits(kFrameBytes, kFrameBytes));
+    EXPECT_TRUE(outbox_.fits(kFrameBytes, kFrameBytes, 1000));
     EXPECT_FALSE(acknowledge(2)) << "never sent";
 }
 
 TEST_F(OutboxTest, LargerThanTheLimitGoesAlone) {
-    EXPECT_TRUE(outbox_.fits(1u << 20, 1000));
+    EXPECT_TRUE(outbox_.fits(1u << 20, 1000, 1000));
     add_word(1);
-    EXPECT_FALSE(outbox_.fits(1u << 20, 1000));
+    EXPECT_FALSE(outbox_.fits(1u << 20, 1000, 1000));
 }
 
 TEST_F(OutboxTest, AcknowledgedFramesOfARunningBatchStay) {
@@ -135,6 +135,60 @@ TEST_F(OutboxTest, ClearFinishesEverything) {
     }
     EXPECT_EQ(finished, 2);
     EXPECT_FALSE(outbox_.has_unsent());
+}
+
+TEST_F(OutboxTest, CountsRecordsUntilTheyAreAcknowledged) {
+    add_word(1);
+    add_word(2);
+    EXPECT_TRUE(outbox_.fits(8, 1u << 20, 3));
+    EXPECT_FALSE(outbox_.fits(8, 1u << 20, 2));
+    collect();
+    done(true);
+    EXPECT_FALSE(outbox_.fits(8, 1u << 20, 2));
+    add_word(3);
+    EXPECT_TRUE(acknowledge(1));
+    EXPECT_TRUE(outbox_.fits(8, 1u << 20, 2));
+    EXPECT_FALSE(outbox_.fits(8, 1u << 20, 1));
+}
+
+TEST_F(OutboxTest, UrgentRecordsPassDataThatIsNotSentInTheirOwnOrder) {
+    int ended = 0;
+    const auto add_urgent = [&](std::uint64_t word) {
+        std::memcpy(outbox_.add_urgent_record(FrameType::replies, 8), &word, 8);
+    };
+    add_word(1);
+    add_transfer(ended);  // on its way
+    EXPECT_EQ(collect(), 2u);
+    add_transfer(ended);
+    add_word(2);
+    add_urgent(3);
+    add_urgent(4);
+    EXPECT_EQ(outbox_.last_sequence(), 6u);
+    EXPECT_EQ(outbox_.gone_before(), 2u);
+    done(true);
+    EXPECT_EQ(collect(), 4u);
+    const auto word = [&](std::size_t frame) {
+        std::uint64_t value = 0;
+        std::memcpy(&value, batch_[frame].data, sizeof value);
+        return value;
+    };
+    for (std::size_t i = 0; i < batch_.size(); ++i) EXPECT_EQ(batch_[i].sequence, 3 + i);
+    EXPECT_EQ(word(0), 3u);
+    EXPECT_EQ(word(1), 4u);
+    EXPECT_EQ(batch_[2].type, FrameType::bulk);
+    EXPECT_EQ(word(3), 2u);
+    done(true);
+    EXPECT_TRUE(acknowledge(6));
+    EXPECT_EQ(ended, 2);
+    EXPECT_EQ(outbox_.retained(), 0u);
+}
+
+TEST_F(OutboxTest, UrgentRecordsJoinTheOthersWhereNoDataIsInTheirWay) {
+    add_word(1);
+    const std::uint64_t word = 2;
+    std::memcpy(outbox_.add_urgent_record(FrameType::commands, 8), &word, 8);
+    EXPECT_EQ(outbox_.last_sequence(), 1u);
+    EXPECT_EQ(outbox_.gone_before(), 0u);
 }
 
 }  // namespace
