@@ -27,11 +27,11 @@ bool carries_records(FrameType type) {
 }
 
 // `checked`: what its CRC covers.
-void write_header(const OutFrame& frame, std::uint64_t acknowledged, transport::ConstBuffer checked,
-                  std::span<std::byte, kHeaderBytes> out) {
+void write_header(const OutFrame& frame, std::uint64_t sequence, std::uint64_t acknowledged,
+                  transport::ConstBuffer checked, std::span<std::byte, kHeaderBytes> out) {
     FrameHeader header;
     header.payload_bytes = static_cast<std::uint32_t>(frame.payload_bytes());
-    header.sequence = frame.sequence;
+    header.sequence = sequence;
     header.acknowledged = acknowledged;
     header.type = frame.type;
     header.payload_crc = payload_crc(frame.type, checked);
@@ -58,7 +58,7 @@ void Batch::build(std::uint64_t acknowledged) {
         if (bulk) {
             std::memcpy(bulk_headers[i].data(), &frame.bulk, sizeof(frame.bulk));
         }
-        write_header(frame, acknowledged, bulk ? bulk_headers[i] : data, headers[i]);
+        write_header(frame, frame.sequence, acknowledged, bulk ? bulk_headers[i] : data, headers[i]);
         add(headers[i]);
         if (bulk) add(bulk_headers[i]);
         if (!data.empty()) add(data);
@@ -299,7 +299,7 @@ bool Channel::State::copy_here(Lock& lock) {
     }
     const transport::ConstBuffer data(frame->data, frame->bytes);
     std::array<std::byte, kHeaderBytes> head;
-    write_header(*frame, received, data, head);
+    write_header(*frame, outbox.last_sequence(), received, data, head);
     const transport::ConstBuffer buffers[] = {head, data};
     const auto copied = connection->copy_whole(buffers);
     if (copied == transport::Connection::Copied::nothing) return false;
