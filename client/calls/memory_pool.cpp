@@ -143,12 +143,16 @@ bool free_here(Session& s, const MemoryRange& range, CUstream stream, CUresult& 
         return true;
     }
     StreamPool& pool = *s.pools[static_cast<std::size_t>(range.device)];
-    if (!pool.holds(range.base)) {
+    const bool ordinary = range.kind == MemoryKind::device;
+    if (!ordinary && !pool.holds(range.base)) {
         return false;
     }
     if (!s.memory.remove(range.base)) {  // before somebody else can have it
         result = CUDA_ERROR_INVALID_VALUE;
         return true;
+    }
+    if (ordinary) {
+        pool.adopt(range.base, range.bytes);
     }
     const StreamKey key = stream_key(stream);
     // An event in the legacy stream would stall other streams, one of another context's stream is not ours to record.
@@ -205,10 +209,8 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
     if (!range || range->base != dptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (range->kind == MemoryKind::device) {
-        return entry::cuMemFree_v2(dptr);  // allowed for ordinary memory too, as a free in stream order
-    }
-    if (range->kind != MemoryKind::pool) {
+    // Ordinary memory may be freed in stream order too.
+    if (range->kind != MemoryKind::device && range->kind != MemoryKind::pool) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (result = may_allocate_in(hStream); result != CUDA_SUCCESS) {
@@ -218,6 +220,9 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
     const bool captured = s->captures.find(stream_key(hStream)).has_value();
     if (!captured && free_here(*s, *range, hStream, result)) {
         return result;
+    }
+    if (range->kind == MemoryKind::device) {
+        return CUDA_ERROR_INVALID_VALUE;  // nor can a graph free what none has allocated
     }
     result = remote<calls::cuMemFreeAsync>(dptr, hStream);
     if (result == CUDA_SUCCESS && !captured) {

@@ -120,6 +120,12 @@ bool StreamPool::free(std::uint64_t address, const Where& where, std::uint64_t n
     return true;
 }
 
+void StreamPool::adopt(std::uint64_t address, std::uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    usage_.reserved_bytes += bytes;
+    give({bytes, address});
+}
+
 bool StreamPool::holds(std::uint64_t address) const {
     const std::lock_guard lock(mutex_);
     return live_.contains(address);

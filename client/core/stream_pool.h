@@ -59,6 +59,8 @@ class StreamPool {
     // only a synchronization completes it.
     bool free(std::uint64_t address, const Where& where, std::uint64_t now, const SetFence& fence);
     [[nodiscard]] bool holds(std::uint64_t address) const;
+    // The program's block of the heap is one of this pool's from here on, to be freed in stream order.
+    void adopt(std::uint64_t address, std::uint64_t bytes);
     // Nothing uses it any more.
     bool free_complete(std::uint64_t address);
 

@@ -97,6 +97,11 @@ TEST_F(Calls, ThatFailedAreToldOfThroughEvents) {
     EXPECT_TRUE(program.succeeds(milliseconds(30000))) << program.errors();
 }
 
+TEST_F(Calls, ThatFreeOrdinaryMemoryInStreamOrderWaitForNothing) {
+    Program program(*daemon_, session_program("freed_behind_work"));
+    EXPECT_TRUE(program.succeeds(milliseconds(30000))) << program.errors();
+}
+
 TEST_F(Calls, ThatFailedInACaptureLeaveNoGraphToRun) {
     Program program(*daemon_, session_program("failed_captures"));
     EXPECT_TRUE(program.succeeds(milliseconds(30000))) << program.errors();

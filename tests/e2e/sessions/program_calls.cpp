@@ -11,6 +11,8 @@
 //              has a call fail that nobody waits for, and waits for it by way of two events and two streams
 //   failed_captures
 //              captures such a call, to a new graph and to one that was there
+//   freed_behind_work
+//              frees ordinary memory in stream order, behind work that does not end yet
 //   linker     has threads add to one linker at a time, and says "globals NUMBER", of what was linked
 
 #include <atomic>
@@ -212,6 +214,30 @@ int run_failure_waited_for() {
     return 0;
 }
 
+int run_freed_behind_work() {
+    constexpr std::size_t kBytes = 1u << 20;
+    begin();
+    CUstream stream = nullptr;
+    CUdeviceptr data = 0, other = 0;
+    must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    must(driver.cuMemAlloc(&data, kBytes), "cuMemAlloc");
+    block_until_release(stream);
+    must(driver.cuMemsetD8Async(data, 1, kBytes, stream), "cuMemsetD8Async");
+    must(driver.cuMemFreeAsync(data, stream), "cuMemFreeAsync");
+    if (driver.cuMemFreeAsync(data, stream) == CUDA_SUCCESS) {
+        return 10;
+    }
+    for (int i = 0; i < 8; ++i) {  // nobody has it as long as it is used
+        must(driver.cuMemAlloc(&other, kBytes), "cuMemAlloc");
+        if (other == data) {
+            return 11;
+        }
+    }
+    release();
+    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    return 0;
+}
+
 int run_failed_captures() {
     begin();
     CUstream stream = nullptr;
@@ -247,6 +273,7 @@ int run_calls(const std::string& mode) {
            : mode == "allocating"           ? run_allocating()
            : mode == "destroyed_in_capture" ? run_destroyed_in_capture()
            : mode == "linker"               ? run_linker()
+           : mode == "freed_behind_work"    ? run_freed_behind_work()
            : mode == "failure_waited_for"   ? run_failure_waited_for()
            : mode == "failed_captures"      ? run_failed_captures()
                                             : -1;
