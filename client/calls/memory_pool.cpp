@@ -218,11 +218,11 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
     }
     // A graph that frees it may have allocated it too, and does both again and again: the address stays known.
     const bool captured = s->captures.find(stream_key(hStream)).has_value();
+    if (captured && range->kind == MemoryKind::device) {
+        return CUDA_ERROR_INVALID_VALUE;  // a graph frees what one has allocated
+    }
     if (!captured && free_here(*s, *range, hStream, result)) {
         return result;
-    }
-    if (range->kind == MemoryKind::device) {
-        return CUDA_ERROR_INVALID_VALUE;  // nor can a graph free what none has allocated
     }
     result = remote<calls::cuMemFreeAsync>(dptr, hStream);
     if (result == CUDA_SUCCESS && !captured) {

@@ -42,7 +42,7 @@ std::byte* Outbox::add_record(FrameType type, std::size_t bytes) {
 }
 
 std::byte* Outbox::add_urgent_record(FrameType type, std::size_t bytes) {
-    const std::uint64_t before = std::max({attempted_, sent_, last_urgent_}) + 1;
+    const std::uint64_t before = std::max(attempted_, last_urgent_) + 1;
     bool passes_bulk = false;
     for (std::uint64_t other = before; other <= last_sequence() && !passes_bulk; ++other) {
         passes_bulk = frames_[static_cast<std::size_t>(other - first_)].type == FrameType::bulk;
@@ -55,9 +55,7 @@ std::byte* Outbox::add_urgent_record(FrameType type, std::size_t bytes) {
     frame.bytes = bytes;
     frame.records = 1;
     std::byte* const place = frame.chunk->data.get();
-    retained_bytes_ += frame.payload_bytes() + kFrameOverheadBytes;
-    ++retained_records_;
-    frames_.insert(static_cast<std::size_t>(before - first_), std::move(frame));
+    insert(static_cast<std::size_t>(before - first_), std::move(frame));
     last_urgent_ = before;
     ++gone_before_;
     return place;
@@ -65,9 +63,14 @@ std::byte* Outbox::add_urgent_record(FrameType type, std::size_t bytes) {
 
 std::uint64_t Outbox::add_frame(OutFrame frame) {
     open_ = false;
-    retained_bytes_ += frame.payload_bytes() + kFrameOverheadBytes;
-    frames_.push_back(std::move(frame));
+    insert(frames_.size(), std::move(frame));
     return last_sequence();
+}
+
+void Outbox::insert(std::size_t at, OutFrame frame) {
+    retained_bytes_ += frame.payload_bytes() + kFrameOverheadBytes;
+    retained_records_ += frame.records;
+    frames_.insert(at, std::move(frame));
 }
 
 void Outbox::collect(std::vector<OutFrame>& batch, std::size_t max_frames, std::size_t max_bytes) {

@@ -129,6 +129,7 @@ class Outbox {
   private:
     static constexpr std::size_t kFrameOverheadBytes = 128;  // header and bookkeeping, so that tiny frames count too
 
+    void insert(std::size_t at, OutFrame frame);
     void release(Graveyard& graveyard);
     void bury(OutFrame&& frame, Graveyard& graveyard);
     std::shared_ptr<Chunk> take_chunk(std::size_t bytes);

@@ -7,6 +7,10 @@
 
 namespace gpupool::worker {
 
+void MemoryAccount::set_quota(std::uint64_t bytes) {
+    quota_bytes = bytes < kLeastSlabBytes ? bytes : bytes / kLeastSlabBytes * kLeastSlabBytes;
+}
+
 bool MemoryAccount::fits(CUdevice device, std::uint64_t bytes) const {
     const auto index = static_cast<std::size_t>(device);
     const std::uint64_t most = quota_bytes == 0 ? ~std::uint64_t{0} : quota_bytes;

@@ -18,12 +18,17 @@ namespace gpupool::worker {
 
 struct ContextState;
 
+// Of slabs, which memory is given out in: the driver's granularity.
+inline constexpr std::uint64_t kLeastSlabBytes = 2u << 20;
+
 // By device, against the session's quota.
 struct MemoryAccount {
     std::uint64_t quota_bytes = 0;  // per device; 0: none
     bool told = false;              // the log, of the first allocation that did not fit
     std::vector<std::uint64_t> used_bytes;
 
+    // In whole slabs, so that what is told of it can be used up.
+    void set_quota(std::uint64_t bytes);
     [[nodiscard]] bool fits(CUdevice device, std::uint64_t bytes) const;
     bool charge(CUdevice device, std::uint64_t bytes);
     // What is taken already, beyond the quota where it must be: then nothing fits until enough has been given back.

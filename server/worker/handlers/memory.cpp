@@ -5,7 +5,6 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-constexpr std::size_t kMinSlabBytes = 2u << 20;    // the driver's granularity
 constexpr std::size_t kMaxAllocations = 1u << 20;  // of each kind: small ones cost the worker more than the device
 
 CUmemAllocationProp slab_properties(Worker& worker, CUdevice device) {
@@ -65,8 +64,8 @@ bool overlaps_slab(const Worker& worker, std::uint64_t address, std::uint64_t by
 }
 
 CUresult commit_slab(Worker& worker, const Command& command, CUdevice device, CUdeviceptr address, std::size_t bytes) {
-    if (bytes == 0 || bytes % kMinSlabBytes != 0 || address % kMinSlabBytes != 0 || !worker.in_window(address, bytes) ||
-        overlaps_slab(worker, address, bytes)) {
+    if (bytes == 0 || bytes % kLeastSlabBytes != 0 || address % kLeastSlabBytes != 0 ||
+        !worker.in_window(address, bytes) || overlaps_slab(worker, address, bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (!worker.memory.charge(worker.api, device, bytes)) {

@@ -170,7 +170,7 @@ int download_flood() {
     for (CUstream& stream : streams) {
         must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     }
-    // Its thread waits long before the end.
+    // In a thread of its own, which is held up long before the end.
     static std::atomic<unsigned> copies{0};
     std::thread([context, data, host, streams] {
         use(context);
