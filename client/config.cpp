@@ -283,10 +283,7 @@ Status read_environment(Draft& draft, const Environment& environment) {
         if (!value || value->empty()) continue;
         if (auto status = setting.set(draft, *value); !status) return status.error().within(setting.variable);
     }
-    if (const std::string spin = environment("GPUPOOL_SPIN").value_or(""); !is_spin_setting(spin)) {
-        return invalid(fmt::format("'{}' is not auto, always, never or a number of processors", spin))
-            .within("GPUPOOL_SPIN");
-    }
+    GPUPOOL_TRY(check_spin_setting(environment("GPUPOOL_SPIN").value_or("")));
     if (!environment("GPUPOOL_TOKEN").value_or("").empty() && !environment("GPUPOOL_TOKEN_FILE").value_or("").empty()) {
         return invalid("give either GPUPOOL_TOKEN or GPUPOOL_TOKEN_FILE");
     }

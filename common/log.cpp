@@ -49,22 +49,14 @@ void unlock_after_fork() {
 
 constexpr std::array<std::string_view, 6> level_names = {"trace", "debug", "info", "warn", "error", "off"};
 
-spdlog::level::level_enum spdlog_level(Level level) {
-    static constexpr std::array levels = {spdlog::level::trace, spdlog::level::debug, spdlog::level::info,
-                                          spdlog::level::warn,  spdlog::level::err,   spdlog::level::off};
-    return levels[static_cast<std::size_t>(level)];
-}
-
 void install(std::shared_ptr<spdlog::sinks::sink> sink, Level level) {
-    if (sink) {
-        // When, which process and thread, how bad, what.
-        sink->set_formatter(std::make_unique<spdlog::pattern_formatter>("%Y-%m-%d %H:%M:%S.%e %P:%t %-5l %v"));
-    }
+    // When, which process and thread, what; how bad is said by write(), in the words of the settings.
+    sink->set_formatter(std::make_unique<spdlog::pattern_formatter>("%Y-%m-%d %H:%M:%S.%e %P:%t %v"));
     State& current = state();
     const std::lock_guard lock(current.mutex);
     current.sink = std::move(sink);
     current.level = level;
-    detail::threshold.store(current.sink ? level : Level::off, std::memory_order_relaxed);
+    detail::threshold.store(level, std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -108,22 +100,12 @@ Status to_present_stderr(Level level) {
     return {};
 }
 
-void to_nothing() noexcept {
-    install(nullptr, Level::off);
-}
-
-void set_level(Level level) noexcept {
-    State& current = state();
-    const std::lock_guard lock(current.mutex);
-    current.level = level;
-    detail::threshold.store(current.sink ? level : Level::off, std::memory_order_relaxed);
-}
-
 void detail::write(Level level, fmt::string_view format, fmt::format_args arguments) noexcept {
     try {
         fmt::memory_buffer text;
+        fmt::format_to(fmt::appender(text), "{:<5} ", to_string(level));
         fmt::vformat_to(fmt::appender(text), format, arguments);
-        const spdlog::details::log_msg message({}, spdlog_level(level), {text.data(), text.size()});
+        const spdlog::details::log_msg message({}, spdlog::level::info, {text.data(), text.size()});
         State& current = state();
         const std::lock_guard lock(current.mutex);
         if (!current.sink || level < current.level) return;

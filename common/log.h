@@ -30,8 +30,6 @@ Status to_file(const std::string& path, Level level);
 void to_stderr(Level level);
 // To what is standard error now, through a descriptor of the log's own: something else may take its place afterwards.
 Status to_present_stderr(Level level);
-void to_nothing() noexcept;
-void set_level(Level level) noexcept;  // without a sink nothing is written at any level
 
 namespace detail {
 inline std::atomic<Level> threshold{Level::off};

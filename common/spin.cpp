@@ -1,5 +1,6 @@
 #include "common/spin.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -50,8 +51,12 @@ bool was_suspended() noexcept {
 
 }  // namespace
 
-bool is_spin_setting(std::string_view value) noexcept {
-    return value.empty() || value == "auto" || value == "always" || value == "never" || processors_named(value) != 0;
+Status check_spin_setting(std::string_view value) {
+    if (value.empty() || value == "auto" || value == "always" || value == "never" || processors_named(value) != 0) {
+        return {};
+    }
+    return Error{ErrorCode::invalid_input,
+                 fmt::format("GPUPOOL_SPIN: '{}' is not auto, always, never or a number of processors", value)};
 }
 
 bool spinning_pays() noexcept {

@@ -6,20 +6,22 @@
 // by nobody in the process for a while after somebody else needed the processor.
 //
 // Ownership: one Spin per place that waits. Threads: a Spin is used by one thread at a time; Contention, any.
-// Errors: none.
+// Errors: of the setting alone.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <string_view>
 
+#include "common/result.h"
+
 namespace gpupool {
 
 // Whether this process has processors to spare for looking: four or more, as processors_allowed() counts them, or as
 // many as GPUPOOL_SPIN says. GPUPOOL_SPIN=always or =never decides it otherwise.
 bool spinning_pays() noexcept;
-// May GPUPOOL_SPIN be this?
-bool is_spin_setting(std::string_view value) noexcept;
+// Refuses what GPUPOOL_SPIN cannot be, with its name.
+Status check_spin_setting(std::string_view value);
 
 // Tells the processor that this is a loop that only looks.
 inline void spin_pause() noexcept {
@@ -94,7 +96,7 @@ class Spin {
                 return false;
             }
         } while (now < end);
-        misses_ = misses_ < kMostMisses ? misses_ + 1 : misses_;
+        misses_ = misses_ < kMaxMisses ? misses_ + 1 : misses_;
         skip_ = (1u << misses_) - 2;
         return false;
     }
@@ -103,7 +105,7 @@ class Spin {
     // A round trip through a network of one site, or a short kernel's time: a few wakings' worth.
     static constexpr std::chrono::microseconds kBudget{200};
     static constexpr int kLooksPerClock = 8;
-    static constexpr unsigned kMostMisses = 6;  // then one wait in 63 begins with looking
+    static constexpr unsigned kMaxMisses = 6;  // then one wait in 63 begins with looking
 
     bool worth_it() noexcept {
         if (skip_ != 0) {

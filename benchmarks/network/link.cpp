@@ -11,9 +11,9 @@
 namespace gpupool::network {
 namespace {
 
-constexpr std::size_t kLeastPart = 4u << 10, kMostPart = 256u << 10;
-constexpr std::size_t kMostAtOnce = 64;  // parts
-constexpr double kPart_s = 20e-6;        // of the link's time
+constexpr std::size_t kLeastPart = 4u << 10, kMaxPart = 256u << 10;
+constexpr std::size_t kMaxAtOnce = 64;  // parts
+constexpr double kPartSeconds = 20e-6;  // of the link's time
 // The kernel wakes a sleeper about so late; the rest of the time is looked away.
 constexpr std::chrono::microseconds kSleepsShort{60};
 
@@ -43,8 +43,8 @@ Clock::time_point Link::admit(std::size_t bytes) {
 }
 
 std::size_t Link::part_bytes() const {
-    return bytes_per_s_ == 0 ? kMostPart
-                             : std::clamp(static_cast<std::size_t>(bytes_per_s_ * kPart_s), kLeastPart, kMostPart);
+    return bytes_per_s_ == 0 ? kMaxPart
+                             : std::clamp(static_cast<std::size_t>(bytes_per_s_ * kPartSeconds), kLeastPart, kMaxPart);
 }
 
 std::size_t Link::in_flight_bytes() const {
@@ -155,7 +155,7 @@ void Lane::run() {
         // Whoever sleeps is woken a little late: what else is due by now goes with it.
         const Clock::time_point now = Clock::now();
         std::size_t bytes = 0;
-        while (!parts_.empty() && (due.empty() || parts_.front().due <= now) && due.size() < kMostAtOnce) {
+        while (!parts_.empty() && (due.empty() || parts_.front().due <= now) && due.size() < kMaxAtOnce) {
             bytes += parts_.front().bytes;
             due.push_back(parts_.front());
             parts_.pop_front();

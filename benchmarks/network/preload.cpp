@@ -147,7 +147,7 @@ class Network {
     }
 
   private:
-    static constexpr std::size_t kMostDescriptors = 1u << 16;
+    static constexpr std::size_t kMaxDescriptors = 1u << 16;
 
     Network(std::chrono::nanoseconds round_trip, double bytes_per_s)
         : round_trip_(round_trip), link_(round_trip / 2, bytes_per_s) {}
@@ -168,7 +168,7 @@ class Network {
         return new Network(std::chrono::nanoseconds(static_cast<std::int64_t>(*round_trip_s * 1e9)), *rate);
     }
     static bool is_in_range(int descriptor) {
-        return descriptor >= 0 && static_cast<std::size_t>(descriptor) < kMostDescriptors;
+        return descriptor >= 0 && static_cast<std::size_t>(descriptor) < kMaxDescriptors;
     }
     static std::size_t index(int descriptor) { return static_cast<std::size_t>(descriptor); }
 
@@ -176,7 +176,7 @@ class Network {
     const std::chrono::nanoseconds round_trip_;
     Link link_;
     std::mutex mutex_;  // held to make a way
-    std::array<std::atomic<Way*>, kMostDescriptors> ways_{};
+    std::array<std::atomic<Way*>, kMaxDescriptors> ways_{};
 };
 
 // As much of the message as there is room for, at least some unless `now`; 0: there is no room.

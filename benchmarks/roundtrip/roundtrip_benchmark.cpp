@@ -372,7 +372,7 @@ void copy_to_pinned(benchmark::State& state) {
 // The program's own pages, which were registered.
 class Registered {
   public:
-    Registered(const Driver& d, std::size_t bytes) : driver_(d), data_(std::aligned_alloc(kPage_bytes, bytes)) {
+    Registered(const Driver& d, std::size_t bytes) : driver_(d), data_(std::aligned_alloc(kPageBytes, bytes)) {
         fill(data_, bytes);
         ok(d.cuMemHostRegister_v2(data_, bytes, 0), "cuMemHostRegister");
     }
@@ -385,7 +385,7 @@ class Registered {
     [[nodiscard]] void* data() const { return data_; }
 
   private:
-    static constexpr std::size_t kPage_bytes = 4096;
+    static constexpr std::size_t kPageBytes = 4096;
     const Driver& driver_;
     void* data_;
 };

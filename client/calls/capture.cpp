@@ -72,18 +72,18 @@ CUresult information(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t*
     if (found->invalid || (graph == nullptr && nodes == nullptr && edges == nullptr && count == nullptr)) {
         return CUDA_SUCCESS;
     }
-    constexpr std::size_t kMostDependencies = 4096;
+    constexpr std::size_t kMaxDependencies = 4096;
     CUgraph captured = nullptr;
     Captures::Dependencies seen;
-    seen.nodes.resize(kMostDependencies);
-    seen.edges.resize(kMostDependencies);
+    seen.nodes.resize(kMaxDependencies);
+    seen.edges.resize(kMaxDependencies);
     std::size_t seen_count = 0;
-    result = remote<calls::gpCaptureInfo>(stream, &captured, seen.nodes.data(), seen.edges.data(), kMostDependencies,
+    result = remote<calls::gpCaptureInfo>(stream, &captured, seen.nodes.data(), seen.edges.data(), kMaxDependencies,
                                           &seen_count);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    seen.nodes.resize(std::min(seen_count, kMostDependencies));
+    seen.nodes.resize(std::min(seen_count, kMaxDependencies));
     seen.edges.resize(seen.nodes.size());
     if (edges == nullptr && std::any_of(seen.edges.begin(), seen.edges.end(), [](const CUgraphEdgeData& edge) {
             return edge.from_port != 0 || edge.to_port != 0 || edge.type != 0;

@@ -10,7 +10,7 @@
 namespace gpupool::client::entry {
 namespace {
 
-constexpr std::size_t kMostNodesAsked = 8192;  // that one reply holds
+constexpr std::size_t kMaxNodesAsked = 8192;  // that one reply holds
 
 // Queries give a count, or as many nodes as there is room for, with the rest of the room cleared. `ask` gets the
 // count's place. An array that holds more than one reply can carry is asked for as far as that goes.
@@ -20,12 +20,12 @@ CUresult ask_for_nodes(std::size_t* count, bool arrays, Ask ask) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     std::size_t room = arrays ? *count : 0;
-    if (room > kMostNodesAsked) {
+    if (room > kMaxNodesAsked) {
         std::size_t there = 0;
         if (const CUresult result = ask(&there, false); result != CUDA_SUCCESS) {
             return result;
         }
-        if (there > kMostNodesAsked) {
+        if (there > kMaxNodesAsked) {
             return CUDA_ERROR_NOT_SUPPORTED;
         }
         room = there;
@@ -86,7 +86,7 @@ CUresult ask_without_data(std::size_t* count, bool arrays, Ask ask) {
     if (!arrays || count == nullptr) {
         return ask(static_cast<CUgraphEdgeData*>(nullptr));
     }
-    std::vector<CUgraphEdgeData> data(std::min(*count, kMostNodesAsked));
+    std::vector<CUgraphEdgeData> data(std::min(*count, kMaxNodesAsked));
     const CUresult result = ask(data.data());
     if (result == CUDA_SUCCESS) {
         for (std::size_t i = 0; i < std::min(*count, data.size()); ++i) {

@@ -16,7 +16,9 @@
 namespace gpupool::client {
 namespace {
 
-constexpr std::size_t kMaxPayloadBytes = 64u << 10;
+// What is asked for at first: an answer is as long as the room for it, and most nodes have far less.
+constexpr std::size_t kUsualPayloadBytes = 1u << 10;
+constexpr std::size_t kMaxNodePayloadBytes = 64u << 10;
 
 CUresult kernel_message(const CUDA_KERNEL_NODE_PARAMS_v3& p, NodeMessage& message) {
     GraphNode& node = message.node;
@@ -80,10 +82,16 @@ void keep(CUgraphNode node, NodeStorage storage) {
 }
 
 CUresult get_node(CUgraphNode asked, CUgraphNodeType type, NodeMessage& message) {
-    message.payload.resize(kMaxPayloadBytes);
     std::size_t bytes = 0;
-    const CUresult result = remote<calls::gpGraphNodeGetParams>(asked, &message.node, message.payload.data(),
-                                                                message.payload.size(), &bytes);
+    const auto ask = [&](std::size_t room) {
+        message.payload.resize(room);
+        return remote<calls::gpGraphNodeGetParams>(asked, &message.node, message.payload.data(), message.payload.size(),
+                                                   &bytes);
+    };
+    CUresult result = ask(kUsualPayloadBytes);
+    if (result == CUDA_SUCCESS && bytes > kUsualPayloadBytes && bytes <= kMaxNodePayloadBytes) {
+        result = ask(bytes);
+    }
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -135,7 +143,7 @@ CUresult to_message(const CUgraphNodeParams& p, NodeMessage& message) {
             node.context = p.memOp.ctx;
             node.flags = p.memOp.flags;
             give_to_gpu(this_session(), p.memOp.paramArray, p.memOp.count);
-            return take_array(message, p.memOp.paramArray, p.memOp.count, kMostOperations);
+            return take_array(message, p.memOp.paramArray, p.memOp.count, kMaxOperations);
         case CU_GRAPH_NODE_TYPE_CONDITIONAL:
             node.condition = p.conditional.handle;
             node.condition_type = static_cast<int>(p.conditional.type);
@@ -259,8 +267,8 @@ CUresult add_plain(CUgraphNode& created, const Place& place, const CUgraphNodePa
 // One that allocates memory, or has graphs of its own: they are known when the driver has made them.
 CUresult add_owning(CUgraphNode& created, const Place& place, CUgraphNodeParams& p, const NodeMessage& message) {
     const bool conditional = p.type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
-    constexpr unsigned kMostGraphs = 1024;
-    if (conditional && (p.conditional.size == 0 || p.conditional.size > kMostGraphs)) {
+    constexpr unsigned kMaxGraphs = 1024;
+    if (conditional && (p.conditional.size == 0 || p.conditional.size > kMaxGraphs)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     CUdeviceptr address = 0;
@@ -297,9 +305,8 @@ CUresult add_node(CUgraphNode* created, CUgraph graph, const CUgraphNode* depend
         return result;
     }
     const Place place{graph, dependencies, edges, count};
-    const bool owning = p.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || p.type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
     CUgraphNode node = nullptr;
-    result = owning ? add_owning(node, place, p, message) : add_plain(node, place, p, message);
+    result = is_owning_node(p.type) ? add_owning(node, place, p, message) : add_plain(node, place, p, message);
     if (result == CUDA_SUCCESS) {
         *created = node;
     }

@@ -36,8 +36,8 @@ bool is_own_memory(CUdeviceptr address, std::uint64_t bytes, CUcontext context) 
 
 bool is_usable_memset(const CUDA_MEMSET_NODE_PARAMS_v2& p) {
     const bool elements = p.elementSize == 1 || p.elementSize == 2 || p.elementSize == 4;
-    constexpr std::uint64_t kMostElements = 1ull << 40;
-    return elements && p.height == 1 && p.width != 0 && p.width < kMostElements && p.dst % p.elementSize == 0 &&
+    constexpr std::uint64_t kMaxElements = 1ull << 40;
+    return elements && p.height == 1 && p.width != 0 && p.width < kMaxElements && p.dst % p.elementSize == 0 &&
            (p.elementSize == 4 || p.value >> (8 * p.elementSize) == 0) &&
            is_own_memory(p.dst, p.width * p.elementSize, p.ctx);
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "protocol/calls/jit_options.h"
+
 namespace gpupool::client {
 
 JitOptions take_options(unsigned count, const CUjit_option* names, void** values) {
@@ -19,17 +21,12 @@ JitOptions take_options(unsigned count, const CUjit_option* names, void** values
                 options.error_bytes = reinterpret_cast<std::size_t>(values[i]) & 0xffffffffu;
                 options.error_size = &values[i];
                 break;
-            // Pointers to data of the application that the driver would read: not forwarded.
-            case CU_JIT_GLOBAL_SYMBOL_NAMES:
-            case CU_JIT_GLOBAL_SYMBOL_ADDRESSES:
-            case CU_JIT_GLOBAL_SYMBOL_COUNT:
-            case CU_JIT_REFERENCED_KERNEL_NAMES:
-            case CU_JIT_REFERENCED_KERNEL_COUNT:
-            case CU_JIT_REFERENCED_VARIABLE_COUNT:
-            case CU_JIT_REFERENCED_VARIABLE_NAMES: break;
             default:
-                options.names.push_back(names[i]);
-                options.values.push_back(reinterpret_cast<std::uint64_t>(values[i]));
+                // Pointers to data of the application that the driver would read are not forwarded.
+                if (!is_jit_pointer(names[i])) {
+                    options.names.push_back(names[i]);
+                    options.values.push_back(reinterpret_cast<std::uint64_t>(values[i]));
+                }
         }
     }
     return options;

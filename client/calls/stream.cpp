@@ -503,7 +503,7 @@ namespace {
 
 template <class Call>
 CUresult operate(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
-    if (count > kMostOperations || (operations == nullptr && count != 0)) {
+    if (count > kMaxOperations || (operations == nullptr && count != 0)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     give_to_gpu(this_session(), operations, count);

@@ -2,7 +2,7 @@
 //
 // Exit codes, for all of them:
 //   0    it worked (`run`, `trace`: the program's own code, or its signal)
-//   1    no server, or it refused: the message says why
+//   1    `status`: no server, or it refused: the message says why
 //   2    a wrong command line
 //   125  `run`, `trace`: gpupool itself failed before the program started
 //   126  `run`, `trace`: the program cannot be executed

@@ -30,7 +30,7 @@ constexpr std::pair<std::string_view, std::string_view> kEvidence[] = {
 struct Row {
     std::string_view symbol;
     std::string per_thread;
-    std::string_view delivery;
+    std::string delivery;
     std::string state;
 };
 
@@ -57,7 +57,10 @@ Coverage coverage() {
         if (call.base_name.empty()) {
             continue;  // gpupool's own
         }
-        Row row{call.name, "", calls::to_string(call.delivery), ""};
+        Row row{call.name, "", std::string(calls::to_string(call.delivery)), ""};
+        if (call.composed) {
+            row.delivery += ", composed";
+        }
         std::size_t forms = 1;
         if (call.per_thread_suffix != nullptr) {
             row.per_thread = std::string(call.name) + call.per_thread_suffix;
@@ -90,9 +93,9 @@ std::string totals(const Coverage& all) {
 
 std::string coverage_text() {
     const Coverage all = coverage();
-    std::string text = fmt::format("{:<44} {:<48} {:<9} {}\n", "CALL", "PER-THREAD FORM", "DELIVERED", "STATE");
+    std::string text = fmt::format("{:<44} {:<48} {:<18} {}\n", "CALL", "PER-THREAD FORM", "DELIVERED", "STATE");
     for (const Row& row : all.rows) {
-        text += fmt::format("{:<44} {:<48} {:<9} {}\n", row.symbol, row.per_thread, row.delivery, row.state);
+        text += fmt::format("{:<44} {:<48} {:<18} {}\n", row.symbol, row.per_thread, row.delivery, row.state);
     }
     return text + totals(all) + "\n";
 }
@@ -110,8 +113,11 @@ std::string coverage_markdown() {
         "- *untested*: it is forwarded or answered as its class says, but nothing of ours has called it with success.\n"
         "- *refused (why)*: it gives `CUDA_ERROR_NOT_SUPPORTED`, and the log says so once.\n\n"
         "How a call is delivered: *local* is answered by the client, *deferred* is sent and not waited for, *sync*\n"
-        "waits for the reply, *blocking* may wait for the GPU as well, *callback* runs a function of the "
-        "application.\n\n";
+        "waits for the reply, *blocking* may wait for the GPU as well, *callback* runs a function of the application.\n"
+        "What is *composed* is made of gpupool's own calls, each of which is delivered in its own way: where the "
+        "client\n"
+        "can tell the outcome by itself, as of most nodes of graphs, nothing is waited for, and some copies wait for\n"
+        "the program's memory (docs/tracing.md).\n\n";
     text += totals(all) + ".\n\n| call | per-thread form | delivered | state |\n|---|---|---|---|\n";
     for (const Row& row : all.rows) {
         const std::string per_thread = row.per_thread.empty() ? "" : "`" + row.per_thread + "`";

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "client/cli/process.h"
+#include "common/executable.h"
 
 namespace gpupool::cli {
 

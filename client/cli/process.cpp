@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <limits.h>
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -12,16 +11,6 @@
 #include <cerrno>
 
 namespace gpupool::cli {
-
-std::string executable_directory() {
-    char path[PATH_MAX];
-    const auto length = ::readlink("/proc/self/exe", path, sizeof(path));
-    if (length <= 0 || length >= static_cast<ssize_t>(sizeof(path))) {
-        return ".";
-    }
-    const std::string whole(path, static_cast<std::size_t>(length));
-    return whole.substr(0, whole.rfind('/'));
-}
 
 namespace {
 

@@ -14,9 +14,6 @@
 
 namespace gpupool::cli {
 
-// The folder of the running executable.
-std::string executable_directory();
-
 struct Pipe {
     UniqueFd read_end;
     UniqueFd write_end;

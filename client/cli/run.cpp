@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <sstream>
 
 #include "client/cli/command.h"
 #include "client/cli/local_server.h"
@@ -23,6 +25,7 @@
 #include "client/cli/settings.h"
 #include "client/cli/trace_file.h"
 #include "client/config.h"
+#include "common/executable.h"
 #include "common/units.h"
 #include "protocol/transport/endpoint.h"
 
@@ -88,6 +91,29 @@ int cannot_start(const std::string& program, int errno_value) {
     return kExitCannotExecute;
 }
 
+// errno of what stands in the way of executing it, 0 where nothing is seen to: what can be said before anything is
+// begun for the program.
+int cannot_execute(const std::string& program) {
+    const auto look_at = [](const std::string& path) {
+        struct stat facts {};
+        if (::stat(path.c_str(), &facts) != 0) {
+            return errno;
+        }
+        return S_ISREG(facts.st_mode) && ::access(path.c_str(), X_OK) == 0 ? 0 : EACCES;
+    };
+    if (program.find('/') != std::string::npos) {
+        return look_at(program);
+    }
+    const char* const path = std::getenv("PATH");
+    std::istringstream folders(std::string(path == nullptr ? "/bin:/usr/bin" : path) + ":");  // the last may be empty
+    int found = ENOENT;
+    for (std::string folder; found != 0 && std::getline(folders, folder, ':');) {
+        const int there = look_at(folder.empty() ? program : folder + "/" + program);
+        found = there == 0 || there == EACCES ? there : found;
+    }
+    return found;
+}
+
 int become_program(const Options& options) {
     std::vector<std::string> arguments = options.program;
     std::vector<char*> pointers;
@@ -143,7 +169,12 @@ sigset_t keep_signals(sigset_t& before) {
 }
 
 // Runs the program as a child of this process; `status` is its end. An exit code where it could not be started.
-std::optional<int> run_child(const Options& options, const sigset_t& signals, const sigset_t& before, int& status) {
+std::optional<int> run_child(const Options& options, const std::optional<TraceFiles>& files, const sigset_t& signals,
+                             const sigset_t& before, int& status) {
+    if (const Status begun = files ? files->begin() : Status(); !begun) {
+        complain(begun.error().message);
+        return kExitGpupoolFailed;
+    }
     SpawnRequest request;
     request.program = options.program[0];
     request.arguments = options.program;
@@ -157,7 +188,7 @@ std::optional<int> run_child(const Options& options, const sigset_t& signals, co
     return std::nullopt;
 }
 
-int run_local(Options& options, const std::string& folder) {
+int run_local(Options& options, const std::string& folder, const std::optional<TraceFiles>& files) {
     sigset_t before;
     const sigset_t signals = keep_signals(before);
     auto server = LocalServer::start(options.driver, options.server_config);
@@ -170,7 +201,7 @@ int run_local(Options& options, const std::string& folder) {
     ::setenv("GPUPOOL_TOKEN", server->token().c_str(), 1);
 
     int status = 0;
-    if (const auto failed = run_child(options, signals, before, status)) {
+    if (const auto failed = run_child(options, files, signals, before, status)) {
         return *failed;
     }
     server->stop();
@@ -180,11 +211,11 @@ int run_local(Options& options, const std::string& folder) {
     return end_like(status);
 }
 
-int run_traced(const Options& options) {
+int run_traced(const Options& options, const std::optional<TraceFiles>& files) {
     sigset_t before;
     const sigset_t signals = keep_signals(before);
     int status = 0;
-    if (const auto failed = run_child(options, signals, before, status)) {
+    if (const auto failed = run_child(options, files, signals, before, status)) {
         return *failed;
     }
     complete_trace(options.trace_output);
@@ -205,40 +236,45 @@ int run_program(Options& options) {
             return kExitUsage;
         }
     }
-    if (!options.server.empty()) {
-        if (const auto endpoint = transport::Endpoint::parse(options.server, transport::kDefaultPort); !endpoint) {
-            complain(endpoint.error().within("--server").message);
-            return kExitUsage;
-        }
+    if (const Status server = check_server_option(options.server); !server) {
+        complain(server.error().message);
+        return kExitUsage;
     }
     const auto folder = library_directory(options);
     if (!folder) {
         complain(folder.error().message);
         return kExitGpupoolFailed;
     }
-    if (options.trace) {
-        if (const Status begun = begin_trace(options.trace_output); !begun) {
-            complain(begun.error().within("--output").message);
-            return kExitGpupoolFailed;
-        }
-        if (options.summary != client::standard_error_name) {
-            if (const Status begun = begin_summary(options.summary); !begun) {
-                complain(begun.error().within("--summary").message);
-                return kExitGpupoolFailed;
-            }
-        }
-    }
     if (options.local) {
-        return run_local(options, *folder);
+        // The user's server and its token are not what the program gets. Nobody else's token is any use to the private
+        // server, whose own takes this one's place once it is known.
+        ::unsetenv("GPUPOOL_SERVER");
+        ::unsetenv("GPUPOOL_TOKEN_FILE");
+        ::setenv("GPUPOOL_TOKEN", "the private server's", 1);
     }
     const auto settings = client_settings(options.server);
     if (!settings) {
         complain(settings.error().message);
         return kExitGpupoolFailed;
     }
+    if (const int problem = cannot_execute(options.program[0]); problem != 0) {
+        return cannot_start(options.program[0], problem);
+    }
+    std::optional<TraceFiles> files;
+    if (options.trace) {
+        auto opened = TraceFiles::open(options.trace_output, options.summary);
+        if (!opened) {
+            complain(opened.error().message);
+            return kExitGpupoolFailed;
+        }
+        files = std::move(*opened);
+    }
+    if (options.local) {
+        return run_local(options, *folder, files);
+    }
     options.server = settings->server;
     set_environment(*folder, options);
-    return options.trace ? run_traced(options) : become_program(options);
+    return options.trace ? run_traced(options, files) : become_program(options);
 }
 
 // What `run` and `trace` have in common.

@@ -5,6 +5,14 @@
 
 namespace gpupool::cli {
 
+Status check_server_option(const std::string& server) {
+    if (server.empty()) {
+        return {};
+    }
+    const auto endpoint = transport::Endpoint::parse(server, transport::kDefaultPort);
+    return endpoint ? Status() : Status(endpoint.error().within("--server"));
+}
+
 Result<Settings> client_settings(const std::string& server) {
     auto config = client::load_config();
     if (!config) {

@@ -12,6 +12,9 @@ struct Settings {
     std::string token;   // empty: none
 };
 
+// Refuses what --server cannot be; empty: it was not given.
+Status check_server_option(const std::string& server);
+
 // `server` is what the command line says; empty: nothing.
 Result<Settings> client_settings(const std::string& server);
 

@@ -18,6 +18,10 @@ namespace {
 constexpr std::chrono::milliseconds kPatience{5000};
 
 int show_status(const std::string& server, bool json) {
+    if (const Status named = check_server_option(server); !named) {
+        complain(named.error().message);
+        return kExitUsage;
+    }
     const auto settings = client_settings(server);
     if (!settings) {
         complain(settings.error().message);

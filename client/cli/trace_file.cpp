@@ -11,14 +11,18 @@
 #include <string_view>
 
 #include "client/cli/command.h"
+#include "client/config.h"
 #include "common/files.h"
 
 namespace gpupool::cli {
 namespace {
 
-// Opens the file, empty: where it holds something, that has to begin as what is written there does, so that nobody's
-// other file is lost. What is no file, a terminal or /dev/null, is left as it is, and `is_file` says so.
-Result<UniqueFd> open_anew(std::string& path, std::string_view beginning, bool& is_file) {
+constexpr std::string_view kTimelineBegins = "[\n";
+constexpr std::string_view kSummaryBegins = "call ";
+
+// Opens the file: where it holds something, that has to begin as what is written there does, so that nobody's other
+// file is lost. What is no file, a terminal or /dev/null, is none here either.
+Result<UniqueFd> open_file(std::string& path, std::string_view beginning) {
     std::error_code problem;
     path = std::filesystem::absolute(path, problem);
     auto file = open_to_append(path, 0666);
@@ -26,40 +30,47 @@ Result<UniqueFd> open_anew(std::string& path, std::string_view beginning, bool& 
         return file.error();
     }
     struct stat facts {};
-    is_file = ::fstat(file->get(), &facts) == 0 && S_ISREG(facts.st_mode);
-    if (!is_file || facts.st_size == 0) {
-        return file;
+    if (::fstat(file->get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
+        return UniqueFd();
     }
-    if (read_part(path, 0, beginning.size()) != beginning) {
+    if (facts.st_size != 0 && read_part(path, 0, beginning.size()) != beginning) {
         return Error{ErrorCode::invalid_input, path + " holds something else: name another file, or remove it"};
-    }
-    if (::ftruncate(file->get(), 0) != 0) {
-        return system_error("cannot write " + path, errno);
     }
     return file;
 }
 
 }  // namespace
 
-Status begin_trace(std::string& path) {
-    bool is_file = false;
-    auto file = open_anew(path, "[\n", is_file);
-    if (!file) {
-        return file.error();
+Result<TraceFiles> TraceFiles::open(std::string& timeline, std::string& summary) {
+    TraceFiles files;
+    auto opened = open_file(timeline, kTimelineBegins);
+    if (!opened) {
+        return opened.error().within("--output");
     }
-    if (!is_file) {
-        return Error{ErrorCode::invalid_input, path + " is not a file"};
+    files.timeline_ = std::move(*opened);
+    if (!files.timeline_) {
+        return Error{ErrorCode::invalid_input, timeline + " is not a file"}.within("--output");
     }
-    if (::write(file->get(), "[\n", 2) != 2) {
-        return system_error("cannot write " + path, errno);
+    if (summary != client::standard_error_name) {
+        opened = open_file(summary, kSummaryBegins);
+        if (!opened) {
+            return opened.error().within("--summary");
+        }
+        files.summary_ = std::move(*opened);
     }
-    return {};
+    return files;
 }
 
-Status begin_summary(std::string& path) {
-    bool is_file = false;
-    const auto file = open_anew(path, "call ", is_file);
-    return file ? Status() : Status(file.error());
+Status TraceFiles::begin() const {
+    if (summary_ && ::ftruncate(summary_.get(), 0) != 0) {
+        return system_error("cannot empty the summary", errno);
+    }
+    if (::ftruncate(timeline_.get(), 0) != 0 ||
+        ::write(timeline_.get(), kTimelineBegins.data(), kTimelineBegins.size()) !=
+            static_cast<ssize_t>(kTimelineBegins.size())) {
+        return system_error("cannot write the timeline", errno);
+    }
+    return {};
 }
 
 void complete_trace(const std::string& path) {

@@ -53,7 +53,7 @@ CUresult DeviceHeap::allocate_large(Lock& lock, std::uint64_t bytes, std::uint64
     slabs_[address].used_bytes = bytes;
     blocks_[address] = bytes;
     large_.note(bytes);
-    if (const std::uint64_t next = large_.next(); next != 0 && next <= kMostSpareBytes && next != spare_.bytes) {
+    if (const std::uint64_t next = large_.next(); next != 0 && next <= kMaxSpareBytes && next != spare_.bytes) {
         release_spare(lock);
         prepare_spare(lock, next);
     }
@@ -111,7 +111,7 @@ void DeviceHeap::give_back(Lock& lock, std::uint64_t address, std::uint64_t byte
 // Room for a block of `bytes`, and for more where there is memory.
 CUresult DeviceHeap::commit_shared_slab(Lock& lock, std::uint64_t bytes) {
     const std::uint64_t least = round_up(bytes, AddressWindow::kGranularity);
-    const std::uint64_t wanted = std::max(least, std::clamp(shared_bytes_, kLeastSlabBytes, kMostSlabBytes));
+    const std::uint64_t wanted = std::max(least, std::clamp(shared_bytes_, kLeastSlabBytes, kMaxSlabBytes));
     std::uint64_t slab = 0;
     CUresult result = commit_slab(lock, wanted, true, slab);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && wanted != least) {

@@ -4,9 +4,9 @@
 // server has already committed, so out of memory is always reported by the call that causes it.
 //
 // What is committed beyond what is in use: a slab for small blocks is as large as all before it together, within
-// kLeastSlabBytes and kMostSlabBytes, so that a program of little memory takes little; the smallest free place that
+// kLeastSlabBytes and kMaxSlabBytes, so that a program of little memory takes little; the smallest free place that
 // fits is taken; of empty slabs the largest stays, and goes when memory is short. So does one spare slab for a large
-// block, of up to kMostSpareBytes, which is asked for before it is needed: where a program takes blocks of the same
+// block, of up to kMaxSpareBytes, which is asked for before it is needed: where a program takes blocks of the same
 // sizes in the same order again, as one that loads the layers of a model does, the next size is foreseen.
 //
 // Threads: any; prepared() the receiving thread's as well. The server is asked without the heap's lock, so that who
@@ -31,9 +31,9 @@ class DeviceHeap {
   public:
     static constexpr std::uint64_t kAlignment = 512;
     static constexpr std::uint64_t kLeastSlabBytes = AddressWindow::kGranularity;
-    static constexpr std::uint64_t kMostSlabBytes = 32u << 20;
+    static constexpr std::uint64_t kMaxSlabBytes = 32u << 20;
     static constexpr std::uint64_t kLargeBytes = 8u << 20;  // from here on a block has a slab of its own
-    static constexpr std::uint64_t kMostSpareBytes = 64u << 20;
+    static constexpr std::uint64_t kMaxSpareBytes = 64u << 20;
 
     struct Server {
         std::function<CUresult(std::uint64_t address, std::uint64_t bytes)> commit;

@@ -45,10 +45,10 @@ bool Graphs::has(CUgraph graph, const CUgraphNode* nodes, std::size_t count) con
 }
 
 bool Graphs::has_room(CUgraph graph) const {
-    constexpr std::size_t kMostOfGraph = kMaxGraphNodes / 2, kMostOfAll = kMaxGraphNodes;
+    constexpr std::size_t kMaxOfGraph = kMaxGraphNodes / 2, kMaxOfAll = kMaxGraphNodes;
     const std::shared_lock lock(mutex_);
     const auto it = graphs_.find(graph);
-    return it != graphs_.end() && it->second.size() < kMostOfGraph && nodes_.size() < kMostOfAll;
+    return it != graphs_.end() && it->second.size() < kMaxOfGraph && nodes_.size() < kMaxOfAll;
 }
 
 void Graphs::add_node(CUgraphNode handle, CUgraph graph, CUgraphNodeType type, CUfunction function) {

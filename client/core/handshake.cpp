@@ -1,5 +1,6 @@
 #include "client/core/handshake.h"
 
+#include <capnp/message.h>
 #include <capnp/serialize.h>
 #include <fmt/format.h>
 #include <kj/exception.h>
@@ -127,17 +128,11 @@ schema::ClientInfo::Builder introduce(schema::Hello::Builder hello, const Config
     return client;
 }
 
-}  // namespace
-
-void fill_lane_hello(schema::Hello::Builder hello, const Config& config, const LaneTicket& ticket, std::size_t index) {
-    introduce(hello, config);
-    auto lane = hello.initPurpose().initLane();
-    lane.setSessionId(ticket.session_id.c_str());
-    lane.setSessionToken({reinterpret_cast<const kj::byte*>(ticket.session_token.data()), ticket.session_token.size()});
-    lane.setIndex(static_cast<std::uint32_t>(index));
+Status send(transport::Connection& connection, capnp::MessageBuilder& hello) {
+    const kj::Array<capnp::word> words = capnp::messageToFlatArray(hello);
+    return wire::write_frame(connection, wire::FrameType::hello,
+                             std::as_bytes(std::span(words.asBytes().begin(), words.asBytes().size())));
 }
-
-namespace {
 
 schema::SessionRequest::Compression on_wire(wire::CompressionMode mode) {
     using On = schema::SessionRequest::Compression;
@@ -151,7 +146,21 @@ schema::SessionRequest::Compression on_wire(wire::CompressionMode mode) {
 
 }  // namespace
 
-void fill_hello(schema::Hello::Builder hello, const Config& config, const AddressRanges& offered) {
+Status send_lane_hello(transport::Connection& connection, const Config& config, const LaneTicket& ticket,
+                       std::size_t index) {
+    capnp::MallocMessageBuilder message;
+    auto hello = message.initRoot<schema::Hello>();
+    introduce(hello, config);
+    auto lane = hello.initPurpose().initLane();
+    lane.setSessionId(ticket.session_id.c_str());
+    lane.setSessionToken({reinterpret_cast<const kj::byte*>(ticket.session_token.data()), ticket.session_token.size()});
+    lane.setIndex(static_cast<std::uint32_t>(index));
+    return send(connection, message);
+}
+
+Status send_hello(transport::Connection& connection, const Config& config, const AddressRanges& offered) {
+    capnp::MallocMessageBuilder message;
+    auto hello = message.initRoot<schema::Hello>();
     auto client = introduce(hello, config);
     client.setUserId(static_cast<std::uint32_t>(getuid()));
     client.setUserName(user_name(static_cast<std::uint32_t>(getuid())).c_str());
@@ -174,6 +183,7 @@ void fill_hello(schema::Hello::Builder hello, const Config& config, const Addres
         environment[i].setName(variables[i].first);
         environment[i].setValue(variables[i].second);
     }
+    return send(connection, message);
 }
 
 Status read_lane_answer(const wire::ReceivedFrame& frame) {

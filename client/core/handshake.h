@@ -4,8 +4,6 @@
 //   cannot be is refused here, with limits on what memory it may cost.
 #pragma once
 
-#include <capnp/message.h>
-
 #include <cstdint>
 #include <span>
 #include <string>
@@ -35,14 +33,15 @@ struct Answer {
     Result<Welcome> welcome;
 };
 
-void fill_hello(schema::Hello::Builder hello, const Config& config, const AddressRanges& offered);
+Status send_hello(transport::Connection& connection, const Config& config, const AddressRanges& offered);
 
 // For one more connection of the session that `welcome` gave.
 struct LaneTicket {
     std::string session_id;
     std::vector<std::byte> session_token;
 };
-void fill_lane_hello(schema::Hello::Builder hello, const Config& config, const LaneTicket& ticket, std::size_t index);
+Status send_lane_hello(transport::Connection& connection, const Config& config, const LaneTicket& ticket,
+                       std::size_t index);
 // Whether the server took it.
 Status read_lane_answer(const wire::ReceivedFrame& frame);
 

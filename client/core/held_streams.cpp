@@ -11,7 +11,7 @@ bool HeldStreams::set(const StreamKey& stream, bool held) {
     {
         const std::lock_guard lock(mutex_);
         if (held) {
-            if (streams_.size() >= kMost) {
+            if (streams_.size() >= kMax) {
                 return false;
             }
             streams_.insert(stream);

@@ -20,7 +20,7 @@ namespace gpupool::client {
 
 class HeldStreams {
   public:
-    static constexpr std::size_t kMost = 64u << 10;  // a server can name streams that are none
+    static constexpr std::size_t kMax = 64u << 10;  // a server can name streams that are none
 
     static constexpr StreamKey changes_of(std::uint64_t executable) { return {codec::kHoldsGraphChanges, executable}; }
 

@@ -1,7 +1,5 @@
 #include "client/core/lane_opener.h"
 
-#include <capnp/message.h>
-#include <capnp/serialize.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,7 +7,6 @@
 
 #include "common/log.h"
 #include "common/quiet_thread.h"
-#include "protocol/schema/session.capnp.h"
 #include "protocol/transport/open.h"
 #include "protocol/wire/handshake_io.h"
 
@@ -18,7 +15,7 @@ namespace gpupool::client {
 LaneOpener::LaneOpener(Config config, LaneTicket ticket, std::size_t count, wire::Lanes& lanes)
     : config_(std::move(config)),
       ticket_(std::move(ticket)),
-      count_(std::min(count, wire::Lanes::kMostLanes)),
+      count_(std::min(count, wire::Lanes::kMaxLanes)),
       lanes_(lanes) {
     for (auto& lane : descriptors_) {
         std::fill(lane.begin(), lane.end(), -1);
@@ -84,11 +81,7 @@ Status LaneOpener::open(std::size_t index) {
     if (!connection) {
         return connection.error();
     }
-    capnp::MallocMessageBuilder hello;
-    fill_lane_hello(hello.initRoot<schema::Hello>(), config_, ticket_, index);
-    const kj::Array<capnp::word> words = capnp::messageToFlatArray(hello);
-    const Status sent = wire::write_frame(**connection, wire::FrameType::hello,
-                                          std::as_bytes(std::span(words.asBytes().begin(), words.asBytes().size())));
+    const Status sent = send_lane_hello(**connection, config_, ticket_, index);
     // As for the session itself: what a server that hung up said is still there to read.
     const auto frame = wire::read_frame(**connection, kMaxWelcomeBytes, deadline);
     if (!frame) {
@@ -97,7 +90,7 @@ Status LaneOpener::open(std::size_t index) {
     GPUPOOL_TRY(read_lane_answer(*frame));
     const std::vector<int> descriptors = (*connection)->descriptors();
     GPUPOOL_TRY(lanes_.add(index, std::move(*connection)));
-    for (std::size_t i = 0; i < std::min(descriptors.size(), transport::kMostDescriptors); ++i) {
+    for (std::size_t i = 0; i < std::min(descriptors.size(), transport::kMaxDescriptors); ++i) {
         descriptors_[index][i].store(descriptors[i], std::memory_order_relaxed);  // they stay open from now on
     }
     return {};

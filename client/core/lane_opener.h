@@ -49,7 +49,7 @@ class LaneOpener {
     wire::Lanes& lanes_;
     std::atomic<bool> asked_{false}, warned_{false};
     std::atomic<std::size_t> opened_{0};
-    std::array<std::array<std::atomic<int>, transport::kMostDescriptors>, wire::Lanes::kMostLanes> descriptors_;
+    std::array<std::array<std::atomic<int>, transport::kMaxDescriptors>, wire::Lanes::kMaxLanes> descriptors_;
 };
 
 }  // namespace gpupool::client

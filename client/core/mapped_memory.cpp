@@ -69,7 +69,10 @@ void* allocate_shared(Session& session, CUcontext context, std::uint64_t bytes, 
     madvise(place, bytes, MADV_DONTFORK);
     const auto address = reinterpret_cast<std::uint64_t>(place);
     end_registered(session, address, bytes);
-    static auto& giving = *new std::mutex;  // descriptors are taken in the order of the commands that name them
+    // Descriptors are taken in the order of the commands that name them, so this is held over a sendmsg, and until the
+    // worker has answered. Only allocations of pinned memory need it, and those wait for their own answers all the
+    // same.
+    static auto& giving = *new std::mutex;
     const std::lock_guard lock(giving);
     const Status given = session.connection().give(file->get(), address);
     const CUresult result =
@@ -122,7 +125,7 @@ CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhe
 }
 
 void give_to_gpu(Session& session, const CUstreamBatchMemOpParams* operations, unsigned count) {
-    if (operations == nullptr || count > kMostOperations) {
+    if (operations == nullptr || count > kMaxOperations) {
         return;
     }
     for (const CUstreamBatchMemOpParams& each : std::span(operations, count)) {

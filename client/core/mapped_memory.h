@@ -23,7 +23,7 @@ inline void give_to_gpu(Session& session, std::uint64_t address) {
     }
 }
 // And of those that memory operations name, of which the driver takes so many in one call, and refuses more.
-constexpr unsigned kMostOperations = 256;
+constexpr unsigned kMaxOperations = 256;
 void give_to_gpu(Session& session, const CUstreamBatchMemOpParams* operations, unsigned count);
 // The program's memory lies there now: what it had registered there is gone.
 void end_registered(Session& session, std::uint64_t address, std::uint64_t bytes);

@@ -22,7 +22,7 @@ void NodeStorages::put(CUgraphNode node, CUgraph graph, NodeStorage storage) {
     kept->storage = std::move(storage);
     if (kept->graph == nullptr) {
         unplaced_bytes_ += kept->bytes - before;
-        while (unplaced_bytes_ > kMostUnplaced_bytes && unplaced_.front() != node) {
+        while (unplaced_bytes_ > kMaxUnplacedBytes && unplaced_.front() != node) {
             drop(unplaced_.front());
         }
     }

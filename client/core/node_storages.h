@@ -1,7 +1,7 @@
 // What the calls that ask for a graph node's parameters point to, which natively belongs to the node.
 //
 // Goes with its node, or with the graph that the node is known to be of. Of nodes whose graph is not known, as of those
-// that a capture made, the latest kMostUnplaced_bytes stay.
+// that a capture made, the latest kMaxUnplacedBytes stay.
 // Ownership: owns what is put here; pointers into it, which are taken before, stay valid. Threads: any. Errors: none.
 #pragma once
 
@@ -25,7 +25,7 @@ struct NodeStorage {
 
 class NodeStorages {
   public:
-    static constexpr std::size_t kMostUnplaced_bytes = 64u << 20;
+    static constexpr std::size_t kMaxUnplacedBytes = 64u << 20;
 
     // In place of what the node had. `graph`: null where it is not known.
     void put(CUgraphNode node, CUgraph graph, NodeStorage storage);

@@ -101,7 +101,7 @@ Session* connect_locked(State& s) {
     }
     Session* const opened = session->release();  // lives as long as the process
     if (const Status traced = trace::start(*config, *opened); !traced) {
-        std::fprintf(stderr, "gpupool: no trace: %s\n", traced.error().message.c_str());
+        std::fprintf(stderr, "gpupool: %s\n", traced.error().message.c_str());
         log::warn("{}", traced.error().message);
     }
     opened->synchronous = config->synchronous;

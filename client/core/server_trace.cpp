@@ -17,9 +17,9 @@ namespace gpupool::client {
 namespace {
 
 constexpr int kFirstExchanges = 8;
-constexpr std::uint64_t kExchangeFor_ns = 50'000'000;  // where each takes long, fewer will do
+constexpr std::uint64_t kExchangeForNs = 50'000'000;  // where each takes long, fewer will do
 
-constexpr std::uint64_t kApart_ns = 2;
+constexpr std::uint64_t kApartNs = 2;
 
 // A kernel's name as its source has it.
 std::string readable(const std::string& name) {
@@ -81,7 +81,7 @@ bool ServerTrace::start(const Calls& calls) {
 }
 
 void ServerTrace::synchronize(int exchanges) {
-    const std::uint64_t give_up = trace::now_ns() + kExchangeFor_ns;
+    const std::uint64_t give_up = trace::now_ns() + kExchangeForNs;
     for (int i = 0; i < exchanges && (i == 0 || trace::now_ns() < give_up); ++i) {
         std::uint64_t theirs = 0;
         const std::uint64_t before = trace::now_ns();
@@ -144,7 +144,7 @@ void ServerTrace::draw(const codec::TraceRecord& record) {
     const std::uint64_t key = (static_cast<std::uint64_t>(track.actor) << 32) | track.number;
     const auto known = last_end_ns_.find(key);
     if (known != last_end_ns_.end()) {
-        begin = std::max(begin, known->second + kApart_ns);
+        begin = std::max(begin, known->second + kApartNs);
         end = std::max(end, begin);
         known->second = end;
     } else if (last_end_ns_.size() < codec::kMaxTraceNames) {

@@ -1,7 +1,5 @@
 #include "client/core/session.h"
 
-#include <capnp/message.h>
-#include <capnp/serialize.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -20,7 +18,6 @@
 #include "common/printable.h"
 #include "protocol/calls/internal.h"
 #include "protocol/calls/table.h"
-#include "protocol/schema/session.capnp.h"
 #include "protocol/transport/open.h"
 #include "protocol/wire/handshake_io.h"
 
@@ -127,11 +124,7 @@ std::unique_ptr<Session> Session::adopt(std::unique_ptr<transport::Connection> c
 
 Answer Session::shake_hands(transport::Connection& connection, const Config& config,
                             transport::Clock::time_point deadline, const AddressRanges& candidates) {
-    capnp::MallocMessageBuilder hello;
-    fill_hello(hello.initRoot<schema::Hello>(), config, candidates);
-    const kj::Array<capnp::word> words = capnp::messageToFlatArray(hello);
-    const Status sent = wire::write_frame(connection, wire::FrameType::hello,
-                                          std::as_bytes(std::span(words.asBytes().begin(), words.asBytes().size())));
+    const Status sent = send_hello(connection, config, candidates);
     // A server that refuses may have hung up already: what it said is still there to read.
     const auto frame = wire::read_answer(connection, kMaxWelcomeBytes, deadline, kDriverStart);
     if (!frame) {
@@ -287,12 +280,12 @@ bool Session::take_output(codec::Reader& in, std::FILE* to) {
 }
 
 bool Session::take_end(codec::Reader& in) {
-    constexpr std::size_t kMost_bytes = 500;
+    constexpr std::size_t kMaxBytes = 500;
     const auto text = read_text(in);
     if (!text) {
         return false;
     }
-    lose({ErrorCode::closed, "the server has ended it: " + printable(*text, kMost_bytes)});
+    lose({ErrorCode::closed, "the server has ended it: " + printable(*text, kMaxBytes)});
     return true;
 }
 

@@ -1,7 +1,7 @@
 // Which sizes of blocks came one after the other, and which comes next: where a program repeats itself, as one does
 // that loads the layers of a model, what follows is what followed the last time that the same sizes came before.
 //
-// Threads: one at a time. Memory: of kMost sizes.
+// Threads: one at a time. Memory: of kMax sizes.
 #pragma once
 
 #include <algorithm>
@@ -13,13 +13,13 @@ namespace gpupool::client {
 
 class SizeHistory {
   public:
-    static constexpr std::size_t kMost = 512;
+    static constexpr std::size_t kMax = 512;
     // So many sizes have to have come before in the same order; of several places the one with the most counts.
-    static constexpr std::size_t kLeastAlike = 2, kMostAlike = 16;
+    static constexpr std::size_t kLeastAlike = 2, kMaxAlike = 16;
 
     void note(std::uint64_t bytes) {
         sizes_.push_back(bytes);
-        if (sizes_.size() > kMost) {
+        if (sizes_.size() > kMax) {
             sizes_.pop_front();
         }
     }
@@ -41,7 +41,7 @@ class SizeHistory {
   private:
     // How many sizes until `end` are the same as the last ones.
     [[nodiscard]] std::size_t alike_until(std::size_t end) const {
-        const std::size_t most = std::min(end + 1, kMostAlike);
+        const std::size_t most = std::min(end + 1, kMaxAlike);
         std::size_t alike = 0;
         while (alike < most && sizes_[end - alike] == sizes_[sizes_.size() - 1 - alike]) {
             ++alike;

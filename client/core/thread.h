@@ -41,7 +41,7 @@ class ReplySlot {
                 also();
                 return there_.load(std::memory_order_acquire);
             },
-            kLookFor);
+            kLookForReplyFor);
     }
     // By the receiving thread. False when nobody waits for it.
     bool deliver(const codec::ReplyHeader& header, const std::byte* body, std::size_t bytes);
@@ -49,7 +49,7 @@ class ReplySlot {
 
   private:
     // A driver looks all the time while it waits for the GPU, unless it is told to yield or to sleep.
-    static constexpr std::chrono::milliseconds kLookFor{5};
+    static constexpr std::chrono::milliseconds kLookForReplyFor{5};
 
     AdaptiveMutex mutex_;
     std::condition_variable arrived_;

@@ -29,9 +29,9 @@ namespace gpupool::client::trace {
 namespace {
 
 // Shorter waits are no slices of their own.
-constexpr std::uint64_t kShownWait_ns = 1000;
-constexpr std::uint64_t kSynchronizeEvery_ns = 1'000'000'000;  // the server's clock
-constexpr int kExchanges = 4;                                  // of clocks, each time
+constexpr std::uint64_t kShownWaitNs = 1000;
+constexpr std::uint64_t kSynchronizeEveryNs = 1'000'000'000;  // the server's clock
+constexpr int kExchanges = 4;                                 // of clocks, each time
 
 struct OfThread {
     int depth = 0;  // calls made inside a call count as the outer one's
@@ -90,7 +90,7 @@ class Wire final : public wire::TrafficObserver {
         }
     }
     Timeline& timeline_;
-    std::array<std::array<std::atomic<bool>, 2>, wire::Lanes::kMostLanes + 1> named_{};
+    std::array<std::array<std::atomic<bool>, 2>, wire::Lanes::kMaxLanes + 1> named_{};
 };
 
 struct State {
@@ -184,7 +184,7 @@ Status open(const std::string& name, std::FILE*& file) {
     }
     auto opened = open_to_append(name, 0666);
     if (!opened) {
-        return opened.error().within("the summary");
+        return opened.error().within("no summary");
     }
     file = ::fdopen(opened->get(), "a");
     if (file == nullptr) {
@@ -201,7 +201,7 @@ void keep_up() {
     while (true) {
         std::this_thread::sleep_for(kFlushEvery);
         s.timeline->flush();
-        if (s.followed && now_ns() - synchronized >= kSynchronizeEvery_ns) {
+        if (s.followed && now_ns() - synchronized >= kSynchronizeEveryNs) {
             synchronized = now_ns();
             s.server->synchronize(kExchanges);
         }
@@ -212,7 +212,7 @@ Status start_timeline(const Config& config, Session& session) {
     State& s = state();
     auto file = Timeline::open(config.trace_file);
     if (!file) {
-        return file.error().within("the trace");
+        return file.error().within("no trace");
     }
     s.timeline = std::make_unique<Timeline>(std::move(*file), config.trace_events);
     s.timeline->name_actor(Actor::program, program_invocation_short_name);
@@ -225,7 +225,7 @@ Status start_timeline(const Config& config, Session& session) {
     try {
         quiet_thread("gpupool-trace", keep_up).detach();  // lives as long as the process
     } catch (const std::system_error& error) {
-        return Error{ErrorCode::limit_exceeded, std::string("the trace cannot have a thread: ") + error.what()};
+        return Error{ErrorCode::limit_exceeded, std::string("no trace, which cannot have a thread: ") + error.what()};
     }
     session.observe(s.wire.get());
     return {};
@@ -253,18 +253,20 @@ std::uint64_t now_ns() noexcept {
 Status start(const Config& config, Session& session) {
     State& s = state();
     const bool lines = config.trace_file == standard_error_name;
+    Status started;
     {
         const std::lock_guard lock(s.mutex);
-        GPUPOOL_TRY(open(config.summary_file, s.summary));
+        started = open(config.summary_file, s.summary);
         s.lines = lines ? stderr : nullptr;
     }
-    Status started;
     if (!config.trace_file.empty() && !lines) {
-        started = start_timeline(config, session);
-        if (!started) {
+        const Status timeline = start_timeline(config, session);
+        if (!timeline) {
             s.server.reset();
             s.wire.reset();
             s.timeline.reset();
+            started = started ? timeline
+                              : Error{started.error().code, started.error().message + "; " + timeline.error().message};
         }
     }
     if (s.timeline != nullptr || s.summary != nullptr) {
@@ -337,7 +339,7 @@ void detail::add_wait(std::uint64_t begin_ns, For what) noexcept {
     mine.waited_ns += end_ns - begin_ns;
     mine.round_trips += what == For::reply || what == For::pull ? 1 : 0;
     State& s = state();
-    if (s.timeline != nullptr && mine.depth != 0 && end_ns - begin_ns >= kShownWait_ns) {
+    if (s.timeline != nullptr && mine.depth != 0 && end_ns - begin_ns >= kShownWaitNs) {
         s.timeline->slice(track(s), "wait", name_of(what), begin_ns, end_ns, {});
     }
 }

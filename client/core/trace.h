@@ -31,7 +31,8 @@ inline std::atomic<bool> enabled{false};
 
 std::uint64_t now_ns() noexcept;
 
-// What the configuration asks for; `session` has just been opened.
+// What the configuration asks for; `session` has just been opened. Of timeline and summary one that cannot be written
+// is the error, and costs nothing but itself.
 Status start(const Config& config, Session& session);
 // Once the session can be used: the server's part begins.
 void follow_server(const ServerTrace::Calls& calls) noexcept;

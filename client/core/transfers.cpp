@@ -240,7 +240,7 @@ bool Transfers::cancel(std::uint64_t transfer) {
 
 void Transfers::wait_for_room(std::unique_lock<std::mutex>& lock, std::uint64_t bytes) {
     const trace::Wait waiting;
-    changed_.wait(lock, [&] { return ending_ || copied_bytes_ == 0 || copied_bytes_ + bytes <= kMostCopied_bytes; });
+    changed_.wait(lock, [&] { return ending_ || copied_bytes_ == 0 || copied_bytes_ + bytes <= kMaxCopiedBytes; });
     copied_bytes_ += bytes;
 }
 
@@ -322,7 +322,7 @@ std::uint64_t Transfers::room_ahead(std::uint64_t bytes) const {
     if (lanes_ == nullptr || lanes_->count() == 0) {
         return 0;
     }
-    const std::uint64_t room = codec::kMostAheadBytes - ahead_bytes_;
+    const std::uint64_t room = codec::kMaxAheadBytes - ahead_bytes_;
     return bytes <= room ? bytes : room / codec::kAheadPieceBytes * codec::kAheadPieceBytes;
 }
 
@@ -424,7 +424,7 @@ bool Transfers::pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t
             log::error("the server asks for data that is not there");
             return false;
         }
-        if (pulls_.size() >= kMaxPulls || (it->second->gather && bytes > wire::Lanes::kMostPieceBytes)) {
+        if (pulls_.size() >= kMaxPulls || (it->second->gather && bytes > wire::Lanes::kMaxPieceBytes)) {
             log::error("the server asks for more data at once than it may");
             return false;
         }

@@ -47,9 +47,9 @@ namespace gpupool::client {
 
 class Transfers {
   public:
-    static constexpr std::size_t kMaxPulls = 64u << 10;             // that wait
-    static constexpr std::size_t kMaxNamedTransfers = 64u << 10;    // under way
-    static constexpr std::uint64_t kMostCopied_bytes = 128u << 20;  // packed at once; a larger one goes alone
+    static constexpr std::size_t kMaxPulls = 64u << 10;           // that wait
+    static constexpr std::size_t kMaxNamedTransfers = 64u << 10;  // under way
+    static constexpr std::uint64_t kMaxCopiedBytes = 128u << 20;  // packed at once; a larger one goes alone
 
     // Copies the bytes at `offset` of packed data from, or to, where they lie apart.
     using Gather = std::function<void(std::uint64_t offset, std::span<std::byte> packed)>;

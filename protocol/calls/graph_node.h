@@ -14,7 +14,7 @@ namespace gpupool {
 // That a server takes in one graph, by adding to it.
 inline constexpr std::uint32_t kMaxGraphNodes = 1u << 18;
 
-// A kernel's node, its launch.
+// A node of any type, which says what of this means anything.
 struct GraphNode {
     std::int32_t type = 0;    // CUgraphNodeType
     std::uint32_t count = 0;  // memory operations, access descriptors, or the graphs of a conditional node
@@ -39,6 +39,12 @@ struct GraphNode {
     std::int32_t condition_type = 0;
     std::uint32_t reserved = 0;
 };
+
+// Has a node of this type something of its own, memory or graphs, which the driver chooses and the program is told? It
+// is added with gpGraphAddOwningNode, all others with gpGraphAddNode.
+constexpr bool is_owning_node(std::int32_t type) {
+    return type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
+}
 
 // Host memory's name stands where the driver wants an address: 16 TiB and up, where neither a program nor a driver has
 // anything.

@@ -175,6 +175,7 @@ CUresult gpGraphAddOwningNode(CUgraphNode* created, CUgraph graph, const CUgraph
 // Of a graph's node, or, where `executable` is not null, of that node in it.
 CUresult gpGraphNodeSetParams(CUgraphExec executable, CUgraphNode changed, const gpupool::GraphNode* node,
                               const unsigned char* payload, std::size_t payload_bytes);
+// `payload_bytes` is what the node has; as much of it as `payload` has room for is written there.
 CUresult gpGraphNodeGetParams(CUgraphNode asked, gpupool::GraphNode* node, unsigned char* payload, std::size_t capacity,
                               std::size_t* payload_bytes);
 CUresult gpGraphInstantiate(CUgraphExec* executable, CUgraph graph, std::uint64_t flags, CUgraphNode* error_node,

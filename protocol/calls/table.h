@@ -15,6 +15,7 @@ struct CallInfo {
     std::string_view base_name;  // what cuGetProcAddress is asked for; empty for gpupool's own calls
     int since;                   // CUDA version, e.g. 12040
     Delivery delivery;
+    bool composed;                  // of gpupool's own calls, which have deliveries of their own
     const char* why_refused;        // or nullptr
     const char* per_thread_suffix;  // "_ptsz", "_ptds", or nullptr
     int per_thread_since;

@@ -96,8 +96,8 @@ std::vector<std::string> wire_layout() {
     };
     std::sort(lines.begin(), lines.end(),
               [](const std::string& a, const std::string& b) { return std::stoi(a) < std::stoi(b); });
-    constexpr unsigned kMostNotices = 256;
-    for (unsigned number = 0; number < kMostNotices; ++number) {
+    constexpr unsigned kMaxNotices = 256;
+    for (unsigned number = 0; number < kMaxNotices; ++number) {
         if (const std::string notice = describe(static_cast<NoticeType>(number)); !notice.empty()) {
             lines.push_back("notice:" + std::to_string(number) + ' ' + notice);
         }

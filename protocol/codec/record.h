@@ -103,11 +103,11 @@ struct GraphCopyNotice {
 };
 inline constexpr std::uint64_t kTransferOfWorker = 1ull << 63;
 // Bits of a transfer's name. Sent ahead: pieces of it may come before the worker has asked for them, of all such
-// transfers together no more than kMostAheadBytes that it has not said to have taken (AheadTakenNotice,
+// transfers together no more than kMaxAheadBytes that it has not said to have taken (AheadTakenNotice,
 // TransferFailedNotice).
 inline constexpr std::uint64_t kTransferSentAhead = 1ull << 62;
 inline constexpr std::size_t kAheadPieceBytes = 1u << 20;
-inline constexpr std::uint64_t kMostAheadBytes = 32u << 20;
+inline constexpr std::uint64_t kMaxAheadBytes = 32u << 20;
 inline constexpr std::size_t kGraphPieceBytes = 1u << 20;
 // Of copies between graphs and the client's memory that are under way at one time, in a session.
 inline constexpr std::uint64_t kMaxGraphCopyBytes = 4ull << 30;

@@ -1,6 +1,7 @@
 #include "protocol/transport/connection.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <limits>
 
@@ -13,6 +14,28 @@ Status receive_exactly(Connection& connection, MutableBuffer buffer) {
         buffer = buffer.subspan(*received);
     }
     return {};
+}
+
+std::optional<Error> accept_failure(int error) {
+    switch (error) {
+        case EINTR:
+        case ECONNABORTED:
+        // Of TCP alone: what the network did to the one connection.
+        case EPROTO:
+        case ENETDOWN:
+        case ENOPROTOOPT:
+        case EHOSTDOWN:
+        case ENONET:
+        case EHOSTUNREACH:
+        case EOPNOTSUPP:
+        case ENETUNREACH:
+        case EPERM: return std::nullopt;
+        case EMFILE:
+        case ENFILE:
+        case ENOBUFS:
+        case ENOMEM: return Error{ErrorCode::limit_exceeded, system_error("accept", error).message};
+        default: return system_error("accept", error);
+    }
 }
 
 int poll_timeout_ms(Clock::time_point deadline) noexcept {

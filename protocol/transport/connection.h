@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,7 +29,7 @@ using ConstBuffer = std::span<const std::byte>;
 using MutableBuffer = std::span<std::byte>;
 using Clock = std::chrono::steady_clock;
 inline constexpr Clock::time_point kNoDeadline = Clock::time_point::max();
-inline constexpr std::size_t kMostDescriptors = 4;  // that one connection consists of
+inline constexpr std::size_t kMaxDescriptors = 4;  // that one connection consists of
 
 class Connection {
   public:
@@ -123,6 +124,10 @@ class Listener {
     // The address that clients connect to, with the real port: "127.0.0.1:9470".
     [[nodiscard]] virtual std::string address() const = 0;
 };
+
+// What Listener::accept() gives when accept() has failed with `error`. Nothing where the failure is that of the one
+// connection that was waiting, not of the listener.
+std::optional<Error> accept_failure(int error);
 
 // How long poll() may wait to be back by `deadline`: milliseconds rounded up, -1 for ever, 0 when it has passed.
 int poll_timeout_ms(Clock::time_point deadline) noexcept;

@@ -29,17 +29,26 @@ std::string name_at(const tcp::Address& address) {
 }
 
 Result<std::unique_ptr<Connection>> connect_locally(const Endpoint& endpoint, std::span<const tcp::Address> addresses) {
-    Result<std::unique_ptr<Connection>> connection =
-        Error{ErrorCode::unavailable,
-              fmt::format("shared memory needs a server on this host, and {} is another's", endpoint.to_string())};
-    bool any_own = false;
+    std::vector<std::string> names;
     for (const auto& address : addresses) {
-        if (!tcp::is_own(address)) continue;
-        any_own = true;
-        connection = shm::connect_to_name(name_at(address));
-        if (connection) return connection;
+        if (tcp::is_own(address)) names.push_back(name_at(address));
     }
-    return any_own ? shm::connect_to_name(name_at_all(endpoint.port)) : std::move(connection);
+    if (names.empty()) {
+        return Error{
+            ErrorCode::unavailable,
+            fmt::format("shared memory needs a server on this host, and {} is another's", endpoint.to_string())};
+    }
+    names.push_back(name_at_all(endpoint.port));
+    std::string reasons;
+    for (const auto& name : names) {
+        auto connection = shm::connect_to_name(name);
+        if (connection) return connection;
+        reasons += (reasons.empty() ? "" : "; ") + connection.error().message;
+    }
+    return Error{ErrorCode::unavailable,
+                 fmt::format("there is no shared memory with {}: its gpupoold must run on this host, in this network "
+                             "name space and without local = false, else GPUPOOL_TRANSPORT=tcp reaches it ({})",
+                             endpoint.to_string(), reasons)};
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 namespace gpupool::wire {
 namespace {
 
-constexpr std::size_t kMostBetweenAcks_bytes = 1u << 20;
-constexpr std::size_t kLeastBulkFrame_bytes = 4u << 10;
-constexpr std::size_t kMostBulkFrame_bytes = 1u << 20;  // so that other records can go between
+constexpr std::size_t kMaxBetweenAcksBytes = 1u << 20;
+constexpr std::size_t kLeastBulkFrameBytes = 4u << 10;
+constexpr std::size_t kMaxBulkFrameBytes = 1u << 20;  // so that other records can go between
 
 Error closed_here() {
     return {ErrorCode::closed, "the channel was closed"};
@@ -24,8 +24,8 @@ Error closed_here() {
 Channel::State::State(std::unique_ptr<transport::Connection> first, Receiver& to, const Limits& given)
     : receiver(to),
       limits(given),
-      acknowledge_every_bytes(std::min(kMostBetweenAcks_bytes, given.retained_bytes / 4)),
-      bulk_frame_bytes(std::clamp(given.retained_bytes / 4, kLeastBulkFrame_bytes, kMostBulkFrame_bytes)),
+      acknowledge_every_bytes(std::min(kMaxBetweenAcksBytes, given.retained_bytes / 4)),
+      bulk_frame_bytes(std::clamp(given.retained_bytes / 4, kLeastBulkFrameBytes, kMaxBulkFrameBytes)),
       connection(std::move(first)),
       outbox(std::clamp<std::size_t>(given.frame_bytes, 1u << 10, kMaxPayloadBytes)) {
     learn_connection();

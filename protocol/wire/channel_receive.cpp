@@ -12,7 +12,7 @@ namespace {
 // How long the end waits for the acknowledgement of the peer's goodbye to leave.
 constexpr std::chrono::milliseconds kFarewellPatience{200};
 // Frames that who looks takes at once, before it does something with them.
-constexpr std::size_t kMostLookedFor = 8;
+constexpr std::size_t kMaxLookedFor = 8;
 constexpr unsigned kLooksForTheRest = 500;  // some tens of microseconds
 
 Stop violation(std::string message) {
@@ -150,7 +150,7 @@ Channel::State::Looked Channel::State::look(transport::Connection& from) {
     for (; !found_stop; ++taken) {
         if (taken != 0 && frames->buffered_bytes() == 0) break;  // to ask for more can cost a system call
         // What is buffered the reader would not see arrive, so all of that is taken.
-        const bool more = taken < kMostLookedFor;
+        const bool more = taken < kMaxLookedFor;
         if (more) frames->gather(kHeaderBytes);
         if (!frame_is_here(more ? &from : nullptr)) break;
         found_stop = read_one(*frames);

@@ -13,14 +13,17 @@ namespace {
 // How long an acknowledgement waits for a frame to travel with.
 constexpr std::chrono::milliseconds kAckPatience{2};
 // Frames that the peer has not acknowledged, where it has next to nothing to do: those of a few calls.
-constexpr std::size_t kMostOnTheWay = 16;
+constexpr std::size_t kMaxOnTheWay = 16;
 // The same where callers send by copying: it keeps up, as far as its acknowledgements tell, of which there is one every
 // 2 ms. (On few processors nobody sends so; conformance.channel_looking does, with GPUPOOL_SPIN=always.)
-constexpr std::size_t kMostCopiedOnTheWay = 512;
-// How long the pump lets records gather, and how long where the peer has enough to do with little ones.
+constexpr std::size_t kMaxCopiedOnTheWay = 512;
+// A frame that may be copied while the lock is held: to give the lock back and take it again costs more.
+constexpr std::size_t kCopiedUnderLockBytes = 16u << 10;
+// How long the pump lets records gather, and how long where the peer has enough to do with little ones: where the last
+// batch was no larger than this.
 constexpr std::chrono::microseconds kGatherFor{2};
 constexpr std::chrono::microseconds kGatherLongFor{5};
-constexpr std::size_t kLittle_bytes = 16u << 10;
+constexpr std::size_t kLittleBatchBytes = 16u << 10;
 
 bool carries_records(FrameType type) {
     return type == FrameType::commands || type == FrameType::replies;
@@ -230,7 +233,7 @@ Status Channel::append_bulk(std::uint64_t transfer, std::uint64_t offset, std::s
 // Is a record that is in no hurry sent by who appends it? Only where the peer keeps up: then the pump would be a way
 // round, and otherwise it sends many at a time.
 bool Channel::State::sends_itself() const {
-    return copies && outbox.retained() <= kMostCopiedOnTheWay;
+    return copies && outbox.retained() <= kMaxCopiedOnTheWay;
 }
 
 bool Channel::State::can_send() const {
@@ -294,7 +297,8 @@ void Channel::State::send_batch(Lock& lock) {
 // back and take it again. Leaves unlocked; false: nothing was done.
 bool Channel::State::copy_here(Lock& lock) {
     const OutFrame* const frame = outbox.only_unsent();
-    if (frame == nullptr || frame->bytes > kLittle_bytes || observer.load(std::memory_order_relaxed) != nullptr) {
+    if (frame == nullptr || frame->bytes > kCopiedUnderLockBytes ||
+        observer.load(std::memory_order_relaxed) != nullptr) {
         return false;
     }
     const transport::ConstBuffer data(frame->data, frame->bytes);
@@ -396,7 +400,7 @@ bool Channel::State::look_for_work(Lock& lock) {
 // is about to wait for an answer to it would have to wait for that call before its own, instead of sending both in one.
 void Channel::State::let_gather(Lock& lock) {
     if (batch_left || stopping) return;
-    const bool enough = !sending && outbox.retained() > kMostOnTheWay && batch.total_bytes <= kLittle_bytes;
+    const bool enough = !sending && outbox.retained() > kMaxOnTheWay && batch.total_bytes <= kLittleBatchBytes;
     lock.unlock();
     const auto end = std::chrono::steady_clock::now() + (enough ? kGatherLongFor : kGatherFor);
     while (std::chrono::steady_clock::now() < end) spin_pause();

@@ -21,7 +21,7 @@ bool Landed::add(std::uint64_t number) {
     std::uint64_t last = number;
     const bool joins_after = after != runs_.end() && after->first == number + 1;
     const bool joins_before = before != runs_.end() && before->second + 1 == number;
-    if (!joins_after && !joins_before && runs_.size() >= kMostHoles) return false;
+    if (!joins_after && !joins_before && runs_.size() >= kMaxHoles) return false;
     if (joins_after) {
         last = after->second;
         after = runs_.erase(after);

@@ -14,7 +14,7 @@ namespace gpupool::wire {
 
 class Landed {
   public:
-    static constexpr std::size_t kMostHoles = 16u << 10;
+    static constexpr std::size_t kMaxHoles = 16u << 10;
 
     // False for 0, for a piece that has landed already, and for one hole too many.
     [[nodiscard]] bool add(std::uint64_t number);

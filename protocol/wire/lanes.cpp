@@ -68,7 +68,7 @@ Result<FrameHeader> read_header(std::span<const std::byte, kHeaderBytes> bytes) 
                                      static_cast<unsigned>(header->type)));
     }
     if (header->payload_bytes <= prefix_bytes(header->type) ||
-        header->payload_bytes > prefix_bytes(header->type) + Lanes::kMostPieceBytes) {
+        header->payload_bytes > prefix_bytes(header->type) + Lanes::kMaxPieceBytes) {
         return violation(fmt::format("a piece's frame of {} bytes came", header->payload_bytes));
     }
     return *header;
@@ -102,7 +102,7 @@ struct Lanes::State {
 
     State(LaneReceiver& to, const Limits& given)
         : receiver(to),
-          most_lanes(std::min(given.lanes, kMostLanes)),
+          most_lanes(std::min(given.lanes, kMaxLanes)),
           most_queued_bytes(given.queued_bytes),
           compression(given.compression) {}
 
@@ -246,7 +246,7 @@ Status Lanes::State::receive_data(Connection& from, const FrameHeader& header, c
     const auto& [bulk, bytes] = piece;
     const bool packed = header.type == FrameType::packed;
     if (packed) {
-        if (bytes == 0 || bytes > kMostPieceBytes)
+        if (bytes == 0 || bytes > kMaxPieceBytes)
             return violation(fmt::format("a packed piece of {} bytes came", bytes));
         unpacking.packed.resize(header.payload_bytes - sizeof(PackedHeader));
         GPUPOOL_TRY(transport::receive_exactly(from, unpacking.packed));

@@ -53,14 +53,14 @@ class LaneReceiver {
 
 class Lanes {
   public:
-    static constexpr std::size_t kMostLanes = 64;
+    static constexpr std::size_t kMaxLanes = 64;
     // Smaller data is as fast on the session's own connection, where nobody has to be woken; larger would keep a lane
     // from sharing the work. (What is sent ahead goes over lanes whatever its size.)
     static constexpr std::size_t kLeastPieceBytes = 128u << 10;
-    static constexpr std::size_t kMostPieceBytes = 1u << 20;
+    static constexpr std::size_t kMaxPieceBytes = 1u << 20;
 
     struct Limits {
-        std::size_t lanes = 8;                                        // at most kMostLanes
+        std::size_t lanes = 8;                                        // at most kMaxLanes
         std::size_t queued_bytes = 64u << 20;                         // that wait or are being sent; then send() waits
         CompressionMode compression = CompressionMode::when_it_pays;  // of what is sent
     };
@@ -83,10 +83,10 @@ class Lanes {
 
     // Whether data of that size goes this way.
     [[nodiscard]] bool take(std::size_t bytes) const noexcept {
-        return bytes >= kLeastPieceBytes && bytes <= kMostPieceBytes && count() != 0;
+        return bytes >= kLeastPieceBytes && bytes <= kMaxPieceBytes && count() != 0;
     }
 
-    // Queues one piece, of 1 to kMostPieceBytes. Waits while the queue is full. `done` is called even where this fails.
+    // Queues one piece, of 1 to kMaxPieceBytes. Waits while the queue is full. `done` is called even where this fails.
     Status send(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
                 std::function<void()> done);
 

@@ -20,7 +20,7 @@ PackingChoice::Next PackingChoice::next(std::uint64_t transfer, std::size_t byte
     }
     if (pieces_until_sample_ == 0) {
         const double line_ns = line_ * static_cast<double>(bytes);
-        if (kSample_ns > line_ns * kMostForSample || bytes <= kSampleBytes) return Next::send;
+        if (kSampleNs > line_ns * kMaxForSample || bytes <= kSampleBytes) return Next::send;
         pieces_until_sample_ = kPiecesPerSample;
         return Next::sample;
     }

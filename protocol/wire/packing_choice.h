@@ -46,7 +46,7 @@ class PackingChoice {
     // Of one transfer a sample is taken anew after so many pieces, since what lies in it may differ.
     static constexpr unsigned kPiecesPerSample = 16;
     // About how long a sample takes, and how much that may be of the time that its piece needs on the line.
-    static constexpr double kSample_ns = 100e3, kMostForSample = 1.0 / 32;
+    static constexpr double kSampleNs = 100e3, kMaxForSample = 1.0 / 32;
     // What is packed has to save so much: both times are measured, and other threads want processors too.
     static constexpr double kLeastSaved = 1.0 / 5;
     // What left in less time, or was less, says nothing of a line.

@@ -11,6 +11,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "common/environment.h"
@@ -30,6 +31,7 @@ constexpr std::int64_t kMaxStock = 64;
 constexpr std::size_t kMaxTokens = 10000;
 constexpr std::size_t kMinTokenBytes = 8;
 constexpr std::size_t kMaxTokenBytes = 4096;
+constexpr std::uint64_t kLeastSessionMemoryBytes = 2u << 20;  // drivers give memory in units of it
 
 Error expected(std::string_view what) {
     return Error{ErrorCode::invalid_input, fmt::format("must be {}", what)};
@@ -102,19 +104,19 @@ Setter optional_number(std::optional<std::size_t>& target, std::int64_t least, s
 }
 
 Setter duration(milliseconds& target, std::int64_t least_ms) {
-    constexpr std::int64_t kMostMs = 24 * 3600 * 1000;
+    constexpr std::int64_t kMaxMs = 24 * 3600 * 1000;
     return [=, &target](const toml::node& node) -> Status {
         const auto value = node.value_exact<std::int64_t>();
-        if (!value || *value < least_ms || *value > kMostMs) {
-            return expected(fmt::format("milliseconds, a whole number from {} to {}", least_ms, kMostMs));
+        if (!value || *value < least_ms || *value > kMaxMs) {
+            return expected(fmt::format("milliseconds, a whole number from {} to {}", least_ms, kMaxMs));
         }
         target = milliseconds(*value);
         return {};
     };
 }
 
-Setter bytes(std::uint64_t& target) {
-    return [&target](const toml::node& node) -> Status {
+Setter bytes(std::uint64_t& target, std::uint64_t least = 1) {
+    return [=, &target](const toml::node& node) -> Status {
         std::uint64_t given = 0;
         if (const auto number = node.value_exact<std::int64_t>(); number && *number >= 0) {
             given = static_cast<std::uint64_t>(*number);
@@ -129,6 +131,9 @@ Setter bytes(std::uint64_t& target) {
         }
         if (given == 0) {
             return expected("more than 0, like \"8GiB\"; leave it out for the default");
+        }
+        if (given < least) {
+            return expected(format_bytes(least) + " or more");
         }
         target = given;
         return {};
@@ -213,7 +218,7 @@ Keys keys_of(Config& config) {
         {"limits.handshakes", number(config.max_handshakes, 1, 4096)},
         {"limits.handshake_timeout_ms", duration(config.handshake_timeout, 10)},
         {"limits.hello_bytes", number(config.max_hello_bytes, 1024, 128 << 10)},
-        {"limits.session_memory", bytes(config.session_memory_bytes)},
+        {"limits.session_memory", bytes(config.session_memory_bytes, kLeastSessionMemoryBytes)},
         {"limits.shared_memory", optional_bytes(config.shared_memory_bytes)},
         {"limits.lanes", number(config.max_lanes, 0, 64)},
         {"limits.issuers", optional_number(config.issuers, 0, 8)},
@@ -241,9 +246,15 @@ Result<std::string> read_named_file(const char* what, const std::string& path, s
 }  // namespace
 
 Status check_addresses(const std::vector<std::string>& addresses) {
+    std::set<std::string> seen;
     for (const std::string& address : addresses) {
-        if (const auto endpoint = transport::Endpoint::parse(address, transport::kDefaultPort); !endpoint) {
+        const auto endpoint = transport::Endpoint::parse(address, transport::kDefaultPort);
+        if (!endpoint) {
             return endpoint.error();
+        }
+        const bool any_port = !endpoint->is_path() && endpoint->port == 0;
+        if (!any_port && !seen.insert(endpoint->to_string()).second) {
+            return Error{ErrorCode::invalid_input, endpoint->to_string() + " is given twice"};
         }
     }
     return {};

@@ -59,7 +59,7 @@ struct Config {
 
 // Addresses that one daemon listens at.
 inline constexpr std::size_t kMaxAddresses = 16;
-// Are these such, whether or not they can be had?
+// Are these such, and no two the same, whether or not they can be had?
 Status check_addresses(const std::vector<std::string>& addresses);
 
 // Reads a TOML file over `config`. Unknown keys and values of the wrong kind are refused.

@@ -22,6 +22,7 @@
 #include "common/units.h"
 #include "protocol/transport/endpoint.h"
 #include "protocol/transport/open.h"
+#include "protocol/transport/tcp/addresses.h"
 #include "server/daemon/config.h"
 #include "server/daemon/front_door.h"
 #include "server/daemon/supervisor.h"
@@ -30,6 +31,8 @@
 
 namespace gpupool::daemon {
 namespace {
+
+constexpr std::chrono::seconds kResolvePatience{10};
 
 struct Options {
     std::string config_file;
@@ -92,10 +95,7 @@ Result<Config> make_config(const Options& options) {
             return known.error().within("--listen");
         }
     }
-    if (const std::string spin = environment::text("GPUPOOL_SPIN").value_or(""); !is_spin_setting(spin)) {
-        return Error{ErrorCode::invalid_input,
-                     fmt::format("GPUPOOL_SPIN: '{}' is not auto, always, never or a number of processors", spin)};
-    }
+    GPUPOOL_TRY(check_spin_setting(environment::text("GPUPOOL_SPIN").value_or("")));
     override_with(config.driver, options.driver);
     override_with(config.log_level, options.log_level);
     override_with(config.token_file, options.token_file);
@@ -220,6 +220,21 @@ void say_ready(int descriptor, const std::string& address) {
     ::close(descriptor);
 }
 
+// All that can be said of addresses beforehand: whether they are free is no question where a daemon runs that the next
+// one is to replace.
+Status find_hosts(const std::vector<std::string>& addresses) {
+    for (const std::string& address : addresses) {
+        const auto endpoint = transport::Endpoint::parse(address, transport::kDefaultPort);
+        if (!endpoint || endpoint->is_path()) {
+            continue;
+        }
+        if (const auto found = transport::tcp::resolve(*endpoint, transport::Clock::now() + kResolvePatience); !found) {
+            return found.error().within("listen");
+        }
+    }
+    return {};
+}
+
 // What has been claimed before a daemon serves, in this order.
 struct Place {
     std::string worker;
@@ -334,6 +349,7 @@ Status serve(Config& config, const Options& options, int signals) {
         return worker.error();
     }
     if (options.check) {
+        GPUPOOL_TRY(find_hosts(config.listen));
         const auto driver = know_driver(config, *worker, signals);
         if (!driver) {
             return driver.error();

@@ -20,7 +20,7 @@ namespace {
 
 constexpr unsigned kMaxReportedDevices = 1024;
 constexpr std::size_t kMaxReportedTokenBytes = 256;
-constexpr std::size_t kMostLanes = 64;  // bits of Session::lanes_taken
+constexpr std::size_t kMaxLanes = 64;  // bits of Session::lanes_taken
 
 std::string text(capnp::Text::Reader reader, std::size_t max_bytes = 128) {
     return printable({reader.cStr(), reader.size()}, max_bytes);
@@ -104,7 +104,7 @@ void Session::send_stop(const std::string& reason) {
 
 std::optional<Refusal> Session::hand_lane(const LaneClaim& claim, const std::vector<int>& connection) {
     const auto taken = [&] { return (lanes_taken >> claim.index & 1) != 0; };
-    if (claim.index >= std::min(report.max_lanes, kMostLanes) || taken()) {
+    if (claim.index >= std::min(report.max_lanes, kMaxLanes) || taken()) {
         return Refusal{schema::Refused::Reason::CAPACITY,
                        fmt::format("the session may have {} data connections, each once: number {} is not to be had",
                                    report.max_lanes, claim.index)};

@@ -14,8 +14,8 @@ namespace gpupool::daemon {
 namespace {
 
 // A session's texts are bounded (printable()), so this many fit into a frame's payload.
-constexpr std::size_t kMostSessionBytes = 1024;
-constexpr std::size_t kMaxListedSessions = wire::kMaxPayloadBytes / kMostSessionBytes - 256;
+constexpr std::size_t kMaxSessionBytes = 1024;
+constexpr std::size_t kMaxListedSessions = wire::kMaxPayloadBytes / kMaxSessionBytes - 256;
 
 std::uint64_t seconds(Clock::duration duration) {
     return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(duration).count());

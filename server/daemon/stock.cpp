@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kAfterSession{1000};
 constexpr std::chrono::milliseconds kAfterFailure{500};
-constexpr unsigned kMostDoublings = 7;  // a minute
+constexpr unsigned kMaxDoublings = 7;  // a minute
 constexpr std::int32_t kLazyByDefault = 12020;
 
 }  // namespace
@@ -54,7 +54,7 @@ void StockPlan::note_failure(const DriverEnvironment& environment, bool was_read
             recent_.push_back({});
         }
     }
-    failures_ = was_ready ? 0 : std::min(failures_ + 1, kMostDoublings);
+    failures_ = was_ready ? 0 : std::min(failures_ + 1, kMaxDoublings);
     start_after_ = std::max(start_after_, Clock::now() + kAfterFailure * (1u << failures_));
 }
 

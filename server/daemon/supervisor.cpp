@@ -16,7 +16,7 @@ namespace gpupool::daemon {
 
 namespace {
 
-static_assert(transport::kMostDescriptors <= supervision::kMaxDescriptors);  // a connection is one message
+static_assert(transport::kMaxDescriptors <= supervision::kMaxDescriptors);  // a connection is one message
 
 // As many as paid with four threads of a program that launch to a stream each, where processors are to spare.
 std::size_t default_issuers() {

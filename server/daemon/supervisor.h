@@ -108,7 +108,7 @@ class Supervisor final : public House {
     void take_report(Session& session, WorkerReport report);
     void lose_link(Session& session, const std::string& why);
     void reap_children();
-    void end_session(const std::string& id, const std::string& how);
+    void end_session(const std::string& id, const std::string& how, bool in_order);
     void handle_exit(Session& session);
     void enforce_deadlines();
     void listen_before_killing(Clock::time_point now);

@@ -18,7 +18,7 @@ namespace {
 constexpr std::chrono::milliseconds kIntroductionPatience{5000};
 constexpr std::chrono::milliseconds kLostLinkPatience{500};
 constexpr std::size_t kMaxIntroductions = 4096;
-constexpr int kMaxPoll_ms = 60000;
+constexpr int kMaxPollMs = 60000;
 
 std::string describe_end(int status) {
     if (WIFSIGNALED(status)) {
@@ -142,7 +142,7 @@ void Supervisor::lose_link(Session& session, const std::string& why) {
     session.link.close();
     if (session.pidfd.get() < 0 && !session.child) {
         // No way to see its end, so the socket's stands for it.
-        end_session(session.report.session_id, "its socket was closed");
+        end_session(session.report.session_id, "its socket was closed", session.report.state == "ending");
         return;
     }
     session.kill_by(Clock::now() + kLostLinkPatience, "it closed its supervision socket");
@@ -166,17 +166,20 @@ void Supervisor::reap_children() {
 }
 
 void Supervisor::handle_exit(Session& session) {
+    // Of one that was taken over nobody tells us how it ended, but it has said that it would.
     std::string how = "ended";
+    bool in_order = session.report.state == "ending";
     if (session.child) {
         ::kill(-session.process, SIGKILL);  // whatever its group still holds, while the number is surely its own
         int status = 0;
         ::waitpid(session.process, &status, WNOHANG);
         how = describe_end(status);
+        in_order = WIFEXITED(status) && WEXITSTATUS(status) == 0;
     }
-    end_session(session.report.session_id, how);
+    end_session(session.report.session_id, how, in_order);
 }
 
-void Supervisor::end_session(const std::string& id, const std::string& how) {
+void Supervisor::end_session(const std::string& id, const std::string& how, bool in_order) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) {
         return;
@@ -190,7 +193,11 @@ void Supervisor::end_session(const std::string& id, const std::string& how) {
         sessions_.erase(found);
         return;
     }
-    log::info("session {}: worker {} is gone ({})", id, session.process, how);
+    if (in_order) {
+        log::info("session {}: worker {} is gone ({})", id, session.process, how);
+    } else {
+        log::warn("session {}: worker {} is gone ({})", id, session.process, how);
+    }
     if (session.connection) {
         send_refused(*session.connection,
                      {schema::Refused::Reason::INTERNAL,
@@ -240,7 +247,7 @@ void Supervisor::enforce_deadlines() {
 }
 
 int Supervisor::poll_timeout_ms() const {
-    auto next = Clock::now() + milliseconds(kMaxPoll_ms);
+    auto next = Clock::now() + milliseconds(kMaxPollMs);
     for (const auto& [id, session] : sessions_) {
         next = std::min(next, deadline_of(*session));
     }
@@ -251,7 +258,7 @@ int Supervisor::poll_timeout_ms() const {
         next = std::min(next, start);
     }
     const auto left = std::chrono::ceil<milliseconds>(next - Clock::now()).count();
-    return static_cast<int>(std::clamp<std::int64_t>(left, 0, kMaxPoll_ms));
+    return static_cast<int>(std::clamp<std::int64_t>(left, 0, kMaxPollMs));
 }
 
 }  // namespace gpupool::daemon

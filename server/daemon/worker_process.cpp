@@ -2,12 +2,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <limits.h>
 #include <signal.h>
 #include <spawn.h>
 #include <unistd.h>
 
 #include <cerrno>
+
+#include "common/executable.h"
 
 namespace gpupool::daemon {
 
@@ -53,16 +54,6 @@ Result<std::string> first_existing(const std::string& name, std::initializer_lis
 }
 
 }  // namespace
-
-std::string executable_directory() {
-    char path[PATH_MAX];
-    const auto length = ::readlink("/proc/self/exe", path, sizeof(path));
-    if (length <= 0 || length >= static_cast<ssize_t>(sizeof(path))) {
-        return ".";
-    }
-    const std::string whole(path, static_cast<std::size_t>(length));
-    return whole.substr(0, whole.rfind('/'));
-}
 
 Result<std::string> find_worker(const std::string& setting) {
     if (setting.empty()) {

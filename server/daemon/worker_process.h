@@ -20,9 +20,6 @@
 
 namespace gpupool::daemon {
 
-// The folder of the running executable.
-std::string executable_directory();
-
 // `setting` if given, else gpupool-worker beside the daemon or in ../lib/gpupool.
 Result<std::string> find_worker(const std::string& setting);
 

@@ -49,7 +49,15 @@ bool DeviceMemory::charge(const driver::Api& api, CUdevice device, std::uint64_t
     if (!account.fits(device, bytes)) {
         pools.settle(api);
     }
+    if (!account.fits(device, bytes)) {
+        graphs.trim_if_any(api, device);
+    }
     return account.charge(device, bytes);
+}
+
+bool DeviceMemory::settle(const driver::Api& api) {
+    const bool less = pools.settle(api);
+    return graphs.settle(api) || less;
 }
 
 bool DeviceMemory::settle(const SharedAllocation& allocation) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "server/driver/api.h"
+#include "server/worker/graph_memory.h"
 #include "server/worker/pool_accounts.h"
 
 namespace gpupool::worker {
@@ -69,11 +70,15 @@ struct DeviceMemory {
     std::set<std::pair<CUdevice, CUdevice>> peers;                           // (device, whose memory it may reach)
     std::map<std::uint64_t, std::shared_ptr<SharedAllocation>> allocations;  // by the driver's handle
     std::map<std::uint64_t, Mapping> mappings;                               // of those, by address
-    PoolAccounts pools{account};                      // what the driver allocates in stream order
+    PoolAccounts pools{account};  // what the driver allocates in stream order
+    GraphMemory graphs{account};
     std::unordered_map<std::uint64_t, Array> arrays;  // by the client's handle
 
-    // Charged to the account; when it does not fit, what pools have given back since is looked for first.
+    // Charged to the account; when it does not fit, what pools have given back since is looked for first, and what idle
+    // graphs keep is taken from them, as a driver does that has no more.
     bool charge(const driver::Api& api, CUdevice device, std::uint64_t bytes);
+    // Counts what pools and graphs hold now. True when that is less than before.
+    bool settle(const driver::Api& api);
     // Takes what nothing has any more from the account; false: something has it.
     bool settle(const SharedAllocation& allocation);
     // False where there is no such array.

@@ -15,7 +15,7 @@ Command kept(const Command& command) {
 }
 
 // Of one executable. Natively who launches it waits by then, since the driver's queue is full of its nodes.
-constexpr std::uint64_t kMostChangesWaiting = 4096, kGoOnWithChanges = 1024;
+constexpr std::uint64_t kMaxChangesWaiting = 4096, kGoOnWithChanges = 1024;
 
 void tell_client(Worker& worker, GraphExec& graph, std::uint64_t client, bool held) {
     graph.client_held = held;
@@ -109,7 +109,7 @@ std::optional<Outcome> await_launches(Worker& worker, const Command& command, CU
         *place = change;
     }
     const std::uint64_t name = codec::to_wire(client);
-    if (!graph->client_held && graph->changes_asked - graph->changes_made >= kMostChangesWaiting) {
+    if (!graph->client_held && graph->changes_asked - graph->changes_made >= kMaxChangesWaiting) {
         tell_client(worker, *graph, name, true);
     }
     for (const Operation* const launch : launches) {

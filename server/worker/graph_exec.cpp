@@ -6,7 +6,6 @@
 #include "protocol/codec/handles.h"
 #include "protocol/codec/struct_traits.h"
 #include "server/worker/copy_pieces.h"
-#include "server/worker/graph_shape.h"
 
 namespace gpupool::worker {
 namespace {
@@ -273,10 +272,8 @@ CUresult GraphExec::expand_nodes(CUgraph clone, CUgraph original, HostTurns& out
     return result;
 }
 
-CUresult GraphExec::expand(CUgraph graph, CUgraph& clone, HostTurns& out, std::uint32_t& nodes) const {
-    GraphShape shape;
+CUresult GraphExec::expand(CUgraph graph, CUgraph& clone, HostTurns& out, GraphShape& shape) const {
     CUresult result = shape_of(api_, graph, kMaxGraphNodesAtAll, shape);
-    nodes = shape.nodes;
     if (result != CUDA_SUCCESS || !shape.needs_client) {
         return result;
     }
@@ -290,7 +287,7 @@ CUresult GraphExec::expand(CUgraph graph, CUgraph& clone, HostTurns& out, std::u
         return result;
     }
     // A function's turn stands in its place, a copy's are nodes of their own.
-    nodes += static_cast<std::uint32_t>(std::count_if(
+    shape.nodes += static_cast<std::uint32_t>(std::count_if(
         out.list.begin(), out.list.end(), [](const auto& turn) { return turn->kind != HostTurn::Kind::function; }));
     return CUDA_SUCCESS;
 }
@@ -314,13 +311,14 @@ CUgraphNode GraphExec::original_of(CUgraph graph, CUgraph clone, CUgraphNode nod
 }
 
 CUresult GraphExec::instantiate(CUgraph graph, std::uint64_t flags, CUgraphNode& error_node, int& outcome) {
-    std::uint32_t nodes = 0;
-    CUresult result = expand(graph, clone_, *turns_, nodes);
+    GraphShape shape;
+    CUresult result = expand(graph, clone_, *turns_, shape);
     if (result != CUDA_SUCCESS) {
         outcome = CUDA_GRAPH_INSTANTIATE_ERROR;
         return result;
     }
-    cost_ = std::max(1u, nodes);
+    cost_ = std::max(1u, shape.nodes);
+    memory.needs = std::move(shape.memory);
     CUDA_GRAPH_INSTANTIATE_PARAMS parameters{};
     parameters.flags = flags;
     result =
@@ -333,8 +331,8 @@ CUresult GraphExec::instantiate(CUgraph graph, std::uint64_t flags, CUgraphNode&
 CUresult GraphExec::update(CUgraph graph, CUgraphExecUpdateResultInfo& information) {
     auto next = std::make_shared<HostTurns>();
     CUgraph clone = nullptr;
-    std::uint32_t nodes = 0;
-    CUresult result = expand(graph, clone, *next, nodes);
+    GraphShape shape;
+    CUresult result = expand(graph, clone, *next, shape);
     if (result != CUDA_SUCCESS) {
         information.result = CU_GRAPH_EXEC_UPDATE_ERROR;
         return result;

@@ -26,6 +26,7 @@
 #include "protocol/codec/record.h"
 #include "server/driver/api.h"
 #include "server/worker/command.h"
+#include "server/worker/graph_shape.h"
 #include "server/worker/pinned_memory.h"
 
 namespace gpupool::worker {
@@ -117,12 +118,13 @@ class GraphExec {
     // Ever asked for, of those that had to wait, and of these made.
     std::uint64_t changes_asked = 0, changes_made = 0;
     [[nodiscard]] bool has_changes_waiting() const { return changes_made != changes_asked; }
+    GraphMemoryUse memory;
     // Of launches from now on.
     [[nodiscard]] const std::shared_ptr<HostTurns>& turns() const { return turns_; }
 
   private:
     // `clone` stays null where the graph itself will do.
-    CUresult expand(CUgraph graph, CUgraph& clone, HostTurns& out, std::uint32_t& nodes) const;
+    CUresult expand(CUgraph graph, CUgraph& clone, HostTurns& out, GraphShape& shape) const;
     // `original`: the graph that `clone` was cloned from, or null within a child graph.
     CUresult expand_nodes(CUgraph clone, CUgraph original, HostTurns& out) const;
     CUresult replace_function(CUgraph clone, CUgraphNode node, CUgraphNode named, HostTurns& out) const;

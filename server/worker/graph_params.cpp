@@ -58,11 +58,11 @@ CUresult read_packed_arguments(void* const* extra, std::vector<unsigned char>& p
             payload_bytes = *static_cast<const std::size_t*>(extra[1]);
         }
     }
-    if (buffer == nullptr || payload_bytes > payload.size()) {
+    if (buffer == nullptr) {
         payload_bytes = 0;
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    std::memcpy(payload.data(), buffer, payload_bytes);
+    std::memcpy(payload.data(), buffer, std::min(payload_bytes, payload.size()));
     return CUDA_SUCCESS;
 }
 
@@ -110,10 +110,9 @@ CUresult describe_kernel(const driver::Api& api, HandleTable& handles, CUgraphNo
         if (known != CUDA_SUCCESS) {
             return CUDA_SUCCESS;
         }
-        if (offset + size > payload.size()) {
-            return CUDA_ERROR_NOT_SUPPORTED;
+        if (offset + size <= payload.size()) {
+            std::memcpy(payload.data() + offset, p.kernelParams[i], size);
         }
-        std::memcpy(payload.data() + offset, p.kernelParams[i], size);
         payload_bytes = std::max(payload_bytes, offset + size);
     }
 }
@@ -286,7 +285,11 @@ CUresult describe(const driver::Api& api, HandleTable& handles, CUgraphNode node
             write_array(p.paramArray, result == CUDA_SUCCESS ? p.count : 0, payload, payload_bytes);
             return result;
         }
-        default: return CUDA_SUCCESS;
+        // Nothing but their type is asked for in this way.
+        case CU_GRAPH_NODE_TYPE_GRAPH:
+        case CU_GRAPH_NODE_TYPE_EMPTY:
+        case CU_GRAPH_NODE_TYPE_CONDITIONAL: return CUDA_SUCCESS;
+        default: return CUDA_ERROR_NOT_SUPPORTED;
     }
 }
 

@@ -40,7 +40,8 @@ class NodeParameters {
     std::vector<CUstreamBatchMemOpParams> operations_;
 };
 
-// What a driver's node does, with the client's handles. `payload_bytes` of it are written to `payload`.
+// What a driver's node does, with the client's handles. `payload_bytes` is what it has of variable data; as much of
+// that as `payload` has room for is written there.
 CUresult describe(const driver::Api& api, HandleTable& handles, CUgraphNode node, GraphNode& out,
                   std::vector<unsigned char>& payload, std::size_t& payload_bytes);
 

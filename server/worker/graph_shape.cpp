@@ -38,6 +38,11 @@ CUresult add_shape(const driver::Api& api, CUgraph graph, unsigned depth, std::u
         } else if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_GRAPH) {
             result = driver::call(api.cuGraphChildGraphNodeGetGraph, node, &child);
             result = result == CUDA_SUCCESS ? add_shape(api, child, depth + 1, most_nodes, shape) : result;
+        } else if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+            CUDA_MEM_ALLOC_NODE_PARAMS allocation{};
+            result = driver::call(api.cuGraphMemAllocNodeGetParams, node, &allocation);
+            std::uint64_t& bytes = shape.memory[allocation.poolProps.location.id];
+            bytes += std::min(~std::uint64_t{0} - bytes, std::uint64_t{allocation.bytesize});
         }
         if (result != CUDA_SUCCESS) {
             return result;

@@ -11,6 +11,7 @@
 
 #include "protocol/calls/graph_node.h"
 #include "server/driver/api.h"
+#include "server/worker/graph_memory.h"
 
 namespace gpupool::worker {
 
@@ -21,6 +22,7 @@ struct GraphShape {
     std::uint32_t nodes = 0;
     unsigned depth = 0;         // of graphs within graphs; 1: none
     bool needs_client = false;  // has a node that the client must do something for
+    BytesByDevice memory;       // that its nodes allocate
 };
 
 CUresult shape_of(const driver::Api& api, CUgraph graph, std::uint32_t most_nodes, GraphShape& shape);

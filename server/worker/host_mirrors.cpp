@@ -166,7 +166,7 @@ bool HostMirrors::watch(const std::function<void()>& settle, const Send& send) {
         changed = true;
         found_.emplace_back(record.begin(), record.end());
         found_bytes_ += record.size();
-        if (found_bytes_ >= kMostFoundBytes) {
+        if (found_bytes_ >= kMaxFoundBytes) {
             settle_and_send();
         }
     });

@@ -75,7 +75,7 @@ class HostMirrors {
     void find(const Send& take);
     void send_found(const Send& send);
 
-    static constexpr std::size_t kMostFoundBytes = 1u << 20;  // then it is sent
+    static constexpr std::size_t kMaxFoundBytes = 1u << 20;  // then it is sent
 
     std::map<std::uint64_t, Mirror> mirrors_;    // by the range's address
     std::vector<std::vector<std::byte>> found_;  // by watch(), not sent yet

@@ -22,9 +22,9 @@ namespace gpupool::worker {
 namespace {
 
 constexpr const char* kBeingWritten = ".new-";
-constexpr std::int64_t kAbandonedAfter_s = 600;  // for a file whose writer has died
+constexpr std::int64_t kAbandonedAfterSeconds = 600;  // for a file whose writer has died
 // Of a folder that holds far more than it may, as writers leave it that do not pause; the rest is removed unseen.
-constexpr std::size_t kMostListed = 4 * ImageStore::kMaxFiles;
+constexpr std::size_t kMaxListed = 4 * ImageStore::kMaxFiles;
 constexpr const char* kLock = "lock";
 
 std::string name_of(const ImageHash& hash) {
@@ -89,7 +89,7 @@ Tenant list_tenant(int root, const char* name) {
             return;
         }
         if (std::string_view(file).starts_with(kBeingWritten)) {
-            if (std::time(nullptr) - facts.st_mtim.tv_sec > kAbandonedAfter_s) {
+            if (std::time(nullptr) - facts.st_mtim.tv_sec > kAbandonedAfterSeconds) {
                 ::unlinkat(folder.get(), file, 0);
             }
             return;
@@ -97,7 +97,7 @@ Tenant list_tenant(int root, const char* name) {
         if (!is_kept_image(file)) {
             return;
         }
-        if (tenant.files.size() >= kMostListed) {
+        if (tenant.files.size() >= kMaxListed) {
             ::unlinkat(folder.get(), file, 0);
             return;
         }

@@ -63,7 +63,7 @@ class Inbox {
                 also();
                 return has_news();
             },
-            kLookFor);
+            kLookForNewsFor);
     }
     // Sleeps until there is something, or for `patience`.
     void wait(std::chrono::microseconds patience);
@@ -73,7 +73,7 @@ class Inbox {
   private:
     // A program often does something else for a moment between its calls, and to wake this thread, and the receiving
     // one before it, costs more than all else that becomes of a call.
-    static constexpr std::chrono::milliseconds kLookFor{2};
+    static constexpr std::chrono::milliseconds kLookForNewsFor{2};
 
     void tell();
     [[nodiscard]] bool ready() const { return poked_ || closed_ || !frames_.empty() || !jobs_.empty(); }

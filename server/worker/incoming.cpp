@@ -119,7 +119,7 @@ std::span<std::byte> Incoming::early_place(std::uint64_t transfer, std::uint64_t
     // What is not wanted any more is gone as soon as it has landed.
     const std::size_t counted_bytes = abandoned ? 0 : std::max(bytes, kLeastEarlyBytes);
     if ((transfer & codec::kTransferSentAhead) == 0 || (transfer & codec::kTransferOfWorker) != 0 ||
-        early_bytes_ + counted_bytes > kMostEarlyBytes ||
+        early_bytes_ + counted_bytes > kMaxEarlyBytes ||
         (known && it->second.begun && (offset >= it->second.ahead_bytes || bytes > it->second.ahead_bytes - offset))) {
         return {};
     }
@@ -266,7 +266,7 @@ void Incoming::abandon(std::uint64_t transfer, GiveBack give_back) {
     of.give_back = std::move(give_back);
     expected_.notify_all();
     abandoned_.push_back(transfer);
-    if (abandoned_.size() > kMostAbandoned) {
+    if (abandoned_.size() > kMaxAbandoned) {
         drop_oldest_abandoned();
     }
 }

@@ -46,11 +46,11 @@ class Incoming {
     };
     // Takes back what was given to expect().
     using GiveBack = std::function<void(std::byte*)>;
-    static constexpr std::size_t kMostAbandoned = 4096;  // transfers whose data may yet come
+    static constexpr std::size_t kMaxAbandoned = 4096;  // transfers whose data may yet come
     // So long a lane keeps a piece waiting that is early.
     static constexpr std::chrono::milliseconds kEarlyPatience{2};
-    // What early pieces take. A client keeps to codec::kMostAheadBytes, and has few pieces that are small.
-    static constexpr std::size_t kMostEarlyBytes = codec::kMostAheadBytes + (8u << 20), kLeastEarlyBytes = 4u << 10;
+    // What early pieces take. A client keeps to codec::kMaxAheadBytes, and has few pieces that are small.
+    static constexpr std::size_t kMaxEarlyBytes = codec::kMaxAheadBytes + (8u << 20), kLeastEarlyBytes = 4u << 10;
 
     // Its first `ahead_bytes` come unasked. False when a transfer of that name is under way.
     bool begin(std::uint64_t transfer, std::uint64_t ahead_bytes = 0);

@@ -45,8 +45,8 @@ bool Issuers::start(std::size_t count) {
 void Issuers::hand_out(const StreamState& stream, const Command& command, KernelLaunch launch, std::uint32_t mark) {
     Issuer& issuer = *issuers_[static_cast<std::size_t>(stream.issuer - 1)];
     const std::uint32_t place = issuer.handed.load(std::memory_order_relaxed);
-    wait_for(issuer, place - kMostWaiting + 1);
-    Job& job = issuer.ring[place % kMostWaiting];
+    wait_for(issuer, place - kMaxWaiting + 1);
+    Job& job = issuer.ring[place % kMaxWaiting];
     job.command = command;
     job.launch = std::move(launch);
     job.mark = mark;
@@ -108,7 +108,7 @@ void Issuers::serve(Issuer& issuer) {
         if (stopping_) {
             return;
         }
-        Job& job = issuer.ring[next % kMostWaiting];
+        Job& job = issuer.ring[next % kMaxWaiting];
         issue(job, current, contexts_ended);
         job = {};
         issuer.done.store(next + 1, std::memory_order_release);

@@ -8,7 +8,7 @@
 // each other have none.
 //
 // The driver does not block a launch that its stream has credit for (scheduler.h), so settle() takes as long as the
-// launches that are left: kMostWaiting for each issuer.
+// launches that are left: kMaxWaiting for each issuer.
 //
 // Ownership: an issuer owns what was handed to it. Threads: all methods the dispatcher's. Errors: settle() returns
 // them.
@@ -32,8 +32,8 @@ namespace gpupool::worker {
 
 class Issuers {
   public:
-    static constexpr std::size_t kMostThreads = 8;
-    static constexpr std::uint32_t kMostWaiting = 128;  // launches that one of them was handed
+    static constexpr std::size_t kMaxThreads = 8;
+    static constexpr std::uint32_t kMaxWaiting = 128;  // launches that one of them was handed
 
     struct Failure {
         Command command;
@@ -71,7 +71,7 @@ class Issuers {
     };
     // A ring of one writer, the dispatcher, and one reader.
     struct Issuer {
-        std::array<Job, kMostWaiting> ring;
+        std::array<Job, kMaxWaiting> ring;
         alignas(64) std::atomic<std::uint32_t> handed{0};
         alignas(64) std::atomic<std::uint32_t> done{0};
         Spin waiting_for_done;  // the dispatcher's

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "protocol/calls/cuda_api.h"
+#include "protocol/calls/jit_options.h"
 
 namespace gpupool::worker {
 
@@ -21,7 +22,7 @@ struct JitOptions {
 
     JitOptions(const std::vector<int>& names, const std::vector<std::uint64_t>& numbers, std::size_t log_bytes) {
         for (std::size_t i = 0; i < names.size() && i < numbers.size(); ++i) {
-            valid = valid && is_number(names[i]);
+            valid = valid && names[i] >= 0 && names[i] < CU_JIT_NUM_OPTIONS && !is_jit_pointer(names[i]);
             options.push_back(static_cast<CUjit_option>(names[i]));
             values.push_back(reinterpret_cast<void*>(numbers[i]));
         }
@@ -49,23 +50,6 @@ struct JitOptions {
     }
 
   private:
-    // Others are addresses, which would mean this process's memory.
-    static bool is_number(int option) {
-        switch (option) {
-            case CU_JIT_INFO_LOG_BUFFER:
-            case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
-            case CU_JIT_ERROR_LOG_BUFFER:
-            case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
-            case CU_JIT_GLOBAL_SYMBOL_NAMES:
-            case CU_JIT_GLOBAL_SYMBOL_ADDRESSES:
-            case CU_JIT_GLOBAL_SYMBOL_COUNT:
-            case CU_JIT_REFERENCED_KERNEL_NAMES:
-            case CU_JIT_REFERENCED_KERNEL_COUNT:
-            case CU_JIT_REFERENCED_VARIABLE_NAMES:
-            case CU_JIT_REFERENCED_VARIABLE_COUNT: return false;
-            default: return option >= 0 && option < CU_JIT_NUM_OPTIONS;
-        }
-    }
     void add(CUjit_option option, void* value) {
         options.push_back(option);
         values.push_back(value);

@@ -148,7 +148,7 @@ class Scheduler {
 
     // Before the client learns by other ways than an action that something is complete: the same for all that precedes.
     void settle() {
-        for (int pass = 0; pass < kMostPasses && (data_outstanding_ != 0 || tellings_outstanding_ != 0); ++pass) {
+        for (int pass = 0; pass < kMaxPasses && (data_outstanding_ != 0 || tellings_outstanding_ != 0); ++pass) {
             poll(Look::thorough);
         }
     }
@@ -167,8 +167,6 @@ class Scheduler {
     [[nodiscard]] std::uint64_t holds() const { return next_id_ - 1; }
     // Fewer operations than kCredit, where each takes more places in the driver's queue.
     void limit_credit(std::uint32_t credit) { credit_ = credit; }
-
-    [[nodiscard]] bool is_open(std::uint64_t operation) const { return open_.contains(operation); }
 
     // Nothing new will name the event: the driver's goes when nobody waits for it any more and nothing held names it.
     void retire(EventState& event);
@@ -194,7 +192,7 @@ class Scheduler {
         std::optional<std::uint64_t>
             due;  // the pass of run_found() by which everything that precedes it has been found
     };
-    static constexpr int kMostPasses = 3;
+    static constexpr int kMaxPasses = 3;
     static constexpr std::chrono::microseconds kLooseEvery{20}, kEachLooseWhenIdle{3};
     static constexpr std::chrono::microseconds kAskEvery{100};
     static constexpr unsigned kPollsPerLookAtTheClock = 16;

@@ -13,14 +13,14 @@ namespace gpupool::worker {
 namespace {
 
 constexpr std::size_t kSendAt = 512;  // records
-constexpr std::uint64_t kSendAfter_ns = 20'000'000, kReadEvery_ns = 200'000;
-constexpr std::uint64_t kAnchorFor_ns = 1'000'000'000;
-constexpr std::uint64_t kRetryAnchor_ns = 10'000'000;
+constexpr std::uint64_t kSendAfterNs = 20'000'000, kReadEveryNs = 200'000;
+constexpr std::uint64_t kAnchorForNs = 1'000'000'000;
+constexpr std::uint64_t kRetryAnchorNs = 10'000'000;
 // How long the dispatcher looks for an anchor's event to pass. On a GPU that takes some microseconds; the first has
 // longer, because without it there is nothing to relate GPU work to.
-constexpr std::uint64_t kLookForAnchor_ns = 100'000, kLookForFirst_ns = 20'000'000;
+constexpr std::uint64_t kLookForAnchorNs = 100'000, kLookForFirstNs = 20'000'000;
 // A good anchor's moment is known as well as this.
-constexpr std::uint64_t kGoodAnchor_ns = 20'000;
+constexpr std::uint64_t kGoodAnchorNs = 20'000;
 constexpr int kAnchorTries = 3;
 
 // The trace's own driver calls are not the command's.
@@ -61,7 +61,7 @@ void Tracer::start() {
 
 bool Tracer::may_record(std::uint64_t& dropped) {
     const std::uint64_t now = now_ns();
-    allowance_ = std::min(kBurst, allowance_ + static_cast<double>(now - allowed_ns_) * 1e-9 * kRecords_per_s);
+    allowance_ = std::min(kBurst, allowance_ + static_cast<double>(now - allowed_ns_) * 1e-9 * kRecordsPerSecond);
     allowed_ns_ = now;
     if (allowance_ < 1) {
         ++dropped;
@@ -99,7 +99,7 @@ void Tracer::send() {
 bool Tracer::poll() {
     const std::uint64_t now = now_ns();
     bool moved = false;
-    if (pending_ != 0 && (now - read_ns_ >= kReadEvery_ns || flush_done_ != nullptr)) {
+    if (pending_ != 0 && (now - read_ns_ >= kReadEveryNs || flush_done_ != nullptr)) {
         read_ns_ = now;
         const Untimed untimed;
         for (auto& [state, context] : contexts_) {
@@ -117,7 +117,7 @@ bool Tracer::poll() {
         done();
         return true;
     }
-    if (!records_.empty() && now - first_ns_ >= kSendAfter_ns) {
+    if (!records_.empty() && now - first_ns_ >= kSendAfterNs) {
         send();
         return true;
     }
@@ -250,7 +250,7 @@ Tracer::OfContext* Tracer::context_of(const StreamState& stream) {
     if (context.failed) {
         return nullptr;
     }
-    if (context.anchor == nullptr || now_ns() - context.anchored_ns >= kAnchorFor_ns) {
+    if (context.anchor == nullptr || now_ns() - context.anchored_ns >= kAnchorForNs) {
         if (!renew_anchor(context) && context.anchor == nullptr) {
             return nullptr;
         }
@@ -260,7 +260,7 @@ Tracer::OfContext* Tracer::context_of(const StreamState& stream) {
 
 bool Tracer::renew_anchor(OfContext& context) {
     const bool first = context.anchor == nullptr;
-    if (first && context.anchored_ns != 0 && now_ns() - context.anchored_ns < kRetryAnchor_ns) {
+    if (first && context.anchored_ns != 0 && now_ns() - context.anchored_ns < kRetryAnchorNs) {
         return false;
     }
     context.anchored_ns = now_ns();
@@ -273,7 +273,7 @@ bool Tracer::renew_anchor(OfContext& context) {
     if (event == nullptr) {
         return false;
     }
-    const std::uint64_t patience = first ? kLookForFirst_ns : kLookForAnchor_ns;
+    const std::uint64_t patience = first ? kLookForFirstNs : kLookForAnchorNs;
     for (int attempt = 1; attempt <= kAnchorTries; ++attempt) {
         const std::uint64_t start = now_ns();
         CUresult result = driver::call(api_.cuEventRecord, event, context.stream);
@@ -295,7 +295,7 @@ bool Tracer::renew_anchor(OfContext& context) {
             return false;
         }
         const bool last = attempt == kAnchorTries;
-        if (result == CUDA_SUCCESS && (after - before <= kGoodAnchor_ns || (last && first))) {
+        if (result == CUDA_SUCCESS && (after - before <= kGoodAnchorNs || (last && first))) {
             if (!first && context.anchor->users == 0) {
                 context.spare.push_back(context.anchor->event);
             }

@@ -5,7 +5,7 @@
 // capture. They are related to the worker's clock through an anchor per context: an event on a stream of our own whose
 // moment was seen on both clocks, renewed every second so that the clocks' drift stays small.
 //
-// Limits: kMaxPending pieces of GPU work whose end is awaited, kRecords_per_s and a burst of kBurst in what is sent,
+// Limits: kMaxPending pieces of GPU work whose end is awaited, kRecordsPerSecond and a burst of kBurst in what is sent,
 //   codec::kMaxTraceNames names. What is beyond is left out and counted, and the client is told the count.
 // Ownership: the worker owns it, and it its events. Threads: the dispatcher's, but for what wrap() makes of a helper's
 //   job. Units: nanoseconds. Errors: a context whose driver calls fail is traced no further.
@@ -42,7 +42,7 @@ class Tracer {
     using Enter = std::function<void(const ContextState*)>;
     using Send = std::function<void(codec::NoticeType, const void*, std::size_t)>;
     static constexpr std::size_t kMaxPending = 4096;
-    static constexpr double kRecords_per_s = 100'000, kBurst = 200'000;
+    static constexpr double kRecordsPerSecond = 100'000, kBurst = 200'000;
     // How long a flush waits for GPU work.
     static constexpr std::chrono::milliseconds kFlushPatience{200};
 

@@ -28,34 +28,34 @@ constexpr std::size_t kAllStagingBytes = [] {
     }
     return bytes;
 }();
-static_assert(kChunkBytes <= wire::Lanes::kMostPieceBytes);
+static_assert(kChunkBytes <= wire::Lanes::kMaxPieceBytes);
 // All of the large chunks in one stream, each a copy and a mark, where kernels print an event as well, stay with the
 // stream's credit and marks (scheduler.h) below the 1,020 entries that a driver takes without blocking.
 static_assert(Scheduler::kCredit + Scheduler::kMaxMarks + 2 * kStagingBytes / kChunkBytes < 1020);
 static_assert(Scheduler::kCredit + 2 * Scheduler::kMaxMarksWithEvents + 3 * kStagingBytes / kChunkBytes < 1020);
 constexpr std::size_t kPollEvery = 128;         // commands, so that a long batch does not keep completions waiting
 constexpr std::size_t kPollIssuersEvery = 512;  // where issuers have to be waited for before the look
-constexpr std::size_t kLeastSentByItself_bytes = 32u << 10;
-constexpr std::size_t kFewCommands_bytes = 1u << 10;
-constexpr unsigned kMostBatchesAhead = 8;  // that are taken before issuers are waited for
+constexpr std::size_t kLeastSentByItselfBytes = 32u << 10;
+constexpr std::size_t kFewCommandsBytes = 1u << 10;
+constexpr unsigned kMaxBatchesAhead = 8;  // that are taken before issuers are waited for
 // Of commands that wait, far above what a client sends before it hears that it should wait: the scheduler's budget, and
 // what is on its way when it is used up. Ending the session is all that is left: the data that would let the work begin
 // lies behind more commands.
 constexpr std::size_t kMaxHeldBytes = 768u << 20;
 static_assert(Scheduler::kHeldBudgetBytes + (256u << 20) <= kMaxHeldBytes);
 // How long the dispatcher looks without a pause for what somebody waits for, and then with short pauses.
-constexpr std::chrono::microseconds kLookFor{1000};
+constexpr std::chrono::microseconds kLookForAwaitedFor{1000};
 constexpr std::chrono::microseconds kLookForFramesFor{200};  // where nobody waits
 constexpr std::chrono::milliseconds kLookNowAndThenFor{50};
 constexpr std::chrono::microseconds kShortPause{20};
 constexpr std::chrono::microseconds kLongPause{500};
-constexpr unsigned long kTimerSlack_ns = 1000;  // the kernel's 50 us by default would make every short pause a long one
+constexpr unsigned long kTimerSlackNs = 1000;  // the kernel's 50 us by default would make every short pause a long one
 
 // The next command was written by another processor: its lines come while this one is with the driver. Beyond the
 // frame's end this asks for nothing that matters.
 void fetch_ahead(const std::byte* command) {
-    constexpr std::size_t kLine_bytes = 64, kLaunch_bytes = 256;
-    for (std::size_t line = 0; line < kLaunch_bytes; line += kLine_bytes) {
+    constexpr std::size_t kLineBytes = 64, kLaunchBytes = 256;
+    for (std::size_t line = 0; line < kLaunchBytes; line += kLineBytes) {
         __builtin_prefetch(command + line);
     }
 }
@@ -66,7 +66,7 @@ wire::Lanes::Limits lane_limits(const Worker::Options& options) {
     limits.compression = options.compression;
     // The dispatcher never waits: all of the staging memory fits, and a chunk for each lane that has just given it
     // back.
-    limits.queued_bytes = kAllStagingBytes + wire::Lanes::kMostLanes * kChunkBytes;
+    limits.queued_bytes = kAllStagingBytes + wire::Lanes::kMaxLanes * kChunkBytes;
     return limits;
 }
 
@@ -91,7 +91,7 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
                                              stream.thread, held ? 1u : 0u});
           },
           [this] { return stays_out(); }, [this] { settle_launches(); }),
-      issuers(library.api, std::min(options.issuers, Issuers::kMostThreads)),
+      issuers(library.api, std::min(options.issuers, Issuers::kMaxThreads)),
       tracer(
           library.api, [this](const ContextState* context) { scheduler.enter(context); },
           [this](codec::NoticeType type, const void* notice, std::size_t bytes) { notify_bytes(type, notice, bytes); }),
@@ -164,13 +164,13 @@ bool takes_long(const Inbox::Batch& batch) {
     for (const auto& frame : batch.frames) {
         bytes += frame->bytes;
     }
-    return bytes > kFewCommands_bytes || !batch.jobs.empty();
+    return bytes > kFewCommandsBytes || !batch.jobs.empty();
 }
 
 }  // namespace
 
 void Worker::loop() {
-    ::prctl(PR_SET_TIMERSLACK, kTimerSlack_ns);
+    ::prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
     std::optional<std::chrono::steady_clock::time_point> idle_since;
     unsigned batches_ahead = 0;
     inbox.serve_here();
@@ -199,7 +199,7 @@ void Worker::loop() {
             return;
         }
         batch.clear();
-        if (issuers.busy() && inbox.has_news() && ++batches_ahead < kMostBatchesAhead) {
+        if (issuers.busy() && inbox.has_news() && ++batches_ahead < kMaxBatchesAhead) {
             continue;
         }
         batches_ahead = 0;
@@ -258,7 +258,8 @@ void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_si
     idle_since = idle_since.value_or(now);
     note_look(now);
     if (spinning_pays() && !contention().lasts(now) &&
-        (idle_for < kLookForFramesFor || (idle_for < kLookFor && (scheduler.awaited() || !stream_watches.empty())))) {
+        (idle_for < kLookForFramesFor ||
+         (idle_for < kLookForAwaitedFor && (scheduler.awaited() || !stream_watches.empty())))) {
         looked_at_ = now;
         look_for_frames();
         spin_pause();
@@ -542,7 +543,7 @@ void Worker::add_lane(std::size_t index, std::unique_ptr<transport::Connection> 
 void Worker::send_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
                        std::function<void()> done) {
     // Little data goes with the reply that follows it.
-    const auto promptness = data.size() < kLeastSentByItself_bytes ? wire::Promptness::later : wire::Promptness::soon;
+    const auto promptness = data.size() < kLeastSentByItselfBytes ? wire::Promptness::later : wire::Promptness::soon;
     const Status sent = lanes_.take(data.size())
                             ? lanes_.send(transfer, offset, data, std::move(done))
                             : channel_->append_bulk(transfer, offset, data, std::move(done), promptness);

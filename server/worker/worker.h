@@ -91,6 +91,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     const driver::Api& api;
     PinnedMemory pinned;       // of graphs; before all that may hold some of it
     PinnedMemory word_memory;  // of what streams write to and wait for: their marks, host functions
+    DeviceMemory memory;       // held operations have some of it charged
     Objects objects;
     HandleTable handles;
     Scheduler scheduler;
@@ -103,7 +104,6 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     Staging staging;
     Incoming incoming;
     Images images;
-    DeviceMemory memory;
     HostMirrors host_mirrors;
     std::unordered_map<std::uint64_t, HostFunctionWord>
         host_functions;  // that streams wait for, by the client's ticket
@@ -181,7 +181,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void catch_up();
 
     // Are there many commands that can be issued right away?
-    [[nodiscard]] bool more_to_come() const { return bytes_to_come_ >= kMuchToCome_bytes; }
+    [[nodiscard]] bool more_to_come() const { return bytes_to_come_ >= kMuchToComeBytes; }
     // Returns when all launches that were handed out have been issued; their failures are answered.
     void settle_launches();
 
@@ -220,10 +220,10 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     Options options_;
     std::chrono::steady_clock::time_point prepared_context_until_{};
     std::uint64_t commands_ = 0;
-    std::size_t since_poll_ = 0;                            // commands, of however many frames
-    static constexpr std::size_t kMuchToCome_bytes = 4096;  // some twenty launches
-    std::size_t bytes_to_come_ = 0;                         // of the frames that were taken
-    std::unique_ptr<Operation> rest_;                       // see take_rest()
+    std::size_t since_poll_ = 0;                           // commands, of however many frames
+    static constexpr std::size_t kMuchToComeBytes = 4096;  // some twenty launches
+    std::size_t bytes_to_come_ = 0;                        // of the frames that were taken
+    std::unique_ptr<Operation> rest_;                      // see take_rest()
     SetAside set_aside_{[this](bool held) {
         notify(codec::NoticeType::hold, codec::StreamHoldNotice{0, 0, 0, held ? 1u : 0u});  // of every stream
     }};

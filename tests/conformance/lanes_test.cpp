@@ -81,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(All, EveryLane, ::testing::ValuesIn(all_transports()),
 // is waiting for it.
 TEST(LanesTest, WaitingForAPieceWaitsForThoseBeforeIt) {
     constexpr std::size_t kCount = 40;
-    constexpr std::size_t kMostInASlowLane = (64u << 10) / kPieceBytes + 1;
+    constexpr std::size_t kMaxInASlowLane = (64u << 10) / kPieceBytes + 1;
     const auto data = pattern(kCount * kPieceBytes, 1);
     std::atomic<std::size_t> done{0};
     std::atomic<bool> landed{false};
@@ -99,7 +99,7 @@ TEST(LanesTest, WaitingForAPieceWaitsForThoseBeforeIt) {
     ASSERT_TRUE(pair.client.add(1, std::move(fast_here)).ok());
     ASSERT_TRUE(pair.server.add(1, std::move(fast_there)).ok());
     for (std::size_t i = 1; i < kCount; ++i) ASSERT_TRUE(send(i));
-    ASSERT_TRUE(pair.server_side.wait_pieces(kCount - kMostInASlowLane));
+    ASSERT_TRUE(pair.server_side.wait_pieces(kCount - kMaxInASlowLane));
     EXPECT_LT(pair.server_side.pieces(), kCount);
 
     std::thread waits([&] { landed = pair.server.wait_landed(2); });
@@ -213,7 +213,7 @@ TEST(LanesTest, ALaneThatBreaksEndsThemAll) {
     EXPECT_EQ(pair.client_side.times_ended(), 1u);
     EXPECT_EQ(pair.server_side.times_ended(), 1u);
     EXPECT_EQ(pair.client.count(), 0u);
-    EXPECT_FALSE(pair.client.take(Lanes::kMostPieceBytes));
+    EXPECT_FALSE(pair.client.take(Lanes::kMaxPieceBytes));
 }
 
 // Anywhere in the second piece's two headers.
@@ -351,7 +351,7 @@ TEST_F(HostileLane, AnAcknowledgement) {
 TEST_F(HostileLane, APieceThatIsTooLarge) {
     recorder_.expect_transfer(1, 4u << 20);
     auto header = bulk(1);
-    header.payload_bytes = static_cast<std::uint32_t>(Lanes::kMostPieceBytes + sizeof(wire::BulkHeader) + 1);
+    header.payload_bytes = static_cast<std::uint32_t>(Lanes::kMaxPieceBytes + sizeof(wire::BulkHeader) + 1);
     send(header, 1, 0, 100);
     expect_end("a piece's frame");
 }
@@ -400,7 +400,7 @@ TEST_F(HostileLane, APackedPieceForNobody) {
 }
 
 TEST_F(HostileLane, APackedPieceOfTooMuch) {
-    const std::size_t bytes = Lanes::kMostPieceBytes + 1;
+    const std::size_t bytes = Lanes::kMaxPieceBytes + 1;
     recorder_.expect_transfer(1, bytes);
     send_packed(1, bytes, *compress(std::vector<std::byte>(bytes)));
     expect_end("a packed piece of");

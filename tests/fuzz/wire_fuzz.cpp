@@ -33,7 +33,7 @@ void require(bool condition) {
 class CheckingLaneReceiver final : public wire::LaneReceiver {
   public:
     std::span<std::byte> piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override {
-        require(bytes > 0 && bytes <= wire::Lanes::kMostPieceBytes);
+        require(bytes > 0 && bytes <= wire::Lanes::kMaxPieceBytes);
         if (transfer > 3 || offset > kTransferBytes || bytes > kTransferBytes - offset) return {};
         ++in_progress_;
         return std::span(memory_).subspan(offset, bytes);

@@ -355,6 +355,36 @@ void other_nodes(const GraphWork& work, const Device& device) {
     DRIVER_OK(cuEventDestroy(event));
 }
 
+// More than most nodes have, all of which is told to who asks.
+void node_of_many_operations(const GraphWork& work, const Device& device) {
+    if (device.attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) == 0) {
+        note("this device has no stream memory operations");
+        return;
+    }
+    constexpr unsigned kOperations = 200;
+    CUstreamBatchMemOpParams operations[kOperations] = {};
+    for (unsigned i = 0; i < kOperations; ++i) {
+        operations[i].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+        operations[i].writeValue.address = work.device + i * sizeof(unsigned);
+        operations[i].writeValue.value = 1000 + i;
+    }
+    CUgraph graph = nullptr;
+    CUgraphNode node = nullptr;
+    DRIVER_OK(cuGraphCreate(&graph, 0));
+    CUDA_BATCH_MEM_OP_NODE_PARAMS given{device.context(), kOperations, operations, 0};
+    DRIVER_OK(cuGraphAddBatchMemOpNode(&node, graph, nullptr, 0, &given));
+    CUDA_BATCH_MEM_OP_NODE_PARAMS seen{};
+    DRIVER_OK(cuGraphBatchMemOpNodeGetParams(node, &seen));
+    check(seen.count == kOperations, "%u operations of %u", seen.count, kOperations);
+    for (unsigned i = 0; i < seen.count; ++i) {
+        const auto& write = seen.paramArray[i].writeValue;
+        check(write.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 && write.value == 1000 + i &&
+                  write.address == work.device + i * sizeof(unsigned),
+              "operation %u", i);
+    }
+    DRIVER_OK(cuGraphDestroy(graph));
+}
+
 void many_launches(const GraphWork& work, int launches) {
     const AddParameters one(work, 1);
     CUgraph graph = nullptr;
@@ -392,6 +422,7 @@ int run(int argc, char** argv) {
     program.section("changes_in_turn", [&] { changes_in_turn(work); });
     program.section("refused_nodes", [&] { refused_nodes(work, device); });
     program.section("other_nodes", [&] { other_nodes(work, device); });
+    program.section("node_of_many_operations", [&] { node_of_many_operations(work, device); });
     program.section("many_launches", [&] { many_launches(work, static_cast<int>(program.number("launches", 50))); });
     program.section("capture_and_replay", [&] { capture_and_replay(work); });
     program.section("capture_behind_work", [&] { capture_behind_work(work); });

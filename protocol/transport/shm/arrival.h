@@ -18,7 +18,8 @@
 
 namespace gpupool::transport::shm {
 
-// What the client sends with the other sockets and the memory.
+// What the client sends with the other sockets and the memory. Its digits are the version of the memory's layout, to
+// which the size of the rings belongs (connection.h).
 inline constexpr std::array kGreeting = {std::byte{'g'}, std::byte{'p'}, std::byte{'s'}, std::byte{'h'},
                                          std::byte{'m'}, std::byte{'0'}, std::byte{'0'}, std::byte{'1'}};
 

@@ -15,6 +15,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,7 +30,10 @@
 namespace gpupool::transport::shm {
 
 inline constexpr std::size_t kControlBytes = 4096;
+// Both sides are built with the same size and do not tell it to each other: who changes it, or anything else of how the
+// memory is laid out, changes the version in kGreeting (arrival.h) with it.
 inline constexpr std::size_t kRingBytes = 2u << 20;
+static_assert(std::has_single_bit(kRingBytes), "places in a ring are found by masking (ring.h)");
 inline constexpr std::size_t kMemoryBytes = kControlBytes + 2 * kRingBytes;
 
 enum class Side { client, server };

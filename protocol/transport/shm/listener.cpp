@@ -70,15 +70,7 @@ Result<std::unique_ptr<Connection>> ShmListener::accept() {
             if (!peer) continue;
             return std::unique_ptr<Connection>(std::make_unique<Arrival>(std::move(socket), std::move(*peer)));
         }
-        switch (error) {
-            case EINTR:
-            case ECONNABORTED: continue;
-            case EMFILE:
-            case ENFILE:
-            case ENOBUFS:
-            case ENOMEM: return Error{ErrorCode::limit_exceeded, system_error("accept", error).message};
-            default: return system_error("accept", error);
-        }
+        if (const auto failure = accept_failure(error)) return *failure;
     }
 }
 

@@ -8,7 +8,7 @@
 namespace gpupool::transport::shm {
 namespace {
 
-constexpr std::size_t kMaxDescriptors = 8;
+constexpr std::size_t kMaxMessageDescriptors = 8;
 
 Result<LocalAddress> make_address(const std::string& text, std::size_t first) {
     LocalAddress address;
@@ -68,12 +68,13 @@ Status check_socket(int socket) {
 }
 
 Status send_with_descriptors(int socket, std::span<const std::byte> bytes, std::span<const int> descriptors) {
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptors)] = {};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxMessageDescriptors)] = {};
     iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    if (descriptors.size() > kMaxDescriptors) return Error{ErrorCode::internal, "too many descriptors for one message"};
+    if (descriptors.size() > kMaxMessageDescriptors)
+        return Error{ErrorCode::internal, "too many descriptors for one message"};
     if (!descriptors.empty()) {
         message.msg_control = control;
         message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
@@ -95,7 +96,7 @@ Status send_with_descriptors(int socket, std::span<const std::byte> bytes, std::
 }
 
 Result<std::vector<UniqueFd>> receive_with_descriptors(int socket, std::span<std::byte> bytes) {
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptors)] = {};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxMessageDescriptors)] = {};
     iovec part{bytes.data(), bytes.size()};
     msghdr message{};
     message.msg_iov = &part;

@@ -24,11 +24,11 @@ namespace {
 constexpr std::size_t kMaxPieces = 256;  // per system call; the kernel takes 1024
 
 // A host that vanished without a word is noticed after idle + interval * probes seconds.
-constexpr int kKeepaliveIdle_s = 15;
-constexpr int kKeepaliveInterval_s = 5;
+constexpr int kKeepaliveIdleSeconds = 15;
+constexpr int kKeepaliveIntervalSeconds = 5;
 constexpr int kKeepaliveProbes = 3;
 // The same where something was sent, for which the kernel alone would try for a quarter of an hour.
-constexpr std::chrono::seconds kAnswerPatience{kKeepaliveIdle_s + kKeepaliveInterval_s * kKeepaliveProbes};
+constexpr std::chrono::seconds kAnswerPatience{kKeepaliveIdleSeconds + kKeepaliveIntervalSeconds * kKeepaliveProbes};
 constexpr int kChecks = 6;  // of the peer, within that time
 
 void set_option(int descriptor, int level, int name, int value) {
@@ -42,8 +42,8 @@ void tune(int descriptor, int family) {
     if (family != AF_INET && family != AF_INET6) return;
     set_option(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
     set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
-    set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdle_s);
-    set_option(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveInterval_s);
+    set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveIdleSeconds);
+    set_option(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveIntervalSeconds);
     set_option(descriptor, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveProbes);
 }
 

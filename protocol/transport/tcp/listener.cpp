@@ -51,25 +51,7 @@ Result<std::unique_ptr<Connection>> TcpListener::accept() {
             if (connection) return connection;
             continue;  // it went away between its arrival and now
         }
-        switch (error) {
-            // Failures of the one connection that was waiting, not of the listener.
-            case EINTR:
-            case ECONNABORTED:
-            case EPROTO:
-            case ENETDOWN:
-            case ENOPROTOOPT:
-            case EHOSTDOWN:
-            case ENONET:
-            case EHOSTUNREACH:
-            case EOPNOTSUPP:
-            case ENETUNREACH:
-            case EPERM: continue;
-            case EMFILE:
-            case ENFILE:
-            case ENOBUFS:
-            case ENOMEM: return Error{ErrorCode::limit_exceeded, system_error("accept", error).message};
-            default: return system_error("accept", error);
-        }
+        if (const auto failure = accept_failure(error)) return *failure;
     }
 }
 

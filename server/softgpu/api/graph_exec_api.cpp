@@ -171,7 +171,37 @@ CUresult CUDAAPI cuGraphNodeGetEnabled(CUgraphExec handle, CUgraphNode node_hand
 
 CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
     Device* found;
-    return find_device(device, found);  // nothing is kept
+    const CUresult result = find_device(device, found);
+    if (result == CUDA_SUCCESS) GraphMemory::trim(*found);
+    return result;
+}
+
+CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void* value) {
+    Device* found;
+    const CUresult result = find_device(device, found);
+    if (result != CUDA_SUCCESS) return result;
+    SOFTGPU_NOT_NULL(value);
+    const bool high = attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
+    if (!high && attribute != CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT && attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
+        return CUDA_ERROR_INVALID_VALUE;
+    const GraphMemoryCount& count = found->graph_memory;
+    const cuuint64_t bytes = high ? count.high_bytes.load() : count.bytes.load();
+    std::memcpy(value, &bytes, sizeof bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void* value) {
+    Device* found;
+    const CUresult result = find_device(device, found);
+    if (result != CUDA_SUCCESS) return result;
+    SOFTGPU_NOT_NULL(value);
+    cuuint64_t bytes = 0;
+    std::memcpy(&bytes, value, sizeof bytes);
+    if (bytes != 0 ||
+        (attribute != CU_GRAPH_MEM_ATTR_USED_MEM_HIGH && attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH))
+        return CUDA_ERROR_INVALID_VALUE;
+    found->graph_memory.high_bytes.store(found->graph_memory.bytes.load());
+    return CUDA_SUCCESS;
 }
 
 }  // extern "C"

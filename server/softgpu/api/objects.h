@@ -147,11 +147,20 @@ struct MemoryPool {
     void keep_up_to(Device& owner, std::uint64_t reserved_bytes);
 };
 
+// Of graphs, on one device: what is counted as theirs, and the most that ever was.
+struct GraphMemoryCount {
+    std::atomic<std::uint64_t> bytes{0}, high_bytes{0};
+
+    void add(std::uint64_t more);
+    void remove(std::uint64_t less) { bytes.fetch_sub(less); }
+};
+
 struct Device {
     int ordinal = 0;  // as the program numbers it
     int number = 0;   // among all, whatever CUDA_VISIBLE_DEVICES shows
     std::uint64_t total_bytes = 0;
     std::atomic<std::uint64_t> used_bytes{0};
+    GraphMemoryCount graph_memory;
     ContextPtr primary;
     std::shared_ptr<MemoryPool> default_pool;
     std::shared_ptr<MemoryPool> current_pool;

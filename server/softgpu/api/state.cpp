@@ -82,6 +82,13 @@ bool Device::take(std::uint64_t bytes) {
     return false;
 }
 
+void GraphMemoryCount::add(std::uint64_t more) {
+    const std::uint64_t now = bytes.fetch_add(more) + more;
+    std::uint64_t high = high_bytes.load();
+    while (high < now && !high_bytes.compare_exchange_weak(high, now)) {
+    }
+}
+
 bool MemoryPool::take(Device& owner, std::uint64_t bytes) {
     const std::lock_guard lock(mutex);
     const std::uint64_t used = used_bytes.load() + bytes;

@@ -229,10 +229,16 @@ CUresult launch(const std::shared_ptr<Executable>& executable, const StreamPtr& 
                 return CUDA_ERROR_INVALID_VALUE;
             run->free_first(memory->shared_from_this());
         }
+        for (const auto& [memory, stays] : left) {
+            if (!memory->back()) return CUDA_ERROR_OUT_OF_MEMORY;
+        }
         for_each_memory(*executable->graph, [&](GraphMemory& memory, bool allocates) {
             if (!allocates) memory.set_held(false);
         });
-        for (const auto& [memory, stays] : left) memory->set_held(stays);
+        for (const auto& [memory, stays] : left) {
+            memory->set_held(stays);
+            run->uses(memory->shared_from_this());
+        }
         run->take(executable->plan, executable->last_launch);
         executable->last_launch = run->done();
     }

@@ -4,6 +4,8 @@
 
 #include <map>
 #include <shared_mutex>
+#include <utility>
+#include <vector>
 
 namespace gpupool::softgpu {
 namespace {
@@ -38,6 +40,7 @@ GraphMemory::GraphMemory(Device& device, std::uint64_t address, std::uint64_t si
     : device_(device), address_(address), size_bytes_(size_bytes) {}
 
 GraphMemory::~GraphMemory() {
+    give_back();
     {
         const std::unique_lock lock(reservations().mutex);
         reservations().by_begin.erase(address_);
@@ -61,11 +64,36 @@ std::shared_ptr<GraphMemory> GraphMemory::find(std::uint64_t address) {
     return found == reservations().by_begin.end() ? nullptr : found->second.lock();
 }
 
+bool GraphMemory::back() {
+    if (backed_.load()) return true;
+    if (!device_.take(counted_bytes())) return false;
+    backed_.store(true);
+    device_.graph_memory.add(counted_bytes());
+    return true;
+}
+
+void GraphMemory::give_back() {
+    if (!backed_.exchange(false)) return;
+    device_.graph_memory.remove(counted_bytes());
+    device_.give(counted_bytes());
+}
+
+void GraphMemory::trim(Device& device) {
+    std::vector<std::shared_ptr<GraphMemory>> all;  // the last reference takes the lock
+    {
+        const std::shared_lock lock(reservations().mutex);
+        for (const auto& [begin, weak] : reservations().by_begin) {
+            if (auto memory = weak.lock(); memory != nullptr) all.push_back(std::move(memory));
+        }
+    }
+    for (const auto& memory : all) {
+        if (&memory->device_ == &device && !memory->held() && memory->launches_.load() == 0) memory->give_back();
+    }
+}
+
 CUresult GraphMemory::allocate(Context& context) {
-    const std::uint64_t counted = (size_bytes_ + 511) / 512 * 512;
-    if (!device_.take(counted)) return CUDA_ERROR_OUT_OF_MEMORY;
     Allocation allocation{address_,        size_bytes_, MemoryKind::device,           &context,
-                          device_.ordinal, 0,           state().next_id.fetch_add(1), counted,
+                          device_.ordinal, 0,           state().next_id.fetch_add(1), 0,
                           nullptr};
     allocation.graph_memory = shared_from_this();
     state().allocations.add(allocation);

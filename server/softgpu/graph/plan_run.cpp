@@ -20,7 +20,18 @@ void reach_once(Moment& moment) {
 PlanRun::PlanRun(Context& context) : context_(context), done_(std::make_shared<Moment>()) {}
 
 PlanRun::~PlanRun() {
+    end_use();
     reach_all();
+}
+
+void PlanRun::end_use() {
+    for (const auto& memory : used_) memory->end_launch();
+    used_.clear();
+}
+
+void PlanRun::uses(std::shared_ptr<GraphMemory> memory) {
+    memory->begin_launch();
+    used_.push_back(std::move(memory));
 }
 
 void PlanRun::reach_all() {
@@ -62,6 +73,7 @@ CUresult PlanRun::run() {
     lock.unlock();
     // First the fault, then the events: whoever wakes up is to see it.
     if (result_ != CUDA_SUCCESS) context_.poison(result_);
+    end_use();
     reach_all();
     return result_;
 }

@@ -18,6 +18,8 @@ class PlanRun : public std::enable_shared_from_this<PlanRun> {
     PlanRun& operator=(const PlanRun&) = delete;
 
     void free_first(std::shared_ptr<GraphMemory> memory) { free_first_.push_back(std::move(memory)); }
+    // Until this run has ended.
+    void uses(std::shared_ptr<GraphMemory> memory);
     // From here on the events that the plan records stand for this launch. Under graph_mutex().
     void take(std::shared_ptr<const Plan> plan, std::shared_ptr<Moment> previous);
     const std::shared_ptr<Moment>& done() const { return done_; }
@@ -27,12 +29,13 @@ class PlanRun : public std::enable_shared_from_this<PlanRun> {
   private:
     void work(std::unique_lock<std::mutex>& lock);
     void call_help();
+    void end_use();
     void reach_all();
 
     Context& context_;
     std::shared_ptr<const Plan> plan_;
     std::vector<std::shared_ptr<Moment>> moments_;  // of record steps; null for others
-    std::vector<std::shared_ptr<GraphMemory>> free_first_;
+    std::vector<std::shared_ptr<GraphMemory>> free_first_, used_;
     std::shared_ptr<Moment> previous_, done_;
 
     std::mutex mutex_;

@@ -118,16 +118,12 @@ CUresult add_node(Worker& worker, Command& command, codec::Slots<Call>& slots, N
     return CUDA_SUCCESS;
 }
 
-bool is_owning(const GraphNode& node) {
-    return node.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node.type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
-}
-
 }  // namespace
 
 Outcome gpGraphAddNode(Worker& worker, Command& command, codec::Slots<calls::gpGraphAddNode>& slots) {
     NodeParameters parameters;
     CUgraph graph = nullptr;
-    const CUresult result = is_owning(slots.at<calls::gpGraphAddNode::node>().object)
+    const CUresult result = is_owning_node(slots.at<calls::gpGraphAddNode::node>().object.type)
                                 ? CUDA_ERROR_INVALID_VALUE
                                 : add_node(worker, command, slots, parameters, graph);
     if (result != CUDA_SUCCESS && graph != nullptr && !command.reply_wanted()) {
@@ -142,7 +138,7 @@ Outcome gpGraphAddOwningNode(Worker& worker, Command& command, codec::Slots<call
     auto& graphs = slots.at<Call::graphs>().object;
     const std::size_t graph_count = slots.at<Call::graph_count>().value;
     const bool conditional = node.type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
-    if (!is_owning(node) || (conditional && graph_count != node.count)) {
+    if (!is_owning_node(node.type) || (conditional && graph_count != node.count)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     NodeParameters parameters;

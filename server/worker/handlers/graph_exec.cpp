@@ -11,20 +11,33 @@ namespace {
 
 constexpr std::size_t kMaxExecutables = 64u << 10;
 
+void end_memory(Worker& worker, GraphExec& graph, const StreamState& stream, const BytesByDevice& charged,
+                CUresult result) {
+    if (!graph.memory.none()) {
+        worker.memory.graphs.end(worker.api, graph.memory, stream.driver, charged, result);
+        worker.memory_changed();
+    }
+}
+
 // One launch of a graph, in its stream's turn. Its nodes' turns may come before the driver's call is over.
 class Launch {
   public:
-    Launch(Worker& worker, StreamState& stream, std::shared_ptr<GraphExec> graph)
+    Launch(Worker& worker, StreamState& stream, std::shared_ptr<GraphExec> graph, BytesByDevice charged)
         : worker_(worker),
           stream_(stream),
           graph_(std::move(graph)),
+          charged_(std::move(charged)),
           work_(worker.tracer, stream, codec::TraceKind::graph) {
         if (!graph_->turns()->list.empty()) {
             worker_.graph_turns.begin(graph_->turns());
         }
     }
+    Launch(const Launch&) = delete;
+    Launch& operator=(const Launch&) = delete;
+    ~Launch() { worker_.memory.graphs.take_back(charged_); }  // of one whose end nobody awaits
     void end(CUresult result) {
         work_.end(result);
+        end_memory(worker_, *graph_, stream_, std::exchange(charged_, {}), result);
         worker_.scheduler.issued(stream_, graph_->cost());
         if (graph_->turns()->list.empty()) {
             return;
@@ -41,15 +54,16 @@ class Launch {
     Worker& worker_;
     StreamState& stream_;
     const std::shared_ptr<GraphExec> graph_;
+    BytesByDevice charged_;
     Tracer::Work work_;
 };
 
 // The driver takes 2,000 nodes behind work that does not end, and waits with 5,000 (docs/driver-facts.md).
-constexpr std::uint32_t kMostNodesAtOnce = 2000;
+constexpr std::uint32_t kMaxNodesAtOnce = 2000;
 
 // Will the driver take it without waiting for the GPU?
-bool fits_queue(const GraphExec& graph) {
-    return graph.cost() <= kMostNodesAtOnce;
+bool taken_at_once(const GraphExec& graph, const StreamState& stream) {
+    return graph.cost() <= kMaxNodesAtOnce && !graph.memory.may_wait(stream.driver);
 }
 
 // A call that waits for the GPU may get in while the driver takes a graph with turns: it would wait for them, and keep
@@ -58,20 +72,25 @@ bool may_begin(const Worker& worker, const GraphExec& graph) {
     return graph.turns()->list.empty() || !worker.waiting_calls.any();
 }
 
-CUresult check_launch(Worker& worker, const Command& command, const StreamState& stream, const GraphExec& graph) {
+// A launch that may begin has `charged`, for its end.
+CUresult check_launch(Worker& worker, const Command& command, const StreamState& stream, const GraphExec& graph,
+                      BytesByDevice& charged) {
     if (stream.capturing) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // the captured graph would use this one's memory
     }
     if (graph.refused != CUDA_SUCCESS) {
         return graph.refused;
     }
-    return worker.scheduler.enter(worker.context_of(command));
+    const CUresult result = worker.scheduler.enter(worker.context_of(command));
+    return result != CUDA_SUCCESS ? result
+                                  : worker.memory.graphs.begin(worker.api, graph.memory, stream.driver, charged);
 }
 
 CUresult launch(Worker& worker, const Command& command, StreamState& stream, const std::shared_ptr<GraphExec>& graph) {
-    CUresult result = check_launch(worker, command, stream, *graph);
+    BytesByDevice charged;
+    CUresult result = check_launch(worker, command, stream, *graph, charged);
     if (result == CUDA_SUCCESS) {
-        Launch launch(worker, stream, graph);
+        Launch launch(worker, stream, graph, std::move(charged));
         result = driver::call(worker.api.cuGraphLaunch, graph->driver(), stream.driver);
         launch.end(result);
     }
@@ -93,18 +112,20 @@ class HeldLaunch final : public HeldForCommand {
         if (graph_->changes_made < changes_before_ || (!launch_ && !may_begin(worker_, *graph_))) {
             return false;
         }
-        if (fits_queue(*graph_)) {
+        if (!launch_ && taken_at_once(*graph_, stream_)) {
             const Tracer::Issue issue(worker_.tracer, command_.header, true);
             worker_.answer(command_, launch(worker_, command_, stream_, graph_));
             return true;
         }
         if (!launch_) {
             const Tracer::Issue issue(worker_.tracer, command_.header, true);
-            if (const CUresult result = check_launch(worker_, command_, stream_, *graph_); result != CUDA_SUCCESS) {
+            BytesByDevice charged;
+            const CUresult result = check_launch(worker_, command_, stream_, *graph_, charged);
+            if (result != CUDA_SUCCESS) {
                 worker_.answer(command_, result);
                 return true;
             }
-            begin_elsewhere();
+            begin_elsewhere(std::move(charged));
         }
         if (!call_->result) {
             return false;
@@ -115,8 +136,8 @@ class HeldLaunch final : public HeldForCommand {
     }
 
   private:
-    void begin_elsewhere() {
-        launch_.emplace(worker_, stream_, graph_);
+    void begin_elsewhere(BytesByDevice charged) {
+        launch_.emplace(worker_, stream_, graph_, std::move(charged));
         call_ = WaitingCall::run(worker_.waiting_calls, worker_.api, stream_.context->driver,
                                  [&api = worker_.api, graph = graph_, stream = stream_.driver] {
                                      return driver::call(api.cuGraphLaunch, graph->driver(), stream);
@@ -166,6 +187,9 @@ Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls:
             if (work->result == CUDA_SUCCESS && worker.graphs.executables.contains(client)) {
                 work->result = CUDA_ERROR_INVALID_VALUE;  // the name was given to another meanwhile
             }
+            if (work->result == CUDA_SUCCESS && !worker.memory.graphs.fits_quota(work->made->memory)) {
+                work->result = CUDA_ERROR_OUT_OF_MEMORY;
+            }
             if (work->result == CUDA_SUCCESS) {
                 worker.graphs.executables[client] = work->made;
                 worker.handles.bind(client, work->made->driver());
@@ -204,7 +228,7 @@ Outcome cuGraphLaunch(Worker& worker, Command& command, codec::Slots<calls::cuGr
     if (graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!fits_queue(*graph) || !may_begin(worker, *graph) || graph->has_changes_waiting() ||
+    if (!taken_at_once(*graph, *stream) || !may_begin(worker, *graph) || graph->has_changes_waiting() ||
         !worker.scheduler.may_issue(*stream, graph->cost())) {
         return Outcome::hold(*stream, std::make_unique<HeldLaunch>(worker, command, *stream, graph));
     }
@@ -221,9 +245,14 @@ Outcome cuGraphUpload(Worker& worker, Command& command, codec::Slots<calls::cuGr
     if (graph == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    BytesByDevice charged;
     worker.scheduler.enter(worker.context_of(command));
-    const CUresult result = driver::call(worker.api.cuGraphUpload, graph->driver(), stream->driver);
-    worker.scheduler.issued(*stream);
+    CUresult result = worker.memory.graphs.begin(worker.api, graph->memory, stream->driver, charged);
+    if (result == CUDA_SUCCESS) {
+        result = driver::call(worker.api.cuGraphUpload, graph->driver(), stream->driver);
+        worker.scheduler.issued(*stream);
+        end_memory(worker, *graph, *stream, charged, result);
+    }
     return result;
 }
 

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <sstream>
 #include <thread>
 
 #include "tests/e2e/daemon/harness.h"
@@ -13,6 +14,15 @@ namespace {
 
 pid_t worker_of(const cli::SessionStatus& session) {
     return static_cast<pid_t>(session.worker_process_id);
+}
+
+// The first line of the daemon's log that says so.
+std::string line_of(const Daemon& daemon, const std::string& text) {
+    std::istringstream log(daemon.log());
+    std::string line;
+    while (std::getline(log, line) && line.find(text) == std::string::npos) {
+    }
+    return line;
 }
 
 TEST(Lifetime, AClientThatLeavesTakesItsWorkerWithItWithinASecond) {
@@ -25,6 +35,8 @@ TEST(Lifetime, AClientThatLeavesTakesItsWorkerWithItWithinASecond) {
     client.leave();
     EXPECT_TRUE(eventually([&] { return !process_exists(worker_of(session)); }, milliseconds(1000)));
     daemon.sessions(0);
+    const std::string line = line_of(daemon, "(exit code 0)");
+    EXPECT_NE(line.find(" info "), std::string::npos) << line;
 }
 
 TEST(Lifetime, AWorkerThatSaysItEndsAndDoesNotIsKilledWithinASecond) {
@@ -50,6 +62,8 @@ TEST(Lifetime, AWorkerThatDiesIsItsOwnClientsProblemOnly) {
     const auto left = daemon.sessions(1).at(0);
     EXPECT_EQ(left.process_name, "test");
     EXPECT_FALSE(bystander.ended(milliseconds(300)));
+    const std::string line = line_of(daemon, "(signal 9)");
+    EXPECT_NE(line.find(" warn"), std::string::npos) << line;
 }
 
 TEST(Lifetime, AWorkerThatDiesBeforeItTakesTheSessionIsToldToTheClient) {

@@ -100,6 +100,46 @@ TEST_F(Run, LocalStartsAServerForTheProgramAlone) {
     EXPECT_FALSE(running(config_));
 }
 
+TEST_F(Run, LocalTakesTheUsersSettingsButForServerAndToken) {
+    const std::vector<std::string> local{"--local", "--server-config", config_};
+    const auto end = run(local, {"sh", "-c", "echo [$GPUPOOL_TOKEN_FILE] ${#GPUPOOL_TOKEN}"},
+                         {"GPUPOOL_TOKEN_FILE=/nonexistent", "GPUPOOL_SERVER=no server"});
+    EXPECT_EQ(end.output, "[] 64\n") << end.errors;
+    const auto wrong = run(local, {"true"}, {"GPUPOOL_LANES=many"});
+    EXPECT_EQ(WEXITSTATUS(wrong.status), 125);
+    EXPECT_NE(wrong.errors.find("GPUPOOL_LANES"), std::string::npos) << wrong.errors;
+}
+
+TEST_F(Run, ATraceThatCannotBeginLeavesTheLastOne) {
+    const std::string last = "[\n{}\n]\n";
+    const auto output = folder_.write("trace.json", last);
+    const auto summary = folder_.write("summary", "call 1\n");
+    const auto content = [](const std::string& path) {
+        std::stringstream text;
+        text << std::ifstream(path).rdbuf();
+        return text.str();
+    };
+    const auto trace = [&](std::vector<std::string> options, const std::string& program,
+                           const std::vector<std::string>& environment = {}) {
+        std::vector<std::string> arguments{GPUPOOL_COMMAND, "trace",    "--client-library",
+                                           folder_.path(),  "--output", output};
+        arguments.insert(arguments.end(), options.begin(), options.end());
+        arguments.insert(arguments.end(), {"--", program});
+        return WEXITSTATUS(run_program(arguments, environment).status);
+    };
+    EXPECT_EQ(trace({"--summary", summary}, "no-such-program"), 127);
+    EXPECT_EQ(trace({"--summary", summary}, "/"), 126);
+    EXPECT_EQ(trace({"--summary", summary}, "true", {"GPUPOOL_LANES=many"}), 125);
+    EXPECT_EQ(trace({"--summary", folder_.path() + "/nowhere/summary"}, "true"), 125);
+    EXPECT_EQ(trace({"--summary", summary, "--local", "--server-config", config_, "--driver", "/dev/null"}, "true"),
+              125);
+    EXPECT_EQ(content(output), last);
+    EXPECT_EQ(content(summary), "call 1\n");
+    EXPECT_EQ(trace({"--summary", summary}, "true"), 0);
+    EXPECT_EQ(content(output), "[\n]\n");
+    EXPECT_EQ(content(summary), "");
+}
+
 TEST_F(Run, LocalLetsNobodyElseIn) {
     const auto end = run_local({"sh", "-c", std::string("GPUPOOL_TOKEN= ") + GPUPOOL_COMMAND + " status"});
     EXPECT_EQ(WEXITSTATUS(end.status), 1);

@@ -117,6 +117,10 @@ TEST(CommandLine, AnUnknownCommandIsNamed) {
 TEST(CommandLine, WrongOnesGiveTwo) {
     EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND})), 2);
     EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "status", "--no-such-option"})), 2);
+    for (const char* command : {"status", "run", "trace"}) {
+        const auto end = run_program({GPUPOOL_COMMAND, command, "--server", "foo:bar", "--", "true"});
+        EXPECT_EQ(exit_code(end), 2) << command;
+    }
     EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "run", "--no-such-option", "--", "true"})), 2);
     EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "run"})), 2);
     EXPECT_EQ(exit_code(run_program({GPUPOOLD, "--no-such-option"})), 2);
@@ -144,18 +148,20 @@ TEST_P(BadSettings, AreNamedWithTheirLine) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, BadSettings,
-    ::testing::Values(BadSetting{"listne = \"x\"\n", "2: there is no setting listne"},
-                      BadSetting{"[limits]\nsesions = 3\n", "3: there is no setting limits.sesions"},
-                      BadSetting{"[limits]\nsessions = \"3\"\n", "3: limits.sessions: must be a whole number"},
-                      BadSetting{"[limits]\nsessions = 0\n", "3: limits.sessions: must be a whole number"},
-                      BadSetting{"[limits]\nsession_memory = \"3 apples\"\n", "3: limits.session_memory:"},
-                      BadSetting{"[limits]\nsession_memory = \"0\"\n",
-                                 "3: limits.session_memory: must be more than 0, like \"8GiB\"; leave it out"},
-                      BadSetting{"[limits]\nsession_memory = 0\n", "3: limits.session_memory: must be more than 0"},
-                      BadSetting{"[auth]\ntokens = [\"short\"]\n", "3: auth.tokens: a token must have"},
-                      BadSetting{"[auth]\ntokens = \"not-a-list\"\n", "3: auth.tokens: must be a list"},
-                      BadSetting{"listen = \n", "2:"},
-                      BadSetting{"[nothing]\na = 1\n", "2: there is no setting nothing"}));
+    ::testing::Values(
+        BadSetting{"listne = \"x\"\n", "2: there is no setting listne"},
+        BadSetting{"[limits]\nsesions = 3\n", "3: there is no setting limits.sesions"},
+        BadSetting{"[limits]\nsessions = \"3\"\n", "3: limits.sessions: must be a whole number"},
+        BadSetting{"[limits]\nsessions = 0\n", "3: limits.sessions: must be a whole number"},
+        BadSetting{"[limits]\nsession_memory = \"3 apples\"\n", "3: limits.session_memory:"},
+        BadSetting{"[limits]\nsession_memory = \"0\"\n",
+                   "3: limits.session_memory: must be more than 0, like \"8GiB\"; leave it out"},
+        BadSetting{"[limits]\nsession_memory = 0\n", "3: limits.session_memory: must be more than 0"},
+        BadSetting{"[limits]\nsession_memory = \"1KiB\"\n", "3: limits.session_memory: must be 2 MiB or more"},
+        BadSetting{"listen = [\"127.0.0.1\", \"127.0.0.1:9470\"]\n", "2: listen: 127.0.0.1:9470 is given twice"},
+        BadSetting{"[auth]\ntokens = [\"short\"]\n", "3: auth.tokens: a token must have"},
+        BadSetting{"[auth]\ntokens = \"not-a-list\"\n", "3: auth.tokens: must be a list"},
+        BadSetting{"listen = \n", "2:"}, BadSetting{"[nothing]\na = 1\n", "2: there is no setting nothing"}));
 
 // Nobody may ever write to a FIFO, or read from it.
 TEST(CommandLine, FifosAreRefusedAndNotWaitedFor) {
@@ -171,6 +177,27 @@ TEST(CommandLine, FifosAreRefusedAndNotWaitedFor) {
         EXPECT_GT(exit_code(end), 0) << end.errors;
         EXPECT_NE(end.errors.find(fifo + " is a FIFO"), std::string::npos) << end.errors;
     }
+}
+
+TEST(CommandLine, ACheckFindsWhatTheDaemonWouldStumbleOver) {
+    const auto check = [](const std::vector<std::string>& options, const std::string& worker = STAND_IN_WORKER) {
+        std::vector<std::string> command{GPUPOOLD, "--check", "--driver", "/dev/zero", "--worker", worker};
+        command.insert(command.end(), options.begin(), options.end());
+        return run_program(command);
+    };
+    const auto twice = check({"--listen", "127.0.0.1:9470", "--listen", "127.0.0.1:9470"});
+    EXPECT_EQ(exit_code(twice), 2);
+    EXPECT_NE(twice.errors.find("127.0.0.1:9470 is given twice"), std::string::npos) << twice.errors;
+    EXPECT_EQ(exit_code(check({"--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"})), 0) << "two free ones";
+    const auto host = check({"--listen", "no-such-host.invalid:9470"});
+    EXPECT_EQ(exit_code(host), 1);
+    EXPECT_NE(host.errors.find("\"no-such-host.invalid\" cannot be resolved"), std::string::npos) << host.errors;
+    const auto tokens = check({"--token-file", "/none"});
+    EXPECT_EQ(exit_code(tokens), 1);
+    EXPECT_NE(tokens.errors.find("cannot read the token file /none"), std::string::npos) << tokens.errors;
+    const auto worker = check({}, "/none");
+    EXPECT_EQ(exit_code(worker), 1);
+    EXPECT_NE(worker.errors.find("the setting worker names /none"), std::string::npos) << worker.errors;
 }
 
 TEST(CommandLine, AMissingDriverIsExplained) {

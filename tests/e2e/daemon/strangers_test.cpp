@@ -118,6 +118,17 @@ TEST_F(Strangers, ThoseWhoSayNothingKeepNobodyOut) {
     EXPECT_FALSE(silent.back().ended(milliseconds(100)));
 }
 
+// Who has spoken keeps its place, for a second even when it was refused.
+TEST_F(Strangers, WhoFindsEveryPlaceTakenIsToldSo) {
+    open("[limits]\nhandshakes = 1\nhello_bytes = 2048\n");
+    Client refused(daemon_->address());
+    refused.send_hello({.environment = {{"CUDA_X", std::string(4000, 'x')}}});
+    EXPECT_NE(refused.refusal(), "");
+    Client next(daemon_->address());
+    EXPECT_NE(next.refusal().find("too many connections at once"), std::string::npos);
+    ASSERT_TRUE(eventually([&] { return daemon_->status().ok(); }, milliseconds(4000)));
+}
+
 TEST_F(Strangers, ByteByByteDoesNotStretchTheDeadline) {
     open("[limits]\nhandshake_timeout_ms = 500\n");
     Client stranger(daemon_->address());

@@ -151,6 +151,14 @@ def trace(scenario):
     counted = [line.split() for line in texts["summary"].splitlines() if line.startswith("cuLaunchKernel")]
     scenario.check(len(counted) == 1 and counted[0][1:3] == ["1", "0"], "the summary counts it: one call, none failed",
                    texts["summary"])
+    # A summary that cannot be written costs nothing but itself.
+    files["trace"].unlink()
+    environment["GPUPOOL_SUMMARY"] = str(scenario.folder / "nowhere/summary")
+    outcome = scenario.run([setting.build / "cuda/vector_add"], environment)
+    scenario.check(outcome.status == 0 and "gpupool: no summary: " in outcome.errors, "an unwritable summary is told",
+                   outcome.end() + outcome.errors)
+    check_timeline(scenario, files["trace"].read_text() if files["trace"].exists() else "[]")
+    del environment["GPUPOOL_SUMMARY"]
     environment["GPUPOOL_TRACE"] = "-"
     lines = scenario.run([setting.build / "cuda/vector_add"], environment).errors.splitlines()
     launches = [line for line in lines if " cuLaunchKernel" in line and " -> 0" in line]

@@ -26,19 +26,19 @@
                             each(cuLinkAddData) each(cuLinkComplete) each(cuLinkDestroy) each(cuModuleGetGlobal) each( \
                                 cuModuleUnload) each(cuDevicePrimaryCtxReset) each(cuGraphCreate) each(cuGraphDestroy) \
                                 each(cuGraphAddKernelNode) each(cuGraphAddMemsetNode) each(cuGraphAddMemcpyNode)       \
-                                    each(cuGraphAddEmptyNode) each(cuGraphAddEventRecordNode)                          \
-                                        each(cuGraphInstantiateWithFlags) each(cuGraphLaunch) each(cuGraphExecDestroy) \
-                                            each(cuGraphExecKernelNodeSetParams) each(cuGraphKernelNodeSetParams)      \
-                                                each(cuGraphNodeSetEnabled) each(cuMemPoolCreate)                      \
-                                                    each(cuMemPoolDestroy) each(cuMemPoolTrimTo)                       \
-                                                        each(cuMemAllocFromPoolAsync) each(cuMemPoolGetAttribute)      \
-                                                            each(cuGraphDestroyNode)                                   \
-                                                                each(cuGraphExecEventRecordNodeSetEvent)               \
-                                                                    each(cuStreamWaitValue32)                          \
-                                                                        each(cuStreamWriteValue32) each(cuCtxCreate)   \
-                                                                            each(cuStreamEndCapture)                   \
-                                                                                each(cuStreamBeginCaptureToGraph)      \
-                                                                                    each(cuCtxDestroy)
+                                    each(cuGraphAddEmptyNode) each(cuGraphAddEventRecordNode) each(                    \
+                                        cuGraphInstantiateWithFlags) each(cuGraphLaunch) each(cuGraphExecDestroy)      \
+                                        each(cuGraphExecKernelNodeSetParams) each(cuGraphKernelNodeSetParams)          \
+                                            each(cuGraphNodeSetEnabled) each(cuMemPoolCreate) each(cuMemPoolDestroy)   \
+                                                each(cuMemPoolTrimTo) each(cuMemAllocFromPoolAsync)                    \
+                                                    each(cuMemPoolGetAttribute) each(cuGraphDestroyNode)               \
+                                                        each(cuGraphExecEventRecordNodeSetEvent)                       \
+                                                            each(cuStreamWaitValue32) each(cuStreamWriteValue32)       \
+                                                                each(cuCtxCreate) each(cuStreamEndCapture)             \
+                                                                    each(cuStreamBeginCaptureToGraph)                  \
+                                                                        each(cuCtxDestroy)                             \
+                                                                            each(cuGraphAddMemAllocNode)               \
+                                                                                each(cuGraphAddMemFreeNode)
 
 namespace gpupool::session_program {
 

@@ -171,7 +171,7 @@ TEST_F(LaneFaults, ACutGivesErrorsAndLeavesNothing) {
 TEST_F(LaneFaults, ADamagedStretchGivesErrorsAndLeavesNothing) {
     transport::faulty::Faults damage;
     damage.corrupt_sent_at = 20'000'001;
-    damage.corrupt_bytes = wire::Lanes::kMostPieceBytes + sizeof(wire::BulkHeader) + wire::kHeaderBytes;
+    damage.corrupt_bytes = wire::Lanes::kMaxPieceBytes + sizeof(wire::BulkHeader) + wire::kHeaderBytes;
     expect_loss(damage, {});
     expect_loss({}, damage);
 }

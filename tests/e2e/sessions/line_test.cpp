@@ -79,7 +79,10 @@ TEST_F(Line, DownloadsFasterThanASlowLineHoldUpWhoAsksForThem) {
         Program program(*daemon_, session_program("download_flood"),
                         {"GPUPOOL_SERVER=" + line.address(), "GPUPOOL_COMPRESSION=never"});
         EXPECT_TRUE(program.succeeds(milliseconds(60000))) << program.errors();
+        // Held up by what it may have unacknowledged (64 Ki) and by its streams, once it has been told: seen 36,000 to
+        // 98,000. Where the word of that came behind the data, 217,000 were taken at the lower rate, and kept.
         EXPECT_GT(program.number("copies"), 0);
+        EXPECT_LT(program.number("copies"), 160'000);
     }
 }
 

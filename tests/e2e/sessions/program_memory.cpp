@@ -214,6 +214,90 @@ void use_arrays() {
     expect_all("after arrays");
 }
 
+// Allocates, and frees again where it is to.
+struct AllocatingGraph {
+    CUgraph graph = nullptr;
+    CUgraphExec executable = nullptr;
+    CUdeviceptr address = 0;
+
+    AllocatingGraph(std::size_t bytes, bool frees) {
+        CUDA_MEM_ALLOC_NODE_PARAMS wanted{};
+        wanted.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+        wanted.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+        wanted.bytesize = bytes;
+        CUgraphNode allocates = nullptr, ends = nullptr;
+        must(driver.cuGraphCreate(&graph, 0), "cuGraphCreate");
+        must(driver.cuGraphAddMemAllocNode(&allocates, graph, nullptr, 0, &wanted), "cuGraphAddMemAllocNode");
+        address = wanted.dptr;
+        if (frees) {
+            must(driver.cuGraphAddMemFreeNode(&ends, graph, &allocates, 1, address), "cuGraphAddMemFreeNode");
+        }
+    }
+    CUresult instantiate() { return driver.cuGraphInstantiateWithFlags(&executable, graph, 0); }
+    CUresult run(CUstream stream) const {
+        const CUresult launched = driver.cuGraphLaunch(executable, stream);
+        const CUresult over = driver.cuStreamSynchronize(stream);
+        return launched != CUDA_SUCCESS ? launched : over;
+    }
+    void destroy() {
+        if (executable != nullptr) {
+            must(driver.cuGraphExecDestroy(executable), "cuGraphExecDestroy");
+        }
+        must(driver.cuGraphDestroy(graph), "cuGraphDestroy");
+    }
+};
+
+CUgraphExec captured_allocation(std::size_t bytes, CUstream stream) {
+    CUgraph graph = nullptr;
+    CUgraphExec executable = nullptr;
+    CUdeviceptr block = 0;
+    must(driver.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+    must(driver.cuMemAllocAsync(&block, bytes, stream), "cuMemAllocAsync in a capture");
+    must(driver.cuStreamEndCapture(stream, &graph), "cuStreamEndCapture");
+    must(driver.cuGraphInstantiateWithFlags(&executable, graph, 0), "cuGraphInstantiateWithFlags");
+    must(driver.cuGraphDestroy(graph), "cuGraphDestroy");
+    return executable;
+}
+
+// What a graph allocates counts from its launch on, and is kept when the graph frees it, until somebody else needs it.
+void use_graphs(CUstream stream) {
+    CUstream other = nullptr;
+    CUdeviceptr block = 0;
+    must(driver.cuStreamCreate(&other, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    AllocatingGraph too_large(kQuota + 1, true), holds(kQuota / 2, false), passes(kQuota / 2, true),
+        no_room(kQuota, true);
+    expect(too_large.instantiate() == CUDA_ERROR_OUT_OF_MEMORY, "a graph larger than the quota");
+    must(holds.instantiate(), "cuGraphInstantiateWithFlags");
+    must(passes.instantiate(), "cuGraphInstantiateWithFlags");
+    must(no_room.instantiate(), "cuGraphInstantiateWithFlags");
+    expect_all("before the launch");
+    must(holds.run(stream), "a launch");
+    expect(free_bytes() == kQuota / 2, "held by a graph");
+    expect(driver.cuMemAlloc(&block, kQuota / 2 + 1) == CUDA_ERROR_OUT_OF_MEMORY, "beside what a graph holds");
+    expect(no_room.run(stream) == CUDA_ERROR_OUT_OF_MEMORY, "a launch without room");
+    for (int i = 0; i < 3; ++i) {
+        must(passes.run(i == 1 ? other : stream), "a launch of what has its memory");
+    }
+    expect(free_bytes() == 0, "kept by a graph");
+    must(driver.cuMemAlloc(&block, kQuota / 2), "what an idle graph kept");
+    expect(passes.run(stream) == CUDA_ERROR_OUT_OF_MEMORY, "a launch of what had its memory");
+    must(driver.cuMemFree(block), "cuMemFree");
+    must(passes.run(stream), "a launch with room again");
+    must(driver.cuMemFree(holds.address), "cuMemFree of a graph's memory");
+    must(no_room.run(other), "a launch with room at last");
+    CUgraphExec first = captured_allocation(kQuota / 2, stream), second = captured_allocation(kQuota, stream);
+    must(driver.cuGraphLaunch(first, stream), "cuGraphLaunch");
+    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    must(driver.cuGraphLaunch(second, stream), "cuGraphLaunch");
+    expect(driver.cuStreamSynchronize(stream) == CUDA_ERROR_OUT_OF_MEMORY, "a captured allocation without room");
+    must(driver.cuGraphExecDestroy(second), "cuGraphExecDestroy");
+    must(driver.cuGraphExecDestroy(first), "cuGraphExecDestroy");
+    for (AllocatingGraph* graph : {&too_large, &holds, &passes, &no_room}) {
+        graph->destroy();
+    }
+    must(driver.cuStreamDestroy(other), "cuStreamDestroy");
+}
+
 int run_quota(CUstream stream) {
     expect_all("at first");
     use_small_blocks();
@@ -223,6 +307,7 @@ int run_quota(CUstream stream) {
     use_pool_of_waiting_streams();
     use_mappings();
     use_arrays();
+    use_graphs(stream);
     return 0;
 }
 

@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::size_t kThreads = 4;
 constexpr unsigned kRounds = 40;
-constexpr unsigned kHeld = 900;                      // launches that wait, below what a driver takes without blocking
-constexpr std::array kSizes_words = {64u, 40'000u};  // what rides in a command, and what does not
+constexpr unsigned kHeld = 900;                     // launches that wait, below what a driver takes without blocking
+constexpr std::array kSizesWords = {64u, 40'000u};  // what rides in a command, and what does not
 
 using Events = std::array<CUevent, kThreads>;
 
@@ -30,7 +30,7 @@ class Chain {
           function_(function),
           events_(events),
           number_(number),
-          words_(kSizes_words[number % kSizes_words.size()]) {}
+          words_(kSizesWords[number % kSizesWords.size()]) {}
 
     bool run() {
         use(context_);

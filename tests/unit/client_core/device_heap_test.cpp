@@ -158,7 +158,7 @@ TEST_F(DeviceHeapTest, SlabsGrowWithWhatIsInUse) {
     for (int i = 0; i < 1000; ++i) {
         ASSERT_EQ(heap.allocate(kMiB / 2, address), CUDA_SUCCESS);
         used += kMiB / 2;
-        EXPECT_LE(committed_bytes(), std::max(2 * kMiB, std::min(2 * used, used + DeviceHeap::kMostSlabBytes)));
+        EXPECT_LE(committed_bytes(), std::max(2 * kMiB, std::min(2 * used, used + DeviceHeap::kMaxSlabBytes)));
     }
     EXPECT_LE(commits, 5 + 500 / 32);
 }
@@ -211,7 +211,7 @@ TEST_F(DeviceHeapTest, FragmentationIsBounded) {
             used -= held.back().second;
             held.pop_back();
         }
-        ASSERT_LE(committed_bytes(), most + most / 4 + 2 * DeviceHeap::kMostSlabBytes) << "step " << step;
+        ASSERT_LE(committed_bytes(), most + most / 4 + 2 * DeviceHeap::kMaxSlabBytes) << "step " << step;
     }
 }
 
@@ -304,7 +304,7 @@ TEST_F(DeviceHeapTest, TrimGivesASpareSlabBack) {
 
 TEST_F(DeviceHeapTest, VeryLargeSlabsAreNotKeptSpare) {
     for (int i = 0; i < 5; ++i) {
-        allocate(DeviceHeap::kMostSpareBytes + 2 * kMiB);
+        allocate(DeviceHeap::kMaxSpareBytes + 2 * kMiB);
     }
     EXPECT_TRUE(preparing.empty());
 }

@@ -131,16 +131,16 @@ TEST(HostFunctionsOfTheClient, OfGraphsAreBounded) {
             std::this_thread::yield();
         }
     };
-    constexpr std::uint64_t kMost = HostFunctions::kMaxGraphFunctions, kFirst = 1ull << 63;
-    for (std::uint64_t i = 0; i < kMost; ++i) {
+    constexpr std::uint64_t kMax = HostFunctions::kMaxGraphFunctions, kFirst = 1ull << 63;
+    for (std::uint64_t i = 0; i < kMax; ++i) {
         ASSERT_TRUE(f.functions.run_when_due(kFirst + i, wait)) << i;
     }
-    EXPECT_FALSE(f.functions.run_when_due(kFirst + kMost, wait)) << "one too many";
+    EXPECT_FALSE(f.functions.run_when_due(kFirst + kMax, wait)) << "one too many";
     EXPECT_FALSE(f.functions.run_when_due(kFirst, wait)) << "under way";
     go = true;
-    ASSERT_TRUE(f.wait_for(static_cast<int>(kMost)));
-    EXPECT_TRUE(f.functions.run_when_due(kFirst + kMost, wait)) << "there is room again";
-    ASSERT_TRUE(f.wait_for(static_cast<int>(kMost) + 1));  // it uses what ends here
+    ASSERT_TRUE(f.wait_for(static_cast<int>(kMax)));
+    EXPECT_TRUE(f.functions.run_when_due(kFirst + kMax, wait)) << "there is room again";
+    ASSERT_TRUE(f.wait_for(static_cast<int>(kMax) + 1));  // it uses what ends here
 }
 
 TEST(HostFunctionsOfTheClient, EndWithTheSession) {

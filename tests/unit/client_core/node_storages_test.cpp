@@ -42,19 +42,19 @@ TEST(NodeStorages, OneOfANodeTakesThePlaceOfTheOther) {
 
 TEST(NodeStorages, OfNodesWhoseGraphIsNotKnownTheLatestStay) {
     constexpr std::size_t kEach = 1u << 20;
-    constexpr std::uintptr_t kMost = NodeStorages::kMostUnplaced_bytes / kEach;
+    constexpr std::uintptr_t kMax = NodeStorages::kMaxUnplacedBytes / kEach;
     NodeStorages storages;
     storages.put(node(5000), graph(1), of_bytes(kEach));
-    for (std::uintptr_t i = 1; i <= 3 * kMost; ++i) {
+    for (std::uintptr_t i = 1; i <= 3 * kMax; ++i) {
         storages.put(node(i), nullptr, of_bytes(kEach));
-        ASSERT_LE(storages.size(), kMost + 1);
+        ASSERT_LE(storages.size(), kMax + 1);
         if (i % 3 == 0) {
             storages.remove(node(i));
         }
     }
-    EXPECT_GT(storages.size(), kMost / 2);
+    EXPECT_GT(storages.size(), kMax / 2);
     storages.remove(graph(1));
-    storages.put(node(9999), nullptr, of_bytes(NodeStorages::kMostUnplaced_bytes));
+    storages.put(node(9999), nullptr, of_bytes(NodeStorages::kMaxUnplacedBytes));
     EXPECT_EQ(storages.size(), 1u) << "the latest stays, whatever it takes";
 }
 

@@ -155,18 +155,18 @@ TEST(PackedRowsOfACopy, AreRefusedWhereTheirNumbersOverflow) {
     std::array<std::byte, 64> memory{};
     PackedRows rows;
     const client::GraphHosts::Memory whole{memory.data(), memory.size(), Use::read};
-    constexpr std::uint64_t kMost = 1ull << 46;
+    constexpr std::uint64_t kMax = 1ull << 46;
     // (z * height + y + rows - 1) * pitch is 2^128 + 2^36 - 2^36: the last row seems to be the first.
-    EXPECT_FALSE(rows.describe({0, 1, 0, 0, kMost, 1ull << 36, kMost, 1, 1, 1}, whole));
-    EXPECT_FALSE(rows.describe({0, 1, 0, 0, kMost, kMost, 1ull << 36, 1, 1, 1}, whole));
-    EXPECT_FALSE(rows.describe({0, 1, 0, kMost - 1, kMost - 1, 1ull << 36, kMost, 1, 2, 1}, whole));
+    EXPECT_FALSE(rows.describe({0, 1, 0, 0, kMax, 1ull << 36, kMax, 1, 1, 1}, whole));
+    EXPECT_FALSE(rows.describe({0, 1, 0, 0, kMax, kMax, 1ull << 36, 1, 1, 1}, whole));
+    EXPECT_FALSE(rows.describe({0, 1, 0, kMax - 1, kMax - 1, 1ull << 36, kMax, 1, 2, 1}, whole));
     for (int place = 0; place < 8; ++place) {
-        for (const std::uint64_t value : {kMost, kMost + 1, std::uint64_t{1} << 63, ~std::uint64_t{0}}) {
+        for (const std::uint64_t value : {kMax, kMax + 1, std::uint64_t{1} << 63, ~std::uint64_t{0}}) {
             GraphCopyNotice notice{0, 1, 0, 0, 0, 1, 1, 1, 1, 1};
             std::uint64_t* const fields[] = {&notice.x_bytes, &notice.y,           &notice.z,    &notice.pitch_bytes,
                                              &notice.height,  &notice.width_bytes, &notice.rows, &notice.slices};
             *fields[place] = value;
-            const bool harmless = (place == 3 || place == 4) && value <= kMost;  // of one row they say nothing
+            const bool harmless = (place == 3 || place == 4) && value <= kMax;  // of one row they say nothing
             EXPECT_EQ(rows.describe(notice, whole), harmless) << place << ' ' << value;
         }
     }

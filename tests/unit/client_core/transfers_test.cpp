@@ -151,7 +151,7 @@ TEST_F(AheadOverLanes, NoMoreThanTheWorkerHasRoomFor) {
 TEST_F(AheadOverLanes, TheRestIsSentWhenItIsAskedFor) {
     const auto data = pattern(34 * kMiB, 5);
     const Transfers::Ahead ahead = transfers_.begin_upload_ahead(data);
-    ASSERT_EQ(ahead.bytes, codec::kMostAheadBytes);
+    ASSERT_EQ(ahead.bytes, codec::kMaxAheadBytes);
     lanes_.server_side.expect_transfer(ahead.transfer, data.size());
     transfers_.send_ahead(ahead);
     ASSERT_TRUE(lanes_.server_side.wait_pieces(32));
@@ -375,7 +375,7 @@ TEST(Uploads, ADownloadThatBeginsLaterIsNotWaitedFor) {
 // A program that copies rows faster than they can be sent.
 TEST(Uploads, CopiesOfOursAreBounded) {
     Client& client = Client::fresh();
-    constexpr std::size_t half = Transfers::kMostCopied_bytes / 2;
+    constexpr std::size_t half = Transfers::kMaxCopiedBytes / 2;
     const std::uint64_t first = client.transfers.begin_upload(std::vector<std::byte>(half));
     const std::uint64_t second = client.transfers.begin_upload(std::vector<std::byte>(half));
     std::atomic<std::uint64_t> third{0};
@@ -395,7 +395,7 @@ TEST(Uploads, CopiesOfOursAreBounded) {
 // it.
 TEST(Uploads, OfRowsArePackedAsTheyAreAskedFor) {
     Client& client = Client::fresh();
-    constexpr std::size_t bytes = 2 * wire::Lanes::kMostPieceBytes;
+    constexpr std::size_t bytes = 2 * wire::Lanes::kMaxPieceBytes;
     const auto data = pattern(bytes, 4);
     std::atomic<std::size_t> packed{0};
     const std::uint64_t upload =

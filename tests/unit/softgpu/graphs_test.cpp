@@ -211,6 +211,12 @@ TEST_F(GraphTest, MemoryOfAGraphLivesFromItsNodeToItsFree) {
     OK(CALL(cuMemFreeAsync)(allocation.dptr, stream_)) << "launched, whether it ran yet or not";
     OK(CALL(cuStreamSynchronize)(stream_));
     OK(CALL(cuMemGetInfo_v2)(&after, &total));
+    EXPECT_EQ(held, after) << "kept for the next launch";
+    cuuint64_t reserved = 0;
+    OK(CALL(cuDeviceGetGraphMemAttribute)(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserved));
+    EXPECT_EQ(std::size_t{1} << 20, reserved);
+    OK(CALL(cuDeviceGraphMemTrim)(0));
+    OK(CALL(cuMemGetInfo_v2)(&after, &total));
     EXPECT_EQ(before, after);
 }
 

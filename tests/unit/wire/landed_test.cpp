@@ -52,10 +52,10 @@ TEST(LandedTest, AnyOrderEndsWithAll) {
 
 TEST(LandedTest, HolesHaveALimitThatFillingThemLifts) {
     Landed landed;
-    for (std::size_t i = 1; i <= Landed::kMostHoles; ++i) ASSERT_TRUE(landed.add(2 * i));
-    EXPECT_FALSE(landed.add(2 * Landed::kMostHoles + 2));
+    for (std::size_t i = 1; i <= Landed::kMaxHoles; ++i) ASSERT_TRUE(landed.add(2 * i));
+    EXPECT_FALSE(landed.add(2 * Landed::kMaxHoles + 2));
     EXPECT_TRUE(landed.add(3));
-    EXPECT_TRUE(landed.add(2 * Landed::kMostHoles + 2));
+    EXPECT_TRUE(landed.add(2 * Landed::kMaxHoles + 2));
 }
 
 }  // namespace

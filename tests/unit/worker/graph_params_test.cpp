@@ -208,8 +208,12 @@ TEST_F(DescribeKernel, GivesArgumentsThatLieApart) {
     EXPECT_EQ(bytes, 16u);
     EXPECT_EQ(std::memcmp(payload.data(), &first, 4), 0);
     EXPECT_EQ(std::memcmp(payload.data() + 8, &second, 8), 0);
-    EXPECT_EQ(describe(15), CUDA_ERROR_NOT_SUPPORTED) << "not a byte more than there is room";
-    EXPECT_EQ(describe(0), CUDA_ERROR_NOT_SUPPORTED);
+    ASSERT_EQ(describe(15), CUDA_SUCCESS);
+    EXPECT_EQ(bytes, 16u) << "it is said how much room is needed";
+    EXPECT_EQ(std::memcmp(payload.data(), &first, 4), 0);
+    EXPECT_EQ(payload[8], 0xee) << "and not a byte written that there is no room for";
+    ASSERT_EQ(describe(0), CUDA_SUCCESS);
+    EXPECT_EQ(bytes, 16u);
 }
 
 // One that was captured before its kernel was loaded.
@@ -241,8 +245,9 @@ TEST_F(DescribeKernel, GivesArgumentsThatArePacked) {
         EXPECT_EQ(std::memcmp(payload.data(), buffer, 12), 0);
         EXPECT_EQ(payload[12], 0xee);
         EXPECT_EQ(describe(12), CUDA_SUCCESS);
-        EXPECT_EQ(describe(11), CUDA_ERROR_NOT_SUPPORTED);
-        EXPECT_EQ(bytes, 0u);
+        ASSERT_EQ(describe(11), CUDA_SUCCESS);
+        EXPECT_EQ(bytes, 12u) << "it is said how much room is needed";
+        EXPECT_EQ(std::memcmp(payload.data(), buffer, 11), 0);
     }
 }
 
@@ -254,6 +259,32 @@ TEST_F(DescribeKernel, GivesNoArgumentsWhereThereAreNone) {
     answer.extra = no_buffer;
     EXPECT_EQ(describe(8), CUDA_ERROR_NOT_SUPPORTED);
     EXPECT_EQ(bytes, 0u);
+}
+
+// The type alone is said of what has nothing else that is asked for; of a type that is not known, nothing.
+TEST(Describe, SaysNoMoreThanItKnows) {
+    static CUgraphNodeType type;
+    driver::Api api{};
+    api.cuGraphNodeGetType = [](CUgraphNode, CUgraphNodeType* to) {
+        *to = type;
+        return CUDA_SUCCESS;
+    };
+    worker::HandleTable handles;
+    std::vector<unsigned char> payload(8);
+    std::size_t bytes = 99;
+    const auto describe = [&](CUgraphNodeType asked) {
+        type = asked;
+        GraphNode node;
+        const CUresult result = worker::describe(api, handles, nullptr, node, payload, bytes);
+        EXPECT_EQ(node.type, static_cast<int>(asked));
+        EXPECT_EQ(bytes, 0u);
+        return result;
+    };
+    for (const auto known : {CU_GRAPH_NODE_TYPE_GRAPH, CU_GRAPH_NODE_TYPE_EMPTY, CU_GRAPH_NODE_TYPE_CONDITIONAL}) {
+        EXPECT_EQ(describe(known), CUDA_SUCCESS) << known;
+    }
+    EXPECT_EQ(describe(CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ(describe(CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT), CUDA_ERROR_NOT_SUPPORTED);
 }
 
 }  // namespace

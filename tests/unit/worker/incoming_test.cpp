@@ -139,8 +139,8 @@ TEST_F(Ahead, WhatIsEarlyIsBounded) {
     while (comes(kAhead | (1 + taken), 0, kPiece, 1)) {
         ++taken;
     }
-    EXPECT_GE(taken * kPiece, codec::kMostAheadBytes);
-    EXPECT_LE(taken * kPiece, Incoming::kMostEarlyBytes);
+    EXPECT_GE(taken * kPiece, codec::kMaxAheadBytes);
+    EXPECT_LE(taken * kPiece, Incoming::kMaxEarlyBytes);
     EXPECT_FALSE(comes(kAhead | 1000, 0, kPiece, 1));
     // What is copied to its place, or not wanted any more, makes room.
     EXPECT_TRUE(incoming_.begin(kAhead | 1, kPiece));

@@ -1,9 +1,9 @@
 // Staging memory: what one stream may hold of it, and what becomes of it when its context ends.
+#include "server/worker/staging.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
-
-#include "server/worker/staging.h"
 
 namespace gpupool::test {
 namespace {
@@ -23,7 +23,9 @@ CUresult register_memory(void*, std::size_t, unsigned) {
     return CUDA_SUCCESS;
 }
 
-CUcontext context(std::uintptr_t number) { return reinterpret_cast<CUcontext>(number); }
+CUcontext context(std::uintptr_t number) {
+    return reinterpret_cast<CUcontext>(number);
+}
 
 // Chunks of 4 KiB and 64 KiB, 16 of each, and 16 small ones in reserve.
 class StagingTest : public ::testing::Test {
@@ -44,43 +46,43 @@ class StagingTest : public ::testing::Test {
         return chunks;
     }
 
-    static constexpr std::size_t kSmall_bytes = 4096, kLarge_bytes = 65536;
+    static constexpr std::size_t kSmallBytes = 4096, kLargeBytes = 65536;
     driver::Api api{};
     int returned = 0;
     Staging staging{api,
-                    {{kSmall_bytes, 16 * kSmall_bytes, 16 * kSmall_bytes, 16 * kSmall_bytes},
-                     {kLarge_bytes, 4 * kLarge_bytes, 16 * kLarge_bytes, 0}},
+                    {{kSmallBytes, 16 * kSmallBytes, 16 * kSmallBytes, 16 * kSmallBytes},
+                     {kLargeBytes, 4 * kLargeBytes, 16 * kLargeBytes, 0}},
                     [this] { ++returned; }};
 };
 
 TEST_F(StagingTest, AChunkIsAsLargeAsWhatIsToPassThroughIt) {
     Staging::SharePtr share;
-    EXPECT_EQ(staging.take(share, 1).size(), kSmall_bytes);
-    EXPECT_EQ(staging.take(share, kSmall_bytes).size(), kSmall_bytes);
-    EXPECT_EQ(staging.take(share, kSmall_bytes + 1).size(), kLarge_bytes);
-    EXPECT_EQ(staging.take(share, 100 * kLarge_bytes).size(), kLarge_bytes);
+    EXPECT_EQ(staging.take(share, 1).size(), kSmallBytes);
+    EXPECT_EQ(staging.take(share, kSmallBytes).size(), kSmallBytes);
+    EXPECT_EQ(staging.take(share, kSmallBytes + 1).size(), kLargeBytes);
+    EXPECT_EQ(staging.take(share, 100 * kLargeBytes).size(), kLargeBytes);
 }
 
 TEST_F(StagingTest, NoStreamTakesWhatOthersNeed) {
     Staging::SharePtr first, second;
-    const auto of_first = take_all(first, kLarge_bytes);
+    const auto of_first = take_all(first, kLargeBytes);
     EXPECT_EQ(of_first.size(), 8u);
-    EXPECT_EQ(take_all(second, kLarge_bytes).size(), 4u);
+    EXPECT_EQ(take_all(second, kLargeBytes).size(), 4u);
     std::vector<Staging::SharePtr> more(12);
     std::size_t large = 0, small = 0;
     for (Staging::SharePtr& share : more) {
-        const auto chunk = staging.take(share, kLarge_bytes);
+        const auto chunk = staging.take(share, kLargeBytes);
         ASSERT_FALSE(chunk.empty()) << "one that holds none always gets one";
-        ++(chunk.size() == kLarge_bytes ? large : small);
+        ++(chunk.size() == kLargeBytes ? large : small);
     }
     EXPECT_EQ(large, 4u);
     EXPECT_EQ(small, 8u);
-    EXPECT_TRUE(staging.take(more[0], kLarge_bytes).empty());
+    EXPECT_TRUE(staging.take(more[0], kLargeBytes).empty());
     staging.put(of_first[0]);
     EXPECT_EQ(returned, 1);
-    EXPECT_TRUE(staging.take(first, kLarge_bytes).empty()) << "it has more than is left";
+    EXPECT_TRUE(staging.take(first, kLargeBytes).empty()) << "it has more than is left";
     Staging::SharePtr another;
-    EXPECT_EQ(staging.take(another, kLarge_bytes).data(), of_first[0]);
+    EXPECT_EQ(staging.take(another, kLargeBytes).data(), of_first[0]);
 }
 
 TEST_F(StagingTest, TheReserveIsForThoseThatHoldNone) {
@@ -92,7 +94,7 @@ TEST_F(StagingTest, TheReserveIsForThoseThatHoldNone) {
     }
     EXPECT_EQ(served, 1u + 24u) << "8 of the small ones went to the first";
     EXPECT_TRUE(staging.take(streams[1], 1).empty());
-    EXPECT_EQ(staging.take(streams.back(), kLarge_bytes).size(), kLarge_bytes) << "the others are not touched";
+    EXPECT_EQ(staging.take(streams.back(), kLargeBytes).size(), kLargeBytes) << "the others are not touched";
 }
 
 TEST_F(StagingTest, WhatIsGivenBackWhileAContextEndsStaysOutOfUse) {

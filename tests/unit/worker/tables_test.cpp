@@ -193,11 +193,11 @@ TEST(IncomingPieces, WhatIsAbandonedIsNotRememberedWithoutEnd) {
     Incoming incoming;
     std::byte memory[8];
     std::size_t free = 0;
-    for (std::uint64_t transfer = 1; transfer <= Incoming::kMostAbandoned + 1; ++transfer) {
+    for (std::uint64_t transfer = 1; transfer <= Incoming::kMaxAbandoned + 1; ++transfer) {
         incoming.expect(transfer, 0, 8, memory);
         incoming.abandon(transfer, [&](std::byte*) { ++free; });
     }
-    EXPECT_EQ(free, Incoming::kMostAbandoned + 1);
+    EXPECT_EQ(free, Incoming::kMaxAbandoned + 1);
     EXPECT_TRUE(incoming.place(1, 0, 8).empty());
     EXPECT_EQ(incoming.place(2, 0, 8).size(), 8u);
 }
