@@ -76,7 +76,9 @@ Status set_token_file(Draft& draft, std::string_view value) {
 Status set_memory(Draft& draft, std::string_view value) {
     auto bytes = parse_bytes(value);
     if (!bytes) return bytes.error();
-    if (*bytes == 0) return invalid("the memory to ask for must be more than 0");
+    if (*bytes < kLeastSessionMemoryBytes) {
+        return invalid(fmt::format("the memory to ask for must be {} or more", format_bytes(kLeastSessionMemoryBytes)));
+    }
     draft.config.memory_bytes = *bytes;
     return {};
 }

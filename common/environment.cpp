@@ -16,4 +16,8 @@ std::optional<std::string> text(const char* name) {
     return value;
 }
 
+bool cuda_switch(const char* name) {
+    return raw(name).value_or("").starts_with('1');
+}
+
 }  // namespace gpupool::environment

@@ -16,4 +16,7 @@ std::optional<std::string> raw(const char* name);
 
 std::optional<std::string> text(const char* name);
 
+// Is this switch of CUDA's on? Its value begins with 1, as in CUDA_LAUNCH_BLOCKING=1.
+bool cuda_switch(const char* name);
+
 }  // namespace gpupool::environment

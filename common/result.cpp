@@ -11,6 +11,7 @@ std::string_view to_string(ErrorCode code) noexcept {
         case ErrorCode::closed: return "closed";
         case ErrorCode::timed_out: return "timed out";
         case ErrorCode::unavailable: return "unavailable";
+        case ErrorCode::unresolved: return "unresolved";
         case ErrorCode::refused: return "refused";
         case ErrorCode::unsupported: return "unsupported";
         case ErrorCode::system: return "system error";

@@ -21,6 +21,7 @@ enum class ErrorCode {
     closed,          // the other side went away, or we closed
     timed_out,
     unavailable,  // nothing there to talk to
+    unresolved,   // a host name without an address
     refused,      // the other side said no
     unsupported,
     system,  // the operating system failed us

@@ -12,6 +12,9 @@
 
 namespace gpupool {
 
+// Of device memory, that a session may be given: drivers give it in units of this.
+inline constexpr std::uint64_t kLeastSessionMemoryBytes = 2u << 20;
+
 // "8GiB", "512 MiB", "1.5G", "4096": K, M, G, T with or without "iB" are powers of 1024, "kB", "MB", "GB", "TB" of
 // 1000.
 Result<std::uint64_t> parse_bytes(std::string_view text);

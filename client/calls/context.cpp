@@ -132,55 +132,58 @@ CUresult end_primary(Session& s, ContextState& context, bool reset) {
     return result;
 }
 
-CUresult release(CUdevice dev) {
-    CUresult result = CUDA_SUCCESS;
-    Session* s = session(result);
+// Null where there is none; then `result` says why.
+ContextState* primary_of(CUdevice dev, CUresult& result) {
+    Session* const s = session(result);
     if (s == nullptr) {
-        return result;
+        return nullptr;
     }
     if (!s->devices.valid(dev)) {
-        return CUDA_ERROR_INVALID_DEVICE;
+        result = CUDA_ERROR_INVALID_DEVICE;
+        return nullptr;
     }
-    ContextState& context = s->contexts.primary(dev);
-    const std::lock_guard lock(s->contexts.primary_mutex);
-    if (context.references == 0) {
+    return &s->contexts.primary(dev);
+}
+
+CUresult release(CUdevice dev) {
+    CUresult result = CUDA_SUCCESS;
+    ContextState* const context = primary_of(dev, result);
+    if (context == nullptr) {
+        return result;
+    }
+    Session& s = this_session();
+    const std::lock_guard lock(s.contexts.primary_mutex);
+    if (context->references == 0) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    if (--context.references != 0) {
+    if (--context->references != 0) {
         return CUDA_SUCCESS;
     }
-    return end_primary(*s, context, false);
+    return end_primary(s, *context, false);
 }
 
 CUresult reset(CUdevice dev) {
     CUresult result = CUDA_SUCCESS;
-    Session* s = session(result);
-    if (s == nullptr) {
+    ContextState* const context = primary_of(dev, result);
+    if (context == nullptr) {
         return result;
     }
-    if (!s->devices.valid(dev)) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
-    ContextState& context = s->contexts.primary(dev);
-    const std::lock_guard lock(s->contexts.primary_mutex);
-    if (!context.live) {
+    Session& s = this_session();
+    const std::lock_guard lock(s.contexts.primary_mutex);
+    if (!context->live) {
         return CUDA_SUCCESS;
     }
-    return end_primary(*s, context, true);
+    return end_primary(s, *context, true);
 }
 
 CUresult set_flags(CUdevice dev, unsigned flags) {
     CUresult result = CUDA_SUCCESS;
-    Session* s = session(result);
-    if (s == nullptr) {
+    ContextState* const context = primary_of(dev, result);
+    if (context == nullptr) {
         return result;
     }
-    if (!s->devices.valid(dev)) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
-    ContextState& context = s->contexts.primary(dev);
-    context.flags = flags;
-    return context.live ? remote<calls::cuDevicePrimaryCtxSetFlags_v2>(dev, flags) : CUDA_SUCCESS;
+    context->flags = flags;
+    return context->live ? remote<calls::cuDevicePrimaryCtxSetFlags_v2>(dev, flags) : CUDA_SUCCESS;
 }
 
 CUresult synchronize(ContextState* context) {

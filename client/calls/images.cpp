@@ -1,7 +1,6 @@
 #include "client/calls/images.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <mutex>
@@ -10,6 +9,7 @@
 
 #include "client/core/trace.h"
 #include "common/compression.h"
+#include "common/environment.h"
 #include "common/fatbin/image.h"
 #include "common/fatbin/select.h"
 
@@ -61,7 +61,7 @@ Result<std::vector<std::byte>> portable_image(const Session& s, const void* imag
     if (whole->form == fatbin::Form::cubin || whole->form == fatbin::Form::ptx) {
         return all(whole->bytes);
     }
-    const auto preference = s.devices.software || std::getenv("CUDA_FORCE_PTX_JIT") != nullptr
+    const auto preference = s.devices.software || environment::cuda_switch("CUDA_FORCE_PTX_JIT")
                                 ? fatbin::Preference::ptx_only
                                 : fatbin::Preference::as_driver;
     Result<Chosen> chosen = choose(s, whole->bytes, preference);

@@ -103,6 +103,9 @@ Result<ServerStatus> ask_status(const std::string& server, const std::string& to
     const std::string address = endpoint->to_string();
     const auto choice = endpoint->is_path() ? transport::Choice::shm : transport::Choice::tcp;
     auto connection = transport::connect(*endpoint, choice, deadline);
+    if (!connection && connection.error().code == ErrorCode::unresolved) {
+        return connection.error();
+    }
     if (!connection) {
         return Error{ErrorCode::unavailable,
                      fmt::format("no server reachable at {}: is gpupoold running there, listening at that address, and "

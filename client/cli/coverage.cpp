@@ -40,14 +40,20 @@ struct Coverage {
 };
 
 std::string by_what(std::string_view programs) {
-    const auto count = static_cast<std::size_t>(std::count(programs.begin(), programs.end(), ' ')) + 1;
-    std::string text;
-    for (std::size_t i = 0; i < std::min(count, kNamesShown); ++i) {
+    std::vector<std::string_view> names;
+    while (!programs.empty()) {
         const std::size_t end = programs.find(' ');
-        text += (i == 0 ? "" : ", ") + std::string(programs.substr(0, end));
+        names.push_back(programs.substr(0, end));
         programs.remove_prefix(end == std::string_view::npos ? programs.size() : end + 1);
     }
-    return count <= kNamesShown ? text : text + fmt::format(" and {} more", count - kNamesShown);
+    // Those of a GPU say more, and are not to be left out.
+    std::stable_partition(names.begin(), names.end(),
+                          [](std::string_view name) { return !name.ends_with("@software"); });
+    std::string text;
+    for (std::size_t i = 0; i < std::min(names.size(), kNamesShown); ++i) {
+        text += (i == 0 ? "" : ", ") + std::string(names[i]);
+    }
+    return names.size() <= kNamesShown ? text : text + fmt::format(" and {} more", names.size() - kNamesShown);
 }
 
 Coverage coverage() {

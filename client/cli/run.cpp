@@ -230,8 +230,9 @@ int run_program(Options& options) {
     }
     if (!options.memory.empty()) {
         const auto bytes = parse_bytes(options.memory);
-        if (!bytes || *bytes == 0) {
-            complain(bytes ? "--memory: a quota of nothing leaves the program no GPU"
+        if (!bytes || *bytes < kLeastSessionMemoryBytes) {
+            complain(bytes ? fmt::format("--memory: a quota below {} leaves the program no GPU",
+                                         format_bytes(kLeastSessionMemoryBytes))
                            : bytes.error().within("--memory").message);
             return kExitUsage;
         }

@@ -62,9 +62,14 @@ bool all_devices_are_hidden() {
            visible_devices(shown, kMoreThanAnybodyHas).empty();
 }
 
-const char* advice(bool named) {
-    return named ? "is gpupoold running there, and can this machine reach it?"
-                 : "no server was named: set GPUPOOL_SERVER=HOST:PORT, or start the program with `gpupool run`";
+// What to do where nobody could be connected to over TCP; other failures say that themselves.
+std::string advice(const Error& error, const std::string& server, bool named) {
+    const bool unreachable = error.code == ErrorCode::unavailable || error.code == ErrorCode::timed_out;
+    if (!unreachable || server.starts_with("unix:")) {
+        return "";
+    }
+    return named ? " (is gpupoold running there, and can this machine reach it?)"
+                 : " (no server was named: set GPUPOOL_SERVER=HOST:PORT, or start the program with `gpupool run`)";
 }
 
 Session* connect_locked(State& s) {
@@ -92,22 +97,18 @@ Session* connect_locked(State& s) {
     if (!named) {
         config->server = transport::kDefaultAddress;
     }
-    Result<std::unique_ptr<Session>> session = Session::open(*config);
+    bool reached = false;
+    Result<std::unique_ptr<Session>> session = Session::open(*config, reached);
     if (!session) {
-        const bool unreachable =
-            session.error().code == ErrorCode::unavailable || session.error().code == ErrorCode::timed_out;
         return fail("no GPU: " + session.error().message +
-                    (unreachable ? std::string(" (") + advice(named) + ")" : ""));
+                    (reached ? "" : advice(session.error(), config->server, named)));
     }
     Session* const opened = session->release();  // lives as long as the process
     if (const Status traced = trace::start(*config, *opened); !traced) {
         std::fprintf(stderr, "gpupool: %s\n", traced.error().message.c_str());
         log::warn("{}", traced.error().message);
     }
-    opened->synchronous = config->synchronous;
-    if (const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING"); blocking != nullptr && blocking[0] == '1') {
-        opened->synchronous = true;
-    }
+    opened->synchronous = config->synchronous || environment::cuda_switch("CUDA_LAUNCH_BLOCKING");
     start_session(*opened);
     s.connected = opened;
     return opened;

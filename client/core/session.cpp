@@ -41,11 +41,11 @@ constexpr std::chrono::milliseconds kFirstPause{200}, kLongestPause{2000};
 
 }  // namespace
 
-Result<std::unique_ptr<Session>> Session::open(const Config& config) {
+Result<std::unique_ptr<Session>> Session::open(const Config& config, bool& reached) {
     const auto give_up = transport::Clock::now() + config.wait_when_full;
     for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
         bool full = false;
-        auto session = open_once(config, full);
+        auto session = open_once(config, reached, full);
         if (session || !full) {
             return session;
         }
@@ -60,7 +60,8 @@ Result<std::unique_ptr<Session>> Session::open(const Config& config) {
     }
 }
 
-Result<std::unique_ptr<Session>> Session::open_once(const Config& config, bool& full) {
+Result<std::unique_ptr<Session>> Session::open_once(const Config& config, bool& reached, bool& full) {
+    reached = false;
     Result<transport::Endpoint> endpoint = transport::Endpoint::parse(config.server);
     if (!endpoint) {
         return endpoint.error();
@@ -70,6 +71,7 @@ Result<std::unique_ptr<Session>> Session::open_once(const Config& config, bool& 
     if (!connection) {
         return connection.error();
     }
+    reached = true;
     const bool by_itself = config.transport == transport::Choice::automatic && !endpoint->is_path();
     bool hung_up = false;
     auto session = open_over(std::move(*connection), config, deadline, full, hung_up);

@@ -48,8 +48,8 @@ inline constexpr CUresult kSessionLost = CUDA_ERROR_DEVICE_UNAVAILABLE;
 class Session final : public wire::Receiver, public wire::LaneReceiver {
   public:
     // Connects, shakes hands, takes the snapshot; waits for a place where the configuration says so. The message of a
-    // failure is for the user.
-    static Result<std::unique_ptr<Session>> open(const Config& config);
+    // failure is for the user. `reached`: somebody was there to connect to.
+    static Result<std::unique_ptr<Session>> open(const Config& config, bool& reached);
     // A session on a connection whose handshake somebody else has made.
     static std::unique_ptr<Session> adopt(std::unique_ptr<transport::Connection> connection, DeviceSnapshot snapshot);
     ~Session() override = default;
@@ -209,7 +209,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
   private:
     Session() = default;
     // `full`: the server has no place now.
-    static Result<std::unique_ptr<Session>> open_once(const Config& config, bool& full);
+    static Result<std::unique_ptr<Session>> open_once(const Config& config, bool& reached, bool& full);
     // The same over one transport. `hung_up`: the server ended the connection without a word.
     static Result<std::unique_ptr<Session>> open_over(std::unique_ptr<transport::Connection> connection,
                                                       const Config& config, transport::Clock::time_point deadline,

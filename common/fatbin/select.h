@@ -20,7 +20,7 @@ struct ComputeCapability {
 enum class Preference {
     as_driver,
     ptx_only,    // CUDA_FORCE_PTX_JIT, and devices that run nothing but PTX
-    cubin_only,  // CUDA_DISABLE_PTX_JIT
+    cubin_only,  // who can run no PTX, or takes it by another way
 };
 
 // Whether the device can run this entry at all. A bare image (arch 0) is said to fit: only its contents tell.

@@ -35,7 +35,7 @@ Result<std::unique_ptr<Connection>> connect_locally(const Endpoint& endpoint, st
     }
     if (names.empty()) {
         return Error{
-            ErrorCode::unavailable,
+            ErrorCode::unsupported,
             fmt::format("shared memory needs a server on this host, and {} is another's", endpoint.to_string())};
     }
     names.push_back(name_at_all(endpoint.port));
@@ -45,7 +45,7 @@ Result<std::unique_ptr<Connection>> connect_locally(const Endpoint& endpoint, st
         if (connection) return connection;
         reasons += (reasons.empty() ? "" : "; ") + connection.error().message;
     }
-    return Error{ErrorCode::unavailable,
+    return Error{ErrorCode::unsupported,
                  fmt::format("there is no shared memory with {}: its gpupoold must run on this host, in this network "
                              "name space and without local = false, else GPUPOOL_TRANSPORT=tcp reaches it ({})",
                              endpoint.to_string(), reasons)};

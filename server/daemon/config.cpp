@@ -27,11 +27,9 @@ namespace {
 using Setter = std::function<Status(const toml::node&)>;
 using Keys = std::map<std::string, Setter, std::less<>>;
 
-constexpr std::int64_t kMaxStock = 64;
 constexpr std::size_t kMaxTokens = 10000;
 constexpr std::size_t kMinTokenBytes = 8;
 constexpr std::size_t kMaxTokenBytes = 4096;
-constexpr std::uint64_t kLeastSessionMemoryBytes = 2u << 20;  // drivers give memory in units of it
 
 Error expected(std::string_view what) {
     return Error{ErrorCode::invalid_input, fmt::format("must be {}", what)};
@@ -115,6 +113,16 @@ Setter duration(milliseconds& target, std::int64_t least_ms) {
     };
 }
 
+Status check_bytes(std::uint64_t given, std::uint64_t least) {
+    if (given == 0) {
+        return expected("more than 0, like \"8GiB\"; leave it out for the default");
+    }
+    if (given < least) {
+        return expected(format_bytes(least) + " or more");
+    }
+    return {};
+}
+
 Setter bytes(std::uint64_t& target, std::uint64_t least = 1) {
     return [=, &target](const toml::node& node) -> Status {
         std::uint64_t given = 0;
@@ -129,12 +137,7 @@ Setter bytes(std::uint64_t& target, std::uint64_t least = 1) {
         } else {
             return expected("a number of bytes, or a string like \"8GiB\"");
         }
-        if (given == 0) {
-            return expected("more than 0, like \"8GiB\"; leave it out for the default");
-        }
-        if (given < least) {
-            return expected(format_bytes(least) + " or more");
-        }
+        GPUPOOL_TRY(check_bytes(given, least));
         target = given;
         return {};
     };
@@ -260,6 +263,15 @@ Status check_addresses(const std::vector<std::string>& addresses) {
     return {};
 }
 
+Result<std::uint64_t> parse_image_limit(const std::string& text) {
+    auto bytes = parse_bytes(text);
+    if (!bytes) {
+        return bytes;
+    }
+    GPUPOOL_TRY(check_bytes(*bytes, 1));
+    return bytes;
+}
+
 Status read_config_file(const std::string& path, Config& config) {
     const auto text = read_named_file("configuration file", path, 1u << 20);
     if (!text) {
@@ -287,9 +299,6 @@ std::string default_image_directory() {
 }
 
 Status make_image_directory(const std::string& path) {
-    if (!path.starts_with('/')) {
-        return Error{ErrorCode::invalid_input, fmt::format("images.directory: {} does not begin with /", path)};
-    }
     // Those above it as they are, or as everybody's are made.
     for (std::size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1)) {
         ::mkdir(path.substr(0, at).c_str(), 0755);
@@ -306,15 +315,27 @@ Status make_image_directory(const std::string& path) {
 
 }  // namespace
 
-void prepare_image_directory(Config& config) {
+Status choose_image_directory(Config& config) {
     if (config.image_directory == "off") {
         config.image_directory.clear();
-        return;
+        return {};
     }
     if (config.image_directory.empty()) {
         config.image_directory = default_image_directory();
     }
-    if (const Status made = make_image_directory(config.image_directory); !made) {
+    if (!config.image_directory.starts_with('/')) {
+        return Error{ErrorCode::invalid_input,
+                     fmt::format("images.directory: {} does not begin with /", config.image_directory)};
+    }
+    return {};
+}
+
+void prepare_image_directory(Config& config) {
+    Status made = choose_image_directory(config);
+    if (made && !config.image_directory.empty()) {
+        made = make_image_directory(config.image_directory);
+    }
+    if (!made) {
         log::warn("code images are not kept, so that every session sends its own: {}", made.error().message);
         config.image_directory.clear();
     }

@@ -62,11 +62,19 @@ inline constexpr std::size_t kMaxAddresses = 16;
 // Are these such, and no two the same, whether or not they can be had?
 Status check_addresses(const std::vector<std::string>& addresses);
 
+// Of `stock.workers`.
+inline constexpr std::int64_t kMaxStock = 64;
+// What `images.limit` may be as text.
+Result<std::uint64_t> parse_image_limit(const std::string& text);
+
 // Reads a TOML file over `config`. Unknown keys and values of the wrong kind are refused.
 Status read_config_file(const std::string& path, Config& config);
 
 // Reads `config.token_file`, if any, into `config.tokens`.
 Status read_token_file(Config& config);
+
+// The path that the setting means; empty where code images are not kept. A path that cannot be one is refused.
+Status choose_image_directory(Config& config);
 
 // Makes the directory of kept code images, or empties the setting: without a place to keep them all else works, so that
 // is a warning.

@@ -19,7 +19,6 @@
 #include "common/hash.h"
 #include "common/log.h"
 #include "common/spin.h"
-#include "common/units.h"
 #include "protocol/transport/endpoint.h"
 #include "protocol/transport/open.h"
 #include "protocol/transport/tcp/addresses.h"
@@ -71,12 +70,12 @@ void declare(CLI::App& app, Options& options) {
     app.add_option("--image-limit", options.image_limit, "How much of them is kept, like 8GiB");
     app.add_option("--stock", options.stock_workers,
                    "Workers that wait for a session with the driver initialised, default 1 with a GPU")
-        ->check(CLI::Range(0, 64));
+        ->check(CLI::Range(std::int64_t{0}, kMaxStock));
     app.add_option("--ready-fd", options.ready_descriptor,
                    "Descriptor to which the address is written, with a newline, once clients may connect");
     app.add_option("--lifeline-fd", options.lifeline_descriptor,
                    "Descriptor of a pipe: gpupoold stops when its other end is closed, and workers do not outlive it");
-    app.add_flag("--check", options.check, "Check the configuration and the driver, say what they are, and end");
+    app.add_flag("--check", options.check, "Check the configuration and the driver, say what was found, and end");
 }
 
 Result<Config> make_config(const Options& options) {
@@ -106,7 +105,7 @@ Result<Config> make_config(const Options& options) {
         config.stock_workers = options.stock_workers;
     }
     if (!options.image_limit.empty()) {
-        auto limit = parse_bytes(options.image_limit);
+        const auto limit = parse_image_limit(options.image_limit);
         if (!limit) {
             return limit.error().within("--image-limit");
         }
@@ -200,14 +199,25 @@ Result<DriverFacts> know_driver(const Config& config, const std::string& worker,
     return facts;
 }
 
-void say_driver(const DriverFacts& facts) {
-    log::info("driver {} (version {}.{}{}{})", facts.path, facts.version / 1000, facts.version % 1000 / 10,
-              facts.reason.empty() ? "" : "; ", facts.reason);
+// A line each.
+std::vector<std::string> describe(const DriverFacts& facts) {
+    std::vector<std::string> lines{fmt::format("driver {} (version {}.{}{}{})", facts.path, facts.version / 1000,
+                                               facts.version % 1000 / 10, facts.reason.empty() ? "" : "; ",
+                                               facts.reason)};
     for (const auto& device : facts.devices) {
-        log::info("  {} {}, {} MiB", device.name, device.uuid, device.memory_total_bytes >> 20);
+        lines.push_back(fmt::format("  {} {}, {} MiB", device.name, device.uuid, device.memory_total_bytes >> 20));
+    }
+    return lines;
+}
+
+constexpr const char* kNoDevice = "the driver has no device: programs will find none";
+
+void log_driver(const DriverFacts& facts) {
+    for (const std::string& line : describe(facts)) {
+        log::info("{}", line);
     }
     if (facts.devices.empty()) {
-        log::warn("the driver has no device: programs will find none");
+        log::warn("{}", kNoDevice);
     }
 }
 
@@ -308,7 +318,7 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
         return driver.error();
     }
     GPUPOOL_TRY(report_children(signals));
-    say_driver(*driver);
+    log_driver(*driver);
     auto inbox = Inbox::make();
     if (!inbox) {
         return inbox.error();
@@ -336,6 +346,26 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
     return supervisor.run(door);
 }
 
+// --check, whose result goes to standard output, whatever is logged.
+Status check(Config& config, const std::string& worker, int signals) {
+    GPUPOOL_TRY(find_hosts(config.listen));
+    GPUPOOL_TRY(choose_image_directory(config));
+    const auto driver = know_driver(config, worker, signals);
+    if (!driver) {
+        return driver.error();
+    }
+    std::vector<std::string> lines = describe(*driver);
+    if (driver->devices.empty()) {
+        lines.emplace_back(kNoDevice);
+    }
+    lines.push_back(config.image_directory.empty() ? "code images are not kept"
+                                                   : "code images are kept in " + config.image_directory);
+    for (const std::string& line : lines) {
+        std::puts(line.c_str());
+    }
+    return {};
+}
+
 Status serve(Config& config, const Options& options, int signals) {
     UniqueFd lifeline(options.lifeline_descriptor);
     for (const int inherited : {options.lifeline_descriptor, options.ready_descriptor}) {
@@ -349,13 +379,7 @@ Status serve(Config& config, const Options& options, int signals) {
         return worker.error();
     }
     if (options.check) {
-        GPUPOOL_TRY(find_hosts(config.listen));
-        const auto driver = know_driver(config, *worker, signals);
-        if (!driver) {
-            return driver.error();
-        }
-        say_driver(*driver);
-        return {};
+        return check(config, *worker, signals);
     }
     prepare_image_directory(config);
     auto place = claim_place(config, std::move(worker).value());

@@ -4,7 +4,8 @@
 // What ends a worker, by name:
 //   its client left, or it failed     it ends itself; the record goes when its process does
 //   it says `ending` and does not     killed after Config::worker_ending_timeout
-//   it is silent                      killed after Config::worker_silence_timeout (start_timeout before its first word)
+//   it is silent                      killed after Config::worker_silence_timeout, before its first word after
+//                                     Config::worker_start_timeout
 //   its socket is closed              killed shortly after: nobody could tell it anything any more
 //   the daemon stops                  told to, killed after Config::stop_timeout
 //   it waits in the stock             killed when it is not wanted any more, and when the daemon stops or is replaced;

@@ -319,6 +319,7 @@ CUresult GraphExec::instantiate(CUgraph graph, std::uint64_t flags, CUgraphNode&
     }
     cost_ = std::max(1u, shape.nodes);
     memory.needs = std::move(shape.memory);
+    memory.frees_all = shape.unfreed <= 0;
     CUDA_GRAPH_INSTANTIATE_PARAMS parameters{};
     parameters.flags = flags;
     result =

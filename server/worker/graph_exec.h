@@ -115,6 +115,7 @@ class GraphExec {
     std::shared_ptr<WaitingChange> last_change;  // asked for, made or not
     // Launches that wait in their streams, of those that came behind it.
     std::vector<const Operation*> held_launches;
+    bool in_driver = false;  // a helper thread launches or uploads it
     // Ever asked for, of those that had to wait, and of these made.
     std::uint64_t changes_asked = 0, changes_made = 0;
     [[nodiscard]] bool has_changes_waiting() const { return changes_made != changes_asked; }

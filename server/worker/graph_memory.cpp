@@ -65,15 +65,21 @@ void GraphMemory::end(const driver::Api& api, GraphMemoryUse& use, CUstream stre
     for (const auto& [device, bytes] : use.needs) {
         settle(api, device);
     }
-    if (result == CUDA_SUCCESS) {
-        use.stream = stream;
-        use.epoch = epoch_;
+    if (use.none() || result != CUDA_SUCCESS) {
+        return;
     }
+    const bool shares = use.frees_all && last_freed_all_ && stream == last_stream_;
+    if (!has_it(use, stream) && !shares) {
+        ++epoch_;
+    }
+    use.stream = last_stream_ = stream;
+    use.epoch = epoch_;
+    last_freed_all_ = use.frees_all;
 }
 
 CUresult GraphMemory::trim(const driver::Api& api, CUdevice device) {
+    settle(api, device);  // so that what is given back is seen
     const CUresult result = driver::call(api.cuDeviceGraphMemTrim, device);
-    ++epoch_;
     settle(api, device);
     return result;
 }

@@ -3,7 +3,8 @@
 // The driver maps it when an executable is uploaded or launched, keeps it when the graph frees it, lets graphs share
 // it, and gives back what no graph holds when it is trimmed. It says at once what it has (docs/driver-facts.md), so
 // that is what counts. Before a launch there has to be room for all that the graph allocates, unless it has its memory
-// already.
+// already: only of the same graph, or of graphs in one stream that free all that they allocate, is that known, since
+// what one has left allocated is no other's.
 //
 // Threads: the dispatcher's alone. Errors: CUDA_ERROR_OUT_OF_MEMORY where the quota is used up.
 #pragma once
@@ -23,6 +24,7 @@ using BytesByDevice = std::map<CUdevice, std::uint64_t>;
 // What an executable's nodes allocate, and where it has been given it.
 struct GraphMemoryUse {
     BytesByDevice needs;
+    bool frees_all = false;     // what it allocates
     CUstream stream = nullptr;  // of the last launch
     std::uint64_t epoch = 0;    // of the last launch; 0: none yet
 
@@ -62,7 +64,10 @@ class GraphMemory {
 
     MemoryAccount& account_;
     std::map<CUdevice, Device> devices_;
-    std::uint64_t epoch_ = 1;  // until the driver has taken memory from graphs
+    // A new one begins where what earlier launches were given may be another's since, or the driver's again.
+    std::uint64_t epoch_ = 1;
+    CUstream last_stream_ = nullptr;  // of the last launch
+    bool last_freed_all_ = false;
 };
 
 }  // namespace gpupool::worker

@@ -23,6 +23,7 @@ struct GraphShape {
     unsigned depth = 0;         // of graphs within graphs; 1: none
     bool needs_client = false;  // has a node that the client must do something for
     BytesByDevice memory;       // that its nodes allocate
+    std::int64_t unfreed = 0;   // nodes that allocate, less those that free
 };
 
 CUresult shape_of(const driver::Api& api, CUgraph graph, std::uint32_t most_nodes, GraphShape& shape);

@@ -88,11 +88,12 @@ Result<std::vector<Address>> resolve(const Endpoint& endpoint, Clock::time_point
     if (deadline == kNoDeadline) {
         lookup->finished_changed.wait(lock, finished);
     } else if (!lookup->finished_changed.wait_until(lock, deadline, finished)) {
-        return Error{ErrorCode::timed_out, fmt::format("looking up the host name \"{}\" took too long", endpoint.host)};
+        return Error{ErrorCode::unresolved,
+                     fmt::format("looking up the host name \"{}\" took too long", endpoint.host)};
     }
     if (lookup->addresses.empty()) {
-        return Error{ErrorCode::unavailable, fmt::format("the host name \"{}\" cannot be resolved: {}", endpoint.host,
-                                                         lookup->failure.empty() ? "no addresses" : lookup->failure)};
+        return Error{ErrorCode::unresolved, fmt::format("the host name \"{}\" cannot be resolved: {}", endpoint.host,
+                                                        lookup->failure.empty() ? "no addresses" : lookup->failure)};
     }
     return std::move(lookup->addresses);
 }

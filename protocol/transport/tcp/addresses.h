@@ -4,7 +4,7 @@
 // close-on-exec from birth (a daemon starts workers while other threads accept), and a connection's data path is two
 // system calls without an event loop, whose registration would make the kernel wake a poller nobody waits on.
 //
-// Threads: any. Errors: `unavailable` for a name that does not resolve, `timed_out`.
+// Threads: any. Errors: `unresolved` for a name without an address, or whose look-up takes too long.
 #pragma once
 
 #include <sys/socket.h>

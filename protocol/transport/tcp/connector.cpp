@@ -74,11 +74,12 @@ Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, std::span<
         auto connection = connect_one(address, until);
         if (connection) return connection;
         all_timed_out = all_timed_out && connection.error().code == ErrorCode::timed_out;
-        reasons +=
-            fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", address.to_string(), connection.error().message);
+        const bool named = address.to_string() == endpoint.to_string();  // by what is said of all of them
+        reasons += fmt::format("{}{}{}{}", reasons.empty() ? "" : "; ", named ? "" : address.to_string(),
+                               named ? "" : ": ", connection.error().message);
     }
     return Error{all_timed_out ? ErrorCode::timed_out : ErrorCode::unavailable,
-                 fmt::format("cannot connect to {} ({})", endpoint.to_string(), reasons)};
+                 fmt::format("cannot connect to {}: {}", endpoint.to_string(), reasons)};
 }
 
 }  // namespace gpupool::transport::tcp

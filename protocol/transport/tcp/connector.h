@@ -1,6 +1,7 @@
 // Opens TCP connections.
 //
-// Threads: any. Errors: `timed_out` or `unavailable`, naming every address that was tried and why it failed.
+// Threads: any. Errors: `unresolved`; `timed_out` or `unavailable`, naming every address that was tried and why it
+// failed.
 #pragma once
 
 #include <memory>

@@ -250,10 +250,10 @@ class CopyOut final : public Copy {
 };
 
 // Ends when the GPU has come to its place in the stream.
-class CatchUp final : public Operation {
+class CatchUp final : public HeldForCommand {
   public:
     CatchUp(Worker& worker, Command command, StreamState& stream)
-        : worker_(worker), command_(std::move(command)), stream_(stream) {
+        : HeldForCommand(worker, std::move(command)), stream_(stream) {
         command_.keep_header(kHeldCostBytes);
     }
 
@@ -271,15 +271,8 @@ class CatchUp final : public Operation {
         }
         return there_->has_value();
     }
-    void abandon(CUresult result) override {
-        if (command_.reply_wanted()) {
-            worker_.answer(command_, result);
-        }
-    }
 
   private:
-    Worker& worker_;
-    Command command_;
     StreamState& stream_;
     bool marked_ = false;
     const std::shared_ptr<std::optional<CUresult>> there_ = std::make_shared<std::optional<CUresult>>();
@@ -315,12 +308,11 @@ Outcome begin(Worker& worker, Command& command, CUstream handle, DeviceSide side
 
 // Data that came with the command. It goes through pinned memory as well: the driver takes some pageable data without
 // waiting, but not any amount while the stream is busy (measured), and the dispatcher must never wait.
-class CopyInline final : public Operation {
+class CopyInline final : public HeldForCommand {
   public:
     CopyInline(Worker& worker, Command command, StreamState& stream, DeviceSide side,
                std::span<const unsigned char> data)
-        : worker_(worker),
-          command_(std::move(command)),
+        : HeldForCommand(worker, std::move(command)),
           stream_(stream),
           side_(std::move(side)),
           pieces_(side_.pieces(data.size())),
@@ -355,11 +347,6 @@ class CopyInline final : public Operation {
         worker_.answer(command_, result);
         return true;
     }
-    void abandon(CUresult result) override {
-        if (command_.reply_wanted()) {
-            worker_.answer(command_, result);
-        }
-    }
     // It has to wait: the frame is let go.
     void keep() {
         bytes += data_.size();
@@ -369,8 +356,6 @@ class CopyInline final : public Operation {
     }
 
   private:
-    Worker& worker_;
-    Command command_;
     StreamState& stream_;
     const DeviceSide side_;
     PieceCutter pieces_;

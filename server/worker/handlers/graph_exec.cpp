@@ -19,16 +19,20 @@ void end_memory(Worker& worker, GraphExec& graph, const StreamState& stream, con
     }
 }
 
-// One launch of a graph, in its stream's turn. Its nodes' turns may come before the driver's call is over.
+// What puts a graph into a stream: a launch, or an upload, which only gives it its memory.
+enum class Kind { launch, upload };
+
+// One launch or upload of a graph, in its stream's turn. Its nodes' turns may come before the driver's call is over.
 class Launch {
   public:
-    Launch(Worker& worker, StreamState& stream, std::shared_ptr<GraphExec> graph, BytesByDevice charged)
+    Launch(Worker& worker, StreamState& stream, std::shared_ptr<GraphExec> graph, Kind kind, BytesByDevice charged)
         : worker_(worker),
           stream_(stream),
           graph_(std::move(graph)),
+          kind_(kind),
           charged_(std::move(charged)),
           work_(worker.tracer, stream, codec::TraceKind::graph) {
-        if (!graph_->turns()->list.empty()) {
+        if (has_turns()) {
             worker_.graph_turns.begin(graph_->turns());
         }
     }
@@ -38,8 +42,8 @@ class Launch {
     void end(CUresult result) {
         work_.end(result);
         end_memory(worker_, *graph_, stream_, std::exchange(charged_, {}), result);
-        worker_.scheduler.issued(stream_, graph_->cost());
-        if (graph_->turns()->list.empty()) {
+        worker_.scheduler.issued(stream_, kind_ == Kind::launch ? graph_->cost() : 1);
+        if (!has_turns()) {
             return;
         }
         if (result != CUDA_SUCCESS) {
@@ -51,12 +55,20 @@ class Launch {
     }
 
   private:
+    [[nodiscard]] bool has_turns() const { return kind_ == Kind::launch && !graph_->turns()->list.empty(); }
+
     Worker& worker_;
     StreamState& stream_;
     const std::shared_ptr<GraphExec> graph_;
+    const Kind kind_;
     BytesByDevice charged_;
     Tracer::Work work_;
 };
+
+CUresult call_driver(const driver::Api& api, Kind kind, CUgraphExec graph, CUstream stream) {
+    return kind == Kind::launch ? driver::call(api.cuGraphLaunch, graph, stream)
+                                : driver::call(api.cuGraphUpload, graph, stream);
+}
 
 // The driver takes 2,000 nodes behind work that does not end, and waits with 5,000 (docs/driver-facts.md).
 constexpr std::uint32_t kMaxNodesAtOnce = 2000;
@@ -67,9 +79,10 @@ bool taken_at_once(const GraphExec& graph, const StreamState& stream) {
 }
 
 // A call that waits for the GPU may get in while the driver takes a graph with turns: it would wait for them, and keep
-// the dispatcher in there (seen, docs/driver-facts.md).
+// the dispatcher in there (seen, docs/driver-facts.md). Another of the same graph waits in the driver while one is
+// there.
 bool may_begin(const Worker& worker, const GraphExec& graph) {
-    return graph.turns()->list.empty() || !worker.waiting_calls.any();
+    return !graph.in_driver && (graph.turns()->list.empty() || !worker.waiting_calls.any());
 }
 
 // A launch that may begin has `charged`, for its end.
@@ -86,35 +99,39 @@ CUresult check_launch(Worker& worker, const Command& command, const StreamState&
                                   : worker.memory.graphs.begin(worker.api, graph.memory, stream.driver, charged);
 }
 
-CUresult launch(Worker& worker, const Command& command, StreamState& stream, const std::shared_ptr<GraphExec>& graph) {
+CUresult launch(Worker& worker, const Command& command, StreamState& stream, const std::shared_ptr<GraphExec>& graph,
+                Kind kind) {
     BytesByDevice charged;
     CUresult result = check_launch(worker, command, stream, *graph, charged);
     if (result == CUDA_SUCCESS) {
-        Launch launch(worker, stream, graph, std::move(charged));
-        result = driver::call(worker.api.cuGraphLaunch, graph->driver(), stream.driver);
+        Launch launch(worker, stream, graph, kind, std::move(charged));
+        result = call_driver(worker.api, kind, graph->driver(), stream.driver);
         launch.end(result);
     }
     return result;
 }
 
-// A launch that waits in its stream, and one that may take until the GPU goes on. It keeps its graph, which may be
-// destroyed before its turn comes.
+// A launch or upload that waits in its stream, and one that may take until the GPU goes on. It keeps its graph, which
+// may be destroyed before its turn comes.
 class HeldLaunch final : public HeldForCommand {
   public:
-    HeldLaunch(Worker& worker, Command command, StreamState& stream, std::shared_ptr<GraphExec> graph)
-        : HeldForCommand(worker, std::move(command)), stream_(stream), graph_(std::move(graph)) {
+    HeldLaunch(Worker& worker, Command command, StreamState& stream, std::shared_ptr<GraphExec> graph, Kind kind)
+        : HeldForCommand(worker, std::move(command)), stream_(stream), graph_(std::move(graph)), kind_(kind) {
         command_.keep_header(kHeldCostBytes);
-        cost = graph_->cost();
+        cost = kind == Kind::launch ? graph_->cost() : 1;
         graph_->held_launches.push_back(this);
     }
-    ~HeldLaunch() override { std::erase(graph_->held_launches, this); }
+    ~HeldLaunch() override {
+        std::erase(graph_->held_launches, this);
+        leave_driver();
+    }
     bool advance() override {
         if (graph_->changes_made < changes_before_ || (!launch_ && !may_begin(worker_, *graph_))) {
             return false;
         }
         if (!launch_ && taken_at_once(*graph_, stream_)) {
             const Tracer::Issue issue(worker_.tracer, command_.header, true);
-            worker_.answer(command_, launch(worker_, command_, stream_, graph_));
+            worker_.answer(command_, launch(worker_, command_, stream_, graph_, kind_));
             return true;
         }
         if (!launch_) {
@@ -130,6 +147,7 @@ class HeldLaunch final : public HeldForCommand {
         if (!call_->result) {
             return false;
         }
+        leave_driver();
         launch_->end(*call_->result);
         worker_.answer(command_, *call_->result);
         return true;
@@ -137,19 +155,44 @@ class HeldLaunch final : public HeldForCommand {
 
   private:
     void begin_elsewhere(BytesByDevice charged) {
-        launch_.emplace(worker_, stream_, graph_, std::move(charged));
+        launch_.emplace(worker_, stream_, graph_, kind_, std::move(charged));
+        graph_->in_driver = in_driver_ = true;
         call_ = WaitingCall::run(worker_.waiting_calls, worker_.api, stream_.context->driver,
-                                 [&api = worker_.api, graph = graph_, stream = stream_.driver] {
-                                     return driver::call(api.cuGraphLaunch, graph->driver(), stream);
+                                 [&api = worker_.api, kind = kind_, graph = graph_, stream = stream_.driver] {
+                                     return call_driver(api, kind, graph->driver(), stream);
                                  });
+    }
+    void leave_driver() {
+        if (std::exchange(in_driver_, false)) {
+            graph_->in_driver = false;
+        }
     }
 
     StreamState& stream_;
     const std::shared_ptr<GraphExec> graph_;
+    const Kind kind_;
     const std::uint64_t changes_before_ = graph_->changes_asked;
-    std::optional<Launch> launch_;  // of a large graph, once it has begun
+    std::optional<Launch> launch_;  // of one that is not taken at once, when it has begun
+    bool in_driver_ = false;
     std::shared_ptr<WaitingCall> call_;
 };
+
+Outcome put(Worker& worker, Command& command, CUgraphExec executable, CUstream in, Kind kind) {
+    CUresult result = CUDA_SUCCESS;
+    StreamState* const stream = worker.stream_of(command, in, result);
+    if (stream == nullptr) {
+        return result;
+    }
+    const auto graph = worker.graphs.executable(executable);
+    if (graph == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!taken_at_once(*graph, *stream) || !may_begin(worker, *graph) || graph->has_changes_waiting() ||
+        !worker.scheduler.may_issue(*stream, kind == Kind::launch ? graph->cost() : 1)) {
+        return Outcome::hold(*stream, std::make_unique<HeldLaunch>(worker, command, *stream, graph, kind));
+    }
+    return launch(worker, command, *stream, graph, kind);
+}
 
 }  // namespace
 
@@ -219,41 +262,12 @@ Outcome cuGraphExecDestroy(Worker& worker, Command& command, codec::Slots<calls:
 
 Outcome cuGraphLaunch(Worker& worker, Command& command, codec::Slots<calls::cuGraphLaunch>& slots) {
     using Call = calls::cuGraphLaunch;
-    CUresult result = CUDA_SUCCESS;
-    StreamState* stream = worker.stream_of(command, slots.at<Call::hStream>().value, result);
-    if (stream == nullptr) {
-        return result;
-    }
-    const auto graph = worker.graphs.executable(slots.at<Call::hGraphExec>().value);
-    if (graph == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (!taken_at_once(*graph, *stream) || !may_begin(worker, *graph) || graph->has_changes_waiting() ||
-        !worker.scheduler.may_issue(*stream, graph->cost())) {
-        return Outcome::hold(*stream, std::make_unique<HeldLaunch>(worker, command, *stream, graph));
-    }
-    return launch(worker, command, *stream, graph);
+    return put(worker, command, slots.at<Call::hGraphExec>().value, slots.at<Call::hStream>().value, Kind::launch);
 }
 
 Outcome cuGraphUpload(Worker& worker, Command& command, codec::Slots<calls::cuGraphUpload>& slots) {
     using Call = calls::cuGraphUpload;
-    StreamState* stream = nullptr;
-    if (auto waiting = await_turn(worker, command, slots.at<Call::hStream>().value, stream)) {
-        return std::move(*waiting);
-    }
-    const auto graph = worker.graphs.executable(slots.at<Call::hGraphExec>().value);
-    if (graph == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    BytesByDevice charged;
-    worker.scheduler.enter(worker.context_of(command));
-    CUresult result = worker.memory.graphs.begin(worker.api, graph->memory, stream->driver, charged);
-    if (result == CUDA_SUCCESS) {
-        result = driver::call(worker.api.cuGraphUpload, graph->driver(), stream->driver);
-        worker.scheduler.issued(*stream);
-        end_memory(worker, *graph, *stream, charged, result);
-    }
-    return result;
+    return put(worker, command, slots.at<Call::hGraphExec>().value, slots.at<Call::hStream>().value, Kind::upload);
 }
 
 Outcome cuGraphExecUpdate_v2(Worker& worker, Command& command, codec::Slots<calls::cuGraphExecUpdate_v2>& slots) {

@@ -125,7 +125,10 @@ TEST(CommandLine, WrongOnesGiveTwo) {
     EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "run"})), 2);
     EXPECT_EQ(exit_code(run_program({GPUPOOLD, "--no-such-option"})), 2);
     EXPECT_EQ(exit_code(run_program({GPUPOOLD, "--check", "--listen", "127.0.0.1:abc"})), 2);
+    EXPECT_EQ(exit_code(run_program({GPUPOOLD, "--check", "--image-limit", "0"})), 2);
+    EXPECT_EQ(exit_code(run_program({GPUPOOLD, "--check", "--stock", "65"})), 2);
     EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "run", "--memory", "0", "--", "true"})), 2);
+    EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "run", "--memory", "1MiB", "--", "true"})), 2);
     EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "trace", "--events", "0", "--", "true"})), 2);
     EXPECT_EQ(exit_code(run_program({GPUPOOLD, "--version"})), 0);
     EXPECT_EQ(exit_code(run_program({GPUPOOL_COMMAND, "--help"})), 0);
@@ -192,12 +195,26 @@ TEST(CommandLine, ACheckFindsWhatTheDaemonWouldStumbleOver) {
     const auto host = check({"--listen", "no-such-host.invalid:9470"});
     EXPECT_EQ(exit_code(host), 1);
     EXPECT_NE(host.errors.find("\"no-such-host.invalid\" cannot be resolved"), std::string::npos) << host.errors;
+    const auto images = check({"--image-directory", "images"});
+    EXPECT_EQ(exit_code(images), 1);
+    EXPECT_NE(images.errors.find("images.directory: images does not begin with /"), std::string::npos) << images.errors;
     const auto tokens = check({"--token-file", "/none"});
     EXPECT_EQ(exit_code(tokens), 1);
     EXPECT_NE(tokens.errors.find("cannot read the token file /none"), std::string::npos) << tokens.errors;
     const auto worker = check({}, "/none");
     EXPECT_EQ(exit_code(worker), 1);
     EXPECT_NE(worker.errors.find("the setting worker names /none"), std::string::npos) << worker.errors;
+}
+
+TEST(CommandLine, ACheckSaysWhatItFoundWhateverIsLogged) {
+    const auto end = run_program({GPUPOOLD, "--check", "--driver", "/dev/zero", "--worker", STAND_IN_WORKER,
+                                  "--log-level", "off", "--image-directory", "/nonexistent/images"});
+    EXPECT_EQ(exit_code(end), 0) << end.errors;
+    EXPECT_EQ(end.errors, "");
+    for (const char* said :
+         {"driver /dev/zero (version 13.0; stand-in)", "  Stand-in GPU GPU-", "/nonexistent/images"}) {
+        EXPECT_NE(end.output.find(said), std::string::npos) << said << " in " << end.output;
+    }
 }
 
 TEST(CommandLine, AMissingDriverIsExplained) {

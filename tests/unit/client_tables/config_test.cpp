@@ -106,7 +106,7 @@ summary = true
 }
 
 TEST_F(ConfigTest, TheEnvironmentWins) {
-    write(home_file(), "server = \"file:1\"\nmemory = 4096\nsync = true\n");
+    write(home_file(), "server = \"file:1\"\nmemory = 4194304\nsync = true\n");
     variables_["GPUPOOL_SERVER"] = "environment:2";
     variables_["GPUPOOL_SYNC"] = "0";
     variables_["GPUPOOL_MEMORY"] = "";  // as if unset
@@ -114,7 +114,7 @@ TEST_F(ConfigTest, TheEnvironmentWins) {
     ASSERT_TRUE(config) << config.error().message;
     EXPECT_EQ(config->server, "environment:2");
     EXPECT_FALSE(config->synchronous);
-    EXPECT_EQ(config->memory_bytes, 4096u);
+    EXPECT_EQ(config->memory_bytes, 4u << 20);
 }
 
 TEST_F(ConfigTest, TheFirstFileWins) {
@@ -154,6 +154,10 @@ TEST_F(ConfigTest, MistakesAreNamed) {
     expect_error({home_file() + ":2", "sever", "unknown setting", "connect_timeout"});
     write(home_file(), "\nmemory = \"plenty\"\n");
     expect_error({home_file() + ":2", "memory", "plenty"});
+    write(home_file(), "\nmemory = 2097151\n");
+    expect_error({home_file() + ":2", "memory", "2 MiB or more"});
+    write(home_file(), "\nmemory = 2097152\n");
+    EXPECT_TRUE(load());
     write(home_file(), "server = \n");
     expect_error({home_file() + ":1"});
     write(home_file(), "server = [1]\n");
@@ -187,6 +191,7 @@ TEST_F(ConfigTest, WrongVariablesAreNamed) {
                                                          {"GPUPOOL_SERVER", "host:"},
                                                          {"GPUPOOL_MEMORY", "8 elephants"},
                                                          {"GPUPOOL_MEMORY", "0"},
+                                                         {"GPUPOOL_MEMORY", "1MiB"},
                                                          {"GPUPOOL_CONNECT_TIMEOUT", "0"},
                                                          {"GPUPOOL_CONNECT_TIMEOUT", "1000h"},
                                                          {"GPUPOOL_LOG_LEVEL", "shouting"},

@@ -168,6 +168,19 @@ TEST(Environment, TellsUnsetFromEmpty) {
     ::unsetenv(name);
 }
 
+TEST(Environment, SwitchesOfCudaAreOnByTheirValue) {
+    constexpr const char* name = "GPUPOOL_TEST_VARIABLE";
+    ::unsetenv(name);
+    EXPECT_FALSE(environment::cuda_switch(name));
+    for (const char* value : {"", "0", "01"}) {
+        ::setenv(name, value, 1);
+        EXPECT_FALSE(environment::cuda_switch(name)) << value;
+    }
+    ::setenv(name, "1", 1);
+    EXPECT_TRUE(environment::cuda_switch(name));
+    ::unsetenv(name);
+}
+
 TEST(Hash, IsTheKnownOne) {
     // From the XXH3 128 bit reference: the empty input.
     EXPECT_EQ(to_string(fingerprint({})), "99aa06d3014798d86001c324468d497f");
