@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <thread>
@@ -158,6 +159,21 @@ TEST(ShmPath, ServesAlone) {
         EXPECT_TRUE(program.succeeds());
         daemon.kill_hard();  // what is left of its socket is no obstacle
         daemon.start();
+    }
+}
+
+// As from a container that shares the socket's folder: users, processes and network of its own.
+TEST(ShmPath, ServesOtherNameSpaces) {
+    const std::string isolated = "unshare -Urpfn --mount-proc ";
+    if (std::system((isolated + "true 2>/dev/null").c_str()) != 0) {
+        GTEST_SKIP() << "this machine gives no name spaces to users";
+    }
+    const TemporaryFolder folder;
+    const std::string address = "unix:" + folder.path() + "/gpupool.sock";
+    const Daemon daemon(session_settings(fmt::format("listen = \"{}\"\n", address)));
+    for (const char* const name : {"vector_add", "pinned_and_async_copies"}) {
+        Program program(daemon, {"/bin/sh", "-c", isolated + TEST_PROGRAMS + "/" + name}, kOverShm);
+        EXPECT_TRUE(program.succeeds()) << name << program.errors();
     }
 }
 
