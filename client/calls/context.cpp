@@ -132,58 +132,39 @@ CUresult end_primary(Session& s, ContextState& context, bool reset) {
     return result;
 }
 
-// Null where there is none; then `result` says why.
-ContextState* primary_of(CUdevice dev, CUresult& result) {
+// `act`, with the session and the device's primary context.
+template <class Act>
+CUresult with_primary(CUdevice dev, Act act) {
+    CUresult result = CUDA_SUCCESS;
     Session* const s = session(result);
     if (s == nullptr) {
-        return nullptr;
+        return result;
     }
-    if (!s->devices.valid(dev)) {
-        result = CUDA_ERROR_INVALID_DEVICE;
-        return nullptr;
-    }
-    return &s->contexts.primary(dev);
+    return s->devices.valid(dev) ? act(*s, s->contexts.primary(dev)) : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult release(CUdevice dev) {
-    CUresult result = CUDA_SUCCESS;
-    ContextState* const context = primary_of(dev, result);
-    if (context == nullptr) {
-        return result;
-    }
-    Session& s = this_session();
-    const std::lock_guard lock(s.contexts.primary_mutex);
-    if (context->references == 0) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    if (--context->references != 0) {
-        return CUDA_SUCCESS;
-    }
-    return end_primary(s, *context, false);
+    return with_primary(dev, [](Session& s, ContextState& context) {
+        const std::lock_guard lock(s.contexts.primary_mutex);
+        if (context.references == 0) {
+            return CUDA_ERROR_INVALID_CONTEXT;
+        }
+        return --context.references == 0 ? end_primary(s, context, false) : CUDA_SUCCESS;
+    });
 }
 
 CUresult reset(CUdevice dev) {
-    CUresult result = CUDA_SUCCESS;
-    ContextState* const context = primary_of(dev, result);
-    if (context == nullptr) {
-        return result;
-    }
-    Session& s = this_session();
-    const std::lock_guard lock(s.contexts.primary_mutex);
-    if (!context->live) {
-        return CUDA_SUCCESS;
-    }
-    return end_primary(s, *context, true);
+    return with_primary(dev, [](Session& s, ContextState& context) {
+        const std::lock_guard lock(s.contexts.primary_mutex);
+        return context.live ? end_primary(s, context, true) : CUDA_SUCCESS;
+    });
 }
 
 CUresult set_flags(CUdevice dev, unsigned flags) {
-    CUresult result = CUDA_SUCCESS;
-    ContextState* const context = primary_of(dev, result);
-    if (context == nullptr) {
-        return result;
-    }
-    context->flags = flags;
-    return context->live ? remote<calls::cuDevicePrimaryCtxSetFlags_v2>(dev, flags) : CUDA_SUCCESS;
+    return with_primary(dev, [&](Session&, ContextState& context) {
+        context.flags = flags;
+        return context.live ? remote<calls::cuDevicePrimaryCtxSetFlags_v2>(dev, flags) : CUDA_SUCCESS;
+    });
 }
 
 CUresult synchronize(ContextState* context) {

@@ -65,7 +65,7 @@ void GraphMemory::end(const driver::Api& api, GraphMemoryUse& use, CUstream stre
     for (const auto& [device, bytes] : use.needs) {
         settle(api, device);
     }
-    if (use.none() || result != CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS) {
         return;
     }
     const bool shares = use.frees_all && last_freed_all_ && stream == last_stream_;

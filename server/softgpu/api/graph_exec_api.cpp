@@ -66,6 +66,10 @@ CUresult set_child(CUgraphExec handle, CUgraphNode node_handle, CUgraph child_ha
     return CUDA_SUCCESS;
 }
 
+bool is_high(CUgraphMem_attribute attribute) {
+    return attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
+}
+
 }  // namespace
 
 extern "C" {
@@ -181,7 +185,7 @@ CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attrib
     const CUresult result = find_device(device, found);
     if (result != CUDA_SUCCESS) return result;
     SOFTGPU_NOT_NULL(value);
-    const bool high = attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
+    const bool high = is_high(attribute);
     if (!high && attribute != CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT && attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
         return CUDA_ERROR_INVALID_VALUE;
     const GraphMemoryCount& count = found->graph_memory;
@@ -197,9 +201,7 @@ CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attrib
     SOFTGPU_NOT_NULL(value);
     cuuint64_t bytes = 0;
     std::memcpy(&bytes, value, sizeof bytes);
-    if (bytes != 0 ||
-        (attribute != CU_GRAPH_MEM_ATTR_USED_MEM_HIGH && attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (bytes != 0 || !is_high(attribute)) return CUDA_ERROR_INVALID_VALUE;
     found->graph_memory.high_bytes.store(found->graph_memory.bytes.load());
     return CUDA_SUCCESS;
 }

@@ -22,6 +22,10 @@ void end_memory(Worker& worker, GraphExec& graph, const StreamState& stream, con
 // What puts a graph into a stream: a launch, or an upload, which only gives it its memory.
 enum class Kind { launch, upload };
 
+std::uint32_t cost_of(const GraphExec& graph, Kind kind) {
+    return kind == Kind::launch ? graph.cost() : 1;
+}
+
 // One launch or upload of a graph, in its stream's turn. Its nodes' turns may come before the driver's call is over.
 class Launch {
   public:
@@ -42,7 +46,7 @@ class Launch {
     void end(CUresult result) {
         work_.end(result);
         end_memory(worker_, *graph_, stream_, std::exchange(charged_, {}), result);
-        worker_.scheduler.issued(stream_, kind_ == Kind::launch ? graph_->cost() : 1);
+        worker_.scheduler.issued(stream_, cost_of(*graph_, kind_));
         if (!has_turns()) {
             return;
         }
@@ -118,7 +122,7 @@ class HeldLaunch final : public HeldForCommand {
     HeldLaunch(Worker& worker, Command command, StreamState& stream, std::shared_ptr<GraphExec> graph, Kind kind)
         : HeldForCommand(worker, std::move(command)), stream_(stream), graph_(std::move(graph)), kind_(kind) {
         command_.keep_header(kHeldCostBytes);
-        cost = kind == Kind::launch ? graph_->cost() : 1;
+        cost = cost_of(*graph_, kind);
         graph_->held_launches.push_back(this);
     }
     ~HeldLaunch() override {
@@ -188,7 +192,7 @@ Outcome put(Worker& worker, Command& command, CUgraphExec executable, CUstream i
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (!taken_at_once(*graph, *stream) || !may_begin(worker, *graph) || graph->has_changes_waiting() ||
-        !worker.scheduler.may_issue(*stream, kind == Kind::launch ? graph->cost() : 1)) {
+        !worker.scheduler.may_issue(*stream, cost_of(*graph, kind))) {
         return Outcome::hold(*stream, std::make_unique<HeldLaunch>(worker, command, *stream, graph, kind));
     }
     return launch(worker, command, *stream, graph, kind);
