@@ -3,10 +3,6 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <ctime>
-
-#include "common/spin.h"
 
 namespace gpupool::network {
 namespace {
@@ -14,22 +10,6 @@ namespace {
 constexpr std::size_t kLeastPart = 4u << 10, kMaxPart = 256u << 10;
 constexpr std::size_t kMaxAtOnce = 64;  // parts
 constexpr double kPartSeconds = 20e-6;  // of the link's time
-// The kernel wakes a sleeper about so late; the rest of the time is looked away.
-constexpr std::chrono::microseconds kSleepsShort{60};
-
-void sleep_until(Clock::time_point when) {
-    const bool may_spin = spinning_pays();
-    const auto sleep_to = may_spin ? when - kSleepsShort : when;
-    if (Clock::now() < sleep_to) {
-        const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(sleep_to.time_since_epoch()).count();
-        const timespec at{since / 1'000'000'000, since % 1'000'000'000};
-        while (::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr) == EINTR) {
-        }
-    }
-    while (may_spin && Clock::now() < when) {
-        spin_pause();
-    }
-}
 
 }  // namespace
 
@@ -141,7 +121,7 @@ void Lane::run() {
             news_.store(false, std::memory_order_relaxed);
             lock.unlock();
             const auto came = [&] { return news_.load(std::memory_order_acquire); };
-            (void)(traffic_.look_for(came) || spin_.until(came));
+            (void)(traffic_.look_for(came, sleeper_, link_.delay()) || spin_.until(came));
             lock.lock();
         }
         came_.wait(lock, [&] { return finished_ || !parts_.empty(); });
@@ -150,7 +130,7 @@ void Lane::run() {
         }
         const Clock::time_point first = parts_.front().due;
         lock.unlock();
-        sleep_until(first);
+        sleeper_.until(first);
         lock.lock();
         // Whoever sleeps is woken a little late: what else is due by now goes with it.
         const Clock::time_point now = Clock::now();

@@ -26,12 +26,11 @@
 #include <thread>
 #include <vector>
 
+#include "benchmarks/network/sleeper.h"
 #include "common/spin.h"
 #include "protocol/transport/connection.h"
 
 namespace gpupool::network {
-
-using Clock = transport::Clock;
 
 class Link {
   public:
@@ -63,16 +62,13 @@ class Traffic {
         if (bytes > kLittleBytes) large_at_.store(Clock::now(), std::memory_order_relaxed);
     }
     // Asks `look` until it says true, for at most kLooksFor: always as long, so that a round trip does not depend on
-    // the ones before (as with a Spin). Its last answer.
+    // the ones before (as with a Spin). Its last answer. What comes is due after `delay`, and the looks are no closer
+    // than that takes: on a real network's way no processor is busy.
     template <class Look>
-    bool look_for(Look look) const {
-        const auto begin = Clock::now();
-        if (spinning_pays() && begin - large_at_.load(std::memory_order_relaxed) > kBulkGoesOnFor) {
-            for (; Clock::now() - begin < kLooksFor; spin_pause()) {
-                if (look()) return true;
-            }
-        }
-        return look();
+    bool look_for(Look look, Sleeper& sleeper, Clock::duration delay) const {
+        if (!spinning_pays() || Clock::now() - large_at_.load(std::memory_order_relaxed) < kBulkGoesOnFor)
+            return look();
+        return sleeper.look_for(look, kLooksFor, delay);
     }
 
   private:
@@ -123,8 +119,9 @@ class Lane {
     bool finished_ = false;
     std::optional<Error> error_;
     std::atomic<bool> news_{false};  // a part came, or the end; for a look without the lock
-    Spin spin_;                      // the thread's
-    std::thread thread_;             // the last: it uses all of the above
+    Spin spin_;                      // the thread's, as the next
+    Sleeper sleeper_;
+    std::thread thread_;  // the last: it uses all of the above
 };
 
 }  // namespace gpupool::network

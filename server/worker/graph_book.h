@@ -8,6 +8,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "protocol/calls/cuda_api.h"
 #include "server/worker/graph_exec.h"
@@ -28,7 +29,9 @@ struct GraphBook {
     // And the nodes whose change was, until another takes.
     std::unordered_map<CUgraphNode, CUresult> unchanged;
     std::unordered_map<CUgraph, unsigned> levels;  // how deep the driver's graphs within others lie
-    std::string dot_text;                          // of the last gpGraphDot
+    // The graphs of conditional nodes, which the driver tells when it makes them, and never again.
+    std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies;
+    std::string dot_text;  // of the last gpGraphDot
 
     // Null where there is none.
     [[nodiscard]] std::shared_ptr<GraphExec> executable(CUgraphExec client) const {

@@ -1,29 +1,41 @@
 #include "server/worker/graph_contents.h"
 
+#include <utility>
+
 #include "server/worker/graph_shape.h"
 
 namespace gpupool::worker {
 
-void GraphContents::add(const driver::Api& api, CUgraph graph, unsigned level) {
+void GraphContents::add(const Worker& worker, CUgraph graph, unsigned level) {
     graphs.push_back(graph);
     std::vector<CUgraphNode> own;
-    nodes_of(api, graph, own);
+    nodes_of(worker.api, graph, own);
     nodes.insert(nodes.end(), own.begin(), own.end());
     for (const CUgraphNode node : own) {
-        add_child(api, node, level);
+        add_children(worker, node, level);
     }
 }
 
-void GraphContents::add_child(const driver::Api& api, CUgraphNode node, unsigned level) {
+void GraphContents::add_children(const Worker& worker, CUgraphNode node, unsigned level) {
+    if (level >= kMaxGraphDepth) {
+        return;
+    }
     CUgraph child = nullptr;
-    if (level < kMaxGraphDepth && child_of(api, node, child) == CUDA_SUCCESS && child != nullptr) {
-        add(api, child, level + 1);
+    if (child_of(worker.api, node, child) == CUDA_SUCCESS && child != nullptr) {
+        add(worker, child, level + 1);
+    }
+    if (const auto own = worker.graphs.bodies.find(node); own != worker.graphs.bodies.end()) {
+        bodies.insert(bodies.end(), own->second.begin(), own->second.end());
+        for (const CUgraph body : own->second) {
+            add(worker, body, level + 1);
+        }
     }
 }
 
 void GraphContents::forget(Worker& worker) const {
     for (const CUgraphNode node : nodes) {
         worker.graphs.unchanged.erase(node);
+        worker.graphs.bodies.erase(node);
         worker.handles.forget_driver(node);
     }
     for (const CUgraph graph : graphs) {
@@ -38,16 +50,30 @@ void GraphContents::forget(Worker& worker) const {
     }
 }
 
+std::vector<CUgraph> bodies_in(const Worker& worker, CUgraph graph) {
+    GraphContents contents;
+    if (!worker.graphs.bodies.empty()) {
+        contents.add(worker, graph);
+    }
+    return std::move(contents.bodies);
+}
+
 CUresult failure_of(const Worker& worker, CUgraph graph) {
     const GraphBook& book = worker.graphs;
     if (const auto failed = book.failed.find(graph); failed != book.failed.end()) {
         return failed->second;
     }
-    if (book.unchanged.empty()) {
+    if (book.unchanged.empty() && book.bodies.empty()) {
         return CUDA_SUCCESS;
     }
     GraphContents contents;
-    contents.add(worker.api, graph);
+    contents.add(worker, graph);
+    // A child's was told when it was added; a body is added to afterwards.
+    for (const CUgraph body : contents.bodies) {
+        if (const auto failed = book.failed.find(body); failed != book.failed.end()) {
+            return failed->second;
+        }
+    }
     for (const CUgraphNode node : contents.nodes) {
         if (const auto failed = book.unchanged.find(node); failed != book.unchanged.end()) {
             return failed->second;

@@ -12,13 +12,17 @@ namespace gpupool::worker {
 struct GraphContents {
     std::vector<CUgraphNode> nodes;
     std::vector<CUgraph> graphs;
+    std::vector<CUgraph> bodies;  // those of `graphs` that are of conditional nodes
 
-    void add(const driver::Api& api, CUgraph graph, unsigned level = 1);
-    // Of a node at `level`.
-    void add_child(const driver::Api& api, CUgraphNode node, unsigned level);
+    void add(const Worker& worker, CUgraph graph, unsigned level = 1);
+    // The graphs of a node at `level`.
+    void add_children(const Worker& worker, CUgraphNode node, unsigned level);
     // They have ended: the driver may give their handles to others.
     void forget(Worker& worker) const;
 };
+
+// The graphs of the conditional nodes in it, and in these.
+std::vector<CUgraph> bodies_in(const Worker& worker, CUgraph graph);
 
 // Why the graph is not what the program made, if it is not.
 CUresult failure_of(const Worker& worker, CUgraph graph);

@@ -272,8 +272,17 @@ CUresult GraphExec::expand_nodes(CUgraph clone, CUgraph original, HostTurns& out
     return result;
 }
 
-CUresult GraphExec::expand(CUgraph graph, CUgraph& clone, HostTurns& out, GraphShape& shape) const {
+CUresult GraphExec::expand(CUgraph graph, std::span<const CUgraph> bodies, CUgraph& clone, HostTurns& out,
+                           GraphShape& shape) const {
     CUresult result = shape_of(api_, graph, kMaxGraphNodesAtAll, shape);
+    for (std::size_t i = 0; i < bodies.size() && result == CUDA_SUCCESS; ++i) {
+        GraphShape body;
+        result = shape_of(api_, bodies[i], kMaxGraphNodesAtAll - shape.nodes, body);
+        if (result == CUDA_SUCCESS && body.needs_client) {
+            return CUDA_ERROR_NOT_SUPPORTED;  // the driver takes no memory operations in there, and so no turns
+        }
+        shape.nodes += body.nodes;
+    }
     if (result != CUDA_SUCCESS || !shape.needs_client) {
         return result;
     }
@@ -310,9 +319,10 @@ CUgraphNode GraphExec::original_of(CUgraph graph, CUgraph clone, CUgraphNode nod
     return nullptr;
 }
 
-CUresult GraphExec::instantiate(CUgraph graph, std::uint64_t flags, CUgraphNode& error_node, int& outcome) {
+CUresult GraphExec::instantiate(CUgraph graph, std::span<const CUgraph> bodies, std::uint64_t flags,
+                                CUgraphNode& error_node, int& outcome) {
     GraphShape shape;
-    CUresult result = expand(graph, clone_, *turns_, shape);
+    CUresult result = expand(graph, bodies, clone_, *turns_, shape);
     if (result != CUDA_SUCCESS) {
         outcome = CUDA_GRAPH_INSTANTIATE_ERROR;
         return result;
@@ -329,11 +339,11 @@ CUresult GraphExec::instantiate(CUgraph graph, std::uint64_t flags, CUgraphNode&
     return result;
 }
 
-CUresult GraphExec::update(CUgraph graph, CUgraphExecUpdateResultInfo& information) {
+CUresult GraphExec::update(CUgraph graph, std::span<const CUgraph> bodies, CUgraphExecUpdateResultInfo& information) {
     auto next = std::make_shared<HostTurns>();
     CUgraph clone = nullptr;
     GraphShape shape;
-    CUresult result = expand(graph, clone, *next, shape);
+    CUresult result = expand(graph, bodies, clone, *next, shape);
     if (result != CUDA_SUCCESS) {
         information.result = CU_GRAPH_EXEC_UPDATE_ERROR;
         return result;

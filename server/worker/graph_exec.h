@@ -19,6 +19,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -76,10 +77,11 @@ class GraphExec {
     GraphExec(const GraphExec&) = delete;
     GraphExec& operator=(const GraphExec&) = delete;
 
-    // With a current context. `error_node` is one of `graph`'s.
-    CUresult instantiate(CUgraph graph, std::uint64_t flags, CUgraphNode& error_node, int& outcome);
+    // With a current context. `bodies`: the graphs of its conditional nodes. `error_node` is one of `graph`'s.
+    CUresult instantiate(CUgraph graph, std::span<const CUgraph> bodies, std::uint64_t flags, CUgraphNode& error_node,
+                         int& outcome);
     // What the information says of nodes is of `graph`.
-    CUresult update(CUgraph graph, CUgraphExecUpdateResultInfo& information);
+    CUresult update(CUgraph graph, std::span<const CUgraph> bodies, CUgraphExecUpdateResultInfo& information);
     // New parameters for what stands for `node` of the graph that this was made from.
     CUresult set(CUgraphNode node, CUgraphNodeParams& parameters);
     CUresult enable(CUgraphNode node, unsigned enabled);
@@ -125,7 +127,8 @@ class GraphExec {
 
   private:
     // `clone` stays null where the graph itself will do.
-    CUresult expand(CUgraph graph, CUgraph& clone, HostTurns& out, GraphShape& shape) const;
+    CUresult expand(CUgraph graph, std::span<const CUgraph> bodies, CUgraph& clone, HostTurns& out,
+                    GraphShape& shape) const;
     // `original`: the graph that `clone` was cloned from, or null within a child graph.
     CUresult expand_nodes(CUgraph clone, CUgraph original, HostTurns& out) const;
     CUresult replace_function(CUgraph clone, CUgraphNode node, CUgraphNode named, HostTurns& out) const;

@@ -431,6 +431,8 @@ int run(int argc, char** argv) {
     program.section("capture_information", [&] { capture_information(work); });
     program.section("capture_rules", [&] { capture_rules(work, device); });
     program.section("capture_mistakes", [&] { capture_mistakes(work, device); });
+    program.section("memory_and_host", [&] { memory_and_host(work); });
+    program.section("conditional", [&] { conditional(work, device); });
     return program.finish();
 }
 

@@ -1,4 +1,5 @@
-// Shared by graphs.cpp (explicit graphs) and graphs_capture.cpp (stream capture).
+// Shared by graphs.cpp (explicit graphs), graphs_capture.cpp (stream capture) and graphs_owning.cpp (nodes that own
+// memory or graphs).
 //
 // Threads: a context is current. Errors: as driver.h.
 #pragma once
@@ -41,5 +42,7 @@ void capture_destroyed(const GraphWork& work);
 void capture_information(const GraphWork& work);
 void capture_rules(const GraphWork& work, const Device& device);
 void capture_mistakes(const GraphWork& work, const Device& device);
+void memory_and_host(const GraphWork& work);
+void conditional(const GraphWork& work, const Device& device);
 
 }  // namespace gpupool::programs

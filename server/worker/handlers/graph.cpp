@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <utility>
 
 #include "server/worker/graph_changes.h"
@@ -38,7 +39,8 @@ void note_levels(Worker& worker, CUgraphNode node, unsigned level) {
     }
 }
 
-// How many nodes the driver will make of what is to be added; refused when that is too much.
+// How many nodes the driver will make of what is to be added, each graph of its own counted as one; refused when that
+// is too much.
 CUresult nodes_to_add(Worker& worker, CUgraph graph, const CUgraphNodeParams& added, std::uint64_t& nodes) {
     nodes = 1;
     if (added.type == CU_GRAPH_NODE_TYPE_GRAPH) {
@@ -51,6 +53,12 @@ CUresult nodes_to_add(Worker& worker, CUgraph graph, const CUgraphNodeParams& ad
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         nodes += child.nodes;
+    }
+    if (added.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+        if (level_of(worker, graph) >= kMaxGraphDepth) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        nodes += added.conditional.size;
     }
     std::uint64_t& in_graph = worker.graphs.added_nodes[graph];
     const auto fits = [&] {
@@ -149,7 +157,12 @@ Outcome gpGraphAddOwningNode(Worker& worker, Command& command, codec::Slots<call
     }
     slots.at<Call::address>().object = conditional ? CUdeviceptr{0} : parameters.driver.alloc.dptr;
     if (conditional && parameters.driver.conditional.phGraph_out != nullptr) {
-        std::copy_n(parameters.driver.conditional.phGraph_out, std::min(graph_count, graphs.size()), graphs.begin());
+        const std::span<const CUgraph> bodies(parameters.driver.conditional.phGraph_out, graph_count);
+        worker.graphs.bodies[slots.at<Call::created>().object].assign(bodies.begin(), bodies.end());
+        for (const CUgraph body : bodies) {
+            worker.graphs.levels[body] = level_of(worker, graph) + 1;
+        }
+        std::copy_n(bodies.begin(), std::min(graph_count, graphs.size()), graphs.begin());
     }
     return CUDA_SUCCESS;
 }
@@ -221,7 +234,7 @@ Outcome cuGraphDestroy(Worker& worker, Command& command, codec::Slots<calls::cuG
     }
     worker.scheduler.enter(worker.context_of(command));
     GraphContents contents;
-    contents.add(worker.api, graph);
+    contents.add(worker, graph);
     if (auto waiting = await_changes(worker, command, is_named(worker, contents))) {
         return std::move(*waiting);
     }
@@ -239,7 +252,7 @@ Outcome cuGraphDestroyNode(Worker& worker, Command& command, codec::Slots<calls:
     }
     worker.scheduler.enter(worker.context_of(command));
     GraphContents within;
-    within.add_child(worker.api, node, 1);
+    within.add_children(worker, node, 1);
     const bool named = worker.graphs.changes_waiting.contains(node) || is_named(worker, within);
     if (auto waiting = await_changes(worker, command, named)) {
         return std::move(*waiting);
@@ -249,6 +262,7 @@ Outcome cuGraphDestroyNode(Worker& worker, Command& command, codec::Slots<calls:
         within.forget(worker);
         worker.graphs.full.clear();
         worker.graphs.unchanged.erase(node);
+        worker.graphs.bodies.erase(node);
     }
     return result;
 }

@@ -226,9 +226,11 @@ Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls:
     work->made = std::make_shared<GraphExec>(worker.api, worker.pinned);
     const driver::Api& api = worker.api;
     worker.waiting_calls.run(
-        [&api, work, graph, context = context->driver, flags = slots.at<Call::flags>().value] {
-            work->result = in_context(
-                api, context, [&] { return work->made->instantiate(graph, flags, work->error_node, work->outcome); });
+        [&api, work, graph, bodies = bodies_in(worker, graph), context = context->driver,
+         flags = slots.at<Call::flags>().value] {
+            work->result = in_context(api, context, [&] {
+                return work->made->instantiate(graph, bodies, flags, work->error_node, work->outcome);
+            });
         },
         [&worker, command, work, client = codec::from_wire<CUgraphExec>(slots.at<Call::executable>().minted)] {
             if (work->result == CUDA_SUCCESS && worker.graphs.executables.contains(client)) {
@@ -290,7 +292,9 @@ Outcome cuGraphExecUpdate_v2(Worker& worker, Command& command, codec::Slots<call
     const auto answered = std::make_shared<codec::Slots<Call>>();  // these stay
     answered->read(command.body);
     CUgraphExecUpdateResultInfo& information = answered->at<Call::resultInfo>().object;
-    const auto update = [updated, graph, &information] { return updated->update(graph, information); };
+    const auto update = [updated, graph, bodies = bodies_in(worker, graph), &information] {
+        return updated->update(graph, bodies, information);
+    };
     const auto answer = [&worker, command, answered, updated, &information](CUresult result) {
         if (result == CUDA_SUCCESS) {
             updated->refused = CUDA_SUCCESS;

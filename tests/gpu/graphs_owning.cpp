@@ -1,0 +1,125 @@
+// Graphs with nodes that own something: memory, or graphs that run on a condition. Such graphs cannot be cloned.
+#include <algorithm>
+
+#include "tests/gpu/graphs.h"
+
+namespace gpupool::programs {
+namespace {
+
+constexpr unsigned words = GraphWork::words;
+
+// A graph of one conditional node that is always taken; its body.
+struct Conditional {
+    CUgraph graph = nullptr, body = nullptr;
+    CUgraphNode node = nullptr;
+    bool supported = false;
+
+    explicit Conditional(const Device& device) {
+        DRIVER_OK(cuGraphCreate(&graph, 0));
+        CUgraphNodeParams parameters{};
+        const CUresult result = cuGraphConditionalHandleCreate(&parameters.conditional.handle, graph, device.context(),
+                                                               1, CU_GRAPH_COND_ASSIGN_DEFAULT);
+        if (result == CUDA_ERROR_NOT_SUPPORTED) {
+            return;
+        }
+        check_result(result, CUDA_SUCCESS, "a condition");
+        parameters.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+        parameters.conditional.type = CU_GRAPH_COND_TYPE_IF;
+        parameters.conditional.size = 1;
+        parameters.conditional.ctx = device.context();
+        DRIVER_OK(cuGraphAddNode(&node, graph, nullptr, nullptr, 0, &parameters));
+        body = parameters.conditional.phGraph_out[0];
+        supported = true;
+    }
+    ~Conditional() { cuGraphDestroy(graph); }
+    Conditional(const Conditional&) = delete;
+    Conditional& operator=(const Conditional&) = delete;
+};
+
+}  // namespace
+
+// From pageable memory into the graph's own, a kernel, and back; and once more with other data.
+void memory_and_host(const GraphWork& work) {
+    std::vector<unsigned> in(words), out(words);
+    CUgraph graph = nullptr;
+    DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    CUdeviceptr memory = 0;
+    DRIVER_OK(cuMemAllocAsync(&memory, GraphWork::bytes, work.stream));
+    DRIVER_OK(cuMemcpyHtoDAsync(memory, in.data(), GraphWork::bytes, work.stream));
+    DRIVER_OK(launch(work.add, GraphWork::blocks, GraphWork::threads, work.stream, memory, words, 7u));
+    DRIVER_OK(cuMemcpyDtoHAsync(out.data(), memory, GraphWork::bytes, work.stream));
+    DRIVER_OK(cuMemFreeAsync(memory, work.stream));
+    DRIVER_OK(cuStreamEndCapture(work.stream, &graph));
+    CUgraphExec executable = nullptr;
+    const CUresult result = cuGraphInstantiate(&executable, graph, 0);
+    if (result == CUDA_ERROR_NOT_SUPPORTED) {
+        note("no copies from and to the host in a graph with memory of its own");
+        DRIVER_OK(cuGraphDestroy(graph));
+        return;
+    }
+    check_result(result, CUDA_SUCCESS, "a graph with memory of its own that copies from and to the host");
+    for (const unsigned value : {100u, 2000u}) {
+        std::fill(in.begin(), in.end(), value);
+        std::fill(out.begin(), out.end(), 0u);
+        DRIVER_OK(cuGraphLaunch(executable, work.stream));
+        DRIVER_OK(cuStreamSynchronize(work.stream));
+        check(std::all_of(out.begin(), out.end(), [value](unsigned seen) { return seen == value + 7; }), "%u became %u",
+              value, out[0]);
+    }
+    size_t nodes = 0;
+    DRIVER_OK(cuGraphGetNodes(graph, nullptr, &nodes));
+    check(nodes == 5, "the graph is as it was made, of %zu nodes", nodes);
+    DRIVER_OK(cuGraphExecDestroy(executable));
+    DRIVER_OK(cuGraphDestroy(graph));
+}
+
+void conditional(const GraphWork& work, const Device& device) {
+    const Conditional made(device);
+    if (!made.supported) {
+        note("this device has no conditional nodes");
+        return;
+    }
+    CUdeviceptr data = work.device;
+    unsigned count = words, added = 5;
+    void* arguments[] = {&data, &count, &added};
+    CUDA_KERNEL_NODE_PARAMS kernel{};
+    kernel.func = work.add;
+    kernel.gridDimX = GraphWork::blocks;
+    kernel.blockDimX = GraphWork::threads;
+    kernel.gridDimY = kernel.gridDimZ = kernel.blockDimY = kernel.blockDimZ = 1;
+    kernel.kernelParams = arguments;
+    CUgraphNode first = nullptr, second = nullptr;
+    DRIVER_OK(cuGraphAddKernelNode(&first, made.body, nullptr, 0, &kernel));
+    DRIVER_OK(cuGraphAddKernelNode(&second, made.body, &first, 1, &kernel));
+    const CUgraphExec executable = instantiate(made.graph);
+    DRIVER_OK(cuMemsetD32(work.device, 1, words));
+    DRIVER_OK(cuGraphLaunch(executable, work.stream));
+    DRIVER_OK(cuGraphLaunch(executable, work.stream));
+    check(work.device_holds(21), "the body ran twice");
+    DRIVER_OK(cuGraphExecDestroy(executable));
+
+    // Pinned memory is all of the host's that a body may use; where it is in another process, not even that.
+    CUDA_MEMCPY3D copy{};
+    copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.srcDevice = work.device;
+    copy.dstMemoryType = CU_MEMORYTYPE_HOST;
+    copy.dstHost = work.host_out;
+    copy.WidthInBytes = GraphWork::bytes;
+    copy.Height = copy.Depth = 1;
+    CUgraphNode out = nullptr;
+    DRIVER_OK(cuGraphAddMemcpyNode(&out, made.body, &second, 1, &copy, device.context()));
+    CUgraphExec with_host = nullptr;
+    const CUresult result = cuGraphInstantiate(&with_host, made.graph, 0);
+    if (result == CUDA_ERROR_NOT_SUPPORTED) {
+        note("no copies to the host on a condition");
+        return;
+    }
+    check_result(result, CUDA_SUCCESS, "a copy to the host on a condition");
+    work.fill_host(0);
+    DRIVER_OK(cuGraphLaunch(with_host, work.stream));
+    DRIVER_OK(cuStreamSynchronize(work.stream));
+    check(work.host_holds(31), "the body's copy");
+    DRIVER_OK(cuGraphExecDestroy(with_host));
+}
+
+}  // namespace gpupool::programs
