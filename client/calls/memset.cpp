@@ -1,4 +1,5 @@
-// Memsets: deferred, so that what the driver would refuse at once is refused here.
+// Memsets: deferred, so that what the driver would refuse at once is refused here. Memory that only the driver knows is
+// its to judge, and its answer waited for.
 
 #include "client/calls/copy_shapes.h"
 #include "client/calls/handlers.h"
@@ -8,94 +9,88 @@ namespace gpupool::client::entry {
 namespace {
 
 // `height` rows of `width` elements, `pitch` bytes apart (0: one row).
-CUresult check(CUdeviceptr destination, std::size_t element_bytes, std::size_t width, std::size_t pitch,
-               std::size_t height) {
+struct Extent {
+    CUdeviceptr destination;
+    std::size_t element_bytes, width, pitch = 0, height = 1;
+
+    [[nodiscard]] bool empty() const { return width == 0 || height == 0; }
+};
+
+CUresult check(const Extent& to) {
     ContextState* context = nullptr;
-    CUresult result = usable_context(context);
+    const CUresult result = usable_context(context);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (destination % element_bytes != 0 || pitch % element_bytes != 0) {
+    if (to.destination % to.element_bytes != 0 || to.pitch % to.element_bytes != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (width == 0 || height == 0) {
+    if (to.empty()) {
         return CUDA_SUCCESS;
     }
     constexpr std::size_t kLimit = std::size_t{1} << 46;
-    if (width > kLimit || height > kLimit || pitch > kLimit || (height > 1 && pitch < width * element_bytes)) {
+    if (to.width > kLimit || to.height > kLimit || to.pitch > kLimit ||
+        (to.height > 1 && to.pitch < to.width * to.element_bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::uint64_t bytes = (height - 1) * pitch + width * element_bytes;
-    return may_hold(this_session(), destination, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    const std::uint64_t bytes = (to.height - 1) * to.pitch + to.width * to.element_bytes;
+    return may_hold(this_session(), to.destination, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+template <class Call, class... Arguments>
+CUresult set(const Extent& to, Arguments... arguments) {
+    if (const CUresult result = check(to); result != CUDA_SUCCESS || to.empty()) {
+        return result;
+    }
+    const WaitForReplies else_the_driver_says(!this_session().memory.find(to.destination));
+    return remote<Call>(to.destination, arguments...);
 }
 
 }  // namespace
 
 CUresult cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, std::size_t N) {
-    const CUresult result = check(dstDevice, 1, N, 0, 1);
-    return result != CUDA_SUCCESS || N == 0 ? result : remote<calls::cuMemsetD8_v2>(dstDevice, uc, N);
+    return set<calls::cuMemsetD8_v2>({dstDevice, 1, N}, uc, N);
 }
 CUresult cuMemsetD2D8_v2(CUdeviceptr dstDevice, std::size_t dstPitch, unsigned char uc, std::size_t Width,
                          std::size_t Height) {
-    const CUresult result = check(dstDevice, 1, Width, dstPitch, Height);
-    return result != CUDA_SUCCESS || Width == 0 || Height == 0
-               ? result
-               : remote<calls::cuMemsetD2D8_v2>(dstDevice, dstPitch, uc, Width, Height);
+    return set<calls::cuMemsetD2D8_v2>({dstDevice, 1, Width, dstPitch, Height}, dstPitch, uc, Width, Height);
 }
 CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, std::size_t N, CUstream hStream) {
-    const CUresult result = check(dstDevice, 1, N, 0, 1);
-    return result != CUDA_SUCCESS || N == 0 ? result : remote<calls::cuMemsetD8Async>(dstDevice, uc, N, hStream);
+    return set<calls::cuMemsetD8Async>({dstDevice, 1, N}, uc, N, hStream);
 }
 CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, std::size_t dstPitch, unsigned char uc, std::size_t Width,
                            std::size_t Height, CUstream hStream) {
-    const CUresult result = check(dstDevice, 1, Width, dstPitch, Height);
-    return result != CUDA_SUCCESS || Width == 0 || Height == 0
-               ? result
-               : remote<calls::cuMemsetD2D8Async>(dstDevice, dstPitch, uc, Width, Height, hStream);
+    return set<calls::cuMemsetD2D8Async>({dstDevice, 1, Width, dstPitch, Height}, dstPitch, uc, Width, Height, hStream);
 }
 CUresult cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, std::size_t N) {
-    const CUresult result = check(dstDevice, 2, N, 0, 1);
-    return result != CUDA_SUCCESS || N == 0 ? result : remote<calls::cuMemsetD16_v2>(dstDevice, us, N);
+    return set<calls::cuMemsetD16_v2>({dstDevice, 2, N}, us, N);
 }
 CUresult cuMemsetD2D16_v2(CUdeviceptr dstDevice, std::size_t dstPitch, unsigned short us, std::size_t Width,
                           std::size_t Height) {
-    const CUresult result = check(dstDevice, 2, Width, dstPitch, Height);
-    return result != CUDA_SUCCESS || Width == 0 || Height == 0
-               ? result
-               : remote<calls::cuMemsetD2D16_v2>(dstDevice, dstPitch, us, Width, Height);
+    return set<calls::cuMemsetD2D16_v2>({dstDevice, 2, Width, dstPitch, Height}, dstPitch, us, Width, Height);
 }
 CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, std::size_t N, CUstream hStream) {
-    const CUresult result = check(dstDevice, 2, N, 0, 1);
-    return result != CUDA_SUCCESS || N == 0 ? result : remote<calls::cuMemsetD16Async>(dstDevice, us, N, hStream);
+    return set<calls::cuMemsetD16Async>({dstDevice, 2, N}, us, N, hStream);
 }
 CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, std::size_t dstPitch, unsigned short us, std::size_t Width,
                             std::size_t Height, CUstream hStream) {
-    const CUresult result = check(dstDevice, 2, Width, dstPitch, Height);
-    return result != CUDA_SUCCESS || Width == 0 || Height == 0
-               ? result
-               : remote<calls::cuMemsetD2D16Async>(dstDevice, dstPitch, us, Width, Height, hStream);
+    return set<calls::cuMemsetD2D16Async>({dstDevice, 2, Width, dstPitch, Height}, dstPitch, us, Width, Height,
+                                          hStream);
 }
 CUresult cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned ui, std::size_t N) {
-    const CUresult result = check(dstDevice, 4, N, 0, 1);
-    return result != CUDA_SUCCESS || N == 0 ? result : remote<calls::cuMemsetD32_v2>(dstDevice, ui, N);
+    return set<calls::cuMemsetD32_v2>({dstDevice, 4, N}, ui, N);
 }
 CUresult cuMemsetD2D32_v2(CUdeviceptr dstDevice, std::size_t dstPitch, unsigned ui, std::size_t Width,
                           std::size_t Height) {
-    const CUresult result = check(dstDevice, 4, Width, dstPitch, Height);
-    return result != CUDA_SUCCESS || Width == 0 || Height == 0
-               ? result
-               : remote<calls::cuMemsetD2D32_v2>(dstDevice, dstPitch, ui, Width, Height);
+    return set<calls::cuMemsetD2D32_v2>({dstDevice, 4, Width, dstPitch, Height}, dstPitch, ui, Width, Height);
 }
 CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned ui, std::size_t N, CUstream hStream) {
-    const CUresult result = check(dstDevice, 4, N, 0, 1);
-    return result != CUDA_SUCCESS || N == 0 ? result : remote<calls::cuMemsetD32Async>(dstDevice, ui, N, hStream);
+    return set<calls::cuMemsetD32Async>({dstDevice, 4, N}, ui, N, hStream);
 }
 CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, std::size_t dstPitch, unsigned ui, std::size_t Width,
                             std::size_t Height, CUstream hStream) {
-    const CUresult result = check(dstDevice, 4, Width, dstPitch, Height);
-    return result != CUDA_SUCCESS || Width == 0 || Height == 0
-               ? result
-               : remote<calls::cuMemsetD2D32Async>(dstDevice, dstPitch, ui, Width, Height, hStream);
+    return set<calls::cuMemsetD2D32Async>({dstDevice, 4, Width, dstPitch, Height}, dstPitch, ui, Width, Height,
+                                          hStream);
 }
 
 }  // namespace gpupool::client::entry

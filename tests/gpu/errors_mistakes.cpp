@@ -60,6 +60,7 @@ void memory_mistakes() {
     report("copy_beyond_end", cuMemcpyHtoD(block, host.data(), host.size()), {CUDA_ERROR_INVALID_VALUE});
     report("copy_out_beyond_end", cuMemcpyDtoH(host.data(), block, host.size()), {CUDA_ERROR_INVALID_VALUE});
     report("memset_beyond_end", cuMemsetD8(block, 0, host.size()), {CUDA_ERROR_INVALID_VALUE});
+    report("memset_nowhere", cuMemsetD8Async(0x1000, 0, 64, nullptr), {CUDA_ERROR_INVALID_VALUE});
     report("copy_to_nowhere", cuMemcpyHtoD(0x1000, host.data(), 64), {CUDA_ERROR_INVALID_VALUE});
     report("copy_from_nowhere", cuMemcpyDtoH(host.data(), 0x1000, 64), {CUDA_ERROR_INVALID_VALUE});
     report("free_inside", cuMemFree(block + 256), {CUDA_ERROR_INVALID_VALUE});
@@ -161,7 +162,10 @@ void whose_mistakes() {
     DRIVER_OK(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
     DRIVER_OK(cuStreamCreate(&others, CU_STREAM_NON_BLOCKING));
     DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-    const auto fails = [&] { return cuMemsetD8Async(0xdead0000, 1, 64, own); };
+    CUdeviceptr block = 0;
+    DRIVER_OK(cuMemAllocAsync(&block, 1024, own));
+    DRIVER_OK(cuStreamSynchronize(own));
+    const auto fails = [&] { return cuMemsetD8Async(block, 1, size_t{1} << 40, own); };
     // What a later call may have to say of `call`, which must have failed by then.
     const auto told = [](const char* what, CUresult call, CUresult later) {
         check_result(call == CUDA_SUCCESS ? later : call, CUDA_ERROR_INVALID_VALUE, what);
@@ -184,6 +188,7 @@ void whose_mistakes() {
     DRIVER_OK(cuStreamSynchronize(others));
     told("the context's synchronization, its stream being destroyed", call, cuCtxSynchronize());
     check_result(cuCtxSynchronize(), CUDA_SUCCESS, "the same again");
+    DRIVER_OK(cuMemFree(block));
     cuEventDestroy(event);
     cuStreamDestroy(others);
 }

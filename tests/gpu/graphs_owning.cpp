@@ -17,12 +17,20 @@ struct Conditional {
     explicit Conditional(const Device& device) {
         DRIVER_OK(cuGraphCreate(&graph, 0));
         CUgraphNodeParams parameters{};
-        const CUresult result = cuGraphConditionalHandleCreate(&parameters.conditional.handle, graph, device.context(),
-                                                               1, CU_GRAPH_COND_ASSIGN_DEFAULT);
-        if (result == CUDA_ERROR_NOT_SUPPORTED) {
+        void* create = nullptr;  // older drivers have none
+        CUdriverProcAddressQueryResult found{};
+        DRIVER_OK(cuGetProcAddress("cuGraphConditionalHandleCreate", &create, 12030, 0, &found));
+        check((create != nullptr) == (found == CU_GET_PROC_ADDRESS_SUCCESS), "looked up: %d", static_cast<int>(found));
+        if (create == nullptr) {
             return;
         }
-        check_result(result, CUDA_SUCCESS, "a condition");
+        const CUresult result = reinterpret_cast<decltype(&cuGraphConditionalHandleCreate)>(create)(
+            &parameters.conditional.handle, graph, device.context(), 1, CU_GRAPH_COND_ASSIGN_DEFAULT);
+        check(result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_SUPPORTED, "a condition: %s",
+              result_name(result).c_str());
+        if (result != CUDA_SUCCESS) {
+            return;
+        }
         parameters.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
         parameters.conditional.type = CU_GRAPH_COND_TYPE_IF;
         parameters.conditional.size = 1;
@@ -52,12 +60,12 @@ void memory_and_host(const GraphWork& work) {
     DRIVER_OK(cuStreamEndCapture(work.stream, &graph));
     CUgraphExec executable = nullptr;
     const CUresult result = cuGraphInstantiate(&executable, graph, 0);
-    if (result == CUDA_ERROR_NOT_SUPPORTED) {
-        note("no copies from and to the host in a graph with memory of its own");
+    check(result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_SUPPORTED,
+          "a graph with memory of its own that copies from and to the host: %s", result_name(result).c_str());
+    if (result != CUDA_SUCCESS) {
         DRIVER_OK(cuGraphDestroy(graph));
         return;
     }
-    check_result(result, CUDA_SUCCESS, "a graph with memory of its own that copies from and to the host");
     for (const unsigned value : {100u, 2000u}) {
         std::fill(in.begin(), in.end(), value);
         std::fill(out.begin(), out.end(), 0u);

@@ -187,13 +187,26 @@ int run_linker() {
     return 0;
 }
 
-// At an address that nobody allocated: only the driver knows.
-CUresult fail(CUstream stream) {
-    return driver.cuMemsetD32Async(0x1000, 1, 4, stream);
-}
+// A call that is deferred and then refused: of a pool's memory only the driver knows where it ends.
+class Failing {
+  public:
+    Failing() {
+        CUstream stream = nullptr;
+        must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+        must(driver.cuMemAllocAsync(&block_, 1024, stream), "cuMemAllocAsync");
+        must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    }
+    [[nodiscard]] CUresult call(CUstream stream) const {
+        return driver.cuMemsetD32Async(block_, 1, std::size_t{1} << 38, stream);
+    }
+
+  private:
+    CUdeviceptr block_ = 0;
+};
 
 int run_failure_waited_for() {
     begin();
+    const Failing failing;
     CUstream streams[3] = {};
     CUevent events[2] = {};
     for (CUstream& stream : streams) {
@@ -202,7 +215,7 @@ int run_failure_waited_for() {
     for (CUevent& event : events) {
         must(driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
     }
-    must(fail(streams[0]), "cuMemsetD32Async");
+    must(failing.call(streams[0]), "cuMemsetD32Async");
     for (int i = 0; i < 2; ++i) {
         must(driver.cuEventRecord(events[i], streams[i]), "cuEventRecord");
         must(driver.cuStreamWaitEvent(streams[i + 1], events[i], 0), "cuStreamWaitEvent");
@@ -240,10 +253,11 @@ int run_freed_behind_work() {
 
 int run_failed_captures() {
     begin();
+    const Failing failing;
     CUstream stream = nullptr;
     must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     must(driver.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
-    must(fail(stream), "cuMemsetD32Async");
+    must(failing.call(stream), "cuMemsetD32Async");
     CUgraph graph = reinterpret_cast<CUgraph>(1);
     if (driver.cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS || graph != nullptr) {
         return 7;
@@ -253,7 +267,7 @@ int run_failed_captures() {
     must(driver.cuGraphCreate(&given, 0), "cuGraphCreate");
     must(driver.cuStreamBeginCaptureToGraph(stream, given, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL),
          "cuStreamBeginCaptureToGraph");
-    must(fail(stream), "cuMemsetD32Async");
+    must(failing.call(stream), "cuMemsetD32Async");
     if (driver.cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS || graph != nullptr) {
         return 8;
     }
