@@ -124,8 +124,9 @@ CUresult register_host(void* p, std::size_t bytes, unsigned flags) {
     if (!is_mapped(address, bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (s.memory.find(address) || s.memory.find(address + bytes - 1)) {
-        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    if (const auto known = s.memory.find_within(address, bytes)) {
+        return known->kind == MemoryKind::registered ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
+                                                     : CUDA_ERROR_INVALID_VALUE;
     }
     s.memory.add({address, bytes, MemoryKind::registered, context->device, context, flags});
     return CUDA_SUCCESS;
@@ -258,7 +259,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* ptr, std::size_t size, std::size_t ali
     }
     // The whole window is reserved on the server already: a part of it needs no call.
     const std::uint64_t address =
-        s->window.allocate(size, std::max<std::uint64_t>(alignment, AddressWindow::kGranularity), addr);
+        s->window.reserve(size, std::max<std::uint64_t>(alignment, AddressWindow::kGranularity), addr);
     if (address == 0) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -272,11 +273,8 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, std::size_t size) {
     if (s == nullptr) {
         return result;
     }
-    if (!s->window.contains(ptr) || size == 0 || ptr % AddressWindow::kGranularity != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    s->window.free(ptr, size);
-    return CUDA_SUCCESS;
+    const bool mapped = s->memory.find_within(ptr, size).has_value();
+    return !mapped && s->window.unreserve(ptr, size) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size, const CUmemAllocationProp* prop,
@@ -289,10 +287,19 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size, con
 
 CUresult cuMemMap(CUdeviceptr ptr, std::size_t size, std::size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
-    CUresult result = remote<calls::cuMemMap>(ptr, size, offset, handle, flags);
+    CUresult result = CUDA_SUCCESS;
+    Session* s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    // To the server all of the window is reserved.
+    if (!s->window.is_reserved(ptr, size)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    result = remote<calls::cuMemMap>(ptr, size, offset, handle, flags);
     if (result == CUDA_SUCCESS) {
         ContextState* context = this_thread().current();
-        this_session().memory.add({ptr, size, MemoryKind::mapped, context == nullptr ? 0 : context->device, nullptr});
+        s->memory.add({ptr, size, MemoryKind::mapped, context == nullptr ? 0 : context->device, nullptr});
     }
     return result;
 }

@@ -88,6 +88,8 @@ StreamPool::Passed set_fence(Session& s, CUstream stream) {
         return {};
     }
     s.events.add(handle, kFlags);
+    // Known for as long as somebody asks whether it has passed.
+    const std::shared_ptr<void> known(nullptr, [&s, handle](void*) { s.events.remove(handle); });
     const std::shared_ptr<Event> event = s.events.find(handle);
     event->record = 1;
     event->watched = 1;
@@ -95,16 +97,9 @@ StreamPool::Passed set_fence(Session& s, CUstream stream) {
     result = result != CUDA_SUCCESS ? result : remote<calls::gpEventWatch>(handle, std::uint64_t{1});
     remote<calls::cuEventDestroy_v2>(handle);  // who watches it goes on doing so
     if (result != CUDA_SUCCESS) {
-        s.events.remove(handle);
         return {};
     }
-    return [&s, event, handle] {
-        if (event->known() != Event::Known::complete) {
-            return false;
-        }
-        s.events.remove(handle);
-        return true;
-    };
+    return [event, known] { return event->known() == Event::Known::complete; };
 }
 
 void give(CUdeviceptr* dptr, CUdeviceptr address, std::size_t bytes, CUmemoryPool pool, ContextState& context) {

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 
+#include "common/blocks.h"
+
 namespace gpupool::client {
 namespace {
 
 constexpr std::uint64_t kTiB = 1ull << 40;
 
-bool reserve(std::uint64_t base, std::uint64_t bytes) {
+bool take_exactly(std::uint64_t base, std::uint64_t bytes) {
     // A hint, not a fixed place: the kernel follows it where the range is free. (ThreadSanitizer turns an address that
     // it wants for itself into 0, which as a fixed place would be the null page.)
     void* const at =
@@ -39,7 +41,7 @@ std::vector<std::pair<std::uint64_t, std::uint64_t>> AddressWindow::reserve_cand
     std::vector<std::pair<std::uint64_t, std::uint64_t>> candidates;
     for (const std::uint64_t base : bases) {
         for (const std::uint64_t bytes : sizes) {
-            if (reserve(base, bytes)) {
+            if (take_exactly(base, bytes)) {
                 candidates.emplace_back(base, bytes);
                 break;
             }
@@ -75,6 +77,51 @@ void AddressWindow::keep(const std::vector<std::pair<std::uint64_t, std::uint64_
 
 std::uint64_t AddressWindow::allocate(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wanted) {
     const std::lock_guard lock(mutex_);
+    return allocate_locked(bytes, alignment, wanted);
+}
+
+void AddressWindow::free(std::uint64_t address, std::uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    free_locked(address, bytes);
+}
+
+std::uint64_t AddressWindow::reserve(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wanted) {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t address = allocate_locked(bytes, alignment, wanted);
+    if (address != 0) {
+        reserved_[address] = bytes;
+    }
+    return address;
+}
+
+bool AddressWindow::unreserve(std::uint64_t address, std::uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto it = reserved_.find(address);
+    if (it == reserved_.end() || it->second != bytes) {
+        return false;
+    }
+    reserved_.erase(it);
+    free_locked(address, bytes);
+    return true;
+}
+
+bool AddressWindow::is_reserved(std::uint64_t address, std::uint64_t bytes) const {
+    const std::lock_guard lock(mutex_);
+    while (true) {
+        const auto it = find_block(reserved_, address, [](std::uint64_t size) { return size; });
+        if (it == reserved_.end()) {
+            return false;
+        }
+        const std::uint64_t within = it->second - (address - it->first);
+        if (bytes <= within) {
+            return true;
+        }
+        address += within;
+        bytes -= within;
+    }
+}
+
+std::uint64_t AddressWindow::allocate_locked(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wanted) {
     if (bytes == 0 || bytes > bytes_) {
         return 0;
     }
@@ -106,8 +153,7 @@ std::uint64_t AddressWindow::allocate(std::uint64_t bytes, std::uint64_t alignme
     return 0;
 }
 
-void AddressWindow::free(std::uint64_t address, std::uint64_t bytes) {
-    const std::lock_guard lock(mutex_);
+void AddressWindow::free_locked(std::uint64_t address, std::uint64_t bytes) {
     bytes = round_up(bytes, kGranularity);
     const auto it = free_.emplace(address, bytes).first;
     if (const auto next = std::next(it); next != free_.end() && it->first + it->second == next->first) {

@@ -1,7 +1,7 @@
 // The range of virtual addresses that client and worker both reserved: every address in it means device memory, on
-// either side. The client hands out its parts.
+// either side. The client hands out its parts: to its heap, and to the program what that reserves.
 //
-// Threads: any. Errors: allocate() gives 0 when nothing fits.
+// Threads: any. Errors: allocate() and reserve() give 0 when nothing fits.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +30,20 @@ class AddressWindow {
     // `alignment` is a power of two, at least the granularity; `wanted` is used when it is free (0: anywhere).
     std::uint64_t allocate(std::uint64_t bytes, std::uint64_t alignment = kGranularity, std::uint64_t wanted = 0);
     void free(std::uint64_t address, std::uint64_t bytes);
+    // The same for the program.
+    std::uint64_t reserve(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wanted);
+    // False, and nothing is done, where it is not exactly what one reserve() gave.
+    bool unreserve(std::uint64_t address, std::uint64_t bytes);
+    // Is all of it the program's? It may be of several reservations side by side.
+    [[nodiscard]] bool is_reserved(std::uint64_t address, std::uint64_t bytes) const;
 
   private:
+    std::uint64_t allocate_locked(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wanted);
+    void free_locked(std::uint64_t address, std::uint64_t bytes);
+
     std::uint64_t base_ = 0, bytes_ = 0;
-    std::mutex mutex_;
-    std::map<std::uint64_t, std::uint64_t> free_;  // address, bytes
+    mutable std::mutex mutex_;
+    std::map<std::uint64_t, std::uint64_t> free_, reserved_;  // address, bytes
 };
 
 }  // namespace gpupool::client

@@ -12,6 +12,13 @@ std::uint64_t bytes_of(const MemoryRange& range) {
     return range.bytes;
 }
 
+// The range that holds the address, or the next one.
+template <class Ranges>
+auto first_behind(Ranges& ranges, std::uint64_t address) {
+    const auto it = find_block(ranges, address, bytes_of);
+    return it == ranges.end() ? ranges.lower_bound(address) : it;
+}
+
 }  // namespace
 
 void MemoryMap::add(MemoryRange range) {
@@ -41,11 +48,17 @@ std::optional<MemoryRange> MemoryMap::find(std::uint64_t address) const {
     return it == ranges_.end() ? std::nullopt : std::optional(it->second);
 }
 
+std::optional<MemoryRange> MemoryMap::find_within(std::uint64_t address, std::uint64_t bytes) const {
+    const std::shared_lock lock(mutex_);
+    const auto it = first_behind(ranges_, address);
+    return it != ranges_.end() && it->first - std::min(it->first, address) < bytes ? std::optional(it->second)
+                                                                                   : std::nullopt;
+}
+
 std::vector<MemoryRange> MemoryMap::remove_registered(std::uint64_t address, std::uint64_t bytes) {
     const std::unique_lock lock(mutex_);
     std::vector<MemoryRange> removed;
-    auto it = find_block(ranges_, address, bytes_of);
-    it = it == ranges_.end() ? ranges_.lower_bound(address) : it;
+    auto it = first_behind(ranges_, address);
     while (it != ranges_.end() && it->first < address + bytes) {
         if (it->second.kind == MemoryKind::registered) {
             removed.push_back(it->second);

@@ -19,7 +19,7 @@ struct ContextState;
 
 enum class MemoryKind {
     device,     // cuMemAlloc and its like, at an address of ours
-    pool,       // stream-ordered, at an address of the driver's
+    pool,       // stream-ordered
     global,     // a module's variable, at an address of the driver's
     mapped,     // cuMemMap, within a reservation
     pinned,     // cuMemHostAlloc, cuMemAllocHost
@@ -45,6 +45,8 @@ class MemoryMap {
     // The range that begins at `base`, removed.
     std::optional<MemoryRange> remove(std::uint64_t base);
     [[nodiscard]] std::optional<MemoryRange> find(std::uint64_t address) const;
+    // The first range of which something lies there.
+    [[nodiscard]] std::optional<MemoryRange> find_within(std::uint64_t address, std::uint64_t bytes) const;
     // Registered memory of which something lies there, removed.
     std::vector<MemoryRange> remove_registered(std::uint64_t address, std::uint64_t bytes);
     // Everything of a context that has ended, removed.

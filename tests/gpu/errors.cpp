@@ -92,6 +92,7 @@ int run(int argc, char** argv) {
         const Device device;
         section("launches", launch_mistakes);
         section("memory", memory_mistakes);
+        section("reservations", reservation_mistakes);
         section("modules", module_mistakes);
         section("devices", device_mistakes);
         section("events", event_mistakes);

@@ -15,6 +15,7 @@ void report(const char* name, CUresult actual, std::initializer_list<CUresult> e
 // With device 0's primary context current.
 void launch_mistakes();
 void memory_mistakes();
+void reservation_mistakes();
 void module_mistakes();
 void device_mistakes();
 void event_mistakes();

@@ -196,7 +196,12 @@ CUresult CUDAAPI cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flag
     SOFTGPU_NOT_WHILE_CAPTURING();
     if (pointer == nullptr || bytes == 0 || (flags & ~15U) != 0) return CUDA_ERROR_INVALID_VALUE;
     const auto begin = reinterpret_cast<std::uint64_t>(pointer);
-    if (AddressSpace::instance().touches(begin, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    if (AddressSpace::instance().touches(begin, bytes)) {
+        Allocation found;  // of another kind there is nothing to register
+        return state().allocations.find(begin, found) && found.kind != MemoryKind::registered
+                   ? CUDA_ERROR_INVALID_VALUE
+                   : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    }
     state().allocations.add({begin, bytes, MemoryKind::registered, context.get(), context->device->ordinal, flags,
                              state().next_id.fetch_add(1), 0, nullptr, nullptr});
     return CUDA_SUCCESS;

@@ -21,24 +21,23 @@
                     cuMemHostRegister) each(cuMemHostUnregister) each(cuMemAllocAsync) each(cuMemFreeAsync)            \
                     each(cuMemPoolSetAttribute) each(cuDeviceGetDefaultMemPool) each(cuMemAddressReserve) each(        \
                         cuMemCreate) each(cuMemMap) each(cuMemSetAccess) each(cuMemUnmap) each(cuMemRelease)           \
-                        each(cuMemRetainAllocationHandle) each(cuArrayCreate) each(cuArrayDestroy) each(               \
-                            cuStreamWaitEvent) each(cuMemcpyDtoDAsync) each(cuStreamBeginCapture) each(cuLinkCreate)   \
-                            each(cuLinkAddData) each(cuLinkComplete) each(cuLinkDestroy) each(cuModuleGetGlobal) each( \
-                                cuModuleUnload) each(cuDevicePrimaryCtxReset) each(cuGraphCreate) each(cuGraphDestroy) \
-                                each(cuGraphAddKernelNode) each(cuGraphAddMemsetNode) each(cuGraphAddMemcpyNode)       \
-                                    each(cuGraphAddEmptyNode) each(cuGraphAddEventRecordNode) each(                    \
-                                        cuGraphInstantiateWithFlags) each(cuGraphLaunch) each(cuGraphExecDestroy)      \
-                                        each(cuGraphExecKernelNodeSetParams) each(cuGraphKernelNodeSetParams)          \
-                                            each(cuGraphNodeSetEnabled) each(cuMemPoolCreate) each(cuMemPoolDestroy)   \
-                                                each(cuMemPoolTrimTo) each(cuMemAllocFromPoolAsync)                    \
-                                                    each(cuMemPoolGetAttribute) each(cuGraphDestroyNode)               \
-                                                        each(cuGraphExecEventRecordNodeSetEvent)                       \
-                                                            each(cuStreamWaitValue32) each(cuStreamWriteValue32)       \
-                                                                each(cuCtxCreate) each(cuStreamEndCapture)             \
-                                                                    each(cuStreamBeginCaptureToGraph)                  \
-                                                                        each(cuCtxDestroy)                             \
-                                                                            each(cuGraphAddMemAllocNode)               \
-                                                                                each(cuGraphAddMemFreeNode)
+                        each(cuMemRetainAllocationHandle) each(cuArrayCreate) each(cuArray3DCreate) each(              \
+                            cuArrayDestroy) each(cuStreamWaitEvent) each(cuMemcpyDtoDAsync) each(cuStreamBeginCapture) \
+                            each(cuLinkCreate) each(cuLinkAddData) each(cuLinkComplete) each(cuLinkDestroy) each(      \
+                                cuModuleGetGlobal) each(cuModuleUnload) each(cuDevicePrimaryCtxReset)                  \
+                                each(cuGraphCreate) each(cuGraphDestroy) each(cuGraphAddKernelNode) each(              \
+                                    cuGraphAddMemsetNode) each(cuGraphAddMemcpyNode) each(cuGraphAddEmptyNode)         \
+                                    each(cuGraphAddEventRecordNode) each(cuGraphInstantiateWithFlags) each(            \
+                                        cuGraphLaunch) each(cuGraphExecDestroy) each(cuGraphExecKernelNodeSetParams)   \
+                                        each(cuGraphKernelNodeSetParams) each(cuGraphNodeSetEnabled)                   \
+                                            each(cuMemPoolCreate) each(cuMemPoolDestroy) each(cuMemPoolTrimTo)         \
+                                                each(cuMemAllocFromPoolAsync) each(cuMemPoolGetAttribute)              \
+                                                    each(cuGraphDestroyNode) each(cuGraphExecEventRecordNodeSetEvent)  \
+                                                        each(cuStreamWaitValue32) each(cuStreamWriteValue32)           \
+                                                            each(cuCtxCreate) each(cuStreamEndCapture)                 \
+                                                                each(cuStreamBeginCaptureToGraph) each(cuCtxDestroy)   \
+                                                                    each(cuGraphAddMemAllocNode)                       \
+                                                                        each(cuGraphAddMemFreeNode)
 
 namespace gpupool::session_program {
 

@@ -108,11 +108,12 @@ void use_own_pool(CUstream stream) {
 // A pool takes more of the device than is asked of it, and keeps that: little that is left is not to be had again and
 // again.
 void use_many_pools(CUstream stream) {
-    constexpr std::size_t kLeft = 1000;
+    constexpr std::size_t kLeft = 512, kSmallestArray = 512;
     const CUmemoryPool first = make_pool();
     CUdeviceptr most = 0, block = 0;
-    must(driver.cuMemAllocFromPoolAsync(&most, kQuota - 1024, first, stream), "cuMemAllocFromPoolAsync");
-    const CUDA_ARRAY_DESCRIPTOR wanted{1024 - kLeft, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1};
+    must(driver.cuMemAllocFromPoolAsync(&most, kQuota - kLeft - kSmallestArray, first, stream),
+         "cuMemAllocFromPoolAsync");
+    const CUDA_ARRAY_DESCRIPTOR wanted{1, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1};
     CUarray array = nullptr;
     must(driver.cuArrayCreate(&array, &wanted), "cuArrayCreate");
     std::vector<CUmemoryPool> pools;
@@ -212,6 +213,12 @@ void use_arrays() {
         must(driver.cuArrayDestroy(each), "cuArrayDestroy");
     }
     expect_all("after arrays");
+    // Counted as what the driver takes, which is tiles.
+    const CUDA_ARRAY3D_DESCRIPTOR deep{1, 1, 16384, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0};
+    must(driver.cuArray3DCreate(&array, &deep), "cuArray3DCreate");
+    expect(free_bytes() == kQuota - 8 * kMiB, "an array of many slices");
+    must(driver.cuArrayDestroy(array), "cuArrayDestroy");
+    expect_all("after an array of many slices");
 }
 
 // Allocates, and frees again where it is to.

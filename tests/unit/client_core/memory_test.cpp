@@ -116,6 +116,42 @@ MemoryRange range(std::uint64_t base, std::uint64_t bytes, client::ContextState*
     return added;
 }
 
+TEST(Window, OnlyWhatTheProgramReservedIsTakenBackFromIt) {
+    AddressWindow window;
+    window.keep({}, kBase, 16 * kUnit);
+    const std::uint64_t heap = window.allocate(2 * kUnit);
+    const std::uint64_t first = window.reserve(4 * kUnit, kUnit, 0), second = window.reserve(2 * kUnit, kUnit, 0);
+    ASSERT_EQ(first, heap + 2 * kUnit);
+    ASSERT_EQ(second, first + 4 * kUnit);
+    EXPECT_FALSE(window.unreserve(heap, 2 * kUnit));
+    EXPECT_FALSE(window.unreserve(first, 2 * kUnit));
+    EXPECT_FALSE(window.unreserve(first + kUnit, kUnit));
+    EXPECT_FALSE(window.unreserve(first, 6 * kUnit));
+    EXPECT_FALSE(window.unreserve(first, 0));
+    EXPECT_FALSE(window.is_reserved(heap, kUnit));
+    EXPECT_FALSE(window.is_reserved(heap + kUnit, 2 * kUnit));
+    EXPECT_TRUE(window.is_reserved(first + kUnit, 5 * kUnit)) << "side by side";
+    EXPECT_FALSE(window.is_reserved(first + kUnit, 6 * kUnit));
+    EXPECT_FALSE(window.is_reserved(first, ~std::uint64_t{0}));
+    EXPECT_TRUE(window.unreserve(first, 4 * kUnit));
+    EXPECT_FALSE(window.unreserve(first, 4 * kUnit));
+    EXPECT_FALSE(window.is_reserved(first, kUnit));
+    EXPECT_EQ(window.allocate(4 * kUnit), first) << "free again";
+}
+
+TEST(Memory, IsFoundByAnyPartThatLiesInIt) {
+    MemoryMap map;
+    map.add({1000, 100, client::MemoryKind::registered});
+    map.add({2000, 100, client::MemoryKind::pinned});
+    EXPECT_FALSE(map.find_within(900, 100));
+    EXPECT_TRUE(map.find_within(900, 101));
+    EXPECT_TRUE(map.find_within(1050, 1));
+    EXPECT_TRUE(map.find_within(500, 1000)) << "all around it";
+    EXPECT_FALSE(map.find_within(1100, 900));
+    EXPECT_EQ(map.find_within(1100, 901)->base, 2000u);
+    EXPECT_FALSE(map.find_within(3000, ~std::uint64_t{0}));
+}
+
 TEST(Memory, IsFoundByEveryAddressInItAndByNoOther) {
     MemoryMap map;
     map.add(range(0x1000, 0x100));
