@@ -59,8 +59,8 @@ class HostileClient {
         flush();
         return result_of(number);
     }
-    std::optional<Answer> answer_to(std::uint64_t number, milliseconds patience = milliseconds(60000));
-    std::optional<int> result_of(std::uint64_t number, milliseconds patience = milliseconds(60000));
+    std::optional<Answer> answer_to(std::uint64_t number, milliseconds patience = kPatience);
+    std::optional<int> result_of(std::uint64_t number, milliseconds patience = kPatience);
     // A call that any session can make: does this one still answer?
     bool alive();
 

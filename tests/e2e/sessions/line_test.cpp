@@ -31,7 +31,7 @@ class Line : public SessionTest {
         // Compressed, hardly anything would pass.
         Program program(*daemon_, session_program("busy"),
                         {"GPUPOOL_SERVER=" + line.address(), "GPUPOOL_COMPRESSION=never"});
-        const int status = program.wait(milliseconds(60000));
+        const int status = program.wait();
         EXPECT_TRUE(WIFEXITED(status)) << std::hex << status << program.errors();
         EXPECT_NE(program.output().find("failed:"), std::string::npos) << program.output() << program.errors();
         EXPECT_TRUE(eventually([&] { return others().empty() && daemon_->children() == 1; }, milliseconds(2000)));
@@ -78,7 +78,7 @@ TEST_F(Line, DownloadsFasterThanASlowLineHoldUpWhoAsksForThem) {
         BadLine line(daemon_->address(), {}, slow);
         Program program(*daemon_, session_program("download_flood"),
                         {"GPUPOOL_SERVER=" + line.address(), "GPUPOOL_COMPRESSION=never"});
-        EXPECT_TRUE(program.succeeds(milliseconds(60000))) << program.errors();
+        EXPECT_TRUE(program.succeeds()) << program.errors();
         // Held up by what it may have unacknowledged (64 Ki) and by its streams, once it has been told: seen 36,000 to
         // 98,000. Where the word of that came behind the data, 217,000 were taken at the lower rate, and kept.
         EXPECT_GT(program.number("copies"), 0);

@@ -11,6 +11,9 @@
 
 namespace gpupool::test {
 
+// What a program may take that does not hang: under a sanitizer, on a machine that does much else.
+constexpr milliseconds kPatience(180000);
+
 // A gpupoold with the real worker. `settings` as for Daemon.
 std::string session_settings(const std::string& settings = "");
 
@@ -26,16 +29,16 @@ class Program {
     [[nodiscard]] std::string output() const;
     [[nodiscard]] std::string errors() const;
     // Waits for a line that begins with `word` and gives the number behind it; -1 when there is none in time.
-    [[nodiscard]] long long number(const std::string& word, milliseconds patience = milliseconds(60000)) const;
-    [[nodiscard]] bool says(const std::string& word, milliseconds patience = milliseconds(60000)) const {
+    [[nodiscard]] long long number(const std::string& word, milliseconds patience = kPatience) const;
+    [[nodiscard]] bool says(const std::string& word, milliseconds patience = kPatience) const {
         return number(word, patience) >= 0;
     }
     void signal(int number) const;
     void end_input();  // closes its stdin
     // The status as waitpid gives it; -1 when it is still there after `patience`.
-    int wait(milliseconds patience = milliseconds(60000));
+    int wait(milliseconds patience = kPatience);
     // True when it ended by itself with status 0 in time; a failure shows its output.
-    [[nodiscard]] ::testing::AssertionResult succeeds(milliseconds patience = milliseconds(60000));
+    [[nodiscard]] ::testing::AssertionResult succeeds(milliseconds patience = kPatience);
 
   private:
     TemporaryFolder folder_;
