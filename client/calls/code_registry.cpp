@@ -72,6 +72,9 @@ void forget_kernel_functions(CUcontext context) {
         r.functions.erase(entry.second);
         return true;
     });
+    for (const auto& [handle, library] : r.libraries) {
+        library->loaded_in.erase(context);
+    }
 }
 
 CUresult find_launch_target(CUfunction function, const ContextState& context, LaunchTarget& target) {

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -29,6 +30,7 @@ struct Library {
     CUlibrary remote_handle = nullptr;  // the server's name for it
     std::map<std::string, CUkernel> kernels;
     CUmodule module = nullptr;
+    std::set<CUcontext> loaded_in;  // where a function of it has been; the registry's mutex guards it
 };
 
 struct Module {
@@ -55,15 +57,14 @@ void know_function(CUfunction handle, FunctionInfo info);
 // Of the one that is not null, which goes with them.
 void forget_functions_of(CUmodule module, CUlibrary library);
 
-// Asks for a name's handle and layout, and again when it has more parameters than fit the first answer.
-// `more`: what the call has behind the layout.
-template <class Call, class Owner, class Handle, class... More>
-CUresult resolve(Owner owner, const char* name, Handle& handle, FunctionInfo& info, More... more) {
+// Learns the layout by `ask(layout, capacity, count)`: once more when there are more parameters than fit the first
+// answer.
+template <class Ask>
+CUresult ask_for_layout(FunctionInfo& info, Ask ask) {
     constexpr unsigned kLayoutCapacity = 64, kMaxParameters = 4096;
-    info.name = name;
     info.layout.resize(kLayoutCapacity);
     unsigned count = 0;
-    CUresult result = remote<Call>(&handle, owner, name, info.layout.data(), kLayoutCapacity, &count, more...);
+    CUresult result = ask(info.layout.data(), kLayoutCapacity, &count);
     info.layout_known = count != kUnknownLayout;
     if (!info.layout_known) {
         info.layout.clear();
@@ -74,7 +75,7 @@ CUresult resolve(Owner owner, const char* name, Handle& handle, FunctionInfo& in
             return CUDA_ERROR_NOT_SUPPORTED;
         }
         info.layout.resize(count);
-        result = remote<Call>(&handle, owner, name, info.layout.data(), count, &count, more...);
+        result = ask(info.layout.data(), count, &count);
     }
     info.layout.resize(std::min<std::size_t>(count, info.layout.size()));
     return result;

@@ -19,7 +19,14 @@ CUresult name_of(const char** name, CUfunction function) {
 }
 
 CUresult parameter_of(CUfunction function, std::size_t index, std::size_t* offset, std::size_t* size) {
-    const auto info = function_info(function);
+    auto info = function_info(function);
+    if (info != nullptr && !info->layout_known) {
+        // A kernel that is not loaded yet: natively that is done now as well.
+        if (const CUresult result = launchable(function); result != CUDA_SUCCESS) {
+            return result;
+        }
+        info = function_info(function);
+    }
     if (info == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
     }

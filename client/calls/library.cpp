@@ -40,10 +40,19 @@ CUresult ensure_loaded(Library& library) {
 
 // The one that is known from then on.
 CUfunction know_kernel_function(CUkernel kernel, const ContextState& context, CUfunction function, FunctionInfo info) {
+    const CUlibrary library = info.library;
     know_function(function, std::move(info));
     Registry& r = registry();
     const std::lock_guard lock(r.mutex);
+    if (const auto it = r.libraries.find(library); it != r.libraries.end()) {
+        it->second->loaded_in.insert(context.handle);
+    }
     return r.kernel_functions.emplace(std::pair(kernel, context.handle), function).first->second;
+}
+
+KernelLoad what_to_load(const Library& library, const ContextState& context) {
+    const std::lock_guard lock(registry().mutex);
+    return library.loaded_in.contains(context.handle) ? KernelLoad::always : KernelLoad::on_idle_gpu;
 }
 
 // `loads`: what is looked up is launched next, as a rule, so that its function in the current context is wanted as
@@ -59,14 +68,18 @@ CUresult get_kernel(CUlibrary handle, Library& library, const char* name, bool l
         return result;
     }
     FunctionInfo info;
+    info.name = name;
     ContextState* context = nullptr;
     loads = loads && usable_context(context) == CUDA_SUCCESS;
+    const KernelLoad load = loads ? what_to_load(library, *context) : KernelLoad::never;
     CUfunction function = nullptr;
     unsigned loaded = 0;
     auto attributes = FunctionAttributes::OnDevice::unknown();
-    result = loads ? resolve<calls::gpKernelReady>(library.remote_handle, name, kernel, info, &function, &loaded,
-                                                   attributes.data(), static_cast<unsigned>(attributes.size()))
-                   : resolve<calls::gpKernelResolve>(library.remote_handle, name, kernel, info);
+    result = ask_for_layout(info, [&](ParameterLayout* layout, unsigned capacity, unsigned* count) {
+        return remote<calls::gpKernelResolve>(&kernel, library.remote_handle, name, load, layout, capacity, count,
+                                              &function, &loaded, attributes.data(),
+                                              static_cast<unsigned>(attributes.size()));
+    });
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -304,28 +317,20 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
         }
     }
     CUfunction function = nullptr;
+    FunctionInfo known = *info;
     auto attributes = FunctionAttributes::OnDevice::unknown();
     result = make_with_reclaim([&] {
-        return remote<calls::gpKernelFunction>(&function, kernel, attributes.data(),
-                                               static_cast<unsigned>(attributes.size()));
+        return ask_for_layout(known, [&](ParameterLayout* layout, unsigned capacity, unsigned* count) {
+            return remote<calls::gpKernelFunction>(&function, kernel, layout, capacity, count, attributes.data(),
+                                                   static_cast<unsigned>(attributes.size()));
+        });
     });
-    if (result != CUDA_SUCCESS) {
-        return result;
+    if (result != CUDA_SUCCESS || !known.layout_known) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_NOT_FOUND;
     }
     info->attributes->learn(context->device, attributes);
-    FunctionInfo known = *info;
-    if (!known.layout_known) {
-        // The kernel was looked up before there was a context.
-        const std::shared_ptr<Library> library = find_library(info->library);
-        CUkernel again = nullptr;
-        result = library == nullptr
-                     ? CUDA_ERROR_INVALID_HANDLE
-                     : resolve<calls::gpKernelResolve>(library->remote_handle, info->name.c_str(), again, known);
-        if (result != CUDA_SUCCESS || !known.layout_known) {
-            return result != CUDA_SUCCESS ? result : CUDA_ERROR_NOT_FOUND;
-        }
-        known.library = info->library;
-        known.kernel = kernel;
+    if (!info->layout_known) {
+        know_function(reinterpret_cast<CUfunction>(kernel), known);
     }
     *pFunc = know_kernel_function(kernel, *context, function, std::move(known));
     return CUDA_SUCCESS;

@@ -16,10 +16,13 @@ CUresult get_function(CUmodule handle, Module& module, const char* name, CUfunct
         return CUDA_SUCCESS;
     }
     FunctionInfo info;
+    info.name = name;
     auto attributes = FunctionAttributes::OnDevice::unknown();
     const CUresult result = entry::make_with_reclaim([&] {
-        return resolve<calls::gpFunctionResolve>(handle, name, function, info, attributes.data(),
-                                                 static_cast<unsigned>(attributes.size()));
+        return ask_for_layout(info, [&](ParameterLayout* layout, unsigned capacity, unsigned* count) {
+            return remote<calls::gpFunctionResolve>(&function, handle, name, layout, capacity, count, attributes.data(),
+                                                    static_cast<unsigned>(attributes.size()));
+        });
     });
     if (result == CUDA_SUCCESS) {
         if (const ContextState* const context = this_thread().current()) {

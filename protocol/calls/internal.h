@@ -25,8 +25,16 @@ struct ParameterLayout {
     std::uint32_t offset_bytes, size_bytes;
 };
 
-// In place of a parameter count: the driver could not say yet.
+// In place of a parameter count: the driver says it of a loaded kernel only.
 inline constexpr unsigned kUnknownLayout = ~0u;
+
+// Which kernels to load as soon as they are looked up: natively nobody waits then, and to load a library's first one in
+// a context waits for the GPU.
+enum class KernelLoad : unsigned {
+    never,
+    on_idle_gpu,
+    always,  // others of the library are loaded in the current context
+};
 
 inline constexpr int kUnknownAttribute = INT_MIN;
 
@@ -79,20 +87,18 @@ CUresult gpLinkComplete(CUlinkState state, std::size_t* bytes, char* log, std::s
 CUresult gpLinkRead(CUlinkState state, std::size_t offset, unsigned char* data, std::size_t data_bytes);
 CUresult gpLinkDestroy(CUlinkState state);
 
-// A kernel or function by name, with its parameters' layout. `count` says how many there are; `layout` holds the first
-// `capacity` of them. kUnknownLayout when no context exists yet: ask again when one does.
-CUresult gpKernelResolve(CUkernel* kernel, CUlibrary library, const char* name, gpupool::ParameterLayout* layout,
-                         unsigned capacity, unsigned* count);
+// A function by name, loaded, with what a launch needs to know of it, since a launch follows as a rule.
+// `count` says how many parameters it has; `layout` holds the first `capacity` of them. Its attributes are as
+// gpFunctionAttributes gives them; kUnknownAttribute everywhere where the driver would not say.
 CUresult gpFunctionResolve(CUfunction* function, CUmodule module, const char* name, gpupool::ParameterLayout* layout,
                            unsigned capacity, unsigned* count, int* attributes, unsigned attribute_count);
-// The function of a kernel in the current context. Both give the function's attributes as well, as gpFunctionAttributes
-// does, since a launch follows as a rule; kUnknownAttribute everywhere where the driver would not say.
-CUresult gpKernelFunction(CUfunction* function, CUkernel kernel, int* attributes, unsigned attribute_count);
-// gpKernelResolve, and of its function in the current context gpKernelFunction where that makes nobody wait who would
-// not natively (`loaded`): what a program looks up it launches, as a rule.
-CUresult gpKernelReady(CUkernel* kernel, CUlibrary library, const char* name, gpupool::ParameterLayout* layout,
-                       unsigned capacity, unsigned* count, CUfunction* function, unsigned* loaded, int* attributes,
-                       unsigned attribute_count);
+// The same of a kernel's function in the current context.
+CUresult gpKernelFunction(CUfunction* function, CUkernel kernel, gpupool::ParameterLayout* layout, unsigned capacity,
+                          unsigned* count, int* attributes, unsigned attribute_count);
+// A kernel by name, and gpKernelFunction of it as far as `load` permits (`loaded`): else `count` is kUnknownLayout.
+CUresult gpKernelResolve(CUkernel* kernel, CUlibrary library, const char* name, gpupool::KernelLoad load,
+                         gpupool::ParameterLayout* layout, unsigned capacity, unsigned* count, CUfunction* function,
+                         unsigned* loaded, int* attributes, unsigned attribute_count);
 CUresult gpLibraryModule(CUmodule* module, CUlibrary library);
 // All kernels' names, NUL-terminated, one after the other.
 CUresult gpLibraryNames(CUlibrary library, char* names, std::size_t names_bytes, std::size_t* needed_bytes);

@@ -225,6 +225,55 @@ void libraries(Waiting& waiting) {
     });
 }
 
+// Looking a kernel up loads nothing, so that it does not wait; what loads waits then.
+void lookups(Waiting& waiting) {
+    DRIVER_OK(cuLaunchHostFunc(waiting.busy(), Function::run, &waiting.function()));
+    CUlibrary library = nullptr;
+    CUkernel kernel = nullptr, none = nullptr;
+    DRIVER_OK(cuLibraryLoadData(&library, kernels_ptx().data, nullptr, nullptr, 0, nullptr, nullptr, 0));
+    DRIVER_OK(cuLibraryGetKernel(&kernel, library, "add_value"));
+    const CUresult unknown = cuLibraryGetKernel(&none, library, "no_kernel");
+    check(unknown == CUDA_ERROR_NOT_FOUND, "a kernel that is not there: %d", unknown);
+    const CUresult busy = cuStreamQuery(waiting.busy());
+    check(busy == CUDA_ERROR_NOT_READY, "the GPU is still busy when the kernels have been looked up: %d", busy);
+    size_t offset = 0, bytes = 0;
+    DRIVER_OK(cuKernelGetParamInfo(kernel, 1, &offset, &bytes));
+    check(offset == 8 && bytes == 4, "the second parameter: %zu bytes at %zu", bytes, offset);
+    DRIVER_OK(cuStreamSynchronize(waiting.busy()));
+    DRIVER_OK(cuLibraryUnload(library));
+}
+
+// A library's first launch is captured.
+void captured(Waiting& waiting) {
+    const CUdeviceptr words = waiting.local_words();
+    CUstream stream = nullptr;
+    DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (const CUstreamCaptureMode mode :
+         {CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_GLOBAL}) {
+        CUlibrary library = nullptr;
+        CUkernel kernel = nullptr;
+        CUgraph graph = nullptr;
+        CUgraphExec executable = nullptr;
+        DRIVER_OK(cuMemsetD32(words, 0, 1));
+        DRIVER_OK(cuLibraryLoadData(&library, kernels_ptx().data, nullptr, nullptr, 0, nullptr, nullptr, 0));
+        DRIVER_OK(cuStreamBeginCapture(stream, mode));
+        DRIVER_OK(cuLibraryGetKernel(&kernel, library, "add_value"));
+        DRIVER_OK(launch(reinterpret_cast<CUfunction>(kernel), 1, 1, stream, words, 1u, 3u));
+        DRIVER_OK(cuStreamEndCapture(stream, &graph));
+        DRIVER_OK(cuGraphInstantiate(&executable, graph, 0));
+        DRIVER_OK(cuGraphLaunch(executable, stream));
+        DRIVER_OK(cuStreamSynchronize(stream));
+        unsigned word = 0;
+        DRIVER_OK(cuMemcpyDtoH(&word, words, sizeof word));
+        check(word == 3, "mode %d: the launch ran: %u", mode, word);
+        DRIVER_OK(cuGraphExecDestroy(executable));
+        DRIVER_OK(cuGraphDestroy(graph));
+        DRIVER_OK(cuLibraryUnload(library));
+    }
+    DRIVER_OK(cuMemsetD32(words, 0, 1));
+    DRIVER_OK(cuStreamDestroy(stream));
+}
+
 void memory(Waiting& waiting) {
     waiting.run("freeing memory", [] {
         CUdeviceptr device = 0;
@@ -388,6 +437,8 @@ int main(int argc, char** argv) {
     program.section("questions", [&] { questions(waiting); });
     program.section("flood", [&] { flood(waiting); });
     program.section("libraries", [&] { libraries(waiting); });
+    program.section("lookups", [&] { lookups(waiting); });
+    program.section("captured", [&] { captured(waiting); });
     program.section("memory", [&] { memory(waiting); });
     program.section("limits", [&] { limits(waiting); });
     program.section("local_memory", [&] { local_memory(waiting); });

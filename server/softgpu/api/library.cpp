@@ -202,7 +202,10 @@ CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel handle) {
 
 CUresult CUDAAPI cuKernelGetParamInfo(CUkernel handle, size_t index, size_t* offset, size_t* size) {
     SOFTGPU_KERNEL(handle, kernel);
-    return param_info(*kernel->code, index, offset, size);
+    // Whose kernel it is gets loaded, as by the real driver.
+    std::shared_ptr<Function> loaded;
+    const CUresult error = find_function(reinterpret_cast<CUfunction>(handle), loaded);
+    return error != CUDA_SUCCESS ? error : param_info(*kernel->code, index, offset, size);
 }
 
 CUresult CUDAAPI cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel handle, CUdevice device) {

@@ -104,27 +104,6 @@ Outcome load(Worker& worker, Command& command, codec::Slots<Call>& slots, std::u
     return Outcome::answered();
 }
 
-// Looks up a function or kernel on a helper thread and answers with its parameters' layout.
-template <class Handle>
-struct ResolveJob {
-    CUresult result = CUDA_SUCCESS;
-    Handle handle = nullptr;
-    std::vector<ParameterLayout> layout;
-    bool layout_known = false;
-    std::vector<int> attributes;  // of a function
-
-    // What an answer has of the layout.
-    [[nodiscard]] std::size_t layout_bytes(std::size_t capacity) const {
-        return 8 + std::min(capacity, layout.size()) * sizeof(ParameterLayout) + 8;
-    }
-    void write_layout(codec::Writer& out, std::size_t capacity) const {
-        const std::size_t sent = std::min(capacity, layout.size());
-        out.value(std::uint64_t{sent});
-        out.bytes(layout.data(), sent * sizeof(ParameterLayout));
-        out.value(layout_known ? static_cast<unsigned>(layout.size()) : kUnknownLayout);
-    }
-};
-
 CUresult read_attributes(const driver::Api& api, CUfunction function, bool is_kernel, CUdevice device,
                          std::vector<int>& values) {
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -141,72 +120,76 @@ CUresult read_attributes(const driver::Api& api, CUfunction function, bool is_ke
     return CUDA_SUCCESS;
 }
 
-// Of a function that was just loaded. All unknown where the driver would not say: the client asks again, and hears why.
-void add_attributes(const driver::Api& api, ResolveJob<CUfunction>& job) {
-    if (read_attributes(api, job.handle, false, 0, job.attributes) != CUDA_SUCCESS) {
-        job.attributes.assign(job.attributes.size(), kUnknownAttribute);
-    }
-}
+// A function that a helper thread finds and loads, with what an answer says of it.
+struct ResolvedFunction {
+    explicit ResolvedFunction(std::size_t attribute_count)
+        : attributes(std::min<std::size_t>(attribute_count, CU_FUNC_ATTRIBUTE_MAX), kUnknownAttribute) {}
 
-std::size_t attribute_count(std::size_t asked) {
-    return std::min<std::size_t>(asked, CU_FUNC_ATTRIBUTE_MAX);
-}
+    CUresult result = CUDA_ERROR_NOT_READY;
+    CUfunction handle = nullptr;
+    std::vector<ParameterLayout> layout;
+    bool layout_known = false;
+    std::vector<int> attributes;  // all unknown where the driver would not say: the client asks again, and hears why
 
-void write_attributes(codec::Writer& out, const std::vector<int>& values) {
-    out.value(std::uint64_t{values.size()});
-    out.bytes(values.data(), values.size() * sizeof(int));
-}
-
-std::size_t written_bytes(const std::vector<int>& values) {
-    return 8 + codec::aligned(values.size() * sizeof(int));
-}
-
-// The driver answers only while a context is current (measured).
-template <class Handle>
-void read_layout(ResolveJob<Handle>& job, CUresult (*function)(Handle, std::size_t, std::size_t*, std::size_t*)) {
-    constexpr std::size_t kMaxParameters = 4096;
-    for (std::size_t index = 0; index < kMaxParameters; ++index) {
-        std::size_t offset = 0, size = 0;
-        if (const CUresult result = driver::call(function, job.handle, index, &offset, &size); result != CUDA_SUCCESS) {
-            job.layout_known = result == CUDA_ERROR_INVALID_VALUE;  // that was the last one
-            return;
+    // Once `handle` is found.
+    void load(const driver::Api& api) {
+        driver::call(api.cuFuncLoad, handle);
+        read_layout(api);
+        if (read_attributes(api, handle, false, 0, attributes) != CUDA_SUCCESS) {
+            attributes.assign(attributes.size(), kUnknownAttribute);
         }
-        job.layout.push_back({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(size)});
     }
-}
-
-void look_up_kernel(const driver::Api& api, CUlibrary library, const std::string& name, ResolveJob<CUkernel>& job) {
-    job.result = driver::call(api.cuLibraryGetKernel, &job.handle, library, name.c_str());
-    if (job.result == CUDA_SUCCESS) {
-        read_layout(job, api.cuKernelGetParamInfo);
+    // The function of `kernel` in the current context.
+    void load_of(const driver::Api& api, CUkernel kernel) {
+        result = driver::call(api.cuKernelGetFunction, &handle, kernel);
+        if (result == CUDA_SUCCESS) {
+            load(api);
+        }
     }
-}
 
-// A kernel's function in the current context.
-CUresult load_function(const driver::Api& api, CUkernel kernel, ResolveJob<CUfunction>& job) {
-    const CUresult result = driver::call(api.cuKernelGetFunction, &job.handle, kernel);
-    if (result == CUDA_SUCCESS) {
-        driver::call(api.cuFuncLoad, job.handle);
-        add_attributes(api, job);
+    [[nodiscard]] std::size_t layout_bytes(std::size_t capacity) const {
+        return 8 + std::min(capacity, layout.size()) * sizeof(ParameterLayout) + 8;
     }
-    return result;
-}
+    void write_layout(codec::Writer& out, std::size_t capacity) const {
+        const std::size_t sent = std::min(capacity, layout.size());
+        out.value(std::uint64_t{sent});
+        out.bytes(layout.data(), sent * sizeof(ParameterLayout));
+        out.value(layout_known ? static_cast<unsigned>(layout.size()) : kUnknownLayout);
+    }
+    [[nodiscard]] std::size_t attributes_bytes() const { return 8 + codec::aligned(attributes.size() * sizeof(int)); }
+    void write_attributes(codec::Writer& out) const {
+        out.value(std::uint64_t{attributes.size()});
+        out.bytes(attributes.data(), attributes.size() * sizeof(int));
+    }
 
-template <class Call, class Handle>
-Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots, std::uint64_t minted,
-                std::function<void(const driver::Api&, ResolveJob<Handle>&)> look_up) {
-    // A thread without a context of its own may ask as well: any will do for a look-up.
+  private:
+    void read_layout(const driver::Api& api) {
+        constexpr std::size_t kMaxParameters = 4096;
+        for (std::size_t index = 0; index < kMaxParameters; ++index) {
+            std::size_t offset = 0, size = 0;
+            const CUresult found = driver::call(api.cuFuncGetParamInfo, handle, index, &offset, &size);
+            if (found != CUDA_SUCCESS) {
+                layout_known = found == CUDA_ERROR_INVALID_VALUE;  // that was the last one
+                return;
+            }
+            layout.push_back({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(size)});
+        }
+    }
+};
+
+// Looks a function up in the current context, or in any for a thread that has none, and answers with what is known of
+// it.
+template <class Call>
+Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots,
+                std::function<void(const driver::Api&, ResolvedFunction&)> look_up) {
     const ContextState* state = worker.context_of(command);
     if (state == nullptr && !worker.objects.contexts.empty()) {
         state = worker.objects.contexts.begin()->second.get();
     }
     const CUcontext context = state == nullptr ? nullptr : state->driver;
     const std::size_t capacity = slots.template at<Call::capacity>().value;
-    const auto job = std::make_shared<ResolveJob<Handle>>();
-    constexpr bool has_attributes = std::is_same_v<Handle, CUfunction>;
-    if constexpr (has_attributes) {
-        job->attributes.resize(attribute_count(slots.template at<Call::attribute_count>().value));
-    }
+    const std::uint64_t minted = slots.template at<Call::function>().minted;
+    const auto job = std::make_shared<ResolvedFunction>(slots.template at<Call::attribute_count>().value);
     const driver::Api& api = worker.api;
     worker.waiting_calls.run(
         [&api, job, context, look_up = std::move(look_up)] {
@@ -221,15 +204,12 @@ Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots, std
                 worker.answer(command, job->result);
                 return;
             }
-            worker.handles.bind(codec::from_wire<Handle>(minted), job->handle);
-            const std::size_t bytes = job->layout_bytes(capacity);
-            worker.answer(command, CUDA_SUCCESS, false, bytes + (has_attributes ? written_bytes(job->attributes) : 0),
+            worker.handles.bind(codec::from_wire<CUfunction>(minted), job->handle);
+            worker.answer(command, CUDA_SUCCESS, false, job->layout_bytes(capacity) + job->attributes_bytes(),
                           [&](std::byte* place) {
                               codec::Writer out(place);
                               job->write_layout(out, capacity);
-                              if constexpr (has_attributes) {
-                                  write_attributes(out, job->attributes);
-                              }
+                              job->write_attributes(out);
                           });
         });
     return Outcome::answered();
@@ -309,22 +289,6 @@ Outcome gpModuleLoad(Worker& worker, Command& command, codec::Slots<calls::gpMod
                                 });
 }
 
-Outcome gpKernelResolve(Worker& worker, Command& command, codec::Slots<calls::gpKernelResolve>& slots) {
-    using Call = calls::gpKernelResolve;
-    CUlibrary library = slots.at<Call::library>().value;
-    if (const CUresult result = driver_handle(worker, library); result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (slots.at<Call::name>().value == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    return resolve<Call, CUkernel>(
-        worker, command, slots, slots.at<Call::kernel>().minted,
-        [library, name = std::string(slots.at<Call::name>().value)](const driver::Api& api, ResolveJob<CUkernel>& job) {
-            look_up_kernel(api, library, name, job);
-        });
-}
-
 Outcome gpFunctionResolve(Worker& worker, Command& command, codec::Slots<calls::gpFunctionResolve>& slots) {
     using Call = calls::gpFunctionResolve;
     CUmodule module = slots.at<Call::module>().value;
@@ -334,76 +298,72 @@ Outcome gpFunctionResolve(Worker& worker, Command& command, codec::Slots<calls::
     if (slots.at<Call::name>().value == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return resolve<Call, CUfunction>(worker, command, slots, slots.at<Call::function>().minted,
-                                     [module, name = std::string(slots.at<Call::name>().value)](
-                                         const driver::Api& api, ResolveJob<CUfunction>& job) {
-                                         job.result =
-                                             driver::call(api.cuModuleGetFunction, &job.handle, module, name.c_str());
-                                         if (job.result == CUDA_SUCCESS) {
-                                             driver::call(api.cuFuncLoad, job.handle);
-                                             read_layout(job, api.cuFuncGetParamInfo);
-                                             add_attributes(api, job);
-                                         }
-                                     });
+    return resolve(
+        worker, command, slots,
+        [module, name = std::string(slots.at<Call::name>().value)](const driver::Api& api, ResolvedFunction& found) {
+            found.result = driver::call(api.cuModuleGetFunction, &found.handle, module, name.c_str());
+            if (found.result == CUDA_SUCCESS) {
+                found.load(api);
+            }
+        });
 }
 
-Outcome gpKernelReady(Worker& worker, Command& command, codec::Slots<calls::gpKernelReady>& slots) {
-    using Call = calls::gpKernelReady;
+Outcome gpKernelResolve(Worker& worker, Command& command, codec::Slots<calls::gpKernelResolve>& slots) {
+    using Call = calls::gpKernelResolve;
     CUlibrary library = slots.at<Call::library>().value;
     if (const CUresult result = driver_handle(worker, library); result != CUDA_SUCCESS) {
         return result;
     }
-    const ContextState* const state = worker.context_of(command);
-    if (state == nullptr) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
     if (slots.at<Call::name>().value == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    const ContextState* const state = worker.context_of(command);
     struct Job {
-        ResolveJob<CUkernel> kernel;
-        ResolveJob<CUfunction> function;
+        explicit Job(std::size_t attribute_count) : function(attribute_count) {}
+        CUresult result = CUDA_SUCCESS;
+        CUkernel kernel = nullptr;
+        ResolvedFunction function;
     };
-    const auto job = std::make_shared<Job>();
-    job->function.attributes.resize(attribute_count(slots.at<Call::attribute_count>().value), kUnknownAttribute);
-    job->function.result = CUDA_ERROR_NOT_READY;
+    const auto job = std::make_shared<Job>(slots.at<Call::attribute_count>().value);
     const std::size_t capacity = slots.at<Call::capacity>().value;
-    // To look a kernel up waits for nothing, to load it may wait for the GPU. So it is loaded where that has nothing to
-    // do, and is given nothing until it is.
-    const bool load = std::all_of(worker.objects.contexts.begin(), worker.objects.contexts.end(),
-                                  [&](const auto& entry) { return worker.scheduler.is_idle(*entry.second); });
-    auto look_up = [&api = worker.api, job, library, load, capacity, name = std::string(slots.at<Call::name>().value),
-                    context = state->driver] {
-        job->kernel.result = in_context(api, context, [&] {
-            look_up_kernel(api, library, name, job->kernel);
-            // With more parameters than there is room for it is asked for once more.
-            if (job->kernel.result == CUDA_SUCCESS && load && job->kernel.layout.size() <= capacity) {
-                job->function.result = load_function(api, job->kernel.handle, job->function);
+    // To look a kernel up waits for nothing; to load one, which its layout needs as well, may wait for the GPU
+    // (measured). Where the GPU has nothing to do it is given nothing until that is done.
+    const auto wish = slots.at<Call::load>().value;
+    const bool alone = state != nullptr && wish == KernelLoad::on_idle_gpu &&
+                       std::all_of(worker.objects.contexts.begin(), worker.objects.contexts.end(),
+                                   [&](const auto& entry) { return worker.scheduler.is_idle(*entry.second); });
+    const bool load = alone || (state != nullptr && wish == KernelLoad::always);
+    auto look_up = [&api = worker.api, job, library, load, name = std::string(slots.at<Call::name>().value),
+                    context = state == nullptr ? nullptr : state->driver] {
+        job->result = in_context(api, context, [&] {
+            const CUresult result = driver::call(api.cuLibraryGetKernel, &job->kernel, library, name.c_str());
+            if (result == CUDA_SUCCESS && load) {
+                job->function.load_of(api, job->kernel);
             }
-            return job->kernel.result;
+            return result;
         });
     };
     auto answer = [&worker, job, command, capacity, kernel = slots.at<Call::kernel>().minted,
                    function = slots.at<Call::function>().minted] {
-        if (job->kernel.result != CUDA_SUCCESS) {
+        if (job->result != CUDA_SUCCESS) {
             worker.handles.bind_failed(kernel);
-            worker.answer(command, job->kernel.result);
+            worker.answer(command, job->result);
             return;
         }
-        worker.handles.bind(codec::from_wire<CUkernel>(kernel), job->kernel.handle);
+        worker.handles.bind(codec::from_wire<CUkernel>(kernel), job->kernel);
         const bool loaded = job->function.result == CUDA_SUCCESS;
         if (loaded) {
             worker.handles.bind(codec::from_wire<CUfunction>(function), job->function.handle);
         }
-        const std::size_t bytes = job->kernel.layout_bytes(capacity) + 8 + written_bytes(job->function.attributes);
+        const std::size_t bytes = job->function.layout_bytes(capacity) + 8 + job->function.attributes_bytes();
         worker.answer(command, CUDA_SUCCESS, false, bytes, [&](std::byte* place) {
             codec::Writer out(place);
-            job->kernel.write_layout(out, capacity);
+            job->function.write_layout(out, capacity);
             out.value(loaded ? 1u : 0u);
-            write_attributes(out, job->function.attributes);
+            job->function.write_attributes(out);
         });
     };
-    if (load) {
+    if (alone) {
         worker.waiting_calls.run_alone(std::move(look_up), std::move(answer));
     } else {
         worker.waiting_calls.run(std::move(look_up), std::move(answer));
@@ -417,31 +377,11 @@ Outcome gpKernelFunction(Worker& worker, Command& command, codec::Slots<calls::g
     if (const CUresult result = driver_handle(worker, kernel); result != CUDA_SUCCESS) {
         return result;
     }
-    const ContextState* state = worker.context_of(command);
-    if (state == nullptr) {
+    if (worker.context_of(command) == nullptr) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    const std::uint64_t minted = slots.at<Call::function>().minted;
-    const auto job = std::make_shared<ResolveJob<CUfunction>>();
-    job->attributes.resize(attribute_count(slots.at<Call::attribute_count>().value));
-    const driver::Api& api = worker.api;
-    worker.waiting_calls.run(
-        [&api, job, kernel, context = state->driver] {
-            job->result = in_context(api, context, [&] { return load_function(api, kernel, *job); });
-        },
-        [&worker, job, command, minted] {
-            if (job->result != CUDA_SUCCESS) {
-                worker.handles.bind_failed(minted);
-                worker.answer(command, job->result);
-                return;
-            }
-            worker.handles.bind(codec::from_wire<CUfunction>(minted), job->handle);
-            worker.answer(command, CUDA_SUCCESS, false, written_bytes(job->attributes), [&](std::byte* place) {
-                codec::Writer out(place);
-                write_attributes(out, job->attributes);
-            });
-        });
-    return Outcome::answered();
+    return resolve(worker, command, slots,
+                   [kernel](const driver::Api& api, ResolvedFunction& found) { found.load_of(api, kernel); });
 }
 
 namespace {

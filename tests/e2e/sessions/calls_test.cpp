@@ -45,6 +45,16 @@ class Calls : public SessionTest {
     std::string said_;
 };
 
+// Natively it is the first launch that loads a library, which waits for the GPU.
+TEST_F(Calls, ThatLookKernelsUpDoNotWaitForTheGpu) {
+    for (const char* const transport : {"tcp", "shm"}) {
+        Program program(*daemon_, session_program("kernels_beside_work"),
+                        {std::string("GPUPOOL_TRANSPORT=") + transport});
+        EXPECT_EQ(program.number("waited"), 0) << transport;
+        EXPECT_TRUE(program.succeeds()) << transport;
+    }
+}
+
 TEST_F(Calls, OfAStreamThatIsDestroyedWhileItCapturesAreStillMade) {
     for (const char* const transport : {"tcp", "shm"}) {
         Program program(*daemon_, session_program("destroyed_in_capture"),

@@ -37,7 +37,12 @@
                                                             each(cuCtxCreate) each(cuStreamEndCapture)                 \
                                                                 each(cuStreamBeginCaptureToGraph) each(cuCtxDestroy)   \
                                                                     each(cuGraphAddMemAllocNode)                       \
-                                                                        each(cuGraphAddMemFreeNode)
+                                                                        each(cuGraphAddMemFreeNode)                    \
+                                                                            each(cuLibraryLoadData)                    \
+                                                                                each(cuLibraryGetKernel)               \
+                                                                                    each(cuKernelGetFunction)          \
+                                                                                        each(cuKernelGetParamInfo)     \
+                                                                                            each(cuLibraryUnload)
 
 namespace gpupool::session_program {
 
@@ -73,6 +78,7 @@ void say(const std::string& word, long long number = 0);
 std::int64_t now_ms();
 
 CUfunction kernel(const char* name);
+std::string kernels_ptx();  // their image
 // Launches add_value: `value` more in each of the words.
 void add(CUfunction add_value, CUdeviceptr data, unsigned words, unsigned value, CUstream stream);
 

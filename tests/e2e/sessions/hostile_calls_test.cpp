@@ -96,7 +96,10 @@ TEST_F(HostileCalls, WrongCodeIsRefused) {
         auto kernel = client_->mint<CUkernel>();
         auto module = client_->mint<CUmodule>();
         expect_refused<calls::cuLibraryUnload>("unload", handle, library);
-        expect_refused<calls::gpKernelResolve>("resolve", handle, &kernel, library, "name", &layout, 1u, &count);
+        auto function = client_->mint<CUfunction>();
+        unsigned loaded = 0;
+        expect_refused<calls::gpKernelResolve>("resolve", handle, &kernel, library, "name", KernelLoad::on_idle_gpu,
+                                               &layout, 1u, &count, &function, &loaded, static_cast<int*>(nullptr), 0u);
         expect_refused<calls::gpLibraryModule>("module", handle, &module, library);
     }
     for (const auto handle : wrong_handles(codec::HandleKind::function)) {

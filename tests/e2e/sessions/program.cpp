@@ -95,13 +95,17 @@ CUcontext begin() {
     return context;
 }
 
+std::string kernels_ptx() {
+    std::ifstream file(std::getenv("SESSION_KERNELS"));
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+}
+
 CUfunction kernel(const char* name) {
     static CUmodule module = nullptr;
     if (module == nullptr) {
-        std::ifstream file(std::getenv("SESSION_KERNELS"));
-        std::stringstream text;
-        text << file.rdbuf();
-        must(driver.cuModuleLoadData(&module, text.str().c_str()), "cuModuleLoadData");
+        must(driver.cuModuleLoadData(&module, kernels_ptx().c_str()), "cuModuleLoadData");
     }
     CUfunction function = nullptr;
     must(driver.cuModuleGetFunction(&function, module, name), "cuModuleGetFunction");

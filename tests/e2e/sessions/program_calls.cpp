@@ -13,6 +13,9 @@
 //              captures such a call, to a new graph and to one that was there
 //   freed_behind_work
 //              frees ordinary memory in stream order, behind work that does not end yet
+//   kernels_beside_work
+//              looks kernels up in libraries that are not loaded yet while a stream is held up, and launches them after
+//              that; says "waited 0" if no look-up waited for the stream
 //   linker     has threads add to one linker at a time, and says "globals NUMBER", of what was linked
 
 #include <atomic>
@@ -279,6 +282,61 @@ int run_failed_captures() {
     return 0;
 }
 
+int run_kernels_beside_work() {
+    constexpr unsigned kLibraries = 3;
+    begin();
+    CUstream busy = nullptr, stream = nullptr;
+    must(driver.cuStreamCreate(&busy, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    must(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    CUdeviceptr data = 0;
+    must(driver.cuMemAlloc(&data, sizeof(unsigned)), "cuMemAlloc");
+    must(driver.cuMemsetD32Async(data, 0, 1, stream), "cuMemsetD32Async");
+    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+
+    const std::string image = kernels_ptx();
+    block_until_release(busy);
+    std::atomic<bool> looked_up{false}, waited{false};
+    std::thread watch([&] {
+        const std::int64_t patience_ends = now_ms() + 20'000;
+        while (!looked_up && now_ms() < patience_ends) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        waited = !looked_up;
+        release();
+    });
+    CUlibrary libraries[kLibraries];
+    CUkernel kernels[kLibraries];
+    for (unsigned i = 0; i < kLibraries; ++i) {
+        must(driver.cuLibraryLoadData(&libraries[i], image.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+             "cuLibraryLoadData");
+        must(driver.cuLibraryGetKernel(&kernels[i], libraries[i], "add_value"), "cuLibraryGetKernel");
+        if (driver.cuLibraryGetKernel(&kernels[i], libraries[i], "no_kernel") != CUDA_ERROR_NOT_FOUND) {
+            return 4;
+        }
+    }
+    looked_up = true;
+    watch.join();
+    say("waited", waited);
+
+    std::size_t offset = 0, bytes = 0;
+    must(driver.cuKernelGetParamInfo(kernels[1], 1, &offset, &bytes), "cuKernelGetParamInfo");
+    if (offset != 8 || bytes != 4) {
+        return 5;
+    }
+    must(driver.cuKernelGetFunction(reinterpret_cast<CUfunction*>(&kernels[2]), kernels[2]), "cuKernelGetFunction");
+    for (const CUkernel kernel : kernels) {
+        add(reinterpret_cast<CUfunction>(kernel), data, 1, 5, stream);
+    }
+    unsigned sum = 0;
+    must(driver.cuMemcpyDtoHAsync(&sum, data, sizeof sum, stream), "cuMemcpyDtoHAsync");
+    must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    must(driver.cuStreamSynchronize(busy), "cuStreamSynchronize");
+    for (const CUlibrary library : libraries) {
+        must(driver.cuLibraryUnload(library), "cuLibraryUnload");
+    }
+    return sum == 5 * kLibraries ? 0 : 6;
+}
+
 }  // namespace
 
 int run_calls(const std::string& mode) {
@@ -290,6 +348,7 @@ int run_calls(const std::string& mode) {
            : mode == "freed_behind_work"    ? run_freed_behind_work()
            : mode == "failure_waited_for"   ? run_failure_waited_for()
            : mode == "failed_captures"      ? run_failed_captures()
+           : mode == "kernels_beside_work"  ? run_kernels_beside_work()
                                             : -1;
 }
 

@@ -72,18 +72,18 @@ TEST(Commands, AnEmptyArrayIsNotANullArray) {
 }
 
 TEST(Commands, TextOfEveryLengthAroundTheAlignment) {
-    using Call = calls::gpKernelResolve;
+    using Call = calls::gpFunctionResolve;
     for (std::size_t length = 0; length < 20; ++length) {
         const std::string name(length, 'k');
-        auto minted = handle<CUkernel>(codec::HandleKind::kernel, 3);
+        auto minted = handle<CUfunction>(codec::HandleKind::function, 3);
         ParameterLayout layout[2];
         unsigned count = 0;
-        auto body =
-            command<Call>(&minted, handle<CUlibrary>(codec::HandleKind::library, 2), name.c_str(), layout, 2u, &count);
+        auto body = command<Call>(&minted, handle<CUmodule>(codec::HandleKind::module, 2), name.c_str(), layout, 2u,
+                                  &count, kNoAttributes, 0u);
         codec::Slots<Call> slots;
         ASSERT_TRUE(slots.read(body));
         EXPECT_EQ(slots.at<Call::name>().value, name);
-        EXPECT_EQ(slots.at<Call::kernel>().minted, codec::to_wire(minted));
+        EXPECT_EQ(slots.at<Call::function>().minted, codec::to_wire(minted));
         ASSERT_NE(slots.at<Call::layout>().value, nullptr);
         EXPECT_EQ(slots.at<Call::layout>().object.size(), 3u);  // one more than asked for: never empty
         EXPECT_NE(slots.at<Call::count>().value, nullptr);
@@ -167,16 +167,19 @@ TEST(Commands, CountsBehindAPointer) {
 }
 
 TEST(Commands, PaddingIsZero) {
-    using Call = calls::gpKernelResolve;
-    auto minted = handle<CUkernel>(codec::HandleKind::kernel, 3);
+    using Call = calls::gpFunctionResolve;
+    auto minted = handle<CUfunction>(codec::HandleKind::function, 3);
     std::vector<std::byte> places(256, std::byte{0xff});
-    const auto library = handle<CUlibrary>(codec::HandleKind::library, 2);
+    const auto module = handle<CUmodule>(codec::HandleKind::module, 2);
     const char* name = "k";
     ParameterLayout* layout = nullptr;
     const unsigned capacity = 0;
     unsigned* count = nullptr;
-    CUkernel* kernel = &minted;
-    const void* const addresses[] = {&kernel, &library, &name, &layout, &capacity, &count, nullptr};
+    int* attributes = nullptr;
+    const unsigned attribute_count = 0;
+    CUfunction* function = &minted;
+    const void* const addresses[] = {&function,   &module,          &name,  &layout, &capacity, &count,
+                                     &attributes, &attribute_count, nullptr};
     codec::Writer out(places.data());
     codec::write_command<Call>(out, addresses);
     EXPECT_EQ(places[8 + 8 + 8 + 1], std::byte{0});  // behind the name's NUL: what the heap held does not travel

@@ -50,6 +50,9 @@ bool read_reply(std::span<std::byte> body, Given... arguments) {
     return detail::Encoder<Call, codec::Indices<Call>>::read_reply(body, arguments...);
 }
 
+// Of a call that would give some, for a caller who wants none.
+inline constexpr int* kNoAttributes = nullptr;
+
 template <class Handle>
 Handle handle(codec::HandleKind kind, std::uint64_t serial) {
     return codec::from_wire<Handle>(codec::make_handle(kind, serial));

@@ -43,11 +43,11 @@ constexpr std::size_t kAttributeCountAt = 8 + sizeof(LaunchShape);  // LaunchSha
 
 TEST(HostileCommands, TruncatedAtEveryLength) {
     every_prefix_is_refused<calls::gpLaunch>(a_launch(13));
-    auto minted = handle<CUkernel>(codec::HandleKind::kernel, 3);
+    auto minted = handle<CUfunction>(codec::HandleKind::function, 3);
     ParameterLayout layout[2];
     unsigned count = 0;
-    every_prefix_is_refused<calls::gpKernelResolve>(
-        command<calls::gpKernelResolve>(&minted, CUlibrary{}, "a_kernel", layout, 2u, &count));
+    every_prefix_is_refused<calls::gpFunctionResolve>(
+        command<calls::gpFunctionResolve>(&minted, CUmodule{}, "a_kernel", layout, 2u, &count, kNoAttributes, 0u));
     CUtensorMap map{};
     every_prefix_is_refused<calls::cuTensorMapReplaceAddress>(command<calls::cuTensorMapReplaceAddress>(&map, nullptr));
     every_prefix_is_refused<calls::cuStreamWaitEvent>(command<calls::cuStreamWaitEvent>(CUstream{}, CUevent{}, 0u));
@@ -80,12 +80,12 @@ TEST(HostileCommands, HugeElementCounts) {
 }
 
 TEST(HostileCommands, HugeCapacityOfAnOutputArray) {
-    auto minted = handle<CUkernel>(codec::HandleKind::kernel, 3);
+    auto minted = handle<CUfunction>(codec::HandleKind::function, 3);
     ParameterLayout* const somewhere = reinterpret_cast<ParameterLayout*>(8);
     unsigned count = 0;
     for (const unsigned capacity : {static_cast<unsigned>(codec::kMaxArrayElements) + 1, 0xffffffffu}) {
-        EXPECT_FALSE(reads<calls::gpKernelResolve>(
-            command<calls::gpKernelResolve>(&minted, CUlibrary{}, "k", somewhere, capacity, &count)))
+        EXPECT_FALSE(reads<calls::gpFunctionResolve>(command<calls::gpFunctionResolve>(
+            &minted, CUmodule{}, "k", somewhere, capacity, &count, kNoAttributes, 0u)))
             << capacity;
     }
     char* const names = reinterpret_cast<char*>(8);
@@ -95,18 +95,19 @@ TEST(HostileCommands, HugeCapacityOfAnOutputArray) {
 }
 
 TEST(HostileCommands, TextWithoutItsEnd) {
-    auto minted = handle<CUkernel>(codec::HandleKind::kernel, 3);
+    auto minted = handle<CUfunction>(codec::HandleKind::function, 3);
     ParameterLayout layout[1];
     unsigned count = 0;
-    const auto good = command<calls::gpKernelResolve>(&minted, CUlibrary{}, "a_kernel_name", layout, 1u, &count);
-    ASSERT_TRUE(reads<calls::gpKernelResolve>(good));
+    const auto good =
+        command<calls::gpFunctionResolve>(&minted, CUmodule{}, "a_kernel_name", layout, 1u, &count, kNoAttributes, 0u);
+    ASSERT_TRUE(reads<calls::gpFunctionResolve>(good));
     auto body = good;
     body[8 + 8 + 8 + 13] = std::byte{'x'};  // its NUL
-    EXPECT_FALSE(reads<calls::gpKernelResolve>(body));
+    EXPECT_FALSE(reads<calls::gpFunctionResolve>(body));
     for (const std::uint64_t size : {std::uint64_t{4}, std::uint64_t{1} << 32, ~std::uint64_t{0}}) {
         body = good;
         put(body, 8 + 8, size);
-        EXPECT_FALSE(reads<calls::gpKernelResolve>(body)) << size;
+        EXPECT_FALSE(reads<calls::gpFunctionResolve>(body)) << size;
     }
 }
 

@@ -6,14 +6,15 @@
 namespace gpupool::test {
 namespace {
 
-using Resolve = calls::gpKernelResolve;
+using Resolve = calls::gpFunctionResolve;
 
 // A worker's slots for a resolve with room for `capacity`, filled with results.
 void fill(codec::Slots<Resolve>& slots, unsigned capacity, bool with_count) {
-    CUkernel minted = handle<CUkernel>(codec::HandleKind::kernel, 3);
+    CUfunction minted = handle<CUfunction>(codec::HandleKind::function, 3);
     ParameterLayout layout[8];
     unsigned count = 0;
-    auto body = command<Resolve>(&minted, CUlibrary{}, "k", layout, capacity, with_count ? &count : nullptr);
+    auto body =
+        command<Resolve>(&minted, CUmodule{}, "k", layout, capacity, with_count ? &count : nullptr, kNoAttributes, 0u);
     ASSERT_TRUE(slots.read(body));
     for (unsigned i = 0; i < capacity; ++i) {
         slots.at<Resolve::layout>().object[i] = {i * 8, 4 + i};
@@ -27,7 +28,7 @@ TEST(Replies, RoundTrip) {
     auto body = reply<Resolve>(slots);
     ParameterLayout layout[4] = {{}, {}, {}, {77, 88}};
     unsigned count = 0;
-    ASSERT_TRUE(read_reply<Resolve>(body, nullptr, CUlibrary{}, nullptr, layout, 3u, &count));
+    ASSERT_TRUE(read_reply<Resolve>(body, nullptr, CUmodule{}, nullptr, layout, 3u, &count, kNoAttributes, 0u));
     EXPECT_EQ(count, 42u);
     EXPECT_EQ(layout[2].offset_bytes, 16u);
     EXPECT_EQ(layout[2].size_bytes, 6u);
@@ -40,7 +41,7 @@ TEST(Replies, WhatWasNotAskedForDoesNotTravel) {
     auto body = reply<Resolve>(slots);
     EXPECT_EQ(body.size(), 8 + 2 * sizeof(ParameterLayout));
     ParameterLayout layout[2];
-    EXPECT_TRUE(read_reply<Resolve>(body, nullptr, CUlibrary{}, nullptr, layout, 2u, nullptr));
+    EXPECT_TRUE(read_reply<Resolve>(body, nullptr, CUmodule{}, nullptr, layout, 2u, nullptr, kNoAttributes, 0u));
 
     codec::Slots<calls::cuStreamWaitEvent> none;
     EXPECT_TRUE(reply<calls::cuStreamWaitEvent>(none).empty());
@@ -55,7 +56,9 @@ TEST(Replies, TruncatedAtEveryLength) {
         body.shrink_to_fit();
         std::vector<ParameterLayout> layout(3);
         unsigned count = 0;
-        EXPECT_FALSE(read_reply<Resolve>(body, nullptr, CUlibrary{}, nullptr, layout.data(), 3u, &count)) << bytes;
+        EXPECT_FALSE(
+            read_reply<Resolve>(body, nullptr, CUmodule{}, nullptr, layout.data(), 3u, &count, kNoAttributes, 0u))
+            << bytes;
     }
 }
 
@@ -65,7 +68,7 @@ TEST(Replies, MoreElementsThanThereIsRoomForAreCut) {
     auto body = reply<Resolve>(slots);
     std::vector<ParameterLayout> layout(2);  // AddressSanitizer guards its end
     unsigned count = 0;
-    ASSERT_TRUE(read_reply<Resolve>(body, nullptr, CUlibrary{}, nullptr, layout.data(), 2u, &count));
+    ASSERT_TRUE(read_reply<Resolve>(body, nullptr, CUmodule{}, nullptr, layout.data(), 2u, &count, kNoAttributes, 0u));
     EXPECT_EQ(layout[1].offset_bytes, 8u);
     EXPECT_EQ(count, 42u);
 }
@@ -80,7 +83,9 @@ TEST(Replies, HugeCounts) {
         std::memcpy(body.data(), &elements, sizeof elements);
         std::vector<ParameterLayout> layout(3);
         unsigned count = 0;
-        EXPECT_FALSE(read_reply<Resolve>(body, nullptr, CUlibrary{}, nullptr, layout.data(), 3u, &count)) << elements;
+        EXPECT_FALSE(
+            read_reply<Resolve>(body, nullptr, CUmodule{}, nullptr, layout.data(), 3u, &count, kNoAttributes, 0u))
+            << elements;
     }
 }
 
