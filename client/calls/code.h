@@ -41,6 +41,10 @@ CUresult find_launch_target(CUfunction function, const ContextState& context, La
 // Null when the handle is no function's.
 std::shared_ptr<const FunctionInfo> function_info(CUfunction function);
 
+// The same where the layout is wanted: a kernel that was only looked up is loaded in the current context, as natively,
+// and its function's stands for it. Errors: the driver's.
+CUresult function_info_with_layout(CUfunction function, std::shared_ptr<const FunctionInfo>& info);
+
 // The functions that kernels had in a context that has ended.
 void forget_kernel_functions(CUcontext context);
 

@@ -72,9 +72,6 @@ void forget_kernel_functions(CUcontext context) {
         r.functions.erase(entry.second);
         return true;
     });
-    for (const auto& [handle, library] : r.libraries) {
-        library->loaded_in.erase(context);
-    }
 }
 
 CUresult find_launch_target(CUfunction function, const ContextState& context, LaunchTarget& target) {
@@ -104,6 +101,17 @@ std::shared_ptr<const FunctionInfo> function_info(CUfunction function) {
     const std::lock_guard lock(r.mutex);
     const auto it = r.functions.find(function);
     return it == r.functions.end() ? nullptr : it->second;
+}
+
+CUresult function_info_with_layout(CUfunction function, std::shared_ptr<const FunctionInfo>& info) {
+    info = function_info(function);
+    if (info != nullptr && !info->layout_known) {
+        if (const CUresult result = launchable(function); result != CUDA_SUCCESS) {
+            return result;
+        }
+        info = function_info(function);
+    }
+    return info == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 
 }  // namespace gpupool::client

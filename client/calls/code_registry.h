@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -30,7 +29,6 @@ struct Library {
     CUlibrary remote_handle = nullptr;  // the server's name for it
     std::map<std::string, CUkernel> kernels;
     CUmodule module = nullptr;
-    std::set<CUcontext> loaded_in;  // where a function of it has been; the registry's mutex guards it
 };
 
 struct Module {

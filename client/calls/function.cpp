@@ -19,16 +19,9 @@ CUresult name_of(const char** name, CUfunction function) {
 }
 
 CUresult parameter_of(CUfunction function, std::size_t index, std::size_t* offset, std::size_t* size) {
-    auto info = function_info(function);
-    if (info != nullptr && !info->layout_known) {
-        // A kernel that is not loaded yet: natively that is done now as well.
-        if (const CUresult result = launchable(function); result != CUDA_SUCCESS) {
-            return result;
-        }
-        info = function_info(function);
-    }
-    if (info == nullptr) {
-        return CUDA_ERROR_INVALID_HANDLE;
+    std::shared_ptr<const FunctionInfo> info;
+    if (const CUresult result = function_info_with_layout(function, info); result != CUDA_SUCCESS) {
+        return result;
     }
     if (offset == nullptr || index >= info->layout.size()) {
         return CUDA_ERROR_INVALID_VALUE;

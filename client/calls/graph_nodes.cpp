@@ -343,7 +343,8 @@ CUresult get_kernel(CUgraphNode asked, Parameters* to) {
     if constexpr (requires { to->ctx; }) {
         to->ctx = node.context;
     }
-    const auto info = function_info(node.function);
+    std::shared_ptr<const FunctionInfo> info;
+    (void)function_info_with_layout(node.function, info);  // of a function that the program no longer knows: none
     if constexpr (requires { to->kern; }) {
         to->kern = info == nullptr ? nullptr : info->kernel;  // by which the runtime finds its function again
         to->func = by_kernel ? nullptr : node.function;

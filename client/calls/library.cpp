@@ -1,5 +1,6 @@
 // Libraries and their kernels: loaded when one of the kernels is first needed.
 
+#include <algorithm>
 #include <cstring>
 
 #include "client/calls/code_registry.h"
@@ -40,19 +41,20 @@ CUresult ensure_loaded(Library& library) {
 
 // The one that is known from then on.
 CUfunction know_kernel_function(CUkernel kernel, const ContextState& context, CUfunction function, FunctionInfo info) {
-    const CUlibrary library = info.library;
     know_function(function, std::move(info));
     Registry& r = registry();
     const std::lock_guard lock(r.mutex);
-    if (const auto it = r.libraries.find(library); it != r.libraries.end()) {
-        it->second->loaded_in.insert(context.handle);
-    }
     return r.kernel_functions.emplace(std::pair(kernel, context.handle), function).first->second;
 }
 
+// `library.loading` is held.
 KernelLoad what_to_load(const Library& library, const ContextState& context) {
-    const std::lock_guard lock(registry().mutex);
-    return library.loaded_in.contains(context.handle) ? KernelLoad::always : KernelLoad::on_idle_gpu;
+    Registry& r = registry();
+    const std::lock_guard lock(r.mutex);
+    const bool is_loaded = std::any_of(library.kernels.begin(), library.kernels.end(), [&](const auto& entry) {
+        return r.kernel_functions.contains({entry.second, context.handle});
+    });
+    return is_loaded ? KernelLoad::always : KernelLoad::on_idle_gpu;
 }
 
 // `loads`: what is looked up is launched next, as a rule, so that its function in the current context is wanted as
@@ -329,9 +331,6 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_NOT_FOUND;
     }
     info->attributes->learn(context->device, attributes);
-    if (!info->layout_known) {
-        know_function(reinterpret_cast<CUfunction>(kernel), known);
-    }
     *pFunc = know_kernel_function(kernel, *context, function, std::move(known));
     return CUDA_SUCCESS;
 }

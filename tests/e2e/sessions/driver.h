@@ -42,7 +42,8 @@
                                                                                 each(cuLibraryGetKernel)               \
                                                                                     each(cuKernelGetFunction)          \
                                                                                         each(cuKernelGetParamInfo)     \
-                                                                                            each(cuLibraryUnload)
+                                                                                            each(cuKernelGetName)      \
+                                                                                                each(cuLibraryUnload)
 
 namespace gpupool::session_program {
 

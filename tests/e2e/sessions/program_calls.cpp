@@ -316,6 +316,8 @@ int run_kernels_beside_work() {
     }
     looked_up = true;
     watch.join();
+    const char* name = nullptr;  // which stays while the library does, also when the kernel is loaded
+    must(driver.cuKernelGetName(&name, kernels[1]), "cuKernelGetName");
     say("waited", waited);
 
     std::size_t offset = 0, bytes = 0;
@@ -331,6 +333,9 @@ int run_kernels_beside_work() {
     must(driver.cuMemcpyDtoHAsync(&sum, data, sizeof sum, stream), "cuMemcpyDtoHAsync");
     must(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
     must(driver.cuStreamSynchronize(busy), "cuStreamSynchronize");
+    if (name != std::string("add_value")) {
+        return 7;
+    }
     for (const CUlibrary library : libraries) {
         must(driver.cuLibraryUnload(library), "cuLibraryUnload");
     }
