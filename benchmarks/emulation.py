@@ -18,7 +18,7 @@ class Network:
         return Network(rtt, rate)
 
     def text(self):
-        return f"{self.rtt} round trip, {self.rate}/s"
+        return f"{self.rtt}, {self.rate}/s"
 
 
 def emulation(folder, network):

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """What benchmarks/run refuses before it measures, which results join into one, and which goals are drawn."""
 
+import importlib.machinery
+import importlib.util
 import json
 import subprocess
 import sys
@@ -9,14 +11,23 @@ import unittest
 from pathlib import Path
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-NETWORK = {"rtt": "100us", "rate": "10gbit"}
+GOAL = {"at_most": 1, "at_least": None, "of_native": True}
+BOTH_WAYS = {"native": [[10.0, "us"]], "forwarded": [[12.0, "us"]]}
 
 
-def result(goals=None, network=None, **facts):
+def result(section="TCP", device="H100", goals=None, ways=None):
     """Of one row, in one section."""
-    rows = {"add_": {"native": [[10.0, "us"]], "forwarded": [[12.0, "us"]]}}
-    return {"title": "", "made": [], "software": False, "goals": goals or {},
-            "sections": [{"name": "network" if network else "same host", "network": network, "rows": rows}], **facts}
+    return {"title": "", "made": [], "software": False, "driver": "", "device": device,
+            "sections": [{"name": section, "transport": "tcp", "network": None, "goals": goals or {},
+                          "rows": {"add_": ways or BOTH_WAYS}}]}
+
+
+def load(program):
+    loader = importlib.machinery.SourceFileLoader(f"benchmarks_{program}", str(BENCHMARKS / program))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    sys.path.insert(0, str(BENCHMARKS))
+    loader.exec_module(module)
+    return module
 
 
 class Results(unittest.TestCase):
@@ -55,32 +66,46 @@ class Results(unittest.TestCase):
         files = [self.write(f"{i}.json", one) for i, one in enumerate(results)]
         return self.call("join", *files, "--output", self.folder / "joined.json")
 
-    def test_join_refuses_other_transports_and_devices(self):
-        tcp = {"transport": "tcp", "device": "H100"}
-        for other in ({**tcp, "transport": "shm"}, {**tcp, "device": "gpupool software GPU"}):
-            done = self.join(result(**tcp), result(), result(**other))
-            self.assertEqual(done.returncode, 1)
-            self.assertIn("these are not of one", done.stderr)
+    def joined(self, *results):
+        """The line of its table, and its sections."""
+        done = self.join(*results)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        line = next(line for line in done.stdout.splitlines() if line.startswith("| add_"))
+        return line, json.loads((self.folder / "joined.json").read_text())["sections"]
+
+    def test_join_refuses_other_devices(self):
+        done = self.join(result(), result(device="gpupool software GPU"))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("these are not of one device", done.stderr)
         self.assertFalse((self.folder / "joined.json").exists())
 
-    def test_join_takes_those_that_do_not_say(self):
-        done = self.join(result(), result(transport="tcp", device="H100"))
-        self.assertEqual(done.returncode, 0, done.stderr)
-        joined = json.loads((self.folder / "joined.json").read_text())
-        self.assertEqual((joined["transport"], joined["device"]), ("tcp", "H100"))
-        self.assertEqual(len(joined["sections"][0]["rows"]["add_"]["forwarded"]), 2)
+    def test_join_keeps_the_rounds_of_all_results(self):
+        line, sections = self.joined(result(), result(ways={"native": [[20.0, "us"]], "forwarded": [[36.0, "us"]]}))
+        self.assertEqual(line, "| add_ | us | 15 | 24 | 1.60 |  |")
+        self.assertEqual(len(sections), 1)
 
-    def goals_drawn(self, content):
-        done = self.call("plot", self.write("result.json", content), self.folder / "plot.svg")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return (self.folder / "plot.svg").read_text().count('class="goal"')
+    def test_join_shows_sections_beside_each_other(self):
+        line, sections = self.joined(result("shared memory", goals={"add_": {**GOAL, "at_most": 1.2}}),
+                                     result("TCP", goals={"add_": GOAL}, ways={"forwarded": [[13.0, "us"]]}))
+        self.assertEqual(line, "| add_ | us | 10 | 12 | 1.20 | <= 1.2 x native | 13 | 1.30 | <= 1 x native, missed |")
+        self.assertEqual([section["name"] for section in sections], ["shared memory", "TCP"])
 
     def test_plot_draws_the_goals_of_each_section(self):
-        goals = {"add_": {"at_most": 1, "at_least": None, "of_native": True}}
-        self.assertEqual(self.goals_drawn(result(goals)), 1)
-        self.assertEqual(self.goals_drawn(result(goals, NETWORK)), 1)
-        self.assertEqual(self.goals_drawn(result(goals, {**NETWORK, "rtt": "10ms"})), 0, "a line that far has no goals")
-        self.assertEqual(self.goals_drawn(result({}, NETWORK)), 0, "the software GPU has none")
+        for goals in ({"add_": GOAL}, {}):
+            done = self.call("plot", self.write("result.json", result(goals=goals)), self.folder / "plot.svg")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual((self.folder / "plot.svg").read_text().count('class="goal"'), len(goals))
+
+    def test_the_goals_are_those_of_a_gpu_near_by(self):
+        run = load("run")
+        for transport, rtt, device, goal in (("shm", None, "H100", 16), ("tcp", None, "H100", 30), ("tcp", "100us", "H100", None),
+                                             ("tcp", None, run.SOFTWARE_GPU, None)):
+            section = run.Section("", transport, rtt and run.Network(rtt, "10gbit"), None, {})
+            found = run.goals_of(section, device).get("item")
+            self.assertEqual(found and found.at_most, goal, section)
+        for rtt, known in (("100us", True), ("10ms", False)):
+            section = run.Section("", "tcp", run.Network(rtt, "10gbit"), None, {})
+            self.assertEqual("add_" in run.goals_of(section, "H100"), known, rtt)
 
 
 if __name__ == "__main__":
