@@ -86,6 +86,7 @@ class Server:
     """gpupoold on a free port, for as long as the `with` block lasts."""
 
     def __init__(self, bundle, driver, log, options=(), environment=None):
+        environment = without_settings(os.environ) if environment is None else environment
         self.address = f"127.0.0.1:{free_port()}"
         self.log = log
         with open(log, "wb") as file:
@@ -117,10 +118,15 @@ class Server:
             self.process.wait()
 
 
+def without_settings(environment):
+    """Without gpupool's, which would reach one side and not the other."""
+    return {name: value for name, value in environment.items() if not name.startswith("GPUPOOL_")}
+
+
 def native_environment(libraries):
     # Whatever points at gpupool must not reach the native runs.
-    environment = {name: value for name, value in os.environ.items()
-                   if not name.startswith("GPUPOOL_") and name not in ("TRITON_LIBCUDA_PATH", "NUMBA_CUDA_DRIVER")}
+    environment = {name: value for name, value in without_settings(os.environ).items()
+                   if name not in ("TRITON_LIBCUDA_PATH", "NUMBA_CUDA_DRIVER")}
     if libraries:
         environment["LD_LIBRARY_PATH"] = ":".join([*libraries, environment.get("LD_LIBRARY_PATH", "")]).rstrip(":")
     return environment

@@ -4,14 +4,17 @@
 
 #include "client/calls/code.h"
 #include "client/calls/handlers.h"
+#include "client/calls/memory.h"
 #include "client/core/remote.h"
 #include "client/export_tables/registry.h"
 
 namespace gpupool::client::entry {
 namespace {
 
-// Everything that belonged to the context is gone on the server; forget it here.
+// Everything that belonged to the context is gone on the server; forget it here. Its work is; that of others which used
+// its memory is not to see what comes there next.
 void forget_memory(Session& s, ContextState& context) {
+    (void)wait_for_users(s, &context);
     for (const MemoryRange& range : s.memory.remove_of(&context)) {
         if (range.kind == MemoryKind::device) {
             s.heaps[static_cast<std::size_t>(range.device)]->free(range.base);
@@ -415,7 +418,11 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx) {
 }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned Flags) {
-    return remote<calls::cuCtxEnablePeerAccess>(peerContext, Flags);
+    const CUresult result = remote<calls::cuCtxEnablePeerAccess>(peerContext, Flags);
+    if (result == CUDA_SUCCESS) {
+        this_thread().current()->reaches_others = true;
+    }
+    return result;
 }
 
 CUresult cuCtxDisablePeerAccess(CUcontext peerContext) {

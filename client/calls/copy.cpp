@@ -57,6 +57,16 @@ CUresult await_writers(Session& s, const void* source, const void* lowest, std::
     return reading.late ? remote<calls::gpStreamCatchUp>(stream) : synchronize_stream(stream);
 }
 
+// What is copied into the command is read while other threads wait for the channel: its pages come in before.
+void touch(const void* source, std::size_t bytes) {
+    constexpr std::size_t kPageBytes = 4096;
+    const auto* const first = static_cast<const volatile char*>(source);
+    for (std::size_t i = 0; i < bytes; i += kPageBytes) {
+        (void)first[i];
+    }
+    (void)first[bytes - 1];
+}
+
 CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std::size_t bytes, CUstream stream,
                    bool asynchronous) {
     Reading reading;
@@ -65,6 +75,7 @@ CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std:
         return result;
     }
     if (bytes <= codec::kMaxInlineBytes && !reading.late) {
+        touch(source, bytes);
         return remote<calls::gpCopyToDevice>(destination, bytes, std::uint64_t{0}, std::uint64_t{0},
                                              static_cast<const unsigned char*>(source), bytes, stream);
     }
@@ -153,8 +164,25 @@ CUresult capture_copy(const CUDA_MEMCPY3D& copy, bool plain, CUstream stream) {
     return result != CUDA_SUCCESS ? result : remote<calls::gpCaptureCopy>(&named, plain ? 1u : 0u, stream);
 }
 
+// The copy is work of the current context: who frees the memory of another has to know.
+void note_owner(const Session& s, CUdeviceptr address) {
+    ContextState* const current = this_thread().current();
+    if (!s.contexts.several() || current == nullptr || current->reaches_others.load(std::memory_order_relaxed)) {
+        return;
+    }
+    const auto range = s.memory.find(address);
+    if (range && range->context != nullptr && range->context != current) {
+        current->reaches_others = true;
+    }
+}
+
 bool may_copy(const Session& s, CUdeviceptr dst, CUdeviceptr src, std::size_t bytes) {
-    return dst != 0 && src != 0 && may_hold(s, dst, bytes) && may_hold(s, src, bytes);
+    if (dst == 0 || src == 0 || !may_hold(s, dst, bytes) || !may_hold(s, src, bytes)) {
+        return false;
+    }
+    note_owner(s, dst);
+    note_owner(s, src);
+    return true;
 }
 
 // What a call says of an address, which may be either as well.
@@ -260,12 +288,15 @@ CUresult shaped_to_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t bytes,
         const auto [lowest, highest] = extent_of(c, side);
         transfer = s.transfers.begin_upload(bytes, lowest, highest, pack);
     } else {
-        std::vector<std::byte> packed(bytes);
-        pack(0, packed);
         if (bytes <= codec::kMaxInlineBytes) {
+            std::vector<std::byte>& packed = this_thread().packed_rows;
+            packed.resize(bytes);
+            pack(0, packed);
             return remote<calls::gpCopyShapedToDevice>(
                 &c, std::uint64_t{0}, reinterpret_cast<const unsigned char*>(packed.data()), bytes, stream);
         }
+        std::vector<std::byte> packed(bytes);
+        pack(0, packed);
         transfer = s.transfers.begin_upload(std::move(packed));
     }
     const CUresult result = remote<calls::gpCopyShapedToDevice>(
@@ -354,6 +385,8 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
     if (to_host) {
         return shaped_from_device(*s, c, bytes, stream, !asynchronous || !pinned(*s, c.dstHost));
     }
+    note_owner(*s, c.srcMemoryType == CU_MEMORYTYPE_DEVICE ? c.srcDevice : 0);
+    note_owner(*s, c.dstMemoryType == CU_MEMORYTYPE_DEVICE ? c.dstDevice : 0);
     const CUresult sent = remote<calls::gpCopyShapedOnDevice>(&c, stream);
     const bool seen =
         !asynchronous && (host_sees(*s, c.srcMemoryType, c.srcDevice) || host_sees(*s, c.dstMemoryType, c.dstDevice));
@@ -414,6 +447,30 @@ CUresult from_array(void* destination, CUarray array, std::size_t offset, std::s
     copy.WidthInBytes = bytes;
     copy.Height = copy.Depth = 1;
     return copy_shaped(copy, stream, waiting);
+}
+
+// Within the GPU, or from one to another: deferred where the driver will take the ends; else its answer is waited for.
+template <class Call, class... Arguments>
+CUresult copy_on_devices(bool takes_ends, Arguments... arguments) {
+    const WaitForReplies else_the_driver_says(!takes_ends);
+    return remote<Call>(arguments...);
+}
+
+bool is_known(CUdeviceptr address, std::size_t bytes) {
+    CUresult result = CUDA_SUCCESS;
+    const Session* const s = session(result);
+    if (s == nullptr || !s->memory.find(address) || !may_hold(*s, address, bytes)) {
+        return false;
+    }
+    note_owner(*s, address);
+    return true;
+}
+
+bool is_live(CUcontext handle) {
+    CUresult result = CUDA_SUCCESS;
+    const Session* const s = session(result);
+    const ContextState* const context = s == nullptr ? nullptr : s->contexts.find(handle);
+    return context != nullptr && context->live.load(std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -481,6 +538,32 @@ CUresult cuMemcpyAtoH_v2(void* dstHost, CUarray srcArray, std::size_t srcOffset,
 CUresult cuMemcpyAtoHAsync_v2(void* dstHost, CUarray srcArray, std::size_t srcOffset, std::size_t ByteCount,
                               CUstream hStream) {
     return from_array(dstHost, srcArray, srcOffset, ByteCount, hStream, Waiting::as_asynchronous);
+}
+
+CUresult cuMemcpyAtoA_v2(CUarray dstArray, std::size_t dstOffset, CUarray srcArray, std::size_t srcOffset,
+                         std::size_t ByteCount) {
+    return copy_on_devices<calls::cuMemcpyAtoA_v2>(dstArray != nullptr && srcArray != nullptr, dstArray, dstOffset,
+                                                   srcArray, srcOffset, ByteCount);
+}
+CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, std::size_t srcOffset, std::size_t ByteCount) {
+    return copy_on_devices<calls::cuMemcpyAtoD_v2>(srcArray != nullptr && is_known(dstDevice, ByteCount), dstDevice,
+                                                   srcArray, srcOffset, ByteCount);
+}
+CUresult cuMemcpyDtoA_v2(CUarray dstArray, std::size_t dstOffset, CUdeviceptr srcDevice, std::size_t ByteCount) {
+    return copy_on_devices<calls::cuMemcpyDtoA_v2>(dstArray != nullptr && is_known(srcDevice, ByteCount), dstArray,
+                                                   dstOffset, srcDevice, ByteCount);
+}
+CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
+                      std::size_t ByteCount) {
+    return copy_on_devices<calls::cuMemcpyPeer>(
+        is_known(dstDevice, ByteCount) && is_known(srcDevice, ByteCount) && is_live(dstContext) && is_live(srcContext),
+        dstDevice, dstContext, srcDevice, srcContext, ByteCount);
+}
+CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
+                           std::size_t ByteCount, CUstream hStream) {
+    return copy_on_devices<calls::cuMemcpyPeerAsync>(
+        is_known(dstDevice, ByteCount) && is_known(srcDevice, ByteCount) && is_live(dstContext) && is_live(srcContext),
+        dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
 }
 
 }  // namespace gpupool::client::entry

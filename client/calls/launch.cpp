@@ -132,8 +132,9 @@ CUresult change_legacy(CUfunction function, Change change) {
     return change(all.states[function]);
 }
 
+constexpr std::size_t kMaxArgumentBytes = 32764;  // a kernel's parameters have no more
+
 CUresult set_argument(CUfunction function, int offset, const void* value, std::size_t bytes) {
-    constexpr std::size_t kMaxArgumentBytes = 32764;
     return change_legacy(function, [&](LegacyState& state) {
         if (offset < 0 || static_cast<std::size_t>(offset) + bytes > kMaxArgumentBytes || value == nullptr) {
             return CUDA_ERROR_INVALID_VALUE;
@@ -212,7 +213,7 @@ CUresult cuFuncSetSharedSize(CUfunction hfunc, unsigned bytes) {
 
 CUresult cuParamSetSize(CUfunction hfunc, unsigned numbytes) {
     return change_legacy(hfunc, [&](LegacyState& state) {
-        if (numbytes > codec::kMaxInlineBytes) {
+        if (numbytes > kMaxArgumentBytes) {
             return CUDA_ERROR_INVALID_VALUE;
         }
         state.argument_bytes = numbytes;

@@ -132,9 +132,9 @@ CUresult register_host(void* p, std::size_t bytes, unsigned flags) {
     return CUDA_SUCCESS;
 }
 
-// As natively, before it is freed or unregistered: the context's work, and the copies of others, which may use it too.
+// As natively, before it is freed or unregistered: the work that may use it, and the copies of ours.
 CUresult wait_for_host_memory(Session& s, const MemoryRange& range) {
-    const CUresult result = wait_for_device(range.context);
+    const CUresult result = wait_for_users(s, range.context);
     s.transfers.wait_untouched(reinterpret_cast<const void*>(range.base), range.bytes);
     return result;
 }
@@ -146,6 +146,18 @@ CUresult wait_for_device(ContextState* context) {
         return CUDA_SUCCESS;
     }
     return wait_for_context(*context);
+}
+
+CUresult wait_for_users(Session& s, ContextState* own) {
+    const CUresult result = wait_for_device(own);
+    if (own != nullptr && s.contexts.several()) {
+        s.contexts.each_live([&](ContextState& context) {
+            if (&context != own && (context.device == own->device || context.reaches_others)) {
+                (void)wait_for_device(&context);
+            }
+        });
+    }
+    return result;
 }
 
 CUresult reclaim_and_allocate(CUdevice device, ContextState* context, const std::function<CUresult()>& allocate) {
@@ -208,7 +220,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     // As natively: nothing that was issued may still use the memory.
-    result = wait_for_device(range->context);
+    result = wait_for_users(s, range->context);
     if (!s.memory.remove(dptr)) {
         return CUDA_ERROR_INVALID_VALUE;  // another thread was first
     }
@@ -445,7 +457,9 @@ CUresult attribute_of(const std::optional<MemoryRange>& range, CUdeviceptr ptr, 
     const bool device = there && range->on_device();
     switch (attribute) {
         case CU_POINTER_ATTRIBUTE_CONTEXT:
-            store<CUcontext>(data, there && range->context != nullptr ? range->context->handle : nullptr);
+            store<CUcontext>(data, there && range->context != nullptr && range->kind != MemoryKind::pool
+                                       ? range->context->handle
+                                       : nullptr);  // a pool is its device's
             return CUDA_SUCCESS;
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
             store<unsigned>(data,

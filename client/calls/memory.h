@@ -11,6 +11,11 @@ namespace gpupool::client::entry {
 // wait for.
 CUresult wait_for_device(ContextState* context);
 
+// The same for whoever may use memory of `own`: itself, whose error is returned, others of its device, and those that
+// use what is not their own. To wait for more could be to wait for what waits for this thread, as GPUs do for one
+// another.
+CUresult wait_for_users(Session& s, ContextState* own);
+
 // Memory was short. `allocate` once more, where the client has some of the device's that nothing uses: committed slabs,
 // and what the pool may give back when the work of `context`, null for none, is complete.
 CUresult reclaim_and_allocate(CUdevice device, ContextState* context, const std::function<CUresult()>& allocate);

@@ -1,30 +1,18 @@
 // Streams and events: minted here, created on the server without waiting.
 
+#include "client/calls/copy_shapes.h"
 #include "client/calls/handlers.h"
 #include "client/calls/streams.h"
-#include "client/core/handle_map.h"
 #include "client/core/remote.h"
 
 namespace gpupool::client::entry {
-namespace {
-
-HandleMap<CUstream, StreamInfo>& known() {
-    static auto& instance = *new HandleMap<CUstream, StreamInfo>;
-    return instance;
-}
-
-bool is_special(CUstream stream) {
-    return codec::to_wire(stream) <= 2;
-}
-
-}  // namespace
 
 CUresult find_stream(CUstream stream, StreamInfo& info) {
-    if (is_special(stream)) {
+    if (Streams::is_special(stream)) {
         info = {};
         return usable_context(info.context);
     }
-    return known().find(stream, info) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    return this_session().streams.find(stream, info) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 namespace {
@@ -126,17 +114,17 @@ CUresult create_stream(CUstream* phStream, unsigned flags, int priority, Create 
     CUstream stream = nullptr;
     result = create(&stream);
     if (result == CUDA_SUCCESS) {
-        known().add(stream, {flags, priority, context});
+        this_session().streams.add(stream, {flags, priority, context});
         *phStream = stream;
     }
     return result;
 }
 
 CUresult destroy_stream(CUstream stream) {
-    if (is_special(stream)) {
+    if (Streams::is_special(stream)) {
         return stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_NOT_PERMITTED;
     }
-    if (!known().remove(stream)) {
+    if (!this_session().streams.remove(stream)) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     Session& s = this_session();
@@ -489,6 +477,14 @@ CUresult cuEventSynchronize(CUevent hEvent) {
     return result;
 }
 
+CUresult cuStreamCopyAttributes(CUstream dst, CUstream src) {
+    CUresult result = check_stream(dst);
+    if (result == CUDA_SUCCESS) {
+        result = check_stream(src);
+    }
+    return result != CUDA_SUCCESS ? result : remote<calls::cuStreamCopyAttributes>(dst, src);
+}
+
 CUresult cuEventElapsedTime(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
     return remote<calls::cuEventElapsedTime>(pMilliseconds, hStart, hEnd);
 }
@@ -510,6 +506,23 @@ CUresult operate(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* 
     return remote<Call>(stream, count, operations, flags);
 }
 
+// Deferred where the driver will surely take it; else its answer is waited for.
+template <class Call, class Value>
+CUresult operate_on(CUstream stream, CUdeviceptr address, Value value, unsigned int flags, unsigned int usual_flags) {
+    CUresult result = CUDA_SUCCESS;
+    const Session* const s = session(result);
+    if (s == nullptr) {
+        return result;
+    }
+    const bool surely = address % sizeof(Value) == 0 && (flags & ~usual_flags) == 0 && s->memory.find(address) &&
+                        may_hold(*s, address, sizeof(Value));
+    const WaitForReplies else_the_driver_says(!surely);
+    return remote<Call>(stream, address, value, flags);
+}
+
+constexpr unsigned kComparisons =
+    CU_STREAM_WAIT_VALUE_GEQ | CU_STREAM_WAIT_VALUE_EQ | CU_STREAM_WAIT_VALUE_AND | CU_STREAM_WAIT_VALUE_NOR;
+
 }  // namespace
 
 CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* paramArray,
@@ -519,6 +532,32 @@ CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMe
 CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* paramArray,
                                unsigned int flags) {
     return operate<calls::cuStreamBatchMemOp_v2>(stream, count, paramArray, flags);
+}
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) {
+    return operate_on<calls::cuStreamWaitValue32>(stream, addr, value, flags, kComparisons);
+}
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) {
+    return operate_on<calls::cuStreamWaitValue32_v2>(stream, addr, value, flags, kComparisons);
+}
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) {
+    return operate_on<calls::cuStreamWaitValue64>(stream, addr, value, flags, kComparisons);
+}
+CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) {
+    return operate_on<calls::cuStreamWaitValue64_v2>(stream, addr, value, flags, kComparisons);
+}
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) {
+    return operate_on<calls::cuStreamWriteValue32>(stream, addr, value, flags, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER);
+}
+CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags) {
+    return operate_on<calls::cuStreamWriteValue32_v2>(stream, addr, value, flags,
+                                                      CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER);
+}
+CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) {
+    return operate_on<calls::cuStreamWriteValue64>(stream, addr, value, flags, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER);
+}
+CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags) {
+    return operate_on<calls::cuStreamWriteValue64_v2>(stream, addr, value, flags,
+                                                      CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER);
 }
 
 }  // namespace gpupool::client::entry

@@ -1,18 +1,9 @@
 // What the client knows of a stream.
 #pragma once
 
-#include "client/core/contexts.h"
+#include "client/core/streams.h"
 
 namespace gpupool::client::entry {
-
-struct StreamInfo {
-    unsigned flags = 0;
-    int priority = 0;
-    ContextState* context = nullptr;
-
-    // Does it synchronize with the legacy stream?
-    [[nodiscard]] bool blocking() const { return (flags & CU_STREAM_NON_BLOCKING) == 0; }
-};
 
 // The special streams are the current context's.
 CUresult find_stream(CUstream stream, StreamInfo& info);

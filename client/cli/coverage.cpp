@@ -66,6 +66,8 @@ Coverage coverage() {
         Row row{call.name, "", std::string(calls::to_string(call.delivery)), ""};
         if (call.composed) {
             row.delivery += ", composed";
+        } else if (call.handled && call.delivery != calls::Delivery::deferred) {
+            row.delivery += ", handled";
         }
         std::size_t forms = 1;
         if (call.per_thread_suffix != nullptr) {
@@ -123,7 +125,8 @@ std::string coverage_markdown() {
         "What is *composed* is made of gpupool's own calls, each of which is delivered in its own way: where the "
         "client\n"
         "can tell the outcome by itself, as of most nodes of graphs, nothing is waited for, and some copies wait for\n"
-        "the program's memory (docs/tracing.md).\n\n";
+        "the program's memory (docs/tracing.md). What is *handled* goes through the client first, which sends it, and\n"
+        "waits, only where it cannot tell the answer: of `cuEventQuery` and `cuMemAllocAsync` hardly ever.\n\n";
     text += totals(all) + ".\n\n| call | per-thread form | delivered | state |\n|---|---|---|---|\n";
     for (const Row& row : all.rows) {
         const std::string per_thread = row.per_thread.empty() ? "" : "`" + row.per_thread + "`";

@@ -20,6 +20,7 @@ ContextState& Contexts::add(CUdevice device, unsigned flags, bool primary) {
     const std::unique_lock lock(mutex_);
     const std::uint64_t serial = next_serial_++;
     ContextState& state = states_.emplace_back();
+    count_ = states_.size();
     state.handle = codec::from_wire<CUcontext>(codec::make_handle(codec::HandleKind::context, serial));
     state.id = serial;
     state.device = device;

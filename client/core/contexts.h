@@ -32,6 +32,7 @@ struct ContextState {
     std::atomic<bool> unordered_streams{false};
     std::atomic<std::uint64_t> complete_until{0};  // work of commands below this number is known to be complete
     std::atomic<unsigned> attached{1};             // cuCtxAttach, cuCtxDetach
+    std::atomic<bool> reaches_others{false};       // its work uses memory of other contexts, by peer access or copies
     // Limits as the driver said them, by CUlimit: they change only when one is set. kUnknownLimit: not asked yet.
     static constexpr std::size_t kUnknownLimit = ~std::size_t{0};
     std::array<std::atomic<std::size_t>, CU_LIMIT_MAX> limits;
@@ -52,15 +53,31 @@ class Contexts {
     // Null for anything that is not a context of this session.
     ContextState* find(CUcontext handle) const;
     ContextState& add(CUdevice device, unsigned flags, bool primary);
+    // Is there more than one, of which a primary context may not be alive yet?
+    [[nodiscard]] bool several() const { return count_.load(std::memory_order_relaxed) > 1; }
+    // For each that is alive, without a lock.
+    template <class Visit>
+    void each_live(Visit visit) {
+        for (std::size_t i = 0; ContextState* const context = at(i); ++i) {
+            if (context->live) {
+                visit(*context);
+            }
+        }
+    }
 
     std::mutex primary_mutex;  // held while a primary context is being made or ended
 
   private:
+    [[nodiscard]] ContextState* at(std::size_t index) {  // null behind the last
+        const std::shared_lock lock(mutex_);
+        return index < states_.size() ? &states_[index] : nullptr;
+    }
     mutable std::shared_mutex mutex_;
     std::deque<ContextState> states_;
     std::unordered_map<CUcontext, ContextState*> by_handle_;
     std::vector<ContextState*> primaries_;
     std::uint64_t next_serial_ = 1;
+    std::atomic<std::size_t> count_{0};  // of states_
 };
 
 // Does this error end its context for good?

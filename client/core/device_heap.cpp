@@ -38,9 +38,13 @@ CUresult DeviceHeap::allocate(std::uint64_t bytes, std::uint64_t& address) {
             return result;
         }
     }
+    note_block(address, bytes);
+    return CUDA_SUCCESS;
+}
+
+void DeviceHeap::note_block(std::uint64_t address, std::uint64_t bytes) {
     blocks_[address] = bytes;
     std::prev(slabs_.upper_bound(address))->second.used_bytes += bytes;
-    return CUDA_SUCCESS;
 }
 
 CUresult DeviceHeap::allocate_large(Lock& lock, std::uint64_t bytes, std::uint64_t& address) {
@@ -48,7 +52,13 @@ CUresult DeviceHeap::allocate_large(Lock& lock, std::uint64_t bytes, std::uint64
         address = std::exchange(spare_, {}).address;
         slabs_[address] = {bytes, 0, false};
     } else if (const CUresult result = commit_slab(lock, bytes, false, address); result != CUDA_SUCCESS) {
-        return result;
+        // Where there is no more, small blocks' slabs may have room for it: it is said to be free.
+        address = result == CUDA_ERROR_OUT_OF_MEMORY ? take(bytes) : 0;
+        if (address == 0) {
+            return result;
+        }
+        note_block(address, bytes);
+        return CUDA_SUCCESS;
     }
     slabs_[address].used_bytes = bytes;
     blocks_[address] = bytes;

@@ -7,7 +7,8 @@
 // kLeastSlabBytes and kMaxSlabBytes, so that a program of little memory takes little; the smallest free place that
 // fits is taken; of empty slabs the largest stays, and goes when memory is short. So does one spare slab for a large
 // block, of up to kMaxSpareBytes, which is asked for before it is needed: where a program takes blocks of the same
-// sizes in the same order again, as one that loads the layers of a model does, the next size is foreseen.
+// sizes in the same order again, as one that loads the layers of a model does, the next size is foreseen. Where the
+// server has no more, a large block may lie in the slabs of small ones.
 //
 // Threads: any; prepared() the receiving thread's as well. The server is asked without the heap's lock, so that who
 // finds room does not wait for who does not; for a slab for small blocks by one thread at a time.
@@ -75,6 +76,7 @@ class DeviceHeap {
     CUresult commit_slab(Lock& lock, std::uint64_t bytes, bool shared, std::uint64_t& address);
     CUresult commit_shared_slab(Lock& lock, std::uint64_t bytes);
     std::uint64_t take(std::uint64_t bytes);
+    void note_block(std::uint64_t address, std::uint64_t bytes);
     void put_free(std::uint64_t address, std::uint64_t bytes);
     void erase_free(std::pmr::map<std::uint64_t, std::uint64_t>::iterator it);
     using SlabPlace = std::map<std::uint64_t, Slab>::iterator;

@@ -1,9 +1,11 @@
 #include "client/core/events.h"
 
+#include "common/pooled.h"
+
 namespace gpupool::client {
 
 void Events::add(CUevent handle, unsigned flags) {
-    events_.add(handle, std::make_shared<Event>(flags));
+    events_.add(handle, make_shared_pooled<Event>(flags));
 }
 
 bool Events::remove(CUevent handle) {
@@ -29,8 +31,9 @@ void Events::note_complete(CUevent handle, std::uint64_t record, CUresult result
     }
     if (result == CUDA_SUCCESS) {
         // Ends come in the records' order, but for records that threads made at the same time.
-        if (event->completed.load(std::memory_order_relaxed) < record) {
-            event->completed.store(record, std::memory_order_release);
+        std::uint64_t before = event->completed.load(std::memory_order_relaxed);
+        while (before < record && !event->completed.compare_exchange_weak(before, record, std::memory_order_release,
+                                                                          std::memory_order_relaxed)) {
         }
     } else {
         event->watched.store(0, std::memory_order_release);  // who asks now hears why

@@ -6,8 +6,8 @@
 // are always asked for, and so are those of other processes. One that a launch makes is asked for until the event is
 // recorded by a call of its own.
 //
-// Ownership: an event's state lives as long as somebody holds it. Threads: any; note_complete() the receiving thread's.
-// Errors: none.
+// Ownership: an event's state lives as long as somebody holds it. Threads: any; note_complete() the receiving thread's
+// and those that waited. Errors: none.
 #pragma once
 
 #include <atomic>

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory_resource>
 #include <mutex>
 #include <unordered_map>
 
@@ -52,7 +53,8 @@ class HostFunctions {
     mutable std::mutex mutex_;
     std::condition_variable changed_;
     std::uint64_t next_ = 1;
-    std::unordered_map<std::uint64_t, Entry> entries_;
+    std::pmr::unsynchronized_pool_resource nodes_;
+    std::pmr::unordered_map<std::uint64_t, Entry> entries_{&nodes_};
     std::deque<std::pair<std::uint64_t, CUresult>> due_;  // each of a different entry, but for cancelled ones
     std::size_t graph_functions_ = 0;
     std::function<void(std::uint64_t)> done_;

@@ -124,6 +124,9 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
         const Caller caller{*s, thread, thread.current()};
         result = admit(caller, ends_context<Call>);
         if constexpr (kGivesWork) {
+            if (result == CUDA_SUCCESS && !kEndsStream && !s->streams.may_be_used(stream_of(arguments...))) {
+                result = CUDA_ERROR_INVALID_HANDLE;
+            }
             if (result == CUDA_SUCCESS) {
                 result = admit_work(caller, stream_of(arguments...));
             }
@@ -152,6 +155,7 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
 
   private:
     static constexpr bool kGivesWork = calls::has_rule(Call::kRules, calls::Rule::stream_order);
+    static constexpr bool kEndsStream = calls::has_rule(Call::kRules, calls::Rule::destroys);  // forgotten already
 
     // The command; and where it is to be waited for, its reply.
     static CUresult transmit(const Caller& caller, codec::Arguments addresses) {

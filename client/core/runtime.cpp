@@ -177,15 +177,25 @@ Session& this_session() noexcept {
 
 namespace {
 
+// Of the driver's symbols, and of gpupool's own calls, whose numbers begin far behind.
+struct Told {
+    std::array<std::atomic<bool>, 1024> symbols{};
+    std::array<std::atomic<bool>, 256> own{};
+};
+
 // True the first time that it is asked of a call.
-bool first_time(std::uint16_t opcode, std::array<std::atomic<bool>, 1024>& told) {
-    return opcode < told.size() && !told[opcode].exchange(true, std::memory_order_relaxed);
+bool first_time(std::uint16_t opcode, Told& told) {
+    const auto first = [](auto& places, std::size_t place) {
+        return place < places.size() && !places[place].exchange(true, std::memory_order_relaxed);
+    };
+    return opcode < calls::kFirstInternalOpcode ? first(told.symbols, opcode)
+                                                : first(told.own, opcode - calls::kFirstInternalOpcode);
 }
 
 }  // namespace
 
 void note_refused(std::uint16_t opcode) noexcept {
-    static std::array<std::atomic<bool>, 1024> told{};
+    static Told told;
     if (first_time(opcode, told)) {
         const calls::CallInfo* call = calls::find(opcode);
         log::warn("{} is refused: {}", calls::name_of(opcode),
@@ -194,7 +204,7 @@ void note_refused(std::uint16_t opcode) noexcept {
 }
 
 void note_unsupported(std::uint16_t opcode) noexcept {
-    static std::array<std::atomic<bool>, 1024> told{};
+    static Told told;
     if (first_time(opcode, told)) {
         log::warn("{}: the server's driver does not support it, or not with these arguments", calls::name_of(opcode));
     }

@@ -32,6 +32,7 @@
 #include "client/core/node_storages.h"
 #include "client/core/stream_pool.h"
 #include "client/core/stream_watches.h"
+#include "client/core/streams.h"
 #include "client/core/thread.h"
 #include "client/core/trace.h"
 #include "client/core/transfers.h"
@@ -57,6 +58,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     // ---- state, each with rules of its own
     DeviceSnapshot devices;
     Contexts contexts;
+    Streams streams;
     AddressWindow window;
     MemoryMap memory;
     Transfers transfers;

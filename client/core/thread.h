@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <utility>
@@ -75,6 +76,7 @@ struct ThreadState {
     };
     Waited last_waited;
     ReplySlot reply;
+    std::vector<std::byte> packed_rows;  // of a small copy, while its command is written; keeps its memory
 
     [[nodiscard]] ContextState* current() const { return stack.empty() ? nullptr : stack.back(); }
 };

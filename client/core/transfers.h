@@ -32,6 +32,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -40,6 +41,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "common/pooled.h"
 #include "protocol/wire/channel.h"
 #include "protocol/wire/lanes.h"
 
@@ -117,7 +119,7 @@ class Transfers {
         std::uint64_t offset = 0;
         std::vector<std::byte> data;
     };
-    struct Download {
+    struct Download : Pooled {
         std::byte* destination = nullptr;  // null: each part to a buffer of its own, then `scatter`
         std::list<Part> parts;             // that are being received
         Scatter scatter;
@@ -130,7 +132,7 @@ class Transfers {
             return lowest < to && from < highest;
         }
     };
-    struct Upload {
+    struct Upload : Pooled {
         std::span<const std::byte> source;
         std::vector<std::byte> copy;
         Gather gather;  // instead of both
@@ -182,8 +184,9 @@ class Transfers {
     mutable std::condition_variable changed_;  // a transfer ended
     std::condition_variable pulled_;           // the first pull came
     std::uint64_t next_ = 1;
-    std::unordered_map<std::uint64_t, std::unique_ptr<Download>> downloads_;
-    std::unordered_map<std::uint64_t, std::unique_ptr<Upload>> uploads_;
+    std::pmr::unsynchronized_pool_resource nodes_;  // of the next two
+    std::pmr::unordered_map<std::uint64_t, std::unique_ptr<Download>> downloads_{&nodes_};
+    std::pmr::unordered_map<std::uint64_t, std::unique_ptr<Upload>> uploads_{&nodes_};
     std::size_t named_ = 0;  // transfers under way
     std::uint64_t named_bytes_ = 0;
     std::uint64_t copied_bytes_ = 0;  // that are in buffers, of transfers without a name

@@ -37,9 +37,16 @@ template <class Call>
 constexpr CallInfo info() {
     constexpr bool internal = Call::kOpcode >= kFirstInternalOpcode;
     static_assert(Call::kDelivery != Delivery::refused || why_refused<Call>() != nullptr, "a refusal needs because()");
-    return {Call::kOpcode,       Call::kName,     internal ? std::string_view{} : Call::kBaseName,
-            Call::kSince,        Call::kDelivery, has_rule(Call::kRules, Rule::composed),
-            why_refused<Call>(), nullptr,         0};
+    return {Call::kOpcode,
+            Call::kName,
+            internal ? std::string_view{} : Call::kBaseName,
+            Call::kSince,
+            Call::kDelivery,
+            has_rule(Call::kRules, Rule::composed),
+            has_rule(Call::kRules, Rule::handled),
+            why_refused<Call>(),
+            nullptr,
+            0};
 }
 
 struct PerThread {

@@ -16,6 +16,7 @@ struct CallInfo {
     int since;                   // CUDA version, e.g. 12040
     Delivery delivery;
     bool composed;                  // of gpupool's own calls, which have deliveries of their own
+    bool handled;                   // by the client, which may know the answer
     const char* why_refused;        // or nullptr
     const char* per_thread_suffix;  // "_ptsz", "_ptds", or nullptr
     int per_thread_since;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <new>
 
 #include "protocol/wire/channel_state.h"
 #include "protocol/wire/frame_reader.h"
@@ -123,7 +124,7 @@ std::optional<Stop> Channel::State::read_when_it_comes(transport::Connection& fr
     if (!stop && !came) stop = lost(came.error());
     if (!stop && looks && from.arrived_bytes() == 0) return std::nullopt;  // who looked was quicker
     while (!stop) {
-        stop = read_one(*frames);
+        stop = read_if_memory_allows(*frames);
         if (frames->buffered_bytes() == 0) break;
     }
     if (stop) reading_from = nullptr;
@@ -153,7 +154,7 @@ Channel::State::Looked Channel::State::look(transport::Connection& from) {
         const bool more = taken < kMaxLookedFor;
         if (more) frames->gather(kHeaderBytes);
         if (!frame_is_here(more ? &from : nullptr)) break;
-        found_stop = read_one(*frames);
+        found_stop = read_if_memory_allows(*frames);
     }
     reading_here = before;
     if (found_stop) {  // the reader wakes, and reports it; told here, since the pump may notice the end before
@@ -189,6 +190,15 @@ void Channel::Look::take() {
             if (++not_whole_ >= kLooksForTheRest) end();
             break;
         case State::Looked::over: end(); break;
+    }
+}
+
+// Without memory for what came the session ends, and not the program, in a thread that is none of its own.
+std::optional<Stop> Channel::State::read_if_memory_allows(FrameReader& reader) {
+    try {
+        return read_one(reader);
+    } catch (const std::bad_alloc&) {
+        return Stop{{ErrorCode::system, "out of memory"}, false};
     }
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "protocol/wire/channel_state.h"
@@ -112,7 +113,12 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes, Turn& turn) 
 Channel::State::Turn::~Turn() {
     if (wake_next) state.room.notify_all();
     if (!give_chunk) return;
-    auto chunk = std::make_shared<Chunk>(state.outbox.chunk_bytes());  // a system call, perhaps
+    std::shared_ptr<Chunk> chunk;
+    try {
+        chunk = std::make_shared<Chunk>(state.outbox.chunk_bytes());  // a system call, perhaps
+    } catch (const std::bad_alloc&) {
+        return;  // who needs it will ask, and can be told
+    }
     const Lock lock(state.mutex);
     chunk = state.outbox.give_chunk(std::move(chunk));
 }

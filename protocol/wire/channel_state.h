@@ -101,6 +101,7 @@ struct Channel::State {
     void run_reader();
     Stop read_frames(transport::Connection& from);
     std::optional<Stop> read_when_it_comes(transport::Connection& from);
+    std::optional<Stop> read_if_memory_allows(FrameReader& reader);
     std::optional<Stop> read_one(FrameReader& reader);
     [[nodiscard]] bool frame_is_here(const transport::Connection* beyond) const;
     enum class Looked { took, nothing, not_whole, somebody_does, over };

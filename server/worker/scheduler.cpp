@@ -91,7 +91,7 @@ void Scheduler::issued(StreamState& stream, std::uint32_t cost) {
 
 void Scheduler::hold(StreamState& stream, std::unique_ptr<Operation> operation) {
     operation->id = next_id_++;
-    open_.emplace(operation->id, operation.get());
+    open_.emplace_hint(open_.end(), operation->id, operation.get());
     // What the stream holds already waits for what was there by then.
     const std::uint64_t known = stream.held.empty() ? 0 : stream.held.back()->id;
     const auto wait_for_tail = [&](const StreamState& other) {
@@ -209,24 +209,28 @@ bool Scheduler::run_held() {
 bool Scheduler::run_after_issue() {
     bool moved = false;
     while (!after_issue_.empty() && !stays_out_()) {
-        const std::uint64_t up_to = after_issue_.front().up_to;
-        if (std::any_of(open_.begin(), open_.end(), [&](const auto& entry) { return entry.first <= up_to; })) {
+        const std::uint64_t id = after_issue_.front().id;
+        if (open_.begin()->first != id) {
             break;
         }
         const std::function<void()> action = std::move(after_issue_.front().action);
         after_issue_.pop_front();
+        open_.erase(id);
         action();
         moved = true;
     }
     return moved;
 }
 
-void Scheduler::when_issued(std::function<void()> action) {
-    if (open_.empty() && after_issue_.empty()) {
+std::uint64_t Scheduler::when_issued(std::function<void()> action) {
+    if (open_.empty()) {
         action();
-        return;
+        return 0;
     }
-    after_issue_.push_back({next_id_ - 1, std::move(action)});
+    const std::uint64_t id = next_id_++;
+    open_.emplace_hint(open_.end(), id, nullptr);
+    after_issue_.push_back({id, std::move(action)});
+    return id;
 }
 
 void Scheduler::when_issued(std::uint64_t operation, std::function<void()> action) {

@@ -220,6 +220,8 @@ inline constexpr int stream_parameter = detail::find_stream_parameter<Call>(code
 template <class Call>
 inline constexpr bool in_stream_order = calls::has_rule(Call::kRules, calls::Rule::stream_order);
 template <class Call>
+inline constexpr bool is_after_held = calls::has_rule(Call::kRules, calls::Rule::after_held);
+template <class Call>
 inline constexpr bool does_synchronize = calls::has_rule(Call::kRules, calls::Rule::synchronizes);
 
 template <class Call>
@@ -394,9 +396,23 @@ void conclude(Worker& worker, Command& command, codec::Slots<Call>& slots, std::
     }
 }
 
+// Serves the command once everything that is held now has been issued. Later work that is to wait for it names what is
+// returned in its Operation::after.
+inline std::uint64_t serve_when_issued(Worker& worker, Command& command) {
+    command.keep_body(kHeldCostBytes);
+    command.its_turn = true;
+    return worker.scheduler.when_issued([&worker, command]() mutable { worker.dispatch(command); });
+}
+
 template <class Call, class Handler>
 void serve(Worker& worker, Command& command, Handler handler) {
     constexpr bool blocking = Call::kDelivery == calls::Delivery::blocking;
+    if constexpr (is_after_held<Call>) {
+        if (!command.its_turn && worker.scheduler.holds_any()) {
+            serve_when_issued(worker, command);
+            return;
+        }
+    }
     if constexpr (blocking) {
         command.keep_body(kWaitingCostBytes);  // it is kept until its answer
     }

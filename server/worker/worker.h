@@ -95,6 +95,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     Objects objects;
     HandleTable handles;
     Scheduler scheduler;
+    std::uint64_t function_change = 0;  // of the scheduler: launches that come later wait for it
     StreamWatches stream_watches{*this};
     Issuers issuers;
     Inbox inbox;

@@ -1,5 +1,6 @@
 // Contexts: the primary one (state, flags, retain, release, reset), contexts of one's own, the stack of each thread,
 // limits, and what is left of a destroyed context.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -195,7 +196,8 @@ void one_after_another(CUdevice device) {
             check(up == down, "%zu bytes to the device and back in context %d", bytes, round);
         }
         int calls = 0;
-        DRIVER_OK(cuLaunchHostFunc(stream, [](void* seen) { ++*static_cast<int*>(seen); }, &calls));
+        DRIVER_OK(cuLaunchHostFunc(
+            stream, [](void* seen) { ++*static_cast<int*>(seen); }, &calls));
         DRIVER_OK(cuStreamSynchronize(stream));
         check(calls == 1, "a host function ran in context %d", round);
         DRIVER_OK(cuCtxDestroy(context));
@@ -255,6 +257,44 @@ void waiting_for_one_of_two(CUdevice device) {
     DRIVER_OK(cuCtxDestroy(idle));
 }
 
+// Memory that is freed while another context's copy reads it stays what it was until that has read it.
+void freed_while_another_reads(CUdevice device) {
+    constexpr size_t bytes = 4096;
+    const CUcontext owner = create(device), reader = create(device);
+    CUstream stream = nullptr;
+    CUdeviceptr to = 0, from = 0, next = 0;
+    DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuMemAlloc(&to, bytes));
+    DRIVER_OK(cuCtxSetCurrent(owner));
+    DRIVER_OK(cuMemAlloc(&from, bytes));
+    DRIVER_OK(cuMemsetD8(from, 1, bytes));
+    DRIVER_OK(cuCtxSynchronize());
+    DRIVER_OK(cuCtxSetCurrent(reader));
+    Held held;
+    DRIVER_OK(cuLaunchHostFunc(stream, hold, &held));
+    DRIVER_OK(cuMemcpyDtoDAsync(to, from, bytes, stream));
+    std::thread later([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        held.let_go = true;
+    });
+    DRIVER_OK(cuCtxSetCurrent(owner));
+    DRIVER_OK(cuMemFree(from));
+    note("freed %s", held.let_go ? "when the copy could be made" : "at once");
+    DRIVER_OK(cuMemAlloc(&next, bytes));
+    DRIVER_OK(cuMemsetD8(next, 2, bytes));
+    DRIVER_OK(cuCtxSynchronize());
+    later.join();
+    DRIVER_OK(cuCtxSetCurrent(reader));
+    DRIVER_OK(cuStreamSynchronize(stream));
+    unsigned char seen[bytes] = {};
+    DRIVER_OK(cuMemcpyDtoH(seen, to, bytes));
+    check(std::count(std::begin(seen), std::end(seen), 1) == static_cast<long>(bytes),
+          "the copy read what was there: %u", seen[0]);
+    DRIVER_OK(cuStreamDestroy(stream));
+    DRIVER_OK(cuCtxDestroy(reader));
+    DRIVER_OK(cuCtxDestroy(owner));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -268,5 +308,6 @@ int main(int argc, char** argv) {
     program.section("destroyed", [&] { destroyed(device); });
     program.section("one_after_another", [&] { one_after_another(device); });
     program.section("waiting_for_one_of_two", [&] { waiting_for_one_of_two(device); });
+    program.section("freed_while_another_reads", [&] { freed_while_another_reads(device); });
     return program.finish();
 }

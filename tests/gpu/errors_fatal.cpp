@@ -120,6 +120,11 @@ void null_handles() {
     report("null_graph_instantiate", cuGraphInstantiate(&executable, nullptr, 0), {});
     report("null_graph_launch", cuGraphLaunch(nullptr, nullptr), {});
     report("null_context_destroy", cuCtxDestroy(nullptr), {});
+    CUdeviceptr block = 0;
+    DRIVER_OK(cuMemAlloc(&block, 1024));
+    report("null_array_copy_from", cuMemcpyAtoD(block, nullptr, 0, 64), {});
+    report("null_array_copy_to", cuMemcpyDtoA(nullptr, 0, block, 64), {});
+    report("null_arrays_copy", cuMemcpyAtoA(nullptr, 0, nullptr, 0, 64), {});
 }
 
 // What a context held that went wrong is free when it has been destroyed, for the next one.

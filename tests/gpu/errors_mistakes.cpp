@@ -60,6 +60,13 @@ void memory_mistakes() {
     report("copy_beyond_end", cuMemcpyHtoD(block, host.data(), host.size()), {CUDA_ERROR_INVALID_VALUE});
     report("copy_out_beyond_end", cuMemcpyDtoH(host.data(), block, host.size()), {CUDA_ERROR_INVALID_VALUE});
     report("memset_beyond_end", cuMemsetD8(block, 0, host.size()), {CUDA_ERROR_INVALID_VALUE});
+    report("write_value_nowhere", cuStreamWriteValue32(nullptr, 0x1000, 1, 0), {});
+    report("write_value_misaligned", cuStreamWriteValue32(nullptr, block + 1, 1, 0), {});
+    report("write_value_bad_flags", cuStreamWriteValue32(nullptr, block, 1, 77), {});
+    CUcontext context = nullptr;
+    DRIVER_OK(cuCtxGetCurrent(&context));
+    report("peer_copy_nowhere", cuMemcpyPeerAsync(0x1000, context, block, context, 64, nullptr), {});
+    report("peer_copy_without_context", cuMemcpyPeerAsync(block, context, block + 512, nullptr, 64, nullptr), {});
     report("memset_nowhere", cuMemsetD8Async(0x1000, 0, 64, nullptr), {CUDA_ERROR_INVALID_VALUE});
     report("copy_to_nowhere", cuMemcpyHtoD(0x1000, host.data(), 64), {CUDA_ERROR_INVALID_VALUE});
     report("copy_from_nowhere", cuMemcpyDtoH(host.data(), 0x1000, 64), {CUDA_ERROR_INVALID_VALUE});

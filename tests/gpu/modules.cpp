@@ -144,6 +144,8 @@ int main(int argc, char** argv) {
     program.section("parameters", parameter_layout);
     program.section("occupancy", [&] { occupancy(device); });
     program.section("shared_memory", [&] { large_shared_memory(device); });
+    program.section("attributes_in_order", attributes_in_order);
+    program.section("textures_in_order", textures_in_order, device.is_software());
     program.section("libraries", libraries);
     program.section("enumeration", enumeration);
     program.section("linker", link_two_units);

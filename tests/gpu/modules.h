@@ -11,6 +11,8 @@ void function_attributes();
 void parameter_layout();
 void occupancy(const Device& device);
 void large_shared_memory(const Device& device);
+void attributes_in_order();
+void textures_in_order();
 void libraries();
 void enumeration();
 void link_two_units();

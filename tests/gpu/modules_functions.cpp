@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <set>
 
 #include "tests/gpu/images.h"
@@ -149,6 +151,112 @@ void large_shared_memory(const Device& device) {
     }
 }
 
+namespace {
+
+// Work that cannot begin before destruction, and more of it than the server gives to the driver at once.
+class Backlog {
+  public:
+    explicit Backlog(CUfunction store) {
+        constexpr unsigned many = 700;  // the driver itself takes about 1,000
+        DRIVER_OK(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
+        DRIVER_OK(cuMemAlloc(&word_, sizeof(unsigned)));
+        DRIVER_OK(cuLaunchHostFunc(
+            stream_, [](void* go) { static_cast<std::atomic<bool>*>(go)->wait(false); }, &go_));
+        for (unsigned i = 0; i < many; i++) {
+            DRIVER_OK(launch(store, 1, 1, stream_, word_, i));
+        }
+    }
+    ~Backlog() {
+        release();
+        cuStreamDestroy(stream_);
+        cuMemFree(word_);
+    }
+    Backlog(const Backlog&) = delete;
+    Backlog& operator=(const Backlog&) = delete;
+
+    CUstream stream() const { return stream_; }
+    void release() {
+        go_ = true;
+        go_.notify_all();
+        check_result(cuStreamSynchronize(stream_), CUDA_SUCCESS, "all that was launched ran");
+    }
+
+  private:
+    std::atomic<bool> go_{false};
+    CUstream stream_ = nullptr;
+    CUdeviceptr word_ = 0;
+};
+
+}  // namespace
+
+void attributes_in_order() {
+    const Module module(kernels_ptx().data);
+    const CUfunction sum = module.function("shared_sum"), store = module.function("store_word");
+    CUstream other = nullptr;
+    CUdeviceptr in = 0, out = 0;
+    DRIVER_OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuMemAlloc(&in, sizeof(unsigned)));
+    DRIVER_OK(cuMemAlloc(&out, 4 * sizeof(unsigned)));
+    DRIVER_OK(cuMemsetD32(in, 7, 1));
+    DRIVER_OK(cuMemsetD32(out, 0, 4));
+    DRIVER_OK(cuCtxSynchronize());
+    int sums = 0;
+    const auto launch_with = [&](int shared_bytes, CUstream stream) {
+        DRIVER_OK(cuFuncSetAttribute(sum, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes));
+        CUdeviceptr to = out + sizeof(unsigned) * static_cast<unsigned>(sums++);
+        void* parameters[] = {&in, &to};
+        DRIVER_OK(
+            cuLaunchKernel(sum, 1, 1, 1, 1, 1, 1, static_cast<unsigned>(shared_bytes), stream, parameters, nullptr));
+    };
+    {
+        Backlog backlog(store);
+        launch_with(60'000, backlog.stream());
+        launch_with(1'000, backlog.stream());
+        launch_with(2'000, other);
+        launch_with(50'000, backlog.stream());
+    }
+    check_result(cuStreamSynchronize(other), CUDA_SUCCESS, "nor did one of another stream come too early");
+    unsigned seen[4] = {};
+    DRIVER_OK(cuMemcpyDtoH(seen, out, sizeof seen));
+    check(std::count(std::begin(seen), std::end(seen), 7u) == 4,
+          "each launch found its function's shared memory as it was set before: %u %u %u %u", seen[0], seen[1], seen[2],
+          seen[3]);
+    DRIVER_OK(cuMemFree(out));
+    DRIVER_OK(cuMemFree(in));
+    DRIVER_OK(cuStreamDestroy(other));
+}
+
+// A driver need not forgive what is destroyed under its work, but what had to wait for us is not to be the worse for
+// it.
+void textures_in_order() {
+    const Module module(kernels_ptx().data);
+    const CUfunction read = module.function("read_texture"), store = module.function("store_word");
+    CUdeviceptr words = 0, out = 0;
+    DRIVER_OK(cuMemAlloc(&words, 4096));
+    DRIVER_OK(cuMemAlloc(&out, sizeof(unsigned)));
+    DRIVER_OK(cuMemsetD32(words, 42, 1024));
+    CUDA_RESOURCE_DESC resource{};
+    resource.resType = CU_RESOURCE_TYPE_LINEAR;
+    resource.res.linear.devPtr = words;
+    resource.res.linear.format = CU_AD_FORMAT_UNSIGNED_INT32;
+    resource.res.linear.numChannels = 1;
+    resource.res.linear.sizeInBytes = 4096;
+    CUDA_TEXTURE_DESC description{};
+    description.flags = CU_TRSF_READ_AS_INTEGER;
+    CUtexObject texture = 0;
+    DRIVER_OK(cuTexObjectCreate(&texture, &resource, &description, nullptr));
+    {
+        Backlog backlog(store);
+        DRIVER_OK(launch(read, 1, 1, backlog.stream(), out, texture));
+        DRIVER_OK(cuTexObjectDestroy(texture));
+    }
+    unsigned seen = 0;
+    DRIVER_OK(cuMemcpyDtoH(&seen, out, sizeof seen));
+    check(seen == 42, "a texture was there for what was launched before it was destroyed: %u", seen);
+    DRIVER_OK(cuMemFree(out));
+    DRIVER_OK(cuMemFree(words));
+}
+
 void libraries() {
     CUlibrary library = nullptr;
     DRIVER_OK(cuLibraryLoadData(&library, kernels_fatbin().data, nullptr, nullptr, 0, nullptr, nullptr, 0));
@@ -192,7 +300,7 @@ void enumeration() {
                                         "store_word",    "add_value",       "copy_words",    "use_globals",
                                         "shared_sum",    "many_parameters", "bounded",       "use_local_4k",
                                         "use_local_16k", "use_local_24k",   "use_local_32k", "use_local_40k",
-                                        "use_local_48k", "use_local_56k",   "use_local_64k"};
+                                        "use_local_48k", "use_local_56k",   "use_local_64k", "read_texture"};
     CUlibrary library = nullptr;
     DRIVER_OK(cuLibraryLoadData(&library, kernels_ptx().data, nullptr, nullptr, 0, nullptr, nullptr, 0));
     unsigned count = 0;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
@@ -59,6 +60,11 @@ SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
 }
 
 Result<UniqueFd> SharedMemory::make_file(const char* name, std::size_t bytes) {
+    // Beyond this limit ftruncate() sends a signal that ends the program.
+    struct rlimit most {};
+    if (::getrlimit(RLIMIT_FSIZE, &most) == 0 && bytes > most.rlim_cur) {
+        return system_error("the process may not have files of that size", EFBIG);
+    }
     UniqueFd descriptor(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!descriptor) return system_error("memfd_create", errno);
     if (::ftruncate(descriptor.get(), static_cast<off_t>(bytes)) != 0) return system_error("ftruncate", errno);

@@ -14,6 +14,8 @@
 #include <string_view>
 #include <thread>
 
+#include "common/quiet_thread.h"
+
 namespace gpupool::transport::tcp {
 namespace {
 
@@ -81,7 +83,7 @@ Result<std::vector<Address>> resolve(const Endpoint& endpoint, Clock::time_point
     // The system's resolver cannot be interrupted and may take far longer than a caller can wait, so it runs in a
     // thread that may outlive this call; all that it touches is its own share of `lookup`.
     auto lookup = std::make_shared<Lookup>();
-    std::thread([endpoint, lookup] { look_up(endpoint, *lookup); }).detach();
+    quiet_thread("gpupool-resolve", [endpoint, lookup] { look_up(endpoint, *lookup); }).detach();
 
     std::unique_lock lock(lookup->mutex);
     const auto finished = [&] { return lookup->finished; };

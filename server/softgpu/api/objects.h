@@ -187,6 +187,7 @@ struct Context : std::enable_shared_from_this<Context> {
     std::mutex order_mutex;  // the order between the legacy stream and the blocking ones
     StreamPtr legacy;
     std::vector<std::weak_ptr<Stream>> streams;
+    std::size_t look_for_ended_at = 64;         // streams: the memory of one that has ended stays until it is taken out
     std::mutex host_function_mutex;             // host functions of a context run one at a time
     std::shared_mutex door;                     // of what gives streams work, which is kept out by synchronize_alone()
     std::atomic<std::uint32_t> local_bytes{0};  // that there is room for
@@ -196,6 +197,7 @@ struct Context : std::enable_shared_from_this<Context> {
     void poison(CUresult code);
     CUresult status() const { return static_cast<CUresult>(error.load()); }
     std::vector<StreamPtr> all_streams();
+    void add_stream(const StreamPtr& stream);  // with order_mutex held
     void synchronize();
     // As calls do that wait for the GPU to load, free or unregister: launches, records and copies of other threads wait
     // with them; what does not is writes, waits and queries (measured on an H200).

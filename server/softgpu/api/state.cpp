@@ -63,7 +63,7 @@ CUresult find_stream(CUstream handle, StreamPtr& result) {
         if (mine == nullptr) {
             mine = std::make_shared<Stream>(*context, CU_STREAM_DEFAULT, 0);
             const std::lock_guard lock(context->order_mutex);
-            context->streams.push_back(mine);
+            context->add_stream(mine);
         }
         result = mine;
         return CUDA_SUCCESS;
@@ -162,6 +162,14 @@ void Context::poison(CUresult code) {
 }
 
 // The caller holds order_mutex.
+void Context::add_stream(const StreamPtr& stream) {
+    if (streams.size() >= look_for_ended_at) {
+        std::erase_if(streams, [](const std::weak_ptr<Stream>& each) { return each.expired(); });
+        look_for_ended_at = 2 * streams.size() + 64;
+    }
+    streams.push_back(stream);
+}
+
 std::vector<StreamPtr> Context::all_streams() {
     std::vector<StreamPtr> result;
     for (auto at = streams.begin(); at != streams.end();) {

@@ -16,7 +16,7 @@ CUresult create_stream(CUstream* result, unsigned flags, int priority) {
     {
         const std::shared_lock not_alone(context->door);
         const std::lock_guard lock(context->order_mutex);
-        context->streams.push_back(stream);
+        context->add_stream(stream);
     }
     state().streams.add(stream);
     *result = reinterpret_cast<CUstream>(stream.get());

@@ -425,6 +425,8 @@ Outcome gpFunctionAttributes(Worker& worker, Command& command, codec::Slots<call
     return Outcome::answered();
 }
 
+// What is held of earlier launches is to see the function as it was, and launches that come later as it will be; but
+// for a limit that is raised, which no earlier launch minds, and what is only a wish.
 Outcome gpFunctionSetAttribute(Worker& worker, Command& command, codec::Slots<calls::gpFunctionSetAttribute>& slots) {
     using Call = calls::gpFunctionSetAttribute;
     CUfunction function = slots.at<Call::function>().value;
@@ -438,6 +440,18 @@ Outcome gpFunctionSetAttribute(Worker& worker, Command& command, codec::Slots<ca
     }
     const auto attribute = static_cast<CUfunction_attribute>(slots.at<Call::attribute>().value);
     const int value = slots.at<Call::value>().value;
+    if (!command.its_turn && worker.scheduler.holds_any() &&
+        attribute != CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) {
+        int former = 0;
+        const CUdevice device = slots.at<Call::device>().value;
+        result = is_kernel ? driver::call(worker.api.cuKernelGetAttribute, &former, attribute,
+                                          reinterpret_cast<CUkernel>(function), device)
+                           : driver::call(worker.api.cuFuncGetAttribute, &former, attribute, function);
+        if (result != CUDA_SUCCESS || value < former || worker.scheduler.is_open(worker.function_change)) {
+            worker.function_change = serve_when_issued(worker, command);
+            return Outcome::answered();
+        }
+    }
     return is_kernel ? driver::call(worker.api.cuKernelSetAttribute, attribute, value,
                                     reinterpret_cast<CUkernel>(function), slots.at<Call::device>().value)
                      : driver::call(worker.api.cuFuncSetAttribute, function, attribute, value);

@@ -79,6 +79,10 @@ __global__ void shared_sum(const unsigned* in, unsigned* out) {
     }
 }
 
+__global__ void read_texture(unsigned* to, cudaTextureObject_t texture) {
+    *to = tex1Dfetch<unsigned>(texture, 0);
+}
+
 struct Triple {
     short first;
     double second;
