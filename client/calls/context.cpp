@@ -418,11 +418,7 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx) {
 }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned Flags) {
-    const CUresult result = remote<calls::cuCtxEnablePeerAccess>(peerContext, Flags);
-    if (result == CUDA_SUCCESS) {
-        this_thread().current()->reaches_others = true;
-    }
-    return result;
+    return remote<calls::cuCtxEnablePeerAccess>(peerContext, Flags);
 }
 
 CUresult cuCtxDisablePeerAccess(CUcontext peerContext) {

@@ -164,25 +164,8 @@ CUresult capture_copy(const CUDA_MEMCPY3D& copy, bool plain, CUstream stream) {
     return result != CUDA_SUCCESS ? result : remote<calls::gpCaptureCopy>(&named, plain ? 1u : 0u, stream);
 }
 
-// The copy is work of the current context: who frees the memory of another has to know.
-void note_owner(const Session& s, CUdeviceptr address) {
-    ContextState* const current = this_thread().current();
-    if (!s.contexts.several() || current == nullptr || current->reaches_others.load(std::memory_order_relaxed)) {
-        return;
-    }
-    const auto range = s.memory.find(address);
-    if (range && range->context != nullptr && range->context != current) {
-        current->reaches_others = true;
-    }
-}
-
 bool may_copy(const Session& s, CUdeviceptr dst, CUdeviceptr src, std::size_t bytes) {
-    if (dst == 0 || src == 0 || !may_hold(s, dst, bytes) || !may_hold(s, src, bytes)) {
-        return false;
-    }
-    note_owner(s, dst);
-    note_owner(s, src);
-    return true;
+    return dst != 0 && src != 0 && may_hold(s, dst, bytes) && may_hold(s, src, bytes);
 }
 
 // What a call says of an address, which may be either as well.
@@ -385,8 +368,6 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
     if (to_host) {
         return shaped_from_device(*s, c, bytes, stream, !asynchronous || !pinned(*s, c.dstHost));
     }
-    note_owner(*s, c.srcMemoryType == CU_MEMORYTYPE_DEVICE ? c.srcDevice : 0);
-    note_owner(*s, c.dstMemoryType == CU_MEMORYTYPE_DEVICE ? c.dstDevice : 0);
     const CUresult sent = remote<calls::gpCopyShapedOnDevice>(&c, stream);
     const bool seen =
         !asynchronous && (host_sees(*s, c.srcMemoryType, c.srcDevice) || host_sees(*s, c.dstMemoryType, c.dstDevice));
@@ -459,11 +440,7 @@ CUresult copy_on_devices(bool takes_ends, Arguments... arguments) {
 bool is_known(CUdeviceptr address, std::size_t bytes) {
     CUresult result = CUDA_SUCCESS;
     const Session* const s = session(result);
-    if (s == nullptr || !s->memory.find(address) || !may_hold(*s, address, bytes)) {
-        return false;
-    }
-    note_owner(*s, address);
-    return true;
+    return s != nullptr && s->memory.find(address) && may_hold(*s, address, bytes);
 }
 
 bool is_live(CUcontext handle) {

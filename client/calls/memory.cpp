@@ -152,7 +152,7 @@ CUresult wait_for_users(Session& s, ContextState* own) {
     const CUresult result = wait_for_device(own);
     if (own != nullptr && s.contexts.several()) {
         s.contexts.each_live([&](ContextState& context) {
-            if (&context != own && (context.device == own->device || context.reaches_others)) {
+            if (&context != own && context.device == own->device) {
                 (void)wait_for_device(&context);
             }
         });

@@ -11,9 +11,9 @@ namespace gpupool::client::entry {
 // wait for.
 CUresult wait_for_device(ContextState* context);
 
-// The same for whoever may use memory of `own`: itself, whose error is returned, others of its device, and those that
-// use what is not their own. To wait for more could be to wait for what waits for this thread, as GPUs do for one
-// another.
+// The same, as natively, for the other contexts of its device, whose work may use it as well; the error is its own's.
+// Not for other devices, which may be waiting for this thread: natively nobody waits for them either
+// (docs/driver-facts.md).
 CUresult wait_for_users(Session& s, ContextState* own);
 
 // Memory was short. `allocate` once more, where the client has some of the device's that nothing uses: committed slabs,

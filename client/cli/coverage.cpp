@@ -126,7 +126,7 @@ std::string coverage_markdown() {
         "client\n"
         "can tell the outcome by itself, as of most nodes of graphs, nothing is waited for, and some copies wait for\n"
         "the program's memory (docs/tracing.md). What is *handled* goes through the client first, which sends it, and\n"
-        "waits, only where it cannot tell the answer: of `cuEventQuery` and `cuMemAllocAsync` hardly ever.\n\n";
+        "waits, only where it cannot tell the answer: of queries and allocations in stream order hardly ever.\n\n";
     text += totals(all) + ".\n\n| call | per-thread form | delivered | state |\n|---|---|---|---|\n";
     for (const Row& row : all.rows) {
         const std::string per_thread = row.per_thread.empty() ? "" : "`" + row.per_thread + "`";

@@ -32,7 +32,6 @@ struct ContextState {
     std::atomic<bool> unordered_streams{false};
     std::atomic<std::uint64_t> complete_until{0};  // work of commands below this number is known to be complete
     std::atomic<unsigned> attached{1};             // cuCtxAttach, cuCtxDetach
-    std::atomic<bool> reaches_others{false};       // its work uses memory of other contexts, by peer access or copies
     // Limits as the driver said them, by CUlimit: they change only when one is set. kUnknownLimit: not asked yet.
     static constexpr std::size_t kUnknownLimit = ~std::size_t{0};
     std::array<std::atomic<std::size_t>, CU_LIMIT_MAX> limits;

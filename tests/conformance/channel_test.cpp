@@ -198,8 +198,8 @@ TEST_P(Channels, CopiedBulkLeavesTheSourceFree) {
 TEST_P(Channels, RecordsGoBetweenThePiecesOfBulk) {
     Limits limits;
     limits.retained_bytes = 256u << 10;
+    const auto data = pattern(32u << 20, 6);  // longer than the channel, which may still be in the middle of sending it
     ChannelPair pair(ends(), limits);
-    const auto data = pattern(32u << 20, 6);
     std::size_t between = 0, bulk_bytes = 0;
     // Once is enough, but on a busy machine this thread may get no turn while the bulk goes.
     for (std::uint64_t transfer = 1; transfer <= 10 && between <= 1; ++transfer) {

@@ -295,6 +295,47 @@ void freed_while_another_reads(CUdevice device) {
     DRIVER_OK(cuCtxDestroy(owner));
 }
 
+// Who frees memory of one device does not wait for another's work, not even where that has peer access: it may be
+// waiting for who frees.
+void freed_beside_a_peer(CUdevice device) {
+    int count = 0, reaches = 0;
+    DRIVER_OK(cuDeviceGetCount(&count));
+    CUdevice other = 0;
+    if (count > 1) {
+        DRIVER_OK(cuDeviceGet(&other, 1));
+        DRIVER_OK(cuDeviceCanAccessPeer(&reaches, other, device));
+    }
+    if (reaches == 0) {
+        note("there are no two devices that reach each other");
+        return;
+    }
+    const CUcontext owner = create(device), peer = create(other);
+    CUstream stream = nullptr;
+    DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (const bool with_access : {false, true}) {
+        if (with_access) {
+            DRIVER_OK(cuCtxEnablePeerAccess(owner, 0));
+        }
+        CUdeviceptr block = 0;
+        DRIVER_OK(cuCtxSetCurrent(owner));
+        DRIVER_OK(cuMemAlloc(&block, 4096));
+        DRIVER_OK(cuCtxSetCurrent(peer));
+        Held held;
+        DRIVER_OK(cuLaunchHostFunc(stream, hold, &held));
+        std::thread later([&] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(200));
+            held.let_go = true;
+        });
+        check_result(cuMemFree(block), CUDA_SUCCESS, "memory of the one device is freed while the other works");
+        check(!held.let_go, "%s peer access nobody waits for that", with_access ? "with" : "without");
+        later.join();
+        DRIVER_OK(cuStreamSynchronize(stream));
+    }
+    DRIVER_OK(cuStreamDestroy(stream));
+    DRIVER_OK(cuCtxDestroy(peer));
+    DRIVER_OK(cuCtxDestroy(owner));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -309,5 +350,6 @@ int main(int argc, char** argv) {
     program.section("one_after_another", [&] { one_after_another(device); });
     program.section("waiting_for_one_of_two", [&] { waiting_for_one_of_two(device); });
     program.section("freed_while_another_reads", [&] { freed_while_another_reads(device); });
+    program.section("freed_beside_a_peer", [&] { freed_beside_a_peer(device); });
     return program.finish();
 }

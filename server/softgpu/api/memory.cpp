@@ -72,8 +72,11 @@ CUresult free_of_kind(std::uint64_t address, bool host) {
         host ? found.kind == MemoryKind::host : found.kind == MemoryKind::device || found.kind == MemoryKind::managed;
     if (!fits) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult status = found.context->status(); status != CUDA_SUCCESS) return status;
-    // Natively a free waits for the context's work.
+    // Natively a free waits for the context's work, and that of others of the device (measured on an H100).
     found.context->synchronize_alone();
+    for (const ContextPtr& other : state().contexts.all()) {
+        if (other.get() != found.context && other->device == found.context->device) other->synchronize();
+    }
     if (!state().allocations.remove(address, found)) return CUDA_ERROR_INVALID_VALUE;
     if (found.graph_memory != nullptr) found.graph_memory->set_held(false);
     release_memory(found);

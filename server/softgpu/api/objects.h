@@ -50,6 +50,12 @@ class Registry {
         objects_.erase(found);
         return object;
     }
+    std::vector<std::shared_ptr<T>> all() const {
+        const std::shared_lock lock(mutex_);
+        std::vector<std::shared_ptr<T>> found;
+        for (const auto& [handle, object] : objects_) found.push_back(object);
+        return found;
+    }
     template <class F>
     void remove_if(F which) {
         std::vector<std::shared_ptr<T>> removed;  // destroyed outside of the lock
