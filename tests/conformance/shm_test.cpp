@@ -7,6 +7,7 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -25,6 +26,7 @@
 #include "protocol/transport/shm/connector.h"
 #include "protocol/transport/shm/listener.h"
 #include "protocol/transport/shm/local_socket.h"
+#include "protocol/transport/shm/memory.h"
 #include "protocol/transport/tcp/addresses.h"
 #include "protocol/transport/tcp/listener.h"
 #include "tests/conformance/transports.h"
@@ -474,6 +476,19 @@ TEST(ShmHostile, ScribblesWithoutEnd) {
     over = true;
     scribbler.join();
     EXPECT_GT(refused, 0);
+}
+
+// A program may be kept from making large files; the signal for who tries would end it.
+TEST(Shm, MemoryBeyondTheLimitOfFilesIsRefused) {
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+    const rlimit low{1u << 20, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &low), 0);
+    const auto refused = shm::SharedMemory::make("beyond", 2u << 20);
+    const auto made = shm::SharedMemory::make("within", 1u << 20);
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    EXPECT_FALSE(refused.ok());
+    EXPECT_TRUE(made.ok());
 }
 
 }  // namespace

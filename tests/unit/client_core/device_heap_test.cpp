@@ -189,6 +189,28 @@ TEST_F(DeviceHeapTest, AnEmptySlabGoesWhenMemoryIsShort) {
     heap.free(address);
 }
 
+TEST_F(DeviceHeapTest, WhereThereIsNoMoreALargeBlockLiesAmongSmallOnes) {
+    server_bytes = 64 * kMiB;
+    std::vector<std::uint64_t> small;
+    std::uint64_t address = 0;
+    while (heap.allocate(kMiB, address) == CUDA_SUCCESS) {
+        small.push_back(address);
+    }
+    ASSERT_EQ(small.size(), 64u);
+    std::sort(small.begin(), small.end());
+    for (std::size_t i = 48; i < small.size(); ++i) {
+        heap.free(small[i]);
+    }
+    heap.trim();
+    server_bytes = committed_bytes();
+    ASSERT_GE(heap.free_bytes(), 8 * kMiB);
+    ASSERT_EQ(heap.allocate(8 * kMiB, address), CUDA_SUCCESS) << "it was said to be free";
+    check_block(address, 8 * kMiB);
+    const std::uint64_t before = heap.free_bytes();
+    heap.free(address);
+    EXPECT_EQ(heap.free_bytes(), before + 8 * kMiB);
+}
+
 // Blocks of mixed sizes that come and go, as a framework's do: what is committed stays near what was needed at most.
 TEST_F(DeviceHeapTest, FragmentationIsBounded) {
     server_bytes = 4096 * kMiB;
