@@ -430,17 +430,10 @@ CUresult from_array(void* destination, CUarray array, std::size_t offset, std::s
     return copy_shaped(copy, stream, waiting);
 }
 
-// Within the GPU, or from one to another: deferred where the driver will take the ends; else its answer is waited for.
-template <class Call, class... Arguments>
-CUresult copy_on_devices(bool takes_ends, Arguments... arguments) {
-    const WaitForReplies else_the_driver_says(!takes_ends);
-    return remote<Call>(arguments...);
-}
-
 bool is_known(CUdeviceptr address, std::size_t bytes) {
     CUresult result = CUDA_SUCCESS;
     const Session* const s = session(result);
-    return s != nullptr && s->memory.find(address) && may_hold(*s, address, bytes);
+    return s != nullptr && surely_holds(*s, address, bytes);
 }
 
 bool is_live(CUcontext handle) {
@@ -519,26 +512,26 @@ CUresult cuMemcpyAtoHAsync_v2(void* dstHost, CUarray srcArray, std::size_t srcOf
 
 CUresult cuMemcpyAtoA_v2(CUarray dstArray, std::size_t dstOffset, CUarray srcArray, std::size_t srcOffset,
                          std::size_t ByteCount) {
-    return copy_on_devices<calls::cuMemcpyAtoA_v2>(dstArray != nullptr && srcArray != nullptr, dstArray, dstOffset,
-                                                   srcArray, srcOffset, ByteCount);
+    return remote_or_ask<calls::cuMemcpyAtoA_v2>(dstArray != nullptr && srcArray != nullptr, dstArray, dstOffset,
+                                                 srcArray, srcOffset, ByteCount);
 }
 CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, std::size_t srcOffset, std::size_t ByteCount) {
-    return copy_on_devices<calls::cuMemcpyAtoD_v2>(srcArray != nullptr && is_known(dstDevice, ByteCount), dstDevice,
-                                                   srcArray, srcOffset, ByteCount);
+    return remote_or_ask<calls::cuMemcpyAtoD_v2>(srcArray != nullptr && is_known(dstDevice, ByteCount), dstDevice,
+                                                 srcArray, srcOffset, ByteCount);
 }
 CUresult cuMemcpyDtoA_v2(CUarray dstArray, std::size_t dstOffset, CUdeviceptr srcDevice, std::size_t ByteCount) {
-    return copy_on_devices<calls::cuMemcpyDtoA_v2>(dstArray != nullptr && is_known(srcDevice, ByteCount), dstArray,
-                                                   dstOffset, srcDevice, ByteCount);
+    return remote_or_ask<calls::cuMemcpyDtoA_v2>(dstArray != nullptr && is_known(srcDevice, ByteCount), dstArray,
+                                                 dstOffset, srcDevice, ByteCount);
 }
 CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
                       std::size_t ByteCount) {
-    return copy_on_devices<calls::cuMemcpyPeer>(
+    return remote_or_ask<calls::cuMemcpyPeer>(
         is_known(dstDevice, ByteCount) && is_known(srcDevice, ByteCount) && is_live(dstContext) && is_live(srcContext),
         dstDevice, dstContext, srcDevice, srcContext, ByteCount);
 }
 CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
                            std::size_t ByteCount, CUstream hStream) {
-    return copy_on_devices<calls::cuMemcpyPeerAsync>(
+    return remote_or_ask<calls::cuMemcpyPeerAsync>(
         is_known(dstDevice, ByteCount) && is_known(srcDevice, ByteCount) && is_live(dstContext) && is_live(srcContext),
         dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
 }

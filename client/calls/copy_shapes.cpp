@@ -64,12 +64,22 @@ bool on_device(const Session& s, std::uint64_t address) {
     return range && (range->on_device() || s.host_mirrors.device_address(range->base) == range->base);
 }
 
+namespace {
+
+bool holds(const MemoryRange& range, std::uint64_t address, std::uint64_t bytes) {
+    return range.kind != MemoryKind::device || bytes <= range.base + range.bytes - address;
+}
+
+}  // namespace
+
 bool may_hold(const Session& s, std::uint64_t address, std::uint64_t bytes) {
     const auto range = s.memory.find(address);
-    if (!range) {
-        return !s.window.contains(address);
-    }
-    return range->kind != MemoryKind::device || bytes <= range->base + range->bytes - address;
+    return range ? holds(*range, address, bytes) : !s.window.contains(address);
+}
+
+bool surely_holds(const Session& s, std::uint64_t address, std::uint64_t bytes) {
+    const auto range = s.memory.find(address);
+    return range && holds(*range, address, bytes);
 }
 
 namespace {

@@ -25,6 +25,8 @@ bool on_device(const Session& s, std::uint64_t address);
 
 // False for what the driver would refuse at once: more than an allocation holds, and what is allocated no more.
 bool may_hold(const Session& s, std::uint64_t address, std::uint64_t bytes);
+// The same of memory that the client knows; of any other the driver has the last word.
+bool surely_holds(const Session& s, std::uint64_t address, std::uint64_t bytes);
 
 // UNIFIED becomes what the address is; the host's pitch need not reach the server.
 void resolve_unified(const Session& s, CUDA_MEMCPY3D& c);

@@ -42,8 +42,8 @@ CUresult set(const Extent& to, Arguments... arguments) {
     if (const CUresult result = check(to); result != CUDA_SUCCESS || to.empty()) {
         return result;
     }
-    const WaitForReplies else_the_driver_says(!this_session().memory.find(to.destination));
-    return remote<Call>(to.destination, arguments...);
+    const bool is_known = this_session().memory.find(to.destination).has_value();
+    return remote_or_ask<Call>(is_known, to.destination, arguments...);
 }
 
 }  // namespace

@@ -506,7 +506,6 @@ CUresult operate(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* 
     return remote<Call>(stream, count, operations, flags);
 }
 
-// Deferred where the driver will surely take it; else its answer is waited for.
 template <class Call, class Value>
 CUresult operate_on(CUstream stream, CUdeviceptr address, Value value, unsigned int flags, unsigned int usual_flags) {
     CUresult result = CUDA_SUCCESS;
@@ -514,10 +513,9 @@ CUresult operate_on(CUstream stream, CUdeviceptr address, Value value, unsigned 
     if (s == nullptr) {
         return result;
     }
-    const bool surely = address % sizeof(Value) == 0 && (flags & ~usual_flags) == 0 && s->memory.find(address) &&
-                        may_hold(*s, address, sizeof(Value));
-    const WaitForReplies else_the_driver_says(!surely);
-    return remote<Call>(stream, address, value, flags);
+    const bool surely_taken =
+        address % sizeof(Value) == 0 && (flags & ~usual_flags) == 0 && surely_holds(*s, address, sizeof(Value));
+    return remote_or_ask<Call>(surely_taken, stream, address, value, flags);
 }
 
 constexpr unsigned kComparisons =

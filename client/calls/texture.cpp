@@ -44,8 +44,7 @@ CUresult note(Known& known, const unsigned long long* object, CUresult result) {
 
 template <class Call>
 CUresult destroy(Known& known, unsigned long long object) {
-    const WaitForReplies else_the_driver_says(!known.take(object));
-    return remote<Call>(object);
+    return remote_or_ask<Call>(known.take(object), object);
 }
 
 }  // namespace

@@ -254,6 +254,13 @@ inline CUresult known_answer(Session& session, const ContextState* context) {
     return pending == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : pending;
 }
 
+// Deferred where the driver will surely take it; else its answer is waited for.
+template <class Call, class... Arguments>
+CUresult remote_or_ask(bool surely_taken, Arguments... arguments) {
+    const WaitForReplies else_the_driver_says(!surely_taken);
+    return remote<Call>(arguments...);
+}
+
 // Waits until the context has nothing left to do.
 inline CUresult wait_for_context(ContextState& context) {
     const CUresult result = remote<calls::gpContextSynchronize>(context.handle);

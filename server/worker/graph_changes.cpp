@@ -6,14 +6,6 @@
 namespace gpupool::worker {
 namespace {
 
-// The command as it is taken later.
-Command kept(const Command& command) {
-    Command later = command;
-    later.keep_body(command.reply_wanted() ? kWaitingCostBytes : kHeldCostBytes);
-    later.its_turn = true;
-    return later;
-}
-
 // Of one executable. Natively who launches it waits by then, since the driver's queue is full of its nodes.
 constexpr std::uint64_t kMaxChangesWaiting = 4096, kGoOnWithChanges = 1024;
 
@@ -132,7 +124,7 @@ std::optional<Outcome> await_changes(Worker& worker, const Command& command, boo
     if (command.its_turn || !any) {
         return std::nullopt;
     }
-    worker.scheduler.when_issued([&worker, later = kept(command)]() mutable { worker.dispatch(later); });
+    serve_when_issued(worker, command);
     return Outcome::answered();
 }
 

@@ -68,6 +68,20 @@ CUresult driver_handle(const Worker& worker, Handle& handle) {
     return CUDA_SUCCESS;
 }
 
+// The command as it is taken later.
+inline Command kept(const Command& command) {
+    Command later = command;
+    later.keep_body(command.reply_wanted() ? kWaitingCostBytes : kHeldCostBytes);
+    later.its_turn = true;
+    return later;
+}
+
+// Serves the command once everything that is held now has been issued. Later work that is to wait for it names what is
+// returned in its Operation::after.
+inline std::uint64_t serve_when_issued(Worker& worker, const Command& command) {
+    return worker.scheduler.when_issued([&worker, later = kept(command)]() mutable { worker.dispatch(later); });
+}
+
 namespace handlers {
 #define GP_CALL(op, symbol, ...) Outcome symbol(Worker&, Command&, codec::Slots<calls::symbol>&);
 #define GP_PER_THREAD(...)
@@ -394,14 +408,6 @@ void conclude(Worker& worker, Command& command, codec::Slots<Call>& slots, std::
             worker.scheduler.hold(*outcome.stream, std::move(outcome.operation));
             return;
     }
-}
-
-// Serves the command once everything that is held now has been issued. Later work that is to wait for it names what is
-// returned in its Operation::after.
-inline std::uint64_t serve_when_issued(Worker& worker, Command& command) {
-    command.keep_body(kHeldCostBytes);
-    command.its_turn = true;
-    return worker.scheduler.when_issued([&worker, command]() mutable { worker.dispatch(command); });
 }
 
 template <class Call, class Handler>

@@ -161,7 +161,7 @@ void Context::poison(CUresult code) {
     error.compare_exchange_strong(none, code);
 }
 
-// The caller holds order_mutex.
+// Of both: the caller holds order_mutex.
 void Context::add_stream(const StreamPtr& stream) {
     if (streams.size() >= look_for_ended_at) {
         std::erase_if(streams, [](const std::weak_ptr<Stream>& each) { return each.expired(); });
