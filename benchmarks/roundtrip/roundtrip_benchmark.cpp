@@ -59,6 +59,19 @@ void event_record_deferred(benchmark::State& state) {
     deferred(state, [](const Driver& d) { return d.cuEventRecord(d.event, d.stream); });
 }
 
+// Of an event that the program has asked for before, as one does that polls.
+void event_record_polled(benchmark::State& state) {
+    const Driver& d = driver();
+    for (int i = 0; i < 4; ++i) {
+        ok(d.cuEventRecord(d.event, d.stream), "cuEventRecord");
+        CUresult result = CUDA_ERROR_NOT_READY;
+        while ((result = d.cuEventQuery(d.event)) == CUDA_ERROR_NOT_READY) {
+        }
+        ok(result, "cuEventQuery");
+    }
+    event_record_deferred(state);
+}
+
 void launch_and_synchronize(benchmark::State& state) {
     const Driver& d = driver();
     for (auto _ : state) {
@@ -202,6 +215,27 @@ void event_query(benchmark::State& state) {
     for (auto _ : state) {
         ok(d.cuEventQuery(d.event), "cuEventQuery");
     }
+}
+
+// Of one that has been recorded and not come: the stream waits for a word.
+void event_query_pending(benchmark::State& state) {
+    const Driver& d = driver();
+    CUstream gate = nullptr;
+    ok(d.cuStreamCreate(&gate, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    ok(d.cuStreamWriteValue32_v2(gate, d.memory, 0, 0), "cuStreamWriteValue32");
+    ok(d.cuStreamSynchronize(gate), "cuStreamSynchronize");
+    ok(d.cuStreamWaitValue32_v2(d.stream, d.memory, 1, CU_STREAM_WAIT_VALUE_EQ), "cuStreamWaitValue32");
+    ok(d.cuEventRecord(d.event, d.stream), "cuEventRecord");
+    bool came = false;
+    for (auto _ : state) {
+        came = d.cuEventQuery(d.event) != CUDA_ERROR_NOT_READY || came;
+    }
+    if (came) {
+        state.SkipWithError("the event came although its stream waits");
+    }
+    ok(d.cuStreamWriteValue32_v2(gate, d.memory, 1, 0), "cuStreamWriteValue32");
+    ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");
+    ok(d.cuStreamDestroy_v2(gate), "cuStreamDestroy");
 }
 
 void allocate_and_free(benchmark::State& state) {
@@ -415,7 +449,9 @@ BENCHMARK(synchronize_idle_context)->Arg(256)->UseRealTime();
 BENCHMARK(allocate_and_free)->Arg(1 << 20)->UseRealTime();
 BENCHMARK(allocate_and_free_in_stream)->Arg(1 << 20)->UseRealTime();
 BENCHMARK(event_record_deferred)->UseRealTime();
+BENCHMARK(event_record_polled)->UseRealTime();
 BENCHMARK(event_query)->UseRealTime();
+BENCHMARK(event_query_pending)->UseRealTime();
 BENCHMARK(copy_pinned_to_device)->Arg(4)->Arg(64 << 10)->Arg(256 << 20)->UseRealTime();
 BENCHMARK(copy_to_pinned)->Arg(4)->Arg(64 << 10)->Arg(256 << 20)->UseRealTime();
 BENCHMARK(copy_registered_to_device)->Arg(256 << 20)->UseRealTime();

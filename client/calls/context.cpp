@@ -5,6 +5,7 @@
 #include "client/calls/code.h"
 #include "client/calls/handlers.h"
 #include "client/calls/memory.h"
+#include "client/calls/texture.h"
 #include "client/core/remote.h"
 #include "client/export_tables/registry.h"
 
@@ -92,10 +93,11 @@ CUresult create(CUcontext* pctx, CUexecAffinityParam* affinities, int count, uns
     return CUDA_SUCCESS;
 }
 
-// What belonged to a context that has ended: its captures, its kernels' functions and its memory.
+// What belonged to a context that has ended: its captures, its kernels' functions, its textures and its memory.
 void forget_objects(Session& s, ContextState& context) {
     s.captures.ended(context);
     forget_kernel_functions(context.handle);
+    forget_textures(context.handle);
     forget_memory(s, context);
 }
 
@@ -448,8 +450,13 @@ CUresult cuCtxGetLimit(std::size_t* pvalue, CUlimit limit) {
 }
 
 CUresult cuCtxSetLimit(CUlimit limit, std::size_t value) {
+    ContextState* const context = this_thread().current();
+    if (limit == CU_LIMIT_STACK_SIZE && context != nullptr) {
+        // As natively; so that work which the server holds has the stack that it was sent with.
+        wait_without_errors(this_session(), *context);
+    }
     const CUresult result = remote<calls::cuCtxSetLimit>(limit, value);
-    if (ContextState* const context = this_thread().current()) {
+    if (context != nullptr) {
         context->forget_limits();
     }
     return result;

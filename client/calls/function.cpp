@@ -98,9 +98,7 @@ CUresult check_settable(const FunctionAttributes::OnDevice& attributes, CUfuncti
     return CUDA_SUCCESS;
 }
 
-template <class Ask>
-CUresult set_attribute(CUfunction handle, std::optional<CUdevice> device, CUfunction_attribute attribute, int value,
-                       Ask ask) {
+CUresult set_attribute(CUfunction handle, std::optional<CUdevice> device, CUfunction_attribute attribute, int value) {
     FunctionAttributes::OnDevice* attributes = nullptr;
     std::shared_ptr<const FunctionInfo> info;
     CUresult result = find_attributes(handle, device, attributes, info);
@@ -110,19 +108,13 @@ CUresult set_attribute(CUfunction handle, std::optional<CUdevice> device, CUfunc
     const CUdevice on = device.value_or(device_of(*info));
     bool known = false;
     result = check_settable(*attributes, attribute, value, on, known);
-    if (result != CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS || (known && attributes->get(attribute) == value)) {
         return result;
     }
+    result = remote_or_ask<calls::gpFunctionSetAttribute>(known, handle, on, static_cast<int>(attribute), value);
     if (!known) {
-        result = ask();
         attributes->forget();
-        return result;
-    }
-    if (attributes->get(attribute) == value) {
-        return CUDA_SUCCESS;
-    }
-    result = remote<calls::gpFunctionSetAttribute>(handle, on, static_cast<int>(attribute), value);
-    if (result == CUDA_SUCCESS) {
+    } else if (result == CUDA_SUCCESS) {
         attributes->set(attribute, value);
     }
     return result;
@@ -179,13 +171,11 @@ CUresult cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel ker
 }
 
 CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) {
-    return set_attribute(hfunc, {}, attrib, value,
-                         [&] { return remote<calls::cuFuncSetAttribute>(hfunc, attrib, value); });
+    return set_attribute(hfunc, {}, attrib, value);
 }
 
 CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) {
-    return set_attribute(as_function(kernel), dev, attrib, val,
-                         [&] { return remote<calls::cuKernelSetAttribute>(attrib, val, kernel, dev); });
+    return set_attribute(as_function(kernel), dev, attrib, val);
 }
 
 }  // namespace gpupool::client::entry

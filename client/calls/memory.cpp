@@ -148,12 +148,18 @@ CUresult wait_for_device(ContextState* context) {
     return wait_for_context(*context);
 }
 
+void wait_without_errors(Session& s, ContextState& context) {
+    if (context.live && !s.all_complete(context) && remote<calls::gpContextWait>(context.handle) == CUDA_SUCCESS) {
+        s.note_complete(context);
+    }
+}
+
 CUresult wait_for_users(Session& s, ContextState* own) {
     const CUresult result = wait_for_device(own);
     if (own != nullptr && s.contexts.several()) {
         s.contexts.each_live([&](ContextState& context) {
             if (&context != own && context.device == own->device) {
-                (void)wait_for_device(&context);
+                wait_without_errors(s, context);
             }
         });
     }

@@ -11,8 +11,11 @@ namespace gpupool::client::entry {
 // wait for.
 CUresult wait_for_device(ContextState* context);
 
-// The same, as natively, for the other contexts of its device, whose work may use it as well; the error is its own's.
-// Not for other devices, which may be waiting for this thread: natively nobody waits for them either
+// The same without taking the failures of what is waited for: those are for whoever synchronizes with the context.
+void wait_without_errors(Session& s, ContextState& context);
+
+// wait_for_device(), and, as natively, for the other contexts of its device, whose work may use it as well. The error
+// is its own's. Not for other devices, which may be waiting for this thread: natively nobody waits for them either
 // (docs/driver-facts.md).
 CUresult wait_for_users(Session& s, ContextState* own);
 

@@ -78,13 +78,19 @@ CUresult record(CUevent event, CUstream stream, unsigned flags, Send send) {
     known_event->launched_with = false;
     // Counted before it is sent: from here on nobody takes an earlier record's end for this one's.
     const std::uint64_t number = known_event->record.fetch_add(1, std::memory_order_acq_rel) + 1;
-    result = send();
+    Captures& captures = this_session().captures;
+    const bool watched = flags == CU_EVENT_RECORD_DEFAULT && known_event->queried.load(std::memory_order_relaxed) &&
+                         !known_event->always_ask.load(std::memory_order_relaxed) && !captures.any();
+    if (watched) {
+        known_event->watched.store(number, std::memory_order_release);  // before the worker can refuse
+        result = remote<calls::gpEventRecord>(event, stream, number);
+    } else {
+        result = send();
+    }
     if (result == CUDA_SUCCESS) {
         known_event->sent.store(number, std::memory_order_release);
-    }
-    Captures& captures = this_session().captures;
-    if (result == CUDA_SUCCESS && known_event->queried.load(std::memory_order_relaxed) && !captures.any()) {
-        watch(event, *known_event, number);
+    } else if (watched) {
+        known_event->watched.store(0, std::memory_order_release);
     }
     if (result == CUDA_SUCCESS && (flags & CU_EVENT_RECORD_EXTERNAL) == 0 &&
         (captures.any() || captures.any_events())) {

@@ -1,7 +1,10 @@
 // Texture and surface objects: the driver's numbers. Those that are known to be there are destroyed without waiting.
 
+#include "client/calls/texture.h"
+
 #include <mutex>
-#include <unordered_set>
+#include <set>
+#include <utility>
 
 #include "client/calls/handlers.h"
 #include "client/core/remote.h"
@@ -9,20 +12,25 @@
 namespace gpupool::client::entry {
 namespace {
 
+// By the context in which they were made, whose numbers they are.
 class Known {
   public:
-    void add(unsigned long long object) {
+    void add(CUcontext context, unsigned long long object) {
         const std::lock_guard lock(mutex_);
-        objects_.insert(object);
+        objects_.emplace(context, object);
     }
-    bool take(unsigned long long object) {
+    bool take(CUcontext context, unsigned long long object) {
         const std::lock_guard lock(mutex_);
-        return objects_.erase(object) != 0;
+        return objects_.erase({context, object}) != 0;
+    }
+    void forget(CUcontext context) {
+        const std::lock_guard lock(mutex_);
+        std::erase_if(objects_, [&](const auto& one) { return one.first == context; });
     }
 
   private:
     std::mutex mutex_;
-    std::unordered_set<unsigned long long> objects_;
+    std::set<std::pair<CUcontext, unsigned long long>> objects_;
 };
 
 // Never destroyed: threads may still call while the program ends.
@@ -35,19 +43,29 @@ Known& surfaces() {
     return instance;
 }
 
+CUcontext current() {
+    const ContextState* const context = this_thread().current();
+    return context == nullptr ? nullptr : context->handle;
+}
+
 CUresult note(Known& known, const unsigned long long* object, CUresult result) {
     if (result == CUDA_SUCCESS && object != nullptr) {
-        known.add(*object);
+        known.add(current(), *object);
     }
     return result;
 }
 
 template <class Call>
 CUresult destroy(Known& known, unsigned long long object) {
-    return remote_or_ask<Call>(known.take(object), object);
+    return remote_or_ask<Call>(known.take(current(), object), object);
 }
 
 }  // namespace
+
+void forget_textures(CUcontext context) {
+    textures().forget(context);
+    surfaces().forget(context);
+}
 
 CUresult cuTexObjectCreate(CUtexObject* pTexObject, const CUDA_RESOURCE_DESC* pResDesc,
                            const CUDA_TEXTURE_DESC* pTexDesc, const CUDA_RESOURCE_VIEW_DESC* pResViewDesc) {

@@ -127,6 +127,9 @@ CUresult gpCopyShapedFromDevice(const gpupool::CopyShape* shape, std::uint64_t t
 CUresult gpCopyShapedOnDevice(const gpupool::CopyShape* shape, CUstream stream);
 
 CUresult gpContextSynchronize(CUcontext context);
+// The same without taking the failures of its deferred calls, which are for whoever synchronizes with it. Where there
+// is one that nobody was told of: CUDA_ERROR_NOT_READY, although the context has nothing left to do.
+CUresult gpContextWait(CUcontext context);
 
 // The stream waits until the application's function `ticket` has run in the client.
 CUresult gpHostFunction(std::uint64_t ticket, CUstream stream);
@@ -142,6 +145,8 @@ CUresult gpFunctionSetAttribute(CUfunction function, CUdevice device, int attrib
 
 // Says (NoticeType::event_complete) when the event's present record, which the client calls `record`, is complete.
 CUresult gpEventWatch(CUevent event, std::uint64_t record);
+// cuEventRecord and the above in one, of an event that the program has asked for before.
+CUresult gpEventRecord(CUevent hEvent, CUstream hStream, std::uint64_t record);
 // Says (NoticeType::stream_complete) when all that the stream has been given is complete. One at a time for a stream:
 // another is ignored until the first has been told.
 CUresult gpStreamWatch(CUstream stream);

@@ -42,7 +42,7 @@ enum class Rule : std::uint8_t {
     composed,      // as handled, but made of gpupool's own calls: it never travels under its own opcode
     served,        // the server has a function of the same name in server/worker/handlers/
     stream_order,  // enqueues work on its stream parameter (or, without one, on the default stream)
-    after_held,    // changes what work that was sent before may use: not before that is issued
+    after_held,    // ends what work that was sent before may use: not before that is issued
     synchronizes,  // reports what failed among the deferred calls before it
     no_capture,    // not permitted while a stream captures, but in relaxed mode
     // Of calls that need not wait while the server stays out of the driver (server/worker/set_aside.h):

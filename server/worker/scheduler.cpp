@@ -209,28 +209,23 @@ bool Scheduler::run_held() {
 bool Scheduler::run_after_issue() {
     bool moved = false;
     while (!after_issue_.empty() && !stays_out_()) {
-        const std::uint64_t id = after_issue_.front().id;
-        if (open_.begin()->first != id) {
+        if (!open_.empty() && open_.begin()->first <= after_issue_.front().up_to) {
             break;
         }
         const std::function<void()> action = std::move(after_issue_.front().action);
         after_issue_.pop_front();
-        open_.erase(id);
         action();
         moved = true;
     }
     return moved;
 }
 
-std::uint64_t Scheduler::when_issued(std::function<void()> action) {
-    if (open_.empty()) {
+void Scheduler::when_issued(std::function<void()> action) {
+    if (!holds_any()) {
         action();
-        return 0;
+        return;
     }
-    const std::uint64_t id = next_id_++;
-    open_.emplace_hint(open_.end(), id, nullptr);
-    after_issue_.push_back({id, std::move(action)});
-    return id;
+    after_issue_.push_back({next_id_ - 1, std::move(action)});
 }
 
 void Scheduler::when_issued(std::uint64_t operation, std::function<void()> action) {

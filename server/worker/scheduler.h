@@ -47,7 +47,7 @@ class Operation {
     std::uint64_t id = 0;
     std::uint32_t cost = 1;                           // places in the driver's queue
     std::size_t bytes = kHeldCostBytes;               // that it costs while it is held
-    std::vector<std::uint64_t> after;                 // operations of other streams, and actions, that come first
+    std::vector<std::uint64_t> after;                 // operations of other streams that must have been issued first
     std::vector<std::shared_ptr<EventState>> events;  // that it names: they may be destroyed before its turn comes
     std::vector<EventState*> records;                 // those of them that it will record
     std::vector<std::function<void()>> then;          // runs when it was issued
@@ -129,9 +129,8 @@ class Scheduler {
     [[nodiscard]] static bool may_be_queried(const StreamState& stream);
     // Runs `action` when the event's present record is complete.
     void when_recorded(EventState& event, Action action, Effect effect = Effect::answers);
-    // Runs `action` when every operation that is held now has been issued. Returns its name, which later operations may
-    // have in `after`, or 0 where it ran at once;
-    std::uint64_t when_issued(std::function<void()> action);
+    // Runs `action` when every operation that is held now has been issued,
+    void when_issued(std::function<void()> action);
     // or that one.
     void when_issued(std::uint64_t operation, std::function<void()> action);
 
@@ -165,9 +164,7 @@ class Scheduler {
     [[nodiscard]] bool awaited() const;
 
     // Is anything held, or such an action to run?
-    [[nodiscard]] bool holds_any() const { return !open_.empty(); }
-    // Is what has this name held, or to run?
-    [[nodiscard]] bool is_open(std::uint64_t id) const { return open_.contains(id); }
+    [[nodiscard]] bool holds_any() const { return !open_.empty() || !after_issue_.empty(); }
     // How often something was held so far.
     [[nodiscard]] std::uint64_t holds() const { return next_id_ - 1; }
     // Fewer operations than kCredit, where each takes more places in the driver's queue.
@@ -203,7 +200,7 @@ class Scheduler {
     static constexpr unsigned kPollsPerLookAtTheClock = 16;
     static constexpr std::size_t kBetweenWords = 64;  // bytes: a line each, which only the GPU writes
     struct AfterIssue {
-        std::uint64_t id;
+        std::uint64_t up_to;
         std::function<void()> action;
     };
 
@@ -253,7 +250,7 @@ class Scheduler {
     bool entered_ = false;
     std::uint32_t credit_ = kCredit;
     std::uint64_t next_id_ = 1;
-    std::map<std::uint64_t, Operation*> open_;  // held operations; null for the actions of after_issue_
+    std::map<std::uint64_t, Operation*> open_;  // held operations
     std::size_t held_bytes_ = 0;                // what they cost
     std::size_t clients_held_ = 0;              // streams for which the client was told to stop
     std::vector<StreamState*> busy_;            // with something held or to be polled

@@ -76,10 +76,9 @@ inline Command kept(const Command& command) {
     return later;
 }
 
-// Serves the command once everything that is held now has been issued. Later work that is to wait for it names what is
-// returned in its Operation::after.
-inline std::uint64_t serve_when_issued(Worker& worker, const Command& command) {
-    return worker.scheduler.when_issued([&worker, later = kept(command)]() mutable { worker.dispatch(later); });
+// Serves the command once everything that is held now has been issued.
+inline void serve_when_issued(Worker& worker, const Command& command) {
+    worker.scheduler.when_issued([&worker, later = kept(command)]() mutable { worker.dispatch(later); });
 }
 
 namespace handlers {

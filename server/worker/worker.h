@@ -29,6 +29,7 @@
 #include "server/driver/library.h"
 #include "server/worker/command.h"
 #include "server/worker/device_memory.h"
+#include "server/worker/function_changes.h"
 #include "server/worker/graph_book.h"
 #include "server/worker/graph_turns.h"
 #include "server/worker/handle_table.h"
@@ -95,7 +96,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     Objects objects;
     HandleTable handles;
     Scheduler scheduler;
-    std::uint64_t function_change = 0;  // of the scheduler: launches that come later wait for it
+    FunctionChanges function_changes;
     StreamWatches stream_watches{*this};
     Issuers issuers;
     Inbox inbox;

@@ -183,6 +183,22 @@ void query_again(const Words& words, const Kernels& kernels) {
     DRIVER_OK(kernels.release(releasing, words));
     DRIVER_OK(cuEventSynchronize(event));
     check_result(cuEventQuery(event), CUDA_SUCCESS, "after the wait for it");
+
+    words.clear();
+    DRIVER_OK(kernels.wait(stream, words));
+    for (unsigned i = 0; i < 700; i++) {  // more than is given to the driver at a time, if less than it takes
+        DRIVER_OK(launch(kernels.store, 1, 1, stream, words.base + 128, i));
+    }
+    DRIVER_OK(cuEventRecord(event, stream));
+    check_result(cuEventQuery(event), CUDA_ERROR_NOT_READY, "recorded behind many that wait");
+    check_result(cuEventQuery(event), CUDA_ERROR_NOT_READY, "and asked again");
+    DRIVER_OK(kernels.release(releasing, words));
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    CUresult seen_last = CUDA_ERROR_NOT_READY;
+    while (seen_last == CUDA_ERROR_NOT_READY && std::chrono::steady_clock::now() < until) {
+        seen_last = cuEventQuery(event);
+    }
+    check_result(seen_last, CUDA_SUCCESS, "who only asks hears of its end");
     unsigned late = 0;
     for (unsigned round = 0; round < rounds; round++) {
         DRIVER_OK(cuMemsetD32Async(words.log(), round, 1, stream));

@@ -145,6 +145,7 @@ int main(int argc, char** argv) {
     program.section("occupancy", [&] { occupancy(device); });
     program.section("shared_memory", [&] { large_shared_memory(device); });
     program.section("attributes_in_order", attributes_in_order);
+    program.section("attributes_beside_a_stuck_stream", attributes_beside_a_stuck_stream);
     program.section("textures_in_order", textures_in_order, device.is_software());
     program.section("libraries", libraries);
     program.section("enumeration", enumeration);

@@ -12,6 +12,7 @@ void parameter_layout();
 void occupancy(const Device& device);
 void large_shared_memory(const Device& device);
 void attributes_in_order();
+void attributes_beside_a_stuck_stream();
 void textures_in_order();
 void libraries();
 void enumeration();

@@ -226,6 +226,66 @@ void attributes_in_order() {
     DRIVER_OK(cuStreamDestroy(other));
 }
 
+// What natively waits for nobody does not wait for a stream that is stuck, which may be waiting for who calls.
+void attributes_beside_a_stuck_stream() {
+    const Module module(kernels_ptx().data);
+    const CUfunction sum = module.function("shared_sum"), store = module.function("store_word"),
+                     add = module.function("add_value");
+    CUstream other = nullptr;
+    CUdeviceptr in = 0, out = 0;
+    DRIVER_OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    DRIVER_OK(cuMemAlloc(&in, sizeof(unsigned)));
+    DRIVER_OK(cuMemAlloc(&out, 3 * sizeof(unsigned)));
+    DRIVER_OK(cuMemsetD32(in, 7, 1));
+    DRIVER_OK(cuMemsetD32(out, 0, 3));
+    const auto set_shared = [&](int bytes) {
+        DRIVER_OK(cuFuncSetAttribute(sum, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes));
+    };
+    const auto launch_with = [&](unsigned shared_bytes, CUstream stream, unsigned place) {
+        CUdeviceptr to = out + sizeof(unsigned) * place;
+        void* parameters[] = {&in, &to};
+        DRIVER_OK(cuLaunchKernel(sum, 1, 1, 1, 1, 1, 1, shared_bytes, stream, parameters, nullptr));
+    };
+    set_shared(50'000);
+    launch_with(1'000, other, 0);  // the first launch of a function may wait
+    DRIVER_OK(cuCtxSynchronize());
+    size_t heap_bytes = 0;
+    DRIVER_OK(cuCtxGetLimit(&heap_bytes, CU_LIMIT_MALLOC_HEAP_SIZE));
+    CUgraph graph = nullptr;
+    {
+        Backlog backlog(store);
+        launch_with(50'000, backlog.stream(), 0);
+        set_shared(1'000);
+        set_shared(60'000);
+        DRIVER_OK(cuStreamBeginCapture(other, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+        launch_with(60'000, other, 1);
+        check_result(cuStreamEndCapture(other, &graph), CUDA_SUCCESS,
+                     "a limit that was raised again holds for captures");
+        set_shared(2'000);
+        launch_with(2'000, other, 2);
+        check_result(cuStreamSynchronize(other), CUDA_SUCCESS,
+                     "another stream goes on behind a limit that was lowered");
+        (void)cuFuncSetAttribute(add, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);  // where there are any
+        (void)cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap_bytes);
+        int bytes = 0;
+        DRIVER_OK(cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, sum));
+        check(bytes == 2'000, "the limit is what was set last: %d", bytes);
+    }
+    set_shared(60'000);
+    CUgraphExec executable = nullptr;
+    DRIVER_OK(cuGraphInstantiate(&executable, graph, 0));
+    DRIVER_OK(cuGraphLaunch(executable, other));
+    DRIVER_OK(cuStreamSynchronize(other));
+    unsigned seen[3] = {};
+    DRIVER_OK(cuMemcpyDtoH(seen, out, sizeof seen));
+    check(seen[0] == 7 && seen[1] == 7 && seen[2] == 7, "and all of them ran: %u %u %u", seen[0], seen[1], seen[2]);
+    DRIVER_OK(cuGraphExecDestroy(executable));
+    DRIVER_OK(cuGraphDestroy(graph));
+    DRIVER_OK(cuMemFree(out));
+    DRIVER_OK(cuMemFree(in));
+    DRIVER_OK(cuStreamDestroy(other));
+}
+
 // A driver need not forgive what is destroyed under its work, but what had to wait for us is not to be the worse for
 // it.
 void textures_in_order() {

@@ -204,6 +204,19 @@ Outcome gpContextSynchronize(Worker& worker, Command& command, codec::Slots<call
     return Outcome::answered();
 }
 
+Outcome gpContextWait(Worker& worker, Command& command, codec::Slots<calls::gpContextWait>& slots) {
+    using Call = calls::gpContextWait;
+    ContextState* const state = worker.objects.context(slots.at<Call::context>().value);
+    if (state == nullptr) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    worker.scheduler.when_complete(*state, [&worker, command, client = state->client](CUresult result) {
+        const ContextState* const now = worker.objects.context(client);
+        worker.answer(command, now == nullptr ? result : now->told(result));
+    });
+    return Outcome::answered();
+}
+
 Outcome cuCtxEnablePeerAccess(Worker& worker, Command& command, codec::Slots<calls::cuCtxEnablePeerAccess>& slots) {
     using Call = calls::cuCtxEnablePeerAccess;
     ContextState* own = worker.context_of(command);

@@ -6,14 +6,15 @@
 namespace gpupool::worker::handlers {
 namespace {
 
+// `event` is what records it, or will.
 template <class Call>
-Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsigned flags) {
+Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsigned flags,
+               std::shared_ptr<EventState>& event) {
     CUresult result = CUDA_SUCCESS;
     StreamState* stream = worker.stream_of(command, slots.template at<Call::hStream>().value, result);
     if (stream == nullptr) {
         return result;
     }
-    std::shared_ptr<EventState> event;
     result = event_to_record(worker, command, slots.template at<Call::hEvent>().value, 0, *stream, event);
     if (result != CUDA_SUCCESS) {
         return result;
@@ -34,6 +35,12 @@ Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
     event->latched = stream->latched;
     worker.scheduler.issued(*stream);
     return result;
+}
+
+template <class Call>
+Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsigned flags) {
+    std::shared_ptr<EventState> event;
+    return record(worker, command, slots, flags, event);
 }
 
 template <class Call>
@@ -65,6 +72,23 @@ Outcome when_recorded(Worker& worker, CUevent client, Action action, Effect effe
         wait();
     }
     return Outcome::answered();
+}
+
+// Tells the client how the record ended; of CUDA_ERROR_INVALID_HANDLE it learns that it has to ask. Counted as long as
+// anything of it is kept: the record may be held, and be watched again and again meanwhile.
+Action telling(Worker& worker, CUevent client, std::uint64_t record) {
+    const std::shared_ptr<void> counted(&++worker.objects.event_watches, [](std::size_t* count) { --*count; });
+    return [&worker, client, record, counted](CUresult result) {
+        worker.send_what_precedes(result);
+        const EventState* const event = worker.objects.event(client);
+        result = event != nullptr ? event->context->told(result) : result;
+        worker.notify(codec::NoticeType::event_complete,
+                      codec::EventCompleteNotice{codec::to_wire(client), record, result, 0});
+    };
+}
+
+bool may_watch(const Worker& worker) {
+    return worker.objects.event_watches <= Objects::kMaxEvents;
 }
 
 template <class Call>
@@ -153,24 +177,32 @@ Outcome cuEventSynchronize(Worker& worker, Command& command, codec::Slots<calls:
         worker, client, [&worker, command](CUresult result) { worker.answer(command, result, true); }, Effect::answers);
 }
 
+// The program asks for the event: it is told of its end. Not of one that is held, for which the client has to ask.
+Outcome gpEventRecord(Worker& worker, Command& command, codec::Slots<calls::gpEventRecord>& slots) {
+    using Call = calls::gpEventRecord;
+    const bool told_to_ask = command.its_turn;
+    std::shared_ptr<EventState> event;
+    Outcome outcome = record(worker, command, slots, 0, event);
+    if (told_to_ask) {
+        return outcome;
+    }
+    const Action tell = telling(worker, slots.at<Call::hEvent>().value, slots.at<Call::record>().value);
+    if (outcome.verdict == Outcome::Verdict::done && outcome.result == CUDA_SUCCESS && may_watch(worker)) {
+        worker.scheduler.when_recorded(*event, tell, Effect::tells_of_event);
+    } else {
+        tell(CUDA_ERROR_INVALID_HANDLE);
+    }
+    return outcome;
+}
+
 Outcome gpEventWatch(Worker& worker, Command&, codec::Slots<calls::gpEventWatch>& slots) {
     using Call = calls::gpEventWatch;
     const CUevent client = slots.at<Call::event>().value;
-    const std::uint64_t record = slots.at<Call::record>().value;
-    // Counted as long as anything of it is kept: the record may be held, and be watched again and again meanwhile.
-    std::size_t& watches = worker.objects.event_watches;
-    const std::shared_ptr<void> counted(&++watches, [](std::size_t* count) { --*count; });
-    const auto tell = [&worker, client, record, counted](CUresult result) {
-        worker.send_what_precedes(result);
-        const EventState* const event = worker.objects.event(client);
-        result = event != nullptr ? event->context->told(result) : result;
-        worker.notify(codec::NoticeType::event_complete,
-                      codec::EventCompleteNotice{codec::to_wire(client), record, result, 0});
-    };
-    if (worker.objects.event(client) == nullptr || watches > Objects::kMaxEvents) {
-        tell(CUDA_ERROR_INVALID_HANDLE);  // then the client asks
-    } else {
+    const Action tell = telling(worker, client, slots.at<Call::record>().value);
+    if (worker.objects.event(client) != nullptr && may_watch(worker)) {
         when_recorded(worker, client, tell, Effect::tells_of_event);
+    } else {
+        tell(CUDA_ERROR_INVALID_HANDLE);
     }
     return CUDA_SUCCESS;
 }

@@ -49,17 +49,6 @@ bool is_independent(const Worker& worker, const Command& command, const ContextS
            Scheduler::may_issue_elsewhere(stream) && !worker.tracer.on() && context == stream.context;
 }
 
-// Is a function to be changed before, once what is held has been issued?
-bool awaits_function_change(Worker& worker, const Command& command, const StreamState* stream) {
-    if (worker.function_change == 0 || command.its_turn || stream == nullptr || stream->capturing) [[likely]] {
-        return false;
-    }
-    if (!worker.scheduler.is_open(worker.function_change)) {
-        worker.function_change = 0;
-    }
-    return worker.function_change != 0;
-}
-
 // A function's first launch. The driver waits for the GPU where it needs more local memory than any before it, and the
 // GPU may have to wait for us: so another thread makes the call. The stream's context is current.
 class FirstLaunch final : public HeldForCommand {
@@ -111,21 +100,14 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     StreamState* stream = nullptr;
     std::vector<CUlaunchAttribute>& attributes = slots.at<Call::attributes>().object;
     std::optional<Outcome> waiting = await_turn(worker, command, slots.at<Call::stream>().value, stream);
-    const bool function_changes = awaits_function_change(worker, command, stream);
-    if (!waiting && function_changes) [[unlikely]] {
-        waiting = Outcome::hold(*stream);
-    }
     if (waiting) {
-        if (waiting->verdict == Outcome::Verdict::hold && (!attributes.empty() || function_changes)) {
+        if (waiting->verdict == Outcome::Verdict::hold && !attributes.empty()) {
             result = translate(worker, command, *stream, attributes, command.events);
             if (result != CUDA_SUCCESS) {
                 return result;
             }
             waiting->operation = std::make_unique<HeldCommand>(worker, command);
             hold_events(*waiting->operation, command.events);
-            if (function_changes) {
-                waiting->operation->after.push_back(worker.function_change);
-            }
         }
         return std::move(*waiting);
     }

@@ -425,8 +425,24 @@ Outcome gpFunctionAttributes(Worker& worker, Command& command, codec::Slots<call
     return Outcome::answered();
 }
 
-// What is held of earlier launches is to see the function as it was, and launches that come later as it will be; but
-// for a limit that is raised, which no earlier launch minds, and what is only a wish.
+namespace {
+
+// Would earlier launches fail, or be others, that are issued behind it?
+bool is_minded_by_earlier_launches(CUfunction_attribute attribute, int former, int value) {
+    switch (attribute) {
+        case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+        case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: return false;  // a wish
+        case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+        case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: return value < former;
+        default: return value != former;
+    }
+}
+
+}  // namespace
+
+// What is held of earlier launches is to see the function as it was. So a change that they would mind is made when they
+// have been issued; nobody else waits for that, since the client refuses later launches that are beyond a limit which
+// was lowered, and for all but limits waits for the answer.
 Outcome gpFunctionSetAttribute(Worker& worker, Command& command, codec::Slots<calls::gpFunctionSetAttribute>& slots) {
     using Call = calls::gpFunctionSetAttribute;
     CUfunction function = slots.at<Call::function>().value;
@@ -440,20 +456,28 @@ Outcome gpFunctionSetAttribute(Worker& worker, Command& command, codec::Slots<ca
     }
     const auto attribute = static_cast<CUfunction_attribute>(slots.at<Call::attribute>().value);
     const int value = slots.at<Call::value>().value;
-    if (!command.its_turn && worker.scheduler.holds_any() &&
-        attribute != CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) {
-        int former = 0;
-        const CUdevice device = slots.at<Call::device>().value;
-        result = is_kernel ? driver::call(worker.api.cuKernelGetAttribute, &former, attribute,
-                                          reinterpret_cast<CUkernel>(function), device)
-                           : driver::call(worker.api.cuFuncGetAttribute, &former, attribute, function);
-        if (result != CUDA_SUCCESS || value < former || worker.scheduler.is_open(worker.function_change)) {
-            worker.function_change = serve_when_issued(worker, command);
+    const CUdevice device = slots.at<Call::device>().value;
+    const FunctionChanges::Name name{function, attribute, device};
+    if (command.its_turn) {
+        if (!worker.function_changes.stands(name)) {
+            return CUDA_SUCCESS;
+        }
+    } else {
+        int former = value;
+        if (worker.scheduler.holds_any()) {
+            result = is_kernel ? driver::call(worker.api.cuKernelGetAttribute, &former, attribute,
+                                              reinterpret_cast<CUkernel>(function), device)
+                               : driver::call(worker.api.cuFuncGetAttribute, &former, attribute, function);
+        }
+        if (result == CUDA_SUCCESS && is_minded_by_earlier_launches(attribute, former, value)) {
+            worker.function_changes.put_off(name);
+            serve_when_issued(worker, command);
             return Outcome::answered();
         }
+        worker.function_changes.overtake(name);
     }
     return is_kernel ? driver::call(worker.api.cuKernelSetAttribute, attribute, value,
-                                    reinterpret_cast<CUkernel>(function), slots.at<Call::device>().value)
+                                    reinterpret_cast<CUkernel>(function), device)
                      : driver::call(worker.api.cuFuncSetAttribute, function, attribute, value);
 }
 

@@ -395,8 +395,12 @@ TEST_F(HostileCalls, AWatchedEventHidesNoFailure) {
     const CUevent event = client_->make_event();
     const auto watched = [&](std::uint64_t record) {
         client_->flags = 0;
-        client_->add<calls::cuEventRecord>(event, stream);
-        client_->add<calls::gpEventWatch>(event, record);
+        if (record < 4) {
+            client_->add<calls::cuEventRecord>(event, stream);
+            client_->add<calls::gpEventWatch>(event, record);
+        } else {
+            client_->add<calls::gpEventRecord>(event, stream, record);
+        }
         client_->flags = codec::kReplyWanted;
         EXPECT_TRUE(client_->alive());
         for (int i = 0; i < 100 && client_->ended_events().size() < record; ++i) {
@@ -404,17 +408,30 @@ TEST_F(HostileCalls, AWatchedEventHidesNoFailure) {
         }
         return client_->ended_events().empty() ? -1 : client_->ended_events().back().result;
     };
-    EXPECT_EQ(watched(1), CUDA_SUCCESS);
+    for (const std::uint64_t first : {1u, 4u}) {  // by a call of its own, and with the record
+        EXPECT_EQ(watched(first), CUDA_SUCCESS);
+        client_->flags = 0;
+        client_->add<calls::cuMemsetD8Async>(CUdeviceptr{0x1000}, static_cast<unsigned char>(1), std::size_t{16},
+                                             stream);
+        EXPECT_EQ(watched(first + 1), CUDA_ERROR_NOT_READY) << "so that the client asks";
+        const std::uint64_t number = client_->add<calls::cuEventQuery>(event);
+        client_->flush();
+        const auto asked = client_->answer_to(number);
+        ASSERT_TRUE(asked.has_value());
+        EXPECT_EQ(asked->header.deferred, CUDA_ERROR_INVALID_VALUE) << "what it then hears";
+        EXPECT_EQ(watched(first + 2), CUDA_SUCCESS) << "once";
+    }
+    EXPECT_EQ(client_->deferred_errors(), 2u);
     client_->flags = 0;
-    client_->add<calls::cuMemsetD8Async>(CUdeviceptr{0x1000}, static_cast<unsigned char>(1), std::size_t{16}, stream);
-    EXPECT_EQ(watched(2), CUDA_ERROR_NOT_READY) << "so that the client asks";
-    const std::uint64_t number = client_->add<calls::cuEventQuery>(event);
-    client_->flush();
-    const auto asked = client_->answer_to(number);
-    ASSERT_TRUE(asked.has_value());
-    EXPECT_EQ(asked->header.deferred, CUDA_ERROR_INVALID_VALUE) << "what it then hears";
-    EXPECT_EQ(client_->deferred_errors(), 1u);
-    EXPECT_EQ(watched(3), CUDA_SUCCESS) << "once";
+    client_->add<calls::gpEventRecord>(event, codec::from_wire<CUstream>(0x12345), std::uint64_t{7});
+    client_->flags = codec::kReplyWanted;
+    EXPECT_TRUE(client_->alive());
+    for (int i = 0; i < 100 && client_->ended_events().size() < 7; ++i) {
+        client_->read_for(milliseconds(50));
+    }
+    ASSERT_EQ(client_->ended_events().size(), 7u)
+        << "who was to be told is, of a record that could not be made as well";
+    EXPECT_NE(client_->ended_events().back().result, CUDA_SUCCESS);
 }
 
 // A wait tells of what it was for, not of what its thread has current.
@@ -435,10 +452,13 @@ TEST_F(HostileCalls, AWaitForAnotherContextTellsOfItsFailures) {
         return answer ? answer->header : codec::ReplyHeader{};
     };
     EXPECT_EQ(waited_for(codec::from_wire<CUcontext>(first)).deferred, CUDA_SUCCESS);
+    EXPECT_EQ(client_->call<calls::gpContextWait>(codec::from_wire<CUcontext>(first)), CUDA_SUCCESS);
+    EXPECT_EQ(client_->call<calls::gpContextWait>(another), CUDA_ERROR_NOT_READY) << "without being told";
     const codec::ReplyHeader told = waited_for(another);
     EXPECT_EQ(told.deferred, CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(told.other_context, 1u) << "so that the client does not take it for the current one's";
     EXPECT_EQ(waited_for(another).deferred, CUDA_SUCCESS) << "once";
+    EXPECT_EQ(client_->call<calls::gpContextWait>(another), CUDA_SUCCESS);
 }
 
 // The client takes a wait for the legacy stream as one for all: it tells of streams that have ended, too.
