@@ -451,7 +451,7 @@ CUresult cuCtxGetLimit(std::size_t* pvalue, CUlimit limit) {
 
 CUresult cuCtxSetLimit(CUlimit limit, std::size_t value) {
     ContextState* const context = this_thread().current();
-    if (limit == CU_LIMIT_STACK_SIZE && context != nullptr) {
+    if (limit == CU_LIMIT_STACK_SIZE && context != nullptr && !this_session().captures.any()) {
         // As natively; so that work which the server holds has the stack that it was sent with.
         wait_without_errors(this_session(), *context);
     }
