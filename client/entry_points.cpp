@@ -4,7 +4,7 @@
 // is sent to the worker as its line says; a refused one says so. Nothing throws into the application.
 
 #include "client/calls/handlers.h"
-#include "client/core/remote.h"
+#include "client/core/dispatch/remote.h"
 #include "common/log.h"
 
 namespace gpupool::client {

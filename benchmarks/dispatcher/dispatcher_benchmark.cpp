@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/spin.h"
-#include "tests/unit/worker/launching_session.h"
+#include "tests/unit/worker/scheduling/launching_session.h"
 
 namespace gpupool::benchmarks {
 namespace {

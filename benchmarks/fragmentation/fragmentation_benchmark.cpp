@@ -19,7 +19,7 @@
 #include <string>
 
 #include "benchmarks/fragmentation/traces.h"
-#include "client/core/device_heap.h"
+#include "client/core/memory/device_heap.h"
 
 namespace gpupool::fragmentation {
 namespace {

@@ -6,11 +6,11 @@
 #include <chrono>
 #include <cstdlib>
 
-#include "protocol/transport/inproc/connection.h"
 #include "protocol/transport/shm/connector.h"
 #include "protocol/transport/shm/listener.h"
 #include "protocol/transport/tcp/connector.h"
 #include "protocol/transport/tcp/listener.h"
+#include "tests/support/transport/inproc/connection.h"
 
 namespace gpupool::benchmarks {
 namespace {

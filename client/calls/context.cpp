@@ -2,12 +2,12 @@
 
 #include <mutex>
 
-#include "client/calls/code.h"
 #include "client/calls/handlers.h"
 #include "client/calls/memory.h"
 #include "client/calls/texture.h"
-#include "client/core/remote.h"
-#include "client/export_tables/registry.h"
+#include "client/core/dispatch/remote.h"
+#include "client/core/images/code.h"
+#include "protocol/export_tables/registry.h"
 
 namespace gpupool::client::entry {
 namespace {

@@ -6,8 +6,8 @@
 #include "client/calls/copy_shapes.h"
 #include "client/calls/handlers.h"
 #include "client/calls/streams.h"
-#include "client/core/packed_rows.h"
-#include "client/core/remote.h"
+#include "client/core/dispatch/remote.h"
+#include "client/core/transfers/packed_rows.h"
 
 namespace gpupool::client::entry {
 namespace {

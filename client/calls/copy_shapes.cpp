@@ -1,6 +1,6 @@
 #include "client/calls/copy_shapes.h"
 
-#include "client/core/runtime.h"
+#include "client/core/session/runtime.h"
 #include "protocol/calls/graph_node.h"
 
 namespace gpupool::client {

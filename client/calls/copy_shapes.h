@@ -1,7 +1,7 @@
 // What a copy's description says about the host's side of it, and about which side an address is on.
 #pragma once
 
-#include "client/core/session.h"
+#include "client/core/session/session.h"
 
 namespace gpupool::client {
 

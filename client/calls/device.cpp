@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "client/calls/handlers.h"
-#include "client/core/runtime.h"
+#include "client/core/session/runtime.h"
 
 namespace gpupool::client::entry {
 namespace {

@@ -3,8 +3,8 @@
 #include <memory>
 #include <optional>
 
-#include "client/calls/code_registry.h"
 #include "client/calls/handlers.h"
+#include "client/core/images/code_registry.h"
 
 namespace gpupool::client::entry {
 namespace {

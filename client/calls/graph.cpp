@@ -5,7 +5,7 @@
 #include "client/calls/handlers.h"
 #include "client/calls/memory.h"
 #include "client/calls/streams.h"
-#include "client/core/remote.h"
+#include "client/core/dispatch/remote.h"
 
 namespace gpupool::client::entry {
 namespace {

@@ -11,7 +11,7 @@
 #include "client/calls/handlers.h"
 #include "client/calls/launch_arguments.h"
 #include "client/calls/launch_config.h"
-#include "client/core/remote.h"
+#include "client/core/dispatch/remote.h"
 
 namespace gpupool::client {
 namespace {

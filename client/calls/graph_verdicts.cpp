@@ -1,8 +1,8 @@
 #include "client/calls/graph_verdicts.h"
 
-#include "client/calls/code.h"
 #include "client/calls/launch_config.h"
-#include "client/core/remote.h"
+#include "client/core/dispatch/remote.h"
+#include "client/core/images/code.h"
 
 namespace gpupool::client {
 namespace {

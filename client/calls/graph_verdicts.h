@@ -4,7 +4,7 @@
 // the server for what it does not know of a kernel.
 #pragma once
 
-#include "client/core/graphs.h"
+#include "client/core/graphs/graphs.h"
 
 namespace gpupool::client {
 

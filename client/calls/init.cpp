@@ -3,10 +3,10 @@
 #include <cstring>
 
 #include "client/calls/handlers.h"
-#include "client/core/runtime.h"
+#include "client/core/session/runtime.h"
 #include "client/error_text.h"
-#include "client/export_tables/registry.h"
 #include "protocol/calls/identity.h"
+#include "protocol/export_tables/registry.h"
 
 namespace gpupool::client::entry {
 

@@ -5,11 +5,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "client/calls/code.h"
 #include "client/calls/handlers.h"
 #include "client/calls/launch_arguments.h"
 #include "client/calls/launch_config.h"
-#include "client/core/remote.h"
+#include "client/core/dispatch/remote.h"
+#include "client/core/images/code.h"
 
 namespace gpupool::client::entry {
 namespace {

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <vector>
 
-#include "client/calls/code.h"
-#include "client/core/mapped_memory.h"
-#include "client/core/session.h"
+#include "client/core/images/code.h"
+#include "client/core/memory/mapped_memory.h"
+#include "client/core/session/session.h"
 #include "protocol/codec/record.h"
 
 namespace gpupool::client {

@@ -1,8 +1,8 @@
 // What a launch is asked for, as launches, kernels' nodes and the occupancy calculator take it.
 #pragma once
 
-#include "client/calls/function_attributes.h"
-#include "client/core/devices.h"
+#include "client/core/images/function_attributes.h"
+#include "client/core/session/devices.h"
 #include "protocol/calls/internal.h"
 
 namespace gpupool::client {

@@ -5,9 +5,9 @@
 #include <mutex>
 
 #include "client/calls/handlers.h"
-#include "client/calls/images.h"
-#include "client/calls/jit_options.h"
-#include "client/core/remote.h"
+#include "client/core/dispatch/remote.h"
+#include "client/core/images/images.h"
+#include "client/core/images/jit_options.h"
 
 namespace gpupool::client::entry {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "client/calls/handlers.h"
-#include "client/core/remote.h"
+#include "client/core/dispatch/remote.h"
 
 namespace gpupool::client::entry {
 namespace {
@@ -48,8 +48,8 @@ std::uint64_t whole_pages(std::uint64_t bytes) {
     return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
-// Under ThreadSanitizer the worker cannot have its own memory far from the client's (server/worker/main.cpp), so the
-// client's goes where neither has any. It is a hint.
+// Under ThreadSanitizer the worker cannot have its own memory far from the client's (server/worker/session/main.cpp),
+// so the client's goes where neither has any. It is a hint.
 void* pinned_place([[maybe_unused]] std::uint64_t bytes) {
 #if defined(__SANITIZE_THREAD__)
     static std::atomic<std::uint64_t> next{0x7fb000000000};

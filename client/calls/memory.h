@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "client/core/remote.h"
+#include "client/core/dispatch/remote.h"
 
 namespace gpupool::client::entry {
 

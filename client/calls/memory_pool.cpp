@@ -1,8 +1,8 @@
 // Stream-ordered memory and memory pools.
 //
-// The devices' default pools are the client's own (client/core/stream_pool.h), so that an allocation in stream order
-// needs no round trip. Pools of the program's making are the driver's, and so is what a capture allocates: its graph
-// does it again and again.
+// The devices' default pools are the client's own (client/core/memory/stream_pool.h), so that an allocation in stream
+// order needs no round trip. Pools of the program's making are the driver's, and so is what a capture allocates: its
+// graph does it again and again.
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 #include "client/calls/handlers.h"
 #include "client/calls/memory.h"
 #include "client/calls/streams.h"
-#include "client/core/remote.h"
+#include "client/core/dispatch/remote.h"
 
 namespace gpupool::client::entry {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "client/calls/copy_shapes.h"
 #include "client/calls/handlers.h"
-#include "client/core/remote.h"
+#include "client/core/dispatch/remote.h"
 
 namespace gpupool::client::entry {
 namespace {

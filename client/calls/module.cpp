@@ -1,9 +1,9 @@
 // Modules: loaded when the application says so, their functions looked up by name.
 
-#include "client/calls/code_registry.h"
 #include "client/calls/handlers.h"
-#include "client/calls/images.h"
 #include "client/calls/memory.h"
+#include "client/core/images/code_registry.h"
+#include "client/core/images/images.h"
 #include "common/log.h"
 
 namespace gpupool::client {

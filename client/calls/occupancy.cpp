@@ -5,10 +5,10 @@
 #include <cstring>
 #include <string>
 
-#include "client/calls/code.h"
 #include "client/calls/handlers.h"
 #include "client/calls/launch_config.h"
-#include "client/core/remote.h"
+#include "client/core/dispatch/remote.h"
+#include "client/core/images/code.h"
 
 namespace gpupool::client::entry {
 namespace {

@@ -2,11 +2,11 @@
 
 #include <vector>
 
-#include "client/calls/code.h"
-#include "client/core/remote.h"
-#include "client/core/runtime.h"
-#include "client/export_tables/client_view.h"
-#include "client/export_tables/registry.h"
+#include "client/core/dispatch/remote.h"
+#include "client/core/images/code.h"
+#include "client/core/session/runtime.h"
+#include "protocol/export_tables/client_view.h"
+#include "protocol/export_tables/registry.h"
 
 namespace gpupool::client {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "client/calls/handlers.h"
-#include "client/core/runtime.h"
+#include "client/core/session/runtime.h"
 
 namespace gpupool::client::entry {
 namespace {

@@ -1,7 +1,7 @@
 // What the client knows of a stream.
 #pragma once
 
-#include "client/core/streams.h"
+#include "client/core/scheduling/streams.h"
 
 namespace gpupool::client::entry {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "client/calls/handlers.h"
-#include "client/core/remote.h"
+#include "client/core/dispatch/remote.h"
 
 namespace gpupool::client::entry {
 namespace {

@@ -2,7 +2,7 @@
 // pointers. Variable data (kernel arguments, memory operations, access descriptors) follows as the call's payload.
 //
 // Memory and functions of the client's process are named, not pointed to: a server can ask for them only by the names
-// that the client gave out (client/core/graph_hosts.h), and a name never is an address of the server's process.
+// that the client gave out (client/core/graphs/graph_hosts.h), and a name never is an address of the server's process.
 #pragma once
 
 #include <cstdint>

@@ -45,7 +45,7 @@ enum class Rule : std::uint8_t {
     after_held,    // ends what work that was sent before may use: not before that is issued
     synchronizes,  // reports what failed among the deferred calls before it
     no_capture,    // not permitted while a stream captures, but in relaxed mode
-    // Of calls that need not wait while the server stays out of the driver (server/worker/set_aside.h):
+    // Of calls that need not wait while the server stays out of the driver (server/worker/scheduling/set_aside.h):
     needs_no_driver,  // the GPU may be what waits for it
     gets_in,          // the driver lets it in, whoever waits there (docs/driver-facts.md)
     gets_in_first,    // the same, and what other threads sent before says nothing of its answer

@@ -1,6 +1,6 @@
 // What a worker says of its own work while its session is traced: which command its dispatcher issued and when, what
 // its helper threads did, what the GPU did in which stream. The client makes a timeline of it
-// (client/core/server_trace.h).
+// (client/core/tracing/server_trace.h).
 //
 // Times are nanoseconds of the worker's steady clock; those of GPU work are the GPU's, brought to that clock by the
 // worker. Names are said once, before the first record that uses them. Both sides bound what they keep.

@@ -165,8 +165,8 @@ void fill_standard_descriptors() {
     }
 }
 
-// Workers run in the legacy address layout (server/worker/main.cpp says why). They inherit it, which saves each of them
-// from executing itself a second time; nothing changes for this process.
+// Workers run in the legacy address layout (server/worker/session/main.cpp says why). They inherit it, which saves each
+// of them from executing itself a second time; nothing changes for this process.
 void use_legacy_layout_for_workers() {
 #if !defined(__SANITIZE_THREAD__)
     if (const int current = ::personality(0xffffffff); current >= 0) {

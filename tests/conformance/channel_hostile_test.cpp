@@ -6,8 +6,8 @@
 #include <cstring>
 #include <thread>
 
-#include "protocol/transport/inproc/connection.h"
 #include "tests/conformance/channel_fixture.h"
+#include "tests/support/transport/inproc/connection.h"
 
 namespace gpupool::testing {
 namespace {

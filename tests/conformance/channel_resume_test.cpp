@@ -6,8 +6,8 @@
 #include <random>
 #include <thread>
 
-#include "protocol/transport/faulty/connection.h"
 #include "tests/conformance/channel_fixture.h"
+#include "tests/support/transport/faulty/connection.h"
 
 namespace gpupool::testing {
 namespace {

@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "common/compression.h"
-#include "protocol/transport/faulty/connection.h"
-#include "protocol/transport/inproc/connection.h"
 #include "tests/conformance/lanes_fixture.h"
+#include "tests/support/transport/faulty/connection.h"
+#include "tests/support/transport/inproc/connection.h"
 
 namespace gpupool::testing {
 namespace {

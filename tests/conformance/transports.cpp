@@ -8,15 +8,15 @@
 #include <cstring>
 #include <random>
 
-#include "protocol/transport/faulty/connection.h"
-#include "protocol/transport/faulty/listener.h"
-#include "protocol/transport/inproc/connector.h"
-#include "protocol/transport/inproc/listener.h"
 #include "protocol/transport/open.h"
 #include "protocol/transport/shm/connector.h"
 #include "protocol/transport/shm/listener.h"
 #include "protocol/transport/tcp/connector.h"
 #include "protocol/transport/tcp/listener.h"
+#include "tests/support/transport/faulty/connection.h"
+#include "tests/support/transport/faulty/listener.h"
+#include "tests/support/transport/inproc/connector.h"
+#include "tests/support/transport/inproc/listener.h"
 
 namespace gpupool::testing {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "protocol/codec/reply.h"
-#include "server/worker/dispatch_table.h"
+#include "server/worker/dispatch/dispatch_table.h"
 
 namespace gpupool::fuzz {
 namespace {

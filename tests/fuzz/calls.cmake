@@ -7,6 +7,6 @@ endif()
 
 gpupool_fuzz(commands_fuzz SOURCES commands_fuzz.cpp $<TARGET_OBJECTS:gpupool_fuzz_calls> LINKS gpupool_worker_core)
 gpupool_fuzz(worker_fuzz SOURCES worker_fuzz.cpp nothing_driver.cpp $<TARGET_OBJECTS:gpupool_fuzz_calls>
-             LINKS gpupool_worker_core COSTLY)
-gpupool_fuzz(session_fuzz SOURCES session_fuzz.cpp LINKS gpupool_client_core COSTLY)
+             LINKS gpupool_worker_core gpupool_test_transport COSTLY)
+gpupool_fuzz(session_fuzz SOURCES session_fuzz.cpp LINKS gpupool_client_core gpupool_test_transport COSTLY)
 gpupool_fuzz(welcome_fuzz SOURCES welcome_fuzz.cpp LINKS gpupool_client_core)

@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <vector>
 
-#include "client/core/session.h"
-#include "protocol/transport/inproc/connection.h"
+#include "client/core/session/session.h"
 #include "tests/fuzz/command_builder.h"
+#include "tests/support/transport/inproc/connection.h"
 
 using namespace gpupool;
 

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "client/core/handshake.h"
+#include "client/core/session/handshake.h"
 #include "protocol/codec/layout.h"
 
 using namespace gpupool;

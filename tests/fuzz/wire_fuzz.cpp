@@ -11,10 +11,10 @@
 #include <semaphore>
 #include <vector>
 
-#include "protocol/transport/inproc/connection.h"
 #include "protocol/wire/channel.h"
 #include "protocol/wire/handshake_io.h"
 #include "protocol/wire/lanes.h"
+#include "tests/support/transport/inproc/connection.h"
 
 namespace {
 

@@ -10,10 +10,10 @@
 #include <mutex>
 #include <thread>
 
-#include "protocol/transport/inproc/connection.h"
-#include "server/worker/worker.h"
+#include "server/worker/dispatch/worker.h"
 #include "tests/fuzz/call_functions.h"
 #include "tests/fuzz/nothing_driver.h"
+#include "tests/support/transport/inproc/connection.h"
 
 using namespace gpupool;
 

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <vector>
 
-#include "client/export_tables/client_view.h"
-#include "client/export_tables/registry.h"
+#include "protocol/export_tables/client_view.h"
+#include "protocol/export_tables/registry.h"
 #include "server/softgpu/api/objects.h"
 
 namespace gpupool::softgpu {

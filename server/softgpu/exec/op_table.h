@@ -40,12 +40,13 @@ class OpTable {
 const OpTable& op_table();
 
 // One set of registration functions per instruction set; see the folder's CMakeLists.
-#define GPUPOOL_SOFTGPU_OP_FILES(X)                                                                                \
-    X(integer)                                                                                                     \
-    X(bits)                                                                                                        \
-    X(compare)                                                                                                     \
-    X(float32) X(float64) X(approx) X(convert) X(warp) X(memory) X(atomic) X(special) X(half) X(texture) X(matrix) \
-        X(async) X(packed)
+#define GPUPOOL_SOFTGPU_OP_FILES(X)                                                                              \
+    X(integer)                                                                                                   \
+    X(bits)                                                                                                      \
+    X(compare)                                                                                                   \
+    X(float32)                                                                                                   \
+    X(float64) X(approx) X(convert) X(warp) X(memory) X(atomic) X(special) X(half) X(texture) X(matrix) X(async) \
+        X(packed)
 #define X(file)                           \
     namespace ops_base {                  \
     void register_##file(OpTable& table); \

@@ -186,14 +186,15 @@ Op convert() {
 }
 
 #define TO(D, name, A, from) t.add({"cvt." name "." from}, convert<D, A>());
-#define TO_ALL(A, from)                                                                                 \
-    TO(std::uint8_t, "u8", A, from)                                                                     \
-    TO(std::int8_t, "s8", A, from)                                                                      \
-    TO(std::uint16_t, "u16", A, from)                                                                   \
-    TO(std::int16_t, "s16", A, from)                                                                    \
-    TO(std::uint32_t, "u32", A, from)                                                                   \
-    TO(std::int32_t, "s32", A, from) TO(std::uint64_t, "u64", A, from) TO(std::int64_t, "s64", A, from) \
-        TO(Half, "f16", A, from) TO(Bfloat, "bf16", A, from) TO(float, "f32", A, from) TO(double, "f64", A, from)
+#define TO_ALL(A, from)                                                                         \
+    TO(std::uint8_t, "u8", A, from)                                                             \
+    TO(std::int8_t, "s8", A, from)                                                              \
+    TO(std::uint16_t, "u16", A, from)                                                           \
+    TO(std::int16_t, "s16", A, from)                                                            \
+    TO(std::uint32_t, "u32", A, from)                                                           \
+    TO(std::int32_t, "s32", A, from)                                                            \
+    TO(std::uint64_t, "u64", A, from) TO(std::int64_t, "s64", A, from) TO(Half, "f16", A, from) \
+        TO(Bfloat, "bf16", A, from) TO(float, "f32", A, from) TO(double, "f64", A, from)
 
 template <class T, T Encode(double, Round)>
 void run_pack(Warp& w, const Inst& i) {

@@ -1,7 +1,7 @@
 // Arrays: the driver's, but that what they take counts against the session's quota.
 
-#include "server/worker/array_memory.h"
-#include "server/worker/serve.h"
+#include "server/worker/dispatch/serve.h"
+#include "server/worker/memory/array_memory.h"
 
 namespace gpupool::worker::handlers {
 namespace {

@@ -1,12 +1,12 @@
 // Stream capture. The driver always captures in relaxed mode: the modes that the application asked for are the client's
 // to keep, and the worker's own work must never be in a capture's way.
 
-#include "server/worker/capture.h"
+#include "server/worker/scheduling/capture.h"
 
 #include <algorithm>
 
-#include "server/worker/graph_params.h"
-#include "server/worker/serve.h"
+#include "server/worker/dispatch/serve.h"
+#include "server/worker/graphs/graph_params.h"
 
 namespace gpupool::worker::handlers {
 namespace {

@@ -1,7 +1,7 @@
 // Contexts: they are made and ended on helper threads, and known to the dispatcher before the client hears of them.
 
-#include "server/worker/capture.h"
-#include "server/worker/serve.h"
+#include "server/worker/dispatch/serve.h"
+#include "server/worker/scheduling/capture.h"
 
 namespace gpupool::worker::handlers {
 namespace {

@@ -9,8 +9,8 @@
 #include <cstring>
 
 #include "common/log.h"
-#include "server/worker/copy_pieces.h"
-#include "server/worker/serve.h"
+#include "server/worker/dispatch/serve.h"
+#include "server/worker/transfers/copy_pieces.h"
 
 namespace gpupool::worker::handlers {
 namespace {

@@ -1,7 +1,7 @@
 // Events. Each record that matters to somebody has one of the driver's events (event_record.h).
 
-#include "server/worker/event_record.h"
-#include "server/worker/serve.h"
+#include "server/worker/dispatch/serve.h"
+#include "server/worker/scheduling/event_record.h"
 
 namespace gpupool::worker::handlers {
 namespace {

@@ -10,10 +10,10 @@
 #include <span>
 #include <utility>
 
-#include "server/worker/graph_changes.h"
-#include "server/worker/graph_params.h"
-#include "server/worker/graph_shape.h"
-#include "server/worker/serve.h"
+#include "server/worker/dispatch/serve.h"
+#include "server/worker/graphs/graph_changes.h"
+#include "server/worker/graphs/graph_params.h"
+#include "server/worker/graphs/graph_shape.h"
 
 namespace gpupool::worker::handlers {
 namespace {

@@ -3,8 +3,8 @@
 #include <optional>
 #include <utility>
 
-#include "server/worker/graph_changes.h"
-#include "server/worker/serve.h"
+#include "server/worker/dispatch/serve.h"
+#include "server/worker/graphs/graph_changes.h"
 
 namespace gpupool::worker::handlers {
 namespace {

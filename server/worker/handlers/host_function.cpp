@@ -3,7 +3,7 @@
 // Not with a callback of the driver's: one that waits for the network would keep all others of the process from
 // running.
 
-#include "server/worker/serve.h"
+#include "server/worker/dispatch/serve.h"
 
 namespace gpupool::worker::handlers {
 namespace {

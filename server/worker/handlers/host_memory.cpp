@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "protocol/transport/shm/memory.h"
-#include "server/worker/serve.h"
+#include "server/worker/dispatch/serve.h"
 
 namespace gpupool::worker::handlers {
 namespace {

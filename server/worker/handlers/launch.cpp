@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "common/log.h"
-#include "server/worker/event_record.h"
-#include "server/worker/serve.h"
+#include "server/worker/dispatch/serve.h"
+#include "server/worker/scheduling/event_record.h"
 
 namespace gpupool::worker::handlers {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <utility>
 
-#include "server/worker/jit_options.h"
-#include "server/worker/link_state.h"
-#include "server/worker/serve.h"
+#include "server/worker/dispatch/serve.h"
+#include "server/worker/images/jit_options.h"
+#include "server/worker/images/link_state.h"
 
 namespace gpupool::worker::handlers {
 namespace {

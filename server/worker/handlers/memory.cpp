@@ -1,6 +1,6 @@
 // Device memory: slabs at addresses that the client chose, and the allocations that the driver places.
 
-#include "server/worker/serve.h"
+#include "server/worker/dispatch/serve.h"
 
 namespace gpupool::worker::handlers {
 namespace {
@@ -199,7 +199,8 @@ Outcome cuMemPoolCreate(Worker& worker, Command& command, codec::Slots<calls::cu
     return result;
 }
 
-// What the client allocates from a device's default pool lies in slabs (client/core/stream_pool.h): they follow it.
+// What the client allocates from a device's default pool lies in slabs (client/core/memory/stream_pool.h): they follow
+// it.
 Outcome cuMemPoolSetAccess(Worker& worker, Command& command, codec::Slots<calls::cuMemPoolSetAccess>& slots) {
     using Call = calls::cuMemPoolSetAccess;
     const HandleTable::Lookup found = worker.handles.find(slots.at<Call::pool>().value);

@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "common/fatbin/image.h"
-#include "server/worker/image_prints.h"
-#include "server/worker/jit_options.h"
-#include "server/worker/serve.h"
+#include "server/worker/dispatch/serve.h"
+#include "server/worker/images/image_prints.h"
+#include "server/worker/images/jit_options.h"
 
 namespace gpupool::worker::handlers {
 namespace {

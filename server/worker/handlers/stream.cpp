@@ -4,8 +4,8 @@
 #include <chrono>
 #include <thread>
 
-#include "server/worker/capture.h"
-#include "server/worker/serve.h"
+#include "server/worker/dispatch/serve.h"
+#include "server/worker/scheduling/capture.h"
 
 namespace gpupool::worker::handlers {
 namespace {

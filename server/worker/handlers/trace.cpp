@@ -1,6 +1,6 @@
 // The trace of a session (tracer.h): begun by the client, its clock, and its end.
 
-#include "server/worker/serve.h"
+#include "server/worker/dispatch/serve.h"
 
 namespace gpupool::worker::handlers {
 

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "protocol/schema/supervision.capnp.h"
-#include "protocol/transport/inproc/connection.h"
 #include "protocol/transport/tcp/connection.h"
 #include "server/daemon/admission.h"
 #include "server/daemon/supervisor.h"
@@ -23,6 +22,7 @@
 #include "server/supervision/runtime_directory.h"
 #include "server/supervision/worker_link.h"
 #include "tests/e2e/daemon/harness.h"
+#include "tests/support/transport/inproc/connection.h"
 
 namespace gpupool::test {
 namespace {

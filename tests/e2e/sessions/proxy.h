@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "protocol/transport/connection.h"
-#include "protocol/transport/faulty/connection.h"
+#include "tests/support/transport/faulty/connection.h"
 
 namespace gpupool::test {
 

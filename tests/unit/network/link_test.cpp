@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "benchmarks/network/parameters.h"
-#include "protocol/transport/inproc/connection.h"
+#include "tests/support/transport/inproc/connection.h"
 
 namespace gpupool::test {
 namespace {

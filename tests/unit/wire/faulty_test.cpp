@@ -3,8 +3,8 @@
 #include <chrono>
 #include <vector>
 
-#include "protocol/transport/faulty/connection.h"
-#include "protocol/transport/inproc/connection.h"
+#include "tests/support/transport/faulty/connection.h"
+#include "tests/support/transport/inproc/connection.h"
 
 namespace gpupool::transport::faulty {
 namespace {

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <thread>
 
-#include "protocol/transport/inproc/connection.h"
+#include "tests/support/transport/inproc/connection.h"
 
 namespace gpupool::wire {
 namespace {

@@ -34,7 +34,8 @@ class FakeDriver {
     // The test's own event, recorded on `stream`.
     CUevent recorded_event(CUstream stream);
 
-    CUresult query_result = CUDA_SUCCESS;   // of an event or stream that is complete; if it is not that, nothing is written
+    CUresult query_result =
+        CUDA_SUCCESS;  // of an event or stream that is complete; if it is not that, nothing is written
     CUresult record_result = CUDA_SUCCESS;  // of every record and write
     CUcontext current = nullptr;
     std::function<void(CUstream)> before_query;  // of an event on that stream: the GPU goes on meanwhile

@@ -1,0 +1,62 @@
+// What the client knows of its handles, of which the calls of the call path ask all the time and which change seldom: a
+// thread that asks for what it has asked for lately takes no lock.
+//
+// Ownership: of the values; a thread may keep copies of the few it found last until it ends. Threads: any. Errors:
+// none.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory_resource>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "client/core/dispatch/found_lately.h"
+
+namespace gpupool::client {
+
+template <class Handle, class Value>
+class HandleMap {
+  public:
+    void add(Handle handle, Value value) {
+        const std::unique_lock lock(mutex_);
+        if (!values_.insert_or_assign(handle, std::move(value)).second) {
+            change();  // nobody remembers one that was not there
+        }
+    }
+    bool remove(Handle handle) {
+        const std::unique_lock lock(mutex_);
+        const bool known = values_.erase(handle) != 0;
+        change();
+        return known;
+    }
+    bool find(Handle handle, Value& value) const {
+        static thread_local FoundLately<Handle, Value, kRemembered> lately;
+        auto& place = lately.place_of(handle);
+        if (!place.holds(handle, this, generation_.load(std::memory_order_acquire))) {
+            const std::shared_lock lock(mutex_);
+            const auto it = values_.find(handle);
+            if (it == values_.end()) {
+                return false;
+            }
+            place = {handle, this, generation_.load(std::memory_order_relaxed), it->second};
+        }
+        value = place.value;
+        return true;
+    }
+
+  private:
+    static constexpr std::size_t kRemembered = 4;
+
+    void change() { generation_.store(generation_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+
+    mutable std::shared_mutex mutex_;
+    std::pmr::unsynchronized_pool_resource nodes_;  // so that add() allocates only where there never were as many
+    std::pmr::unordered_map<Handle, Value> values_{&nodes_};
+    std::atomic<std::uint64_t> generation_{0};  // written with the mutex held
+};
+
+}  // namespace gpupool::client

@@ -1,0 +1,129 @@
+#include "client/core/dispatch/thread.h"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <thread>
+
+namespace gpupool::client {
+namespace {
+
+struct Registry {
+    std::mutex mutex;
+    std::deque<ThreadState> states;  // never shrinks, so that the receiving thread's pointers stay valid
+    std::vector<ThreadState*> spare;
+};
+
+// Never destroyed: threads may outlive main().
+Registry& registry() {
+    static auto& instance = *new Registry;
+    return instance;
+}
+
+struct Holder {
+    ThreadState* state = nullptr;
+    ~Holder();
+};
+
+thread_local Holder holder;
+thread_local ThreadState* own = nullptr;
+
+Holder::~Holder() {
+    // The first thread's exit handlers run after this, with the context that they left current.
+    if (state != nullptr && ::gettid() != ::getpid()) {
+        Registry& r = registry();
+        const std::lock_guard lock(r.mutex);
+        state->stack.clear();
+        r.spare.push_back(state);
+        own = nullptr;  // a later destructor of this thread must not use what another may have by then
+    }
+}
+
+ThreadState& register_thread() {
+    Registry& r = registry();
+    const std::lock_guard lock(r.mutex);
+    if (r.spare.empty()) {
+        r.states.emplace_back();
+        r.states.back().index = static_cast<std::uint32_t>(r.states.size() - 1);
+        own = &r.states.back();
+    } else {
+        own = r.spare.back();
+        r.spare.pop_back();
+        own->per_thread_default = false;
+        own->capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    }
+    holder.state = own;
+    return *own;
+}
+
+}  // namespace
+
+ThreadState& this_thread() {
+    return own != nullptr ? *own : register_thread();
+}
+
+ThreadState* thread_by_index(std::uint32_t index) {
+    Registry& r = registry();
+    const std::lock_guard lock(r.mutex);
+    return index < r.states.size() ? &r.states[index] : nullptr;
+}
+
+void lose_all_replies() {
+    Registry& r = registry();
+    const std::lock_guard lock(r.mutex);
+    for (ThreadState& state : r.states) {
+        state.reply.lose();
+    }
+}
+
+void reset_threads_after_fork() {
+    // The registry's lock may have been held by a thread that does not exist here: a new registry, one thread in it.
+    own = nullptr;
+    holder.state = nullptr;
+    new (&registry()) Registry;
+}
+
+void ReplySlot::expect(std::uint16_t opcode) {
+    const std::lock_guard lock(mutex_);
+    expected_ = true;
+    opcode_ = opcode;
+    there_ = false;
+    reply_.lost = false;
+}
+
+ReplySlot::Reply& ReplySlot::wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    arrived_.wait(lock, [&] { return there_.load(std::memory_order_relaxed); });
+    expected_ = false;
+    return reply_;
+}
+
+bool ReplySlot::deliver(const codec::ReplyHeader& header, const std::byte* body, std::size_t bytes) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!expected_ || there_ || header.opcode != opcode_) {
+            return false;
+        }
+        reply_.header = header;
+        reply_.body.assign(body, body + bytes);
+        there_ = true;
+    }
+    arrived_.notify_one();
+    return true;
+}
+
+void ReplySlot::lose() {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!expected_ || there_) {
+            return;
+        }
+        reply_.lost = true;
+        there_ = true;
+    }
+    arrived_.notify_one();
+}
+
+}  // namespace gpupool::client

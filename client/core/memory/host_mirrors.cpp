@@ -1,0 +1,227 @@
+#include "client/core/memory/host_mirrors.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "client/core/memory/own_memory.h"
+#include "common/blocks.h"
+#include "common/log.h"
+#include "common/quiet_thread.h"
+
+namespace gpupool::client {
+namespace {
+
+constexpr std::chrono::milliseconds kWatchPause{1};
+constexpr int kWatchShare = 10;               // comparing takes at most this part of a core
+constexpr std::size_t kPartBytes = 1u << 20;  // compared with the lock held
+constexpr std::size_t kCopyAlignment = 64;    // a copy lies in its cache lines as the original does
+
+}  // namespace
+
+const HostMirrors::Mirror* HostMirrors::find(std::uint64_t address) const {
+    const auto it = find_block(mirrors_, address, [](const Mirror& mirror) { return mirror.block.bytes; });
+    return it == mirrors_.end() ? nullptr : &it->second;
+}
+
+HostMirrors::Mirror* HostMirrors::find_of_device(std::uint64_t address) const {
+    const auto it = find_block(device_bases_, address, [](const Mirror* mirror) { return mirror->block.bytes; });
+    return it == device_bases_.end() ? nullptr : it->second;
+}
+
+std::uint64_t HostMirrors::device_address(std::uint64_t address) const {
+    if (count_.load(std::memory_order_acquire) == 0) {
+        return 0;
+    }
+    const std::lock_guard lock(mutex_);
+    const Mirror* const mirror = find(address);
+    return mirror == nullptr
+               ? 0
+               : mirror->block.address + (address - reinterpret_cast<std::uint64_t>(mirror->block.memory));
+}
+
+bool HostMirrors::is_host(std::uint64_t address) const {
+    if (count_.load(std::memory_order_acquire) == 0) {
+        return false;
+    }
+    const std::lock_guard lock(mutex_);
+    if (find_of_device(address) != nullptr) {
+        return true;
+    }
+    const Mirror* const mirror = find(address);
+    return mirror != nullptr && mirror->shared;
+}
+
+bool HostMirrors::add(std::uint64_t base, std::uint64_t bytes, std::uint64_t device_base, Owner owner) {
+    codec::Twin twin(bytes);
+    if (twin.data() == nullptr) {
+        return false;
+    }
+    const std::lock_guard lock(mutex_);
+    Mirror& mirror = mirrors_[base];
+    mirror.block = {device_base, reinterpret_cast<std::byte*>(base), twin.data(), bytes};
+    mirror.twin = std::move(twin);
+    mirror.owner = owner;
+    mirror.gone = false;
+    mirror.shared = false;
+    device_bases_[device_base] = &mirror;
+    count();
+    return true;
+}
+
+void HostMirrors::add_shared(std::uint64_t base, std::uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    Mirror& mirror = mirrors_[base];
+    mirror.block = {base, reinterpret_cast<std::byte*>(base), nullptr, bytes};
+    mirror.shared = true;
+    count();
+}
+
+bool HostMirrors::is_shared(std::uint64_t address) const {
+    if (count_.load(std::memory_order_acquire) == 0) {
+        return false;
+    }
+    const std::lock_guard lock(mutex_);
+    const Mirror* const mirror = find(address);
+    return mirror != nullptr && mirror->shared;
+}
+
+void HostMirrors::count() {
+    count_.store(mirrors_.size(), std::memory_order_release);
+    compared_.store(device_bases_.size(), std::memory_order_release);
+}
+
+void HostMirrors::remove(std::uint64_t base) {
+    const std::lock_guard publishing(publishing_);
+    const std::lock_guard lock(mutex_);
+    if (const auto it = mirrors_.find(base); it != mirrors_.end()) {
+        if (!it->second.shared) {
+            device_bases_.erase(it->second.block.address);
+        }
+        mirrors_.erase(it);
+    }
+    count();
+}
+
+void HostMirrors::leave_alone(Mirror& mirror) {
+    mirror.gone = true;
+    log::warn(
+        "registered host memory ({} bytes at {}) cannot be used any more: was it unmapped? The GPU keeps what it has",
+        mirror.block.bytes, static_cast<const void*>(mirror.block.memory));
+}
+
+void HostMirrors::compare(Mirror& mirror, codec::SharedBlock part,
+                          const std::function<void(std::span<const std::byte>)>& emit) {
+    if (mirror.owner == Owner::application) {
+        copy_.resize(kPartBytes + 2 * kCopyAlignment);
+        const auto shift = [](const std::byte* at) { return reinterpret_cast<std::uint64_t>(at) % kCopyAlignment; };
+        std::byte* const copy = copy_.data() + (kCopyAlignment - shift(copy_.data())) + shift(part.memory);
+        if (!read_own_memory({copy, part.bytes}, part.memory)) {
+            leave_alone(mirror);
+            return;
+        }
+        part.memory = copy;
+    }
+    codec::find_changes(part, emit);
+}
+
+CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::byte>)>& send) {
+    const std::lock_guard publishing(publishing_);
+    // Sending may wait for the other side, whose data the receiving thread takes with mutex_: never both at once.
+    std::vector<std::byte>& records = to_send_.records;
+    std::vector<std::size_t>& ends = to_send_.ends;
+    std::vector<std::uint64_t>& bases = to_send_.bases;
+    bases.clear();
+    const auto send_all = [&] {
+        CUresult result = CUDA_SUCCESS;
+        std::size_t begin = 0;
+        for (const std::size_t end : ends) {
+            result = result == CUDA_SUCCESS ? send(std::span(records).subspan(begin, end - begin)) : result;
+            begin = end;
+        }
+        records.clear();
+        ends.clear();
+        return result;
+    };
+    {
+        const std::lock_guard lock(mutex_);
+        for (const auto& [base, mirror] : mirrors_) {
+            if (!mirror.shared) {
+                bases.push_back(base);
+            }
+        }
+    }
+    for (const std::uint64_t base : bases) {
+        for (std::uint64_t offset = 0;; offset += kPartBytes) {
+            {
+                const std::lock_guard lock(mutex_);
+                const auto it = mirrors_.find(base);
+                if (it == mirrors_.end() || it->second.gone || it->second.shared || offset >= it->second.block.bytes) {
+                    break;
+                }
+                Mirror* const mirror = &it->second;
+                codec::SharedBlock part = mirror->block;
+                part.address += offset;
+                part.memory += offset;
+                part.twin += offset;
+                part.bytes = std::min<std::size_t>(kPartBytes, mirror->block.bytes - offset);
+                compare(*mirror, part, [&](std::span<const std::byte> record) {
+                    records.insert(records.end(), record.begin(), record.end());
+                    ends.push_back(records.size());
+                });
+            }
+            if (const CUresult result = send_all(); result != CUDA_SUCCESS) {
+                return result;
+            }
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+bool HostMirrors::apply(std::span<const std::byte> record) {
+    const std::lock_guard lock(mutex_);
+    bool nobodys = false;
+    const bool applied = codec::apply_changes(record, [&](std::uint64_t address) -> const codec::SharedBlock* {
+        Mirror* const mirror = find_of_device(address);
+        if (mirror == nullptr) {
+            return nullptr;
+        }
+        if (mirror->owner == Owner::application && !mirror->gone) {
+            const std::uint64_t offset = address - mirror->block.address;
+            const std::size_t bytes = std::min<std::size_t>(codec::kChangeWindowBytes, mirror->block.bytes - offset);
+            if (!own_memory_is_writable(mirror->block.memory + offset, bytes)) {
+                leave_alone(*mirror);
+            }
+        }
+        nobodys = mirror->gone;
+        return nobodys ? nullptr : &mirror->block;
+    });
+    return applied || nobodys;
+}
+
+void HostMirrors::watch(std::function<bool()> publish) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (std::exchange(watching_, true)) {
+            return;
+        }
+    }
+    // Lives as long as the process, like the session.
+    quiet_thread("gpupool-mirrors", [this, publish = std::move(publish)] {
+        std::chrono::steady_clock::duration pause = kWatchPause;
+        while (true) {
+            std::this_thread::sleep_for(pause);
+            const auto start = std::chrono::steady_clock::now();
+            if (any() && !publish()) {
+                return;
+            }
+            const auto took = std::chrono::steady_clock::now() - start;
+            // Without a mirror it only looks whether there is one again.
+            pause = any() ? std::max<std::chrono::steady_clock::duration>(kWatchPause, took * kWatchShare)
+                          : kWatchPause * 100;
+        }
+    }).detach();
+}
+
+}  // namespace gpupool::client

@@ -1,0 +1,97 @@
+#include "client/core/memory/memory_map.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "common/blocks.h"
+
+namespace gpupool::client {
+namespace {
+
+std::uint64_t bytes_of(const MemoryRange& range) {
+    return range.bytes;
+}
+
+// The range that holds the address, or the next one.
+template <class Ranges>
+auto first_behind(Ranges& ranges, std::uint64_t address) {
+    const auto it = find_block(ranges, address, bytes_of);
+    return it == ranges.end() ? ranges.lower_bound(address) : it;
+}
+
+}  // namespace
+
+void MemoryMap::add(MemoryRange range) {
+    const std::unique_lock lock(mutex_);
+    range.id = next_id_++;
+    if (!range.on_device()) {
+        host_begin_.store(std::min(host_begin_.load(), range.base), std::memory_order_release);
+        host_end_.store(std::max(host_end_.load(), range.base + range.bytes), std::memory_order_release);
+    }
+    ranges_[range.base] = range;
+}
+
+std::optional<MemoryRange> MemoryMap::remove(std::uint64_t base) {
+    const std::unique_lock lock(mutex_);
+    const auto it = ranges_.find(base);
+    if (it == ranges_.end()) {
+        return std::nullopt;
+    }
+    const MemoryRange range = it->second;
+    ranges_.erase(it);
+    return range;
+}
+
+std::optional<MemoryRange> MemoryMap::find(std::uint64_t address) const {
+    const std::shared_lock lock(mutex_);
+    const auto it = find_block(ranges_, address, bytes_of);
+    return it == ranges_.end() ? std::nullopt : std::optional(it->second);
+}
+
+std::optional<MemoryRange> MemoryMap::find_within(std::uint64_t address, std::uint64_t bytes) const {
+    const std::shared_lock lock(mutex_);
+    const auto it = first_behind(ranges_, address);
+    return it != ranges_.end() && it->first - std::min(it->first, address) < bytes ? std::optional(it->second)
+                                                                                   : std::nullopt;
+}
+
+std::vector<MemoryRange> MemoryMap::remove_registered(std::uint64_t address, std::uint64_t bytes) {
+    const std::unique_lock lock(mutex_);
+    std::vector<MemoryRange> removed;
+    auto it = first_behind(ranges_, address);
+    while (it != ranges_.end() && it->first < address + bytes) {
+        if (it->second.kind == MemoryKind::registered) {
+            removed.push_back(it->second);
+            it = ranges_.erase(it);
+        } else {
+            ++it;
+        }
+    }
+    return removed;
+}
+
+std::vector<MemoryRange> MemoryMap::remove_of(const ContextState* context) {
+    const std::unique_lock lock(mutex_);
+    std::vector<MemoryRange> removed;
+    for (auto it = ranges_.begin(); it != ranges_.end();) {
+        if (it->second.context == context) {
+            removed.push_back(it->second);
+            it = ranges_.erase(it);
+        } else {
+            ++it;
+        }
+    }
+    return removed;
+}
+
+bool MemoryMap::set_sync_memops(std::uint64_t address, bool on) {
+    const std::unique_lock lock(mutex_);
+    const auto it = find_block(ranges_, address, bytes_of);
+    if (it == ranges_.end()) {
+        return false;
+    }
+    it->second.sync_memops = on;
+    return true;
+}
+
+}  // namespace gpupool::client

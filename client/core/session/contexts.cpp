@@ -1,0 +1,50 @@
+#include "client/core/session/contexts.h"
+
+#include "protocol/codec/handles.h"
+
+namespace gpupool::client {
+
+void Contexts::make_primaries(int device_count) {
+    for (int device = 0; device < device_count; ++device) {
+        primaries_.push_back(&add(device, 0, true));
+    }
+}
+
+ContextState* Contexts::find(CUcontext handle) const {
+    const std::shared_lock lock(mutex_);
+    const auto it = by_handle_.find(handle);
+    return it == by_handle_.end() ? nullptr : it->second;
+}
+
+ContextState& Contexts::add(CUdevice device, unsigned flags, bool primary) {
+    const std::unique_lock lock(mutex_);
+    const std::uint64_t serial = next_serial_++;
+    ContextState& state = states_.emplace_back();
+    count_ = states_.size();
+    state.handle = codec::from_wire<CUcontext>(codec::make_handle(codec::HandleKind::context, serial));
+    state.id = serial;
+    state.device = device;
+    state.flags = flags;
+    state.primary = primary;
+    by_handle_[state.handle] = &state;
+    return state;
+}
+
+bool is_sticky(CUresult result) noexcept {
+    switch (result) {
+        case CUDA_ERROR_ECC_UNCORRECTABLE:
+        case CUDA_ERROR_ILLEGAL_ADDRESS:
+        case CUDA_ERROR_LAUNCH_TIMEOUT:
+        case CUDA_ERROR_ASSERT:
+        case CUDA_ERROR_HARDWARE_STACK_ERROR:
+        case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+        case CUDA_ERROR_MISALIGNED_ADDRESS:
+        case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+        case CUDA_ERROR_INVALID_PC:
+        case CUDA_ERROR_LAUNCH_FAILED:
+        case CUDA_ERROR_TENSOR_MEMORY_LEAK: return true;
+        default: return false;
+    }
+}
+
+}  // namespace gpupool::client

@@ -1,0 +1,213 @@
+#include "client/core/session/runtime.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+
+#include "client/core/dispatch/remote.h"
+#include "common/environment.h"
+#include "common/log.h"
+#include "common/visible_devices.h"
+#include "protocol/calls/table.h"
+#include "protocol/transport/endpoint.h"
+
+namespace gpupool::client {
+namespace {
+
+constexpr std::chrono::seconds kRetryAfter{10};
+
+struct State {
+    std::mutex mutex;  // held while connecting
+    std::atomic<Session*> connected{nullptr};
+    std::atomic<Session*> initialised{nullptr};
+    std::atomic<bool> forked{false};  // a child of a process that had initialised
+    bool told = false;                // the line on stderr
+    std::optional<std::chrono::steady_clock::time_point> failed_at;
+};
+
+// Rebuilt in place in a forked child, whose copy may be locked by a thread that does not exist there.
+alignas(State) std::byte storage[sizeof(State)];
+State& state() {
+    static State* const instance = new (storage) State;
+    return *instance;
+}
+
+void after_fork_in_child() {
+    const bool was_initialised = state().initialised.load() != nullptr || state().forked.load();
+    Session* const old = state().connected.load();
+    new (storage) State;
+    reset_threads_after_fork();
+    trace::after_fork_in_child();
+    state().forked = was_initialised;
+    if (old != nullptr) {
+        old->close_descriptors();  // the parent's; the object itself is left alone
+    }
+}
+
+void tell_once(State& s, const std::string& message) {
+    if (!s.told) {
+        s.told = true;
+        std::fprintf(stderr, "gpupool: %s\n", message.c_str());
+    }
+    log::error("{}", message);
+}
+
+// Whatever devices the server has. A UUID may be one of them.
+bool all_devices_are_hidden() {
+    const std::optional<std::string> shown = environment::raw("CUDA_VISIBLE_DEVICES");
+    constexpr std::array<DeviceUuid, 256> kMoreThanAnybodyHas{};
+    return shown && shown->find("GPU-") == std::string::npos && shown->find("MIG-") == std::string::npos &&
+           visible_devices(shown, kMoreThanAnybodyHas).empty();
+}
+
+// What to do where nobody could be connected to over TCP; other failures say that themselves.
+std::string advice(const Error& error, const std::string& server, bool named) {
+    const bool unreachable = error.code == ErrorCode::unavailable || error.code == ErrorCode::timed_out;
+    if (!unreachable || server.starts_with("unix:")) {
+        return "";
+    }
+    return named ? " (is gpupoold running there, and can this machine reach it?)"
+                 : " (no server was named: set GPUPOOL_SERVER=HOST:PORT, or start the program with `gpupool run`)";
+}
+
+Session* connect_locked(State& s) {
+    if (s.failed_at && std::chrono::steady_clock::now() - *s.failed_at < kRetryAfter) {
+        return nullptr;
+    }
+    const auto fail = [&](const std::string& message) -> Session* {
+        tell_once(s, message);
+        s.failed_at = std::chrono::steady_clock::now();
+        return nullptr;
+    };
+    Result<Config> config = load_config();
+    if (!config) {
+        return fail("no GPU: " + config.error().message);
+    }
+    if (const Status opened = open_log(*config); !opened) {
+        return fail("no GPU: " + opened.error().message);
+    }
+    if (all_devices_are_hidden()) {  // as natively: no device, and nothing to say about it
+        log::info("CUDA_VISIBLE_DEVICES shows no device: no server is asked");
+        s.failed_at = std::chrono::steady_clock::now();
+        return nullptr;
+    }
+    const bool named = !config->server.empty();
+    if (!named) {
+        config->server = transport::kDefaultAddress;
+    }
+    bool reached = false;
+    Result<std::unique_ptr<Session>> session = Session::open(*config, reached);
+    if (!session) {
+        return fail("no GPU: " + session.error().message +
+                    (reached ? "" : advice(session.error(), config->server, named)));
+    }
+    Session* const opened = session->release();  // lives as long as the process
+    if (const Status traced = trace::start(*config, *opened); !traced) {
+        std::fprintf(stderr, "gpupool: %s\n", traced.error().message.c_str());
+        log::warn("{}", traced.error().message);
+    }
+    opened->synchronous = config->synchronous || environment::cuda_switch("CUDA_LAUNCH_BLOCKING");
+    start_session(*opened);
+    s.connected = opened;
+    return opened;
+}
+
+}  // namespace
+
+Session* connect_session() noexcept {
+    State& s = state();
+    if (Session* const connected = s.connected.load(std::memory_order_acquire)) {
+        return connected;
+    }
+    if (s.forked) {
+        return nullptr;
+    }
+    // Before the lock: a child that is forked while another thread connects must not find it taken.
+    static const int registered = pthread_atfork(nullptr, nullptr, after_fork_in_child);
+    (void)registered;
+    try {
+        const std::lock_guard lock(s.mutex);
+        Session* const connected = s.connected.load();
+        return connected != nullptr ? connected : connect_locked(s);
+    } catch (const std::exception& exception) {
+        log::error("connecting failed: {}", exception.what());
+        return nullptr;
+    }
+}
+
+CUresult initialize(unsigned flags) noexcept {
+    State& s = state();
+    if (s.forked) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    Session* const session = connect_session();
+    if (session == nullptr || session->devices.devices.empty()) {
+        return CUDA_ERROR_NO_DEVICE;
+    }
+    s.initialised.store(session, std::memory_order_release);
+    if (trace::on()) [[unlikely]] {
+        trace::follow_server({.start = [] { return remote<calls::gpTraceStart>(); },
+                              .clock = [](std::uint64_t* now_ns) { return remote<calls::gpTraceClock>(now_ns); },
+                              .flush = [] { return remote<calls::gpTraceFlush>(); }});
+    }
+    return session->lost() ? kSessionLost : CUDA_SUCCESS;
+}
+
+Session* session(CUresult& result) noexcept {
+    Session* const ready = state().initialised.load(std::memory_order_acquire);
+    if (ready == nullptr) {
+        result = CUDA_ERROR_NOT_INITIALIZED;
+        return nullptr;
+    }
+    if (ready->lost()) {
+        result = kSessionLost;
+        return nullptr;
+    }
+    return ready;
+}
+
+Session& this_session() noexcept {
+    return *state().initialised.load(std::memory_order_acquire);
+}
+
+namespace {
+
+// Of the driver's symbols, and of gpupool's own calls, whose numbers begin far behind.
+struct Told {
+    std::array<std::atomic<bool>, 1024> symbols{};
+    std::array<std::atomic<bool>, 256> own{};
+};
+
+// True the first time that it is asked of a call.
+bool first_time(std::uint16_t opcode, Told& told) {
+    const auto first = [](auto& places, std::size_t place) {
+        return place < places.size() && !places[place].exchange(true, std::memory_order_relaxed);
+    };
+    return opcode < calls::kFirstInternalOpcode ? first(told.symbols, opcode)
+                                                : first(told.own, opcode - calls::kFirstInternalOpcode);
+}
+
+}  // namespace
+
+void note_refused(std::uint16_t opcode) noexcept {
+    static Told told;
+    if (first_time(opcode, told)) {
+        const calls::CallInfo* call = calls::find(opcode);
+        log::warn("{} is refused: {}", calls::name_of(opcode),
+                  call != nullptr && call->why_refused != nullptr ? call->why_refused : "not supported");
+    }
+}
+
+void note_unsupported(std::uint16_t opcode) noexcept {
+    static Told told;
+    if (first_time(opcode, told)) {
+        log::warn("{}: the server's driver does not support it, or not with these arguments", calls::name_of(opcode));
+    }
+}
+
+}  // namespace gpupool::client

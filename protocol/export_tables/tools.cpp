@@ -1,0 +1,97 @@
+// Tables made for profilers which the mathematical libraries use as well: identities of contexts and streams (cuBLAS,
+// cuBLASLt, cuFFT), a module's kernels (cuFFT), and a cache that cuBLASLt asks for without checking whether it got it.
+#include "protocol/export_tables/client_view.h"
+#include "protocol/export_tables/table.h"
+#include "protocol/export_tables/tables.h"
+
+namespace gpupool::client::export_tables {
+namespace {
+
+struct ToolsTls {
+    static constexpr const char* name = "TOOLS_TLS";
+    static constexpr std::size_t slot_count = 3;
+};
+
+CUresult current_context(CUcontext* context) noexcept {
+    ClientView* client = view();
+    if (client == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
+    if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    return client->current_context(context);
+}
+
+struct ToolsIdentifiers {
+    static constexpr const char* name = "21318c60 (contexts and streams)";
+    static constexpr std::size_t slot_count = 93;
+};
+
+CUresult context_id(CUcontext context, std::uint64_t* id) noexcept {
+    ClientView* client = view();
+    if (client == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
+    if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    return client->context_id(context, id);
+}
+
+CUresult stream_object_id(CUcontext context, void* object, std::uint64_t* id) noexcept {
+    ClientView* client = view();
+    if (client == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
+    if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    return client->stream_object_id(context, object, id);
+}
+
+CUresult resolve_stream(CUcontext context, CUstream stream, void** object, int per_thread) noexcept {
+    ClientView* client = view();
+    if (client == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
+    if (object == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    return client->resolve_stream(context, stream, per_thread != 0, object);
+}
+
+struct ToolsModules {
+    static constexpr const char* name = "6e163fbe (module functions)";
+    static constexpr std::size_t slot_count = 99;
+};
+
+// The result is the number of kernels and not a CUresult.
+int for_each_function(CUcontext context, CUmodule module, FunctionVisitor visit, void* user) noexcept {
+    ClientView* client = view();
+    if (client == nullptr || visit == nullptr) return 0;
+    return client->for_each_function(context, module, visit, user);
+}
+
+struct ComputeCache {
+    static constexpr const char* name = "1734dc26 (compute cache)";
+    static constexpr std::size_t slot_count = 14;
+};
+
+// Whatever cuBLASLt asks of the cache has failed, upon which it does without.
+int no_cache() noexcept {
+    return 1;
+}
+
+}  // namespace
+
+const void* tools_tls() noexcept {
+    static const auto table = make_table<ToolsTls>({{2, slot(current_context)}});
+    return table.data();
+}
+
+const void* tools_identifiers() noexcept {
+    static const auto table =
+        make_table<ToolsIdentifiers>({{4, slot(context_id)}, {39, slot(stream_object_id)}, {51, slot(resolve_stream)}});
+    return table.data();
+}
+
+const void* tools_modules() noexcept {
+    static const auto table = make_table<ToolsModules>({{7, slot(for_each_function)}});
+    return table.data();
+}
+
+const void* compute_cache() noexcept {
+    static const auto table = [] {
+        auto slots = make_table<ComputeCache>({});
+        for (std::size_t i = 1; i < slots.size(); ++i) slots[i] = slot(no_cache);
+        return slots;
+    }();
+    return table.data();
+}
+
+}  // namespace gpupool::client::export_tables

@@ -1,0 +1,73 @@
+#include "server/worker/dispatch/helpers.h"
+
+#include <system_error>
+#include <utility>
+
+#include "common/log.h"
+
+namespace gpupool::worker {
+
+Helpers::Helpers(Inbox& inbox, Tracer* tracer) : inbox_(inbox), tracer_(tracer) {
+    threads_.emplace_back([this] { loop(); });
+}
+
+Helpers::~Helpers() {
+    stop();
+    for (std::thread& thread : threads_) {
+        thread.join();
+    }
+}
+
+void Helpers::run(std::function<void()> work, std::function<void()> done) {
+    if (tracer_ != nullptr && tracer_->on()) [[unlikely]] {
+        tracer_->wrap(work, done);
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        jobs_.push_back({std::move(work), std::move(done)});
+        if (idle_ < jobs_.size() && threads_.size() < kMaxThreads) {
+            start_another();
+        }
+    }
+    changed_.notify_one();
+}
+
+// With the lock held.
+void Helpers::start_another() {
+    try {
+        threads_.emplace_back([this] { loop(); });
+    } catch (const std::system_error& error) {
+        if (!std::exchange(complained_, true)) {
+            log::warn("calls that can block share {} threads: no more can be started: {}", threads_.size(),
+                      error.what());
+        }
+    }
+}
+
+void Helpers::stop() {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    jobs_.clear();
+    changed_.notify_all();
+}
+
+void Helpers::loop() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+        ++idle_;
+        changed_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
+        --idle_;
+        if (jobs_.empty()) {
+            return;
+        }
+        Job job = std::move(jobs_.front());
+        jobs_.pop_front();
+        lock.unlock();
+        job.work();
+        inbox_.post(std::move(job.done));
+        job = {};  // what ends with it may have something to run here
+        lock.lock();
+    }
+}
+
+}  // namespace gpupool::worker

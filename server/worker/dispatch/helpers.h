@@ -1,0 +1,52 @@
+// Threads for driver calls that may block: module loading, unloading, context creation, limits.
+//
+// Each job makes its driver call on a helper thread, then its `done` runs on the dispatcher. One thread is there from
+// the start, more are started as needed, up to a limit; beyond it, or where no more can be had, jobs wait in order.
+//
+// Threads: run() the dispatcher's. Errors: the constructor throws std::system_error where not even one thread can be
+// had.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "server/worker/dispatch/inbox.h"
+#include "server/worker/tracing/tracer.h"
+
+namespace gpupool::worker {
+
+class Helpers {
+  public:
+    static constexpr std::size_t kMaxThreads = 16;
+
+    explicit Helpers(Inbox& inbox, Tracer* tracer = nullptr);
+    ~Helpers();
+
+    // `work` on a helper thread, then `done` on the dispatcher.
+    void run(std::function<void()> work, std::function<void()> done);
+    // Forgets what has not begun; used when the session ends.
+    void stop();
+
+  private:
+    void start_another();
+    void loop();
+
+    struct Job {
+        std::function<void()> work, done;
+    };
+    Inbox& inbox_;
+    Tracer* const tracer_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<Job> jobs_;
+    std::size_t idle_ = 0;
+    bool stopping_ = false;
+    bool complained_ = false;  // the dispatcher's, like threads_
+    std::vector<std::thread> threads_;
+};
+
+}  // namespace gpupool::worker

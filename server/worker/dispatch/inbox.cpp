@@ -1,0 +1,113 @@
+#include "server/worker/dispatch/inbox.h"
+
+#include <utility>
+
+namespace gpupool::worker {
+
+namespace {
+
+// What the dispatcher waits for lies behind what the client had sent before it heard of it: a few times what it may
+// have unacknowledged (wire::Limits::retained_bytes).
+constexpr std::size_t kMaxLetThroughBytes = 256u << 20;
+
+}  // namespace
+
+bool Inbox::push(std::shared_ptr<Frame> frame) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    not_full_.wait(lock, [&] {
+        return closed_ || bytes_ < (letting_through_ > 0 ? kMaxLetThroughBytes : kMaxFrameBytes) ||
+               std::this_thread::get_id() == dispatcher_;
+    });
+    if (closed_) {
+        return false;
+    }
+    bytes_ += frame->bytes;
+    frames_.push_back(std::move(frame));
+    lock.unlock();
+    tell();
+    return true;
+}
+
+void Inbox::post(std::function<void()> job) {
+    {
+        const std::lock_guard lock(mutex_);
+        jobs_.push_back(std::move(job));
+    }
+    tell();
+}
+
+void Inbox::poke() {
+    {
+        const std::lock_guard lock(mutex_);
+        poked_ = true;
+    }
+    tell();
+}
+
+void Inbox::close() {
+    {
+        const std::lock_guard lock(mutex_);
+        closed_ = true;
+    }
+    tell();
+    not_full_.notify_all();
+}
+
+void Inbox::let_through(bool through) {
+    {
+        const std::lock_guard lock(mutex_);
+        letting_through_ += through ? 1 : -1;
+    }
+    if (through) {
+        not_full_.notify_all();
+    }
+}
+
+void Inbox::tell() {
+    news_.store(true, std::memory_order_release);
+    not_empty_.notify_one();
+}
+
+void Inbox::serve_here() {
+    const std::lock_guard lock(mutex_);
+    dispatcher_ = std::this_thread::get_id();
+}
+
+Inbox::Batch Inbox::take(Batch used) {
+    Batch batch = std::move(used);
+    if (!has_news()) {
+        return batch;
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        news_.store(false, std::memory_order_relaxed);
+        batch.frames.swap(frames_);
+        batch.jobs.swap(jobs_);
+        batch.poked = std::exchange(poked_, false);
+        bytes_ = 0;
+    }
+    if (!batch.frames.empty()) {
+        not_full_.notify_all();
+    }
+    return batch;
+}
+
+void Inbox::wait(std::chrono::microseconds patience) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (not_empty_.wait_for(lock, patience, [&] { return ready(); })) {
+        news_.store(true, std::memory_order_relaxed);  // whoever brought it may not have come to that yet
+    }
+}
+
+void Inbox::wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    not_empty_.wait(lock, [&] { return ready(); });
+    news_.store(true, std::memory_order_relaxed);
+}
+
+bool Inbox::closed() const {
+    const std::lock_guard lock(mutex_);
+    return closed_;
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,570 @@
+#include "server/worker/dispatch/worker.h"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/log.h"
+#include "common/spin.h"
+#include "protocol/calls/table.h"
+#include "protocol/wire/handshake_io.h"
+#include "server/worker/dispatch/dispatch_table.h"
+
+namespace gpupool::worker {
+namespace {
+
+// A large chunk is one piece on a lane; how many one copy has at a time, handlers/copy.cpp says (kPiecesInFlight).
+constexpr std::size_t kChunkBytes = 1u << 20, kStagingBytes = 96u << 20;
+// The small ones are for data that comes with a command, for the ends of copies, and in reserve.
+constexpr StagingSize kStagingSizes[] = {{4u << 10, 1u << 20, 4u << 20, 4u << 20},
+                                         {codec::kMaxInlineBytes, 4u << 20, 16u << 20, 16u << 20},
+                                         {kChunkBytes, 8u << 20, kStagingBytes, 0}};
+constexpr std::size_t kAllStagingBytes = [] {
+    std::size_t bytes = 0;
+    for (const StagingSize& size : kStagingSizes) {
+        bytes += size.max_bytes + size.reserve_bytes;
+    }
+    return bytes;
+}();
+static_assert(kChunkBytes <= wire::Lanes::kMaxPieceBytes);
+// All of the large chunks in one stream, each a copy and a mark, where kernels print an event as well, stay with the
+// stream's credit and marks (scheduler.h) below the 1,020 entries that a driver takes without blocking.
+static_assert(Scheduler::kCredit + Scheduler::kMaxMarks + 2 * kStagingBytes / kChunkBytes < 1020);
+static_assert(Scheduler::kCredit + 2 * Scheduler::kMaxMarksWithEvents + 3 * kStagingBytes / kChunkBytes < 1020);
+constexpr std::size_t kPollEvery = 128;         // commands, so that a long batch does not keep completions waiting
+constexpr std::size_t kPollIssuersEvery = 512;  // where issuers have to be waited for before the look
+constexpr std::size_t kLeastSentByItselfBytes = 32u << 10;
+constexpr std::size_t kFewCommandsBytes = 1u << 10;
+constexpr unsigned kMaxBatchesAhead = 8;  // that are taken before issuers are waited for
+// Of commands that wait, far above what a client sends before it hears that it should wait: the scheduler's budget, and
+// what is on its way when it is used up. Ending the session is all that is left: the data that would let the work begin
+// lies behind more commands.
+constexpr std::size_t kMaxHeldBytes = 768u << 20;
+static_assert(Scheduler::kHeldBudgetBytes + (256u << 20) <= kMaxHeldBytes);
+// How long the dispatcher looks without a pause for what somebody waits for, and then with short pauses.
+constexpr std::chrono::microseconds kLookForAwaitedFor{1000};
+constexpr std::chrono::microseconds kLookForFramesFor{200};  // where nobody waits
+constexpr std::chrono::milliseconds kLookNowAndThenFor{50};
+constexpr std::chrono::microseconds kShortPause{20};
+constexpr std::chrono::microseconds kLongPause{500};
+constexpr unsigned long kTimerSlackNs = 1000;  // the kernel's 50 us by default would make every short pause a long one
+
+// The next command was written by another processor: its lines come while this one is with the driver. Beyond the
+// frame's end this asks for nothing that matters.
+void fetch_ahead(const std::byte* command) {
+    constexpr std::size_t kLineBytes = 64, kLaunchBytes = 256;
+    for (std::size_t line = 0; line < kLaunchBytes; line += kLineBytes) {
+        __builtin_prefetch(command + line);
+    }
+}
+
+wire::Lanes::Limits lane_limits(const Worker::Options& options) {
+    wire::Lanes::Limits limits;
+    limits.lanes = options.max_lanes;
+    limits.compression = options.compression;
+    // The dispatcher never waits: all of the staging memory fits, and a chunk for each lane that has just given it
+    // back.
+    limits.queued_bytes = kAllStagingBytes + wire::Lanes::kMaxLanes * kChunkBytes;
+    return limits;
+}
+
+wire::Limits channel_limits() {
+    wire::Limits limits;
+    // All of the staging memory can be on its way out at once without an append having to wait.
+    limits.retained_bytes = kAllStagingBytes + (8u << 20);
+    return limits;
+}
+
+}  // namespace
+
+Worker::Worker(const driver::Library& library, int device_count, Options options)
+    : api(library.api),
+      pinned(library.api, [this](std::function<void()> free) { run_elsewhere(std::move(free)); }),
+      word_memory(library.api, [this](std::function<void()> free) { run_elsewhere(std::move(free)); }),
+      scheduler(
+          library.api, word_memory,
+          [this](const StreamState& stream, bool held) {
+              notify(codec::NoticeType::hold,
+                     codec::StreamHoldNotice{on_wire(stream.name()), codec::to_wire(stream.context->client),
+                                             stream.thread, held ? 1u : 0u});
+          },
+          [this] { return stays_out(); }, [this] { settle_launches(); }),
+      issuers(library.api, std::min(options.issuers, Issuers::kMaxThreads)),
+      tracer(
+          library.api, [this](const ContextState* context) { scheduler.enter(context); },
+          [this](codec::NoticeType type, const void* notice, std::size_t bytes) { notify_bytes(type, notice, bytes); }),
+      helpers(inbox, &tracer),
+      staging(library.api, {std::begin(kStagingSizes), std::end(kStagingSizes)}, [this] { inbox.poke(); }),
+      options_(std::move(options)),
+      lanes_(*this, lane_limits(options_)) {
+    images.set_store(options_.image_store);
+    host_mirrors.limit_shared(options_.shared_memory_bytes);
+    memory.account.set_quota(options_.memory_quota_bytes);
+    memory.account.used_bytes.resize(static_cast<std::size_t>(device_count));
+}
+
+Worker::~Worker() {
+    lanes_.close();
+    issuers.stop();
+    pinned.stop();
+    word_memory.stop();
+    helpers.stop();
+}
+
+Error Worker::run(std::unique_ptr<transport::Connection> connection) {
+    connection_ = connection.get();
+    channel_ = std::make_unique<wire::Channel>(std::move(connection), *this, channel_limits());
+    channel_->start();
+    loop();
+    look_.reset();
+    Error cause{ErrorCode::closed, "the session ended"};
+    {
+        const std::lock_guard lock(end_mutex_);
+        cause = end_.value_or(cause);
+    }
+    // For a client that is still there. The process ends in any case, see Options::ending.
+    notify_text(codec::NoticeType::ended, cause.message);
+    (void)channel_->flush();
+    return cause;
+}
+
+// By any thread, as pinned memory is.
+void Worker::run_elsewhere(std::function<void()> call) {
+    inbox.post([this, call = std::move(call)] { waiting_calls.run(call, [] {}); });
+}
+
+void Worker::stop(const std::string& why) {
+    {
+        const std::lock_guard lock(end_mutex_);
+        if (!end_) {
+            end_ = Error{ErrorCode::closed, why};
+        }
+    }
+    if (!ending_.exchange(true) && options_.ending) {
+        options_.ending();
+    }
+    inbox.close();
+}
+
+// What it did is said where it can still be said: a client on a slow line may outlast the process's patience.
+void Worker::refuse(const std::string& why) {
+    if (!ending_) {
+        log::warn("the session is ended: {}", why);
+    }
+    stop(why);
+}
+
+namespace {
+
+// So long that the receiving thread should go on meanwhile?
+bool takes_long(const Inbox::Batch& batch) {
+    std::size_t bytes = 0;
+    for (const auto& frame : batch.frames) {
+        bytes += frame->bytes;
+    }
+    return bytes > kFewCommandsBytes || !batch.jobs.empty();
+}
+
+}  // namespace
+
+void Worker::loop() {
+    ::prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
+    std::optional<std::chrono::steady_clock::time_point> idle_since;
+    unsigned batches_ahead = 0;
+    inbox.serve_here();
+    prepared_context_until_ = std::chrono::steady_clock::now() + options_.prepared_context_patience;
+    Inbox::Batch batch;
+    while (!ending_) {
+        if (options_.prepared_context != nullptr && objects.contexts_in_making == 0 &&
+            std::chrono::steady_clock::now() >= prepared_context_until_) [[unlikely]] {
+            give_back_prepared_context([] {});
+        }
+        batch = inbox.take(std::move(batch));
+        bool moved = !batch.empty();
+        if (takes_long(batch)) {
+            look_.reset();
+        }
+        if (!batch.jobs.empty()) {
+            settle_launches();
+        }
+        for (const std::function<void()>& job : batch.jobs) {
+            job();
+        }
+        moved = set_aside_.take([this] { return !stays_out() && !ending_; },
+                                [this](Command& command) { dispatch(command); }) ||
+                moved;
+        if (!take_frames(batch.frames)) {
+            return;
+        }
+        batch.clear();
+        if (issuers.busy() && inbox.has_news() && ++batches_ahead < kMaxBatchesAhead) {
+            continue;
+        }
+        batches_ahead = 0;
+        settle_launches();
+        moved = scheduler.run_held() || moved;
+        if (scheduler.poll(moved ? Scheduler::Look::in_passing : Scheduler::Look::idle)) {
+            channel_->nudge();  // somebody waits for it
+            moved = true;
+        }
+        moved = stream_watches.poll() || moved;
+        moved = graph_turns.poll() || moved;
+        if (!host_mirrors.empty()) {
+            look_.reset();  // to compare them takes long
+            looked_at_.reset();
+        }
+        // What was complete when the GPU wrote to host memory goes first.
+        moved = host_mirrors.watch([this] { scheduler.settle(); }, [this](auto record) { send_host_change(record); }) ||
+                moved;
+        if (tracer.on() && !stays_out()) [[unlikely]] {
+            moved = tracer.poll() || moved;
+        }
+        if (moved) {
+            channel_->nudge();
+            idle_since.reset();
+            if (looked_at_) {
+                note_look(std::chrono::steady_clock::now());
+            }
+        } else {
+            pause(idle_since);
+        }
+    }
+}
+
+// The driver can only be asked, so while something is outstanding the dispatcher looks again and again: first at once
+// where processors are to spare, then after short sleeps, then longer ones. With nothing outstanding it sleeps until a
+// frame comes.
+void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_since) {
+    if (!scheduler.waiting() && stream_watches.empty()) {
+        const bool only_frames = host_mirrors.empty() && !tracer.waiting();
+        if (only_frames && inbox.look([this] { look_for_frames(); })) {
+            return;
+        }
+        look_.reset();
+        if (only_frames && options_.prepared_context == nullptr) {
+            inbox.wait();
+        } else if (only_frames) {
+            const auto left = prepared_context_until_ - std::chrono::steady_clock::now();
+            inbox.wait(std::max(std::chrono::ceil<std::chrono::microseconds>(left), kLongPause));
+        } else {
+            inbox.wait(kLongPause);  // a kernel may write for a program that only looks
+        }
+        return;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    const auto idle_for = now - idle_since.value_or(now);
+    idle_since = idle_since.value_or(now);
+    note_look(now);
+    if (spinning_pays() && !contention().lasts(now) &&
+        (idle_for < kLookForFramesFor ||
+         (idle_for < kLookForAwaitedFor && (scheduler.awaited() || !stream_watches.empty())))) {
+        looked_at_ = now;
+        look_for_frames();
+        spin_pause();
+    } else {
+        look_.reset();
+        inbox.wait(idle_for < kLookNowAndThenFor ? kShortPause : kLongPause);
+    }
+}
+
+// What came since the dispatcher looked last, or its next pause, is there.
+void Worker::note_look(std::chrono::steady_clock::time_point now) {
+    if (looked_at_) {
+        contention().looked(*std::exchange(looked_at_, std::nullopt), now);
+    }
+}
+
+// By the dispatcher itself, which saves waking it, or at least the hand-over between two processors.
+void Worker::look_for_frames() {
+    if (!look_) {
+        look_.emplace(*channel_);
+    }
+    look_->take();
+}
+
+bool Worker::take_frames(const std::vector<std::shared_ptr<Frame>>& frames) {
+    bytes_to_come_ = 0;
+    for (const auto& frame : frames) {
+        bytes_to_come_ += frame->bytes;
+    }
+    for (const auto& frame : frames) {
+        if (!take_frame(frame)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
+    std::size_t offset = 0;
+    while (offset < frame->bytes) {
+        Command command;
+        std::byte* const at = frame->data.get() + offset;
+        if (frame->bytes - offset >= sizeof command.header) {
+            std::memcpy(&command.header, at, sizeof command.header);
+        }
+        const std::size_t bytes = command.header.bytes;
+        if (bytes < sizeof command.header || bytes % codec::kAlignment != 0 || bytes > frame->bytes - offset) {
+            refuse("the client sent a malformed command record");
+            return false;
+        }
+        if (command.header.number != ++commands_) {
+            refuse("the client's commands are out of order");
+            return false;
+        }
+        command.body = {at + sizeof command.header, bytes - sizeof command.header};
+        command.frame = frame;
+        bytes_to_come_ -= bytes;
+        fetch_ahead(at + bytes);
+        if ((set_aside_.empty() && !stays_out()) || set_aside_.lets_pass(command.header)) [[likely]] {
+            dispatch(command);
+        } else {
+            set_aside_.add(std::move(command));
+        }
+        if (ending_) {
+            return false;
+        }
+        offset += bytes;
+        if (++since_poll_ >= (issuers.busy() ? kPollIssuersEvery : kPollEvery)) {
+            since_poll_ = 0;
+            settle_launches();
+            scheduler.run_held();
+            scheduler.poll();
+            channel_->nudge();
+        }
+    }
+    return true;
+}
+
+void Worker::dispatch(Command& command) {
+    const Serve serve = serve_function(command.header.opcode);
+    if (serve == nullptr) {
+        log::warn("the client asked for opcode {}, which this server does not know", command.header.opcode);
+        answer(command, CUDA_ERROR_NOT_SUPPORTED);
+        return;
+    }
+    if (command.header.opcode != calls::gpLaunch::kOpcode) {
+        settle_launches();
+    }
+    Tracer::Issue issue(tracer, command.header, command.its_turn);
+    const std::uint64_t holds = scheduler.holds();
+    serve(*this, command);
+    if (scheduler.holds() != holds) {
+        issue.held();
+    }
+}
+
+void Worker::catch_up() {
+    settle_launches();
+    scheduler.poll(Scheduler::Look::thorough);
+    set_aside_.take_actions([this] { return !stays_out() && !ending_; });
+}
+
+void Worker::settle_launches() {
+    if (!issuers.busy()) {
+        return;
+    }
+    for (const Issuers::Failure& failure : issuers.settle()) {
+        handles.forget_use(failure.launch.shape.function);
+        note_failure(api, failure.launch, failure.result);
+        answer(failure.command, failure.result);
+    }
+}
+
+namespace {
+
+// What was sent before the context's end was asked for still has its turn; nothing else would ever be issued.
+bool takes_work(const ContextState& context, const Command& command, CUresult& result) {
+    if (!context.ending || command.its_turn) [[likely]] {
+        return true;
+    }
+    result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return false;
+}
+
+}  // namespace
+
+StreamState* Worker::stream_of(Command& command, CUstream handle, CUresult& result) {
+    StreamState* const stream = find_stream(command, handle, result);
+    if (stream != nullptr) {
+        command.stream = stream->name();
+    }
+    return stream;
+}
+
+StreamState* Worker::find_stream(const Command& command, CUstream handle, CUresult& result) {
+    handle = command.meant(handle);
+    ContextState* context = context_of(command);
+    if (handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD) {
+        StreamState* stream = nullptr;
+        if (context != nullptr) {
+            const auto it = context->streams.find(handle);
+            stream = it == context->streams.end() ? nullptr : it->second.get();
+        }
+        stream = stream != nullptr ? stream : objects.stream(handle);
+        // What was sent before it was destroyed still has its turn.
+        if (stream == nullptr || (stream->ending && !command.its_turn)) {
+            result = CUDA_ERROR_INVALID_HANDLE;
+            return nullptr;
+        }
+        return takes_work(*stream->context, command, result) ? stream : nullptr;
+    }
+    if (context == nullptr) {
+        result = CUDA_ERROR_INVALID_CONTEXT;
+        return nullptr;
+    }
+    if (!takes_work(*context, command, result)) {
+        return nullptr;
+    }
+    if (handle == CU_STREAM_LEGACY) {
+        return &context->legacy;
+    }
+    const auto own = context->per_thread.find(command.header.thread);
+    if (own == context->per_thread.end()) {
+        if (!objects.stream_fits()) {
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+            return nullptr;
+        }
+        auto stream = std::make_unique<StreamState>();
+        stream->client = CU_STREAM_PER_THREAD;
+        stream->thread = command.header.thread;
+        stream->context = context;
+        result = scheduler.enter(context);
+        if (result == CUDA_SUCCESS) {
+            result = driver::call(api.cuStreamCreate, &stream->driver, static_cast<unsigned>(CU_STREAM_DEFAULT));
+        }
+        if (result != CUDA_SUCCESS) {
+            return nullptr;
+        }
+        return (context->per_thread[command.header.thread] = std::move(stream)).get();
+    }
+    return own->second.get();
+}
+
+void Worker::violation(const Command& command, const std::string& what) {
+    refuse(std::string("the client sent a bad command (") + std::string(calls::name_of(command.header.opcode)) +
+           "): " + what);
+}
+
+void Worker::memory_changed() {
+    if (options_.memory_changed) {
+        options_.memory_changed(memory.account.used_bytes);
+    }
+}
+
+bool Worker::give_back_prepared_context(std::function<void()> then) {
+    if (take_prepared_context(kPreparedDevice) == nullptr) {
+        return false;
+    }
+    waiting_calls.run([this] { driver::call(api.cuDevicePrimaryCtxRelease_v2, kPreparedDevice); }, std::move(then));
+    return true;
+}
+
+CUmemoryPool Worker::driver_pool(std::uint64_t client) const {
+    return codec::kind_of(client) == codec::HandleKind::memory_pool
+               ? codec::from_wire<CUmemoryPool>(handles.find(codec::from_wire<CUmemoryPool>(client)).driver)
+               : nullptr;
+}
+
+bool Worker::begin_to_end(std::uint64_t client) {
+    if (!handles_ending_.insert(client).second) {
+        return false;
+    }
+    memory.pools.begin_to_end(driver_pool(client));
+    return true;
+}
+
+void Worker::end(std::uint64_t client, bool ended) {
+    handles_ending_.erase(client);
+    memory.pools.end(driver_pool(client), ended);
+    if (!ended) {
+        return;
+    }
+    handles.unbind(client);
+    if (memory.forget_array(client)) {
+        memory_changed();
+    }
+}
+
+bool Worker::in_window(std::uint64_t address, std::uint64_t bytes) const {
+    return address >= options_.window_base && bytes <= options_.window_bytes &&
+           address - options_.window_base <= options_.window_bytes - bytes;
+}
+
+std::span<std::byte> Worker::bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
+    return incoming.place(transfer, offset, bytes);
+}
+
+void Worker::on_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
+    incoming.landed(transfer, offset, bytes);
+    inbox.poke();
+}
+
+void Worker::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) {
+    if (type != wire::FrameType::commands) {
+        return;  // control frames from a client carry nothing that a worker acts on
+    }
+    auto frame = std::make_shared<Frame>();
+    frame->data = std::move(payload);
+    frame->bytes = bytes;
+    frame->charge(&held_bytes, bytes);
+    if (held_bytes.load(std::memory_order_relaxed) > kMaxHeldBytes) {
+        refuse("the client keeps sending work that cannot begin yet");
+        return;
+    }
+    inbox.push(std::move(frame));
+}
+
+void Worker::on_closed(const Error& cause) {
+    stop(cause.message);
+}
+
+void Worker::on_append_waits(bool waits) {
+    inbox.let_through(waits);
+}
+
+void Worker::add_lane(std::size_t index, std::unique_ptr<transport::Connection> connection) {
+    Status added = lanes_.admits(index);
+    if (added) {  // the client's turn comes with this word: 40 bytes into an empty buffer
+        added = wire::write_frame(*connection, wire::FrameType::ack, {});
+    }
+    if (added) {
+        added = lanes_.add(index, std::move(connection));
+    }
+    if (!added) {
+        log::warn("data connection {} cannot be taken: {}", index, added.error().message);
+        return;
+    }
+    log::debug("data connection {} is open", index);
+}
+
+void Worker::send_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
+                       std::function<void()> done) {
+    // Little data goes with the reply that follows it.
+    const auto promptness = data.size() < kLeastSentByItselfBytes ? wire::Promptness::later : wire::Promptness::soon;
+    const Status sent = lanes_.take(data.size())
+                            ? lanes_.send(transfer, offset, data, std::move(done))
+                            : channel_->append_bulk(transfer, offset, data, std::move(done), promptness);
+    if (!sent) {
+        stop(sent.error().message);
+    }
+}
+
+std::span<std::byte> Worker::piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
+    return incoming.claim(transfer, offset, bytes);
+}
+
+void Worker::on_piece(std::uint64_t transfer, std::uint64_t offset, std::size_t) {
+    incoming.landed_whole(transfer, offset);
+    inbox.poke();
+}
+
+void Worker::on_piece_lost(std::uint64_t, std::uint64_t, std::size_t) {}  // nor is anything else: the session ends
+
+void Worker::on_lanes_ended(const Error& cause) {
+    stop(cause.message);
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,193 @@
+// What a worker tells its client: answers, with the failures that nobody was told of, and notices, and what has to go
+// before them.
+
+#include <cstring>
+#include <utility>
+
+#include "common/log.h"
+#include "protocol/calls/table.h"
+#include "protocol/codec/cursor.h"
+#include "server/worker/dispatch/worker.h"
+
+namespace gpupool::worker {
+
+// A deferred call failed: whoever waits for its stream next is told.
+void Worker::latch(const Command& command, CUresult result) {
+    if (StreamState* const stream = command.stream ? objects.stream(*command.stream) : nullptr) {
+        stream->latch(result);
+    } else if (ContextState* const context = context_of(command); context != nullptr) {
+        keep_first_error(context->latched, result);
+    }
+}
+
+ContextState* Worker::concerned_context(const Command& command) {
+    const CUcontext named = command.stream ? command.stream->context : command.waits_for;
+    return named != nullptr ? objects.context(named) : context_of(command);
+}
+
+// The first failure among what `command` has waited for: a stream, with those that it waits for, or a whole context.
+CUresult Worker::take_latched(const Command& command) {
+    StreamState* const stream = command.stream ? objects.stream(*command.stream) : nullptr;
+    ContextState* const context = concerned_context(command);
+    if (context == nullptr) {
+        return CUDA_SUCCESS;
+    }
+    CUresult result = std::exchange(context->latched, CUDA_SUCCESS);
+    if (stream == nullptr || stream->legacy) {  // the client takes a wait for the legacy stream as one for all
+        keep_first_error(result, std::exchange(context->latched_by_ended, CUDA_SUCCESS));
+    }
+    const bool stream_is_gone = command.stream && stream == nullptr;
+    if (context->streams_latched == 0 || stream_is_gone) {
+        return result;
+    }
+    if (stream == nullptr || stream->legacy) {
+        context->each_stream([&](StreamState& other) {
+            if (stream == nullptr || other.blocking) {
+                keep_first_error(result, other.take_latched());
+            }
+        });
+    } else {
+        keep_first_error(result, stream->take_latched());
+        if (stream->blocking) {
+            keep_first_error(result, context->legacy.take_latched());
+        }
+    }
+    return result;
+}
+
+void Worker::answer(const Command& command, CUresult result, bool synchronizes) {
+    answer(command, result, synchronizes, 0, [](std::byte*) {});
+}
+
+void Worker::answer(const Command& command, CUresult result, bool synchronizes, std::size_t body_bytes,
+                    const std::function<void(std::byte*)>& write) {
+    const codec::CommandHeader& header = command.header;
+    if (!command.reply_wanted()) {
+        if (result != CUDA_SUCCESS) {
+            latch(command, result);
+            log::info("deferred call {} (command {}) failed with error {}", calls::name_of(header.opcode),
+                      header.number, static_cast<int>(result));
+            const ContextState* const concerned = concerned_context(command);
+            const std::uint64_t context = concerned == nullptr ? header.context : codec::to_wire(concerned->client);
+            notify(codec::NoticeType::deferred_error,
+                   codec::DeferredErrorNotice{header.number, context, result, header.opcode, 0});
+        }
+        return;
+    }
+    announce_pieces();
+    if (synchronizes) {
+        send_what_precedes(result);
+    }
+    codec::ReplyHeader reply{};
+    reply.bytes = static_cast<std::uint32_t>(sizeof reply + codec::aligned(body_bytes));
+    reply.opcode = header.opcode;
+    reply.kind = codec::ReplyKind::result;
+    reply.number = header.number;
+    reply.result = result;
+    // What is not complete says nothing yet.
+    reply.deferred = synchronizes && result == CUDA_SUCCESS ? take_latched(command) : CUDA_SUCCESS;
+    reply.thread = header.thread;
+    const ContextState* const concerned =
+        reply.result == CUDA_SUCCESS && reply.deferred == CUDA_SUCCESS ? nullptr : concerned_context(command);
+    reply.other_context = concerned != nullptr && codec::to_wire(concerned->client) != header.context ? 1 : 0;
+    const Status sent = channel_->append(
+        wire::FrameType::replies, reply.bytes,
+        [&](std::byte* place) {
+            std::memcpy(place, &reply, sizeof reply);
+            write(place + sizeof reply);
+        },
+        wire::Promptness::later);
+    if (!sent) {
+        stop(sent.error().message);
+    }
+}
+
+void Worker::send_what_precedes(CUresult result) {
+    send_host_changes();
+    const bool may_have_printed = scheduler.kernels_print() || result != CUDA_SUCCESS;
+    send_output(options_.output, codec::NoticeType::output, may_have_printed);
+    send_output(options_.errors, codec::NoticeType::errors, may_have_printed);
+}
+
+void Worker::send_host_changes() {
+    host_mirrors.collect([this](auto record) { send_host_change(record); });
+}
+
+void Worker::send_host_change(std::span<const std::byte> record) {
+    notify_bytes(codec::NoticeType::host_memory, record.data(), record.size());
+}
+
+// Unless the look is `thorough`, only what has been here for a moment is found.
+void Worker::send_output(DeviceOutput* output, codec::NoticeType type, bool thorough) {
+    if (output == nullptr || !(thorough || output->has_text())) {
+        return;
+    }
+    constexpr std::size_t kPartBytes = 64u << 10;
+    const std::string text = output->take();
+    if (type == codec::NoticeType::errors && !text.empty()) {
+        log::warn("the driver says: {}", text.substr(0, text.find('\n')));
+    }
+    for (std::size_t offset = 0; offset < text.size(); offset += kPartBytes) {
+        notify_text(type, std::string_view(text).substr(offset, kPartBytes));
+    }
+}
+
+void Worker::notify_text(codec::NoticeType type, std::string_view text) {
+    const std::uint64_t size = text.size();
+    std::string notice(reinterpret_cast<const char*>(&size), sizeof size);
+    notice.append(text);
+    notify_bytes(type, notice.data(), notice.size());
+}
+
+// In the order of the session's own connection, so only where data went over others since the last time. Not before
+// what asks for data or for patience, which can be acted on at any time.
+void Worker::announce_pieces() {
+    if (const std::uint64_t sent = lanes_.sent_up_to(); sent != announced_pieces_) {
+        announced_pieces_ = sent;
+        notify(codec::NoticeType::pieces_sent, codec::PiecesSentNotice{sent});
+    }
+}
+
+namespace {
+
+// May the client take it as a sign that what was sent before is there? Then it has to wait for that first.
+bool may_mean_data(codec::NoticeType type) {
+    switch (type) {
+        case codec::NoticeType::pull:
+        case codec::NoticeType::hold:
+        case codec::NoticeType::pieces_sent:
+        case codec::NoticeType::ahead_taken:
+        case codec::NoticeType::slab_prepared: return false;
+        default: return true;
+    }
+}
+
+// Does it keep the client from asking for more than a slow line brings back? Behind all that it would come too late.
+bool restrains(codec::NoticeType type) {
+    return type == codec::NoticeType::hold;
+}
+
+}  // namespace
+
+void Worker::notify_bytes(codec::NoticeType type, const void* notice, std::size_t bytes) {
+    if (may_mean_data(type)) {
+        announce_pieces();
+    }
+    codec::ReplyHeader header{};
+    header.bytes = static_cast<std::uint32_t>(sizeof header + codec::aligned(bytes));
+    header.opcode = static_cast<std::uint16_t>(type);
+    header.kind = codec::ReplyKind::notice;
+    const Status sent = channel_->append(
+        wire::FrameType::replies, header.bytes,
+        [&](std::byte* place) {
+            codec::Writer out(place);
+            out.value(header);
+            out.bytes(notice, bytes);
+        },
+        restrains(type) ? wire::Promptness::first : wire::Promptness::later);
+    if (!sent) {
+        stop(sent.error().message);
+    }
+}
+
+}  // namespace gpupool::worker

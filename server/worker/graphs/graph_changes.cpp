@@ -1,0 +1,131 @@
+#include "server/worker/graphs/graph_changes.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gpupool::worker {
+namespace {
+
+// Of one executable. Natively who launches it waits by then, since the driver's queue is full of its nodes.
+constexpr std::uint64_t kMaxChangesWaiting = 4096, kGoOnWithChanges = 1024;
+
+void tell_client(Worker& worker, GraphExec& graph, std::uint64_t client, bool held) {
+    graph.client_held = held;
+    worker.notify(codec::NoticeType::hold,
+                  codec::StreamHoldNotice{codec::kHoldsGraphChanges, client, 0, held ? 1u : 0u});
+}
+
+using WaitingChangePtr = std::shared_ptr<GraphExec::WaitingChange>;
+
+// Makes a change that has nothing left to wait for, and those behind it that waited for it alone, when the driver may
+// be entered.
+void make_changes(Worker& worker, const std::shared_ptr<GraphExec>& graph, std::uint64_t client,
+                  WaitingChangePtr change) {
+    while (change != nullptr) {
+        if (worker.stays_out()) {
+            worker.in_driver([&worker, graph, client, change] { make_changes(worker, graph, client, change); });
+            return;
+        }
+        ++graph->changes_made;
+        const auto place = graph->replaceable.find({change->node, change->command.header.opcode});
+        if (place != graph->replaceable.end() && place->second == change) {
+            graph->replaceable.erase(place);
+        }
+        auto& waiting = worker.graphs.changes_waiting;
+        waiting.erase(waiting.find(change->node));
+        if (graph->client_held && graph->changes_asked - graph->changes_made <= kGoOnWithChanges) {
+            tell_client(worker, *graph, client, false);
+        }
+        Command command = std::move(change->command);
+        worker.dispatch(command);
+        change = std::move(change->next);
+        if (change != nullptr && --change->waits_for != 0) {
+            return;
+        }
+    }
+}
+
+}  // namespace
+
+CUresult note_change(Worker& worker, const Command& command, CUgraphNode node, CUresult result) {
+    if (result == CUDA_SUCCESS) {
+        worker.graphs.unchanged.erase(node);
+    } else if (!command.reply_wanted()) {
+        worker.graphs.unchanged.try_emplace(node, result);
+    }
+    return result;
+}
+CUresult note_change(const Command& command, GraphExec& graph, CUresult result) {
+    if (result != CUDA_SUCCESS && !command.reply_wanted() && graph.refused == CUDA_SUCCESS) {
+        graph.refused = result;
+    }
+    return result;
+}
+
+void change_elsewhere(Worker& worker, const Command& command, std::function<CUresult()> change,
+                      std::function<void(CUresult)> done) {
+    const ContextState* const context = worker.context_of(command);
+    const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
+    worker.waiting_calls.run_alone([&api = worker.api, context = context == nullptr ? nullptr : context->driver,
+                                    change = std::move(change), result] { *result = in_context(api, context, change); },
+                                   [result, done = std::move(done)] { done(*result); });
+}
+
+std::optional<Outcome> await_launches(Worker& worker, const Command& command, CUgraphExec client,
+                                      const std::shared_ptr<GraphExec>& graph, CUgraphNode node) {
+    if (command.its_turn || (graph->held_launches.empty() && !graph->has_changes_waiting())) {
+        return std::nullopt;
+    }
+    if (!graph->held_launches.empty() || node == nullptr) {
+        graph->replaceable.clear();
+    }
+    WaitingChangePtr* const place =
+        node == nullptr || command.reply_wanted() ? nullptr : &graph->replaceable[{node, command.header.opcode}];
+    if (place != nullptr && *place != nullptr) {
+        (*place)->command = kept(command);
+        return Outcome::answered();
+    }
+    const WaitingChangePtr change = std::make_shared<GraphExec::WaitingChange>();
+    change->node = node;
+    change->command = kept(command);
+    const std::vector<const Operation*> launches = std::exchange(graph->held_launches, {});
+    change->waits_for = launches.size();
+    if (graph->has_changes_waiting()) {
+        graph->last_change->next = change;
+        ++change->waits_for;
+    }
+    graph->last_change = change;
+    ++graph->changes_asked;
+    worker.graphs.changes_waiting.insert(node);
+    if (place != nullptr) {
+        *place = change;
+    }
+    const std::uint64_t name = codec::to_wire(client);
+    if (!graph->client_held && graph->changes_asked - graph->changes_made >= kMaxChangesWaiting) {
+        tell_client(worker, *graph, name, true);
+    }
+    for (const Operation* const launch : launches) {
+        worker.scheduler.when_issued(launch->id, [&worker, graph, name, change] {
+            if (--change->waits_for == 0) {
+                make_changes(worker, graph, name, change);
+            }
+        });
+    }
+    return Outcome::answered();
+}
+
+bool is_named(const Worker& worker, const GraphContents& contents) {
+    const auto& waiting = worker.graphs.changes_waiting;
+    return !waiting.empty() && std::any_of(contents.nodes.begin(), contents.nodes.end(),
+                                           [&](CUgraphNode node) { return waiting.contains(node); });
+}
+
+std::optional<Outcome> await_changes(Worker& worker, const Command& command, bool any) {
+    if (command.its_turn || !any) {
+        return std::nullopt;
+    }
+    serve_when_issued(worker, command);
+    return Outcome::answered();
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,85 @@
+#include "server/worker/graphs/graph_contents.h"
+
+#include <utility>
+
+#include "server/worker/graphs/graph_shape.h"
+
+namespace gpupool::worker {
+
+void GraphContents::add(const Worker& worker, CUgraph graph, unsigned level) {
+    graphs.push_back(graph);
+    std::vector<CUgraphNode> own;
+    nodes_of(worker.api, graph, own);
+    nodes.insert(nodes.end(), own.begin(), own.end());
+    for (const CUgraphNode node : own) {
+        add_children(worker, node, level);
+    }
+}
+
+void GraphContents::add_children(const Worker& worker, CUgraphNode node, unsigned level) {
+    if (level >= kMaxGraphDepth) {
+        return;
+    }
+    CUgraph child = nullptr;
+    if (child_of(worker.api, node, child) == CUDA_SUCCESS && child != nullptr) {
+        add(worker, child, level + 1);
+    }
+    if (const auto own = worker.graphs.bodies.find(node); own != worker.graphs.bodies.end()) {
+        bodies.insert(bodies.end(), own->second.begin(), own->second.end());
+        for (const CUgraph body : own->second) {
+            add(worker, body, level + 1);
+        }
+    }
+}
+
+void GraphContents::forget(Worker& worker) const {
+    for (const CUgraphNode node : nodes) {
+        worker.graphs.unchanged.erase(node);
+        worker.graphs.bodies.erase(node);
+        worker.handles.forget_driver(node);
+    }
+    for (const CUgraph graph : graphs) {
+        if (const auto added = worker.graphs.added_nodes.find(graph); added != worker.graphs.added_nodes.end()) {
+            worker.graphs.all_added_nodes -= added->second;
+            worker.graphs.added_nodes.erase(added);
+        }
+        worker.graphs.levels.erase(graph);
+        worker.graphs.failed.erase(graph);
+        worker.graphs.full.erase(graph);
+        worker.handles.forget_driver(graph);
+    }
+}
+
+std::vector<CUgraph> bodies_in(const Worker& worker, CUgraph graph) {
+    GraphContents contents;
+    if (!worker.graphs.bodies.empty()) {
+        contents.add(worker, graph);
+    }
+    return std::move(contents.bodies);
+}
+
+CUresult failure_of(const Worker& worker, CUgraph graph) {
+    const GraphBook& book = worker.graphs;
+    if (const auto failed = book.failed.find(graph); failed != book.failed.end()) {
+        return failed->second;
+    }
+    if (book.unchanged.empty() && book.bodies.empty()) {
+        return CUDA_SUCCESS;
+    }
+    GraphContents contents;
+    contents.add(worker, graph);
+    // A child's was told when it was added; a body is added to afterwards.
+    for (const CUgraph body : contents.bodies) {
+        if (const auto failed = book.failed.find(body); failed != book.failed.end()) {
+            return failed->second;
+        }
+    }
+    for (const CUgraphNode node : contents.nodes) {
+        if (const auto failed = book.unchanged.find(node); failed != book.unchanged.end()) {
+            return failed->second;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,106 @@
+#include "server/worker/memory/device_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/log.h"
+
+namespace gpupool::worker {
+
+void MemoryAccount::set_quota(std::uint64_t bytes) {
+    quota_bytes = bytes < kLeastSlabBytes ? bytes : bytes / kLeastSlabBytes * kLeastSlabBytes;
+}
+
+bool MemoryAccount::fits(CUdevice device, std::uint64_t bytes) const {
+    const auto index = static_cast<std::size_t>(device);
+    const std::uint64_t most = quota_bytes == 0 ? ~std::uint64_t{0} : quota_bytes;
+    return device >= 0 && index < used_bytes.size() && bytes <= most && used_bytes[index] <= most - bytes;
+}
+
+void MemoryAccount::force(CUdevice device, std::uint64_t bytes) {
+    const auto index = static_cast<std::size_t>(device);
+    if (device >= 0 && index < used_bytes.size()) {
+        used_bytes[index] += std::min(bytes, ~std::uint64_t{0} - used_bytes[index]);
+    }
+}
+
+bool MemoryAccount::charge(CUdevice device, std::uint64_t bytes) {
+    const auto index = static_cast<std::size_t>(device);
+    if (!fits(device, bytes)) {
+        if (quota_bytes != 0 && index < used_bytes.size() && !std::exchange(told, true)) {
+            log::warn(
+                "out of memory: {} bytes more on device {} would pass the session's quota of {}, of which {} are used",
+                bytes, device, quota_bytes, used_bytes[index]);
+        }
+        return false;
+    }
+    used_bytes[index] += bytes;
+    return true;
+}
+
+void MemoryAccount::release(CUdevice device, std::uint64_t bytes) {
+    const auto index = static_cast<std::size_t>(device);
+    if (device >= 0 && index < used_bytes.size()) {
+        used_bytes[index] -= std::min(used_bytes[index], bytes);
+    }
+}
+
+bool DeviceMemory::charge(const driver::Api& api, CUdevice device, std::uint64_t bytes) {
+    if (!account.fits(device, bytes)) {
+        pools.settle(api);
+    }
+    if (!account.fits(device, bytes)) {
+        graphs.trim_if_any(api, device);
+    }
+    return account.charge(device, bytes);
+}
+
+bool DeviceMemory::settle(const driver::Api& api) {
+    const bool less = pools.settle(api);
+    return graphs.settle(api) || less;
+}
+
+bool DeviceMemory::settle(const SharedAllocation& allocation) {
+    if (allocation.references != 0 || allocation.mappings != 0) {
+        return false;
+    }
+    account.release(allocation.device, allocation.bytes);
+    return true;
+}
+
+bool DeviceMemory::forget_array(std::uint64_t client) {
+    const auto it = arrays.find(client);
+    if (it == arrays.end()) {
+        return false;
+    }
+    account.release(it->second.device, it->second.bytes);
+    arrays.erase(it);
+    return true;
+}
+
+void DeviceMemory::forget_arrays(const ContextState& context) {
+    std::erase_if(arrays, [&](const auto& entry) {
+        if (entry.second.context != &context) {
+            return false;
+        }
+        account.release(entry.second.device, entry.second.bytes);
+        return true;
+    });
+}
+
+void share_slabs(const driver::Api& api, DeviceMemory& memory, CUdevice owner, CUdevice reader, bool may) {
+    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, reader},
+                                 may ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE};
+    for (const auto& [address, slab] : memory.slabs) {
+        if (slab.device == owner) {
+            driver::call(api.cuMemSetAccess, address, slab.bytes, &access, std::size_t{1});
+        }
+    }
+    if (may) {
+        memory.peers.insert({reader, owner});
+    } else {
+        memory.peers.erase({reader, owner});
+    }
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,131 @@
+#include "server/worker/memory/pool_accounts.h"
+
+#include <algorithm>
+
+#include "server/worker/memory/device_memory.h"
+
+namespace gpupool::worker {
+
+void PoolAccounts::made(CUmemoryPool pool, CUdevice device) {
+    pools_.try_emplace(pool, Pool{device});
+}
+
+// 0 where the driver does not say, or need not.
+std::uint64_t PoolAccounts::held_bytes(const driver::Api& api, CUmemoryPool pool) const {
+    if (account_.quota_bytes == 0) {
+        return 0;
+    }
+    cuuint64_t bytes = 0;
+    const CUresult result =
+        driver::call(api.cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, static_cast<void*>(&bytes));
+    return result == CUDA_SUCCESS ? bytes : 0;
+}
+
+bool PoolAccounts::charge_up_to(Pool& pool, std::uint64_t bytes) {
+    if (bytes > pool.charged_bytes) {
+        if (!account_.charge(pool.device, bytes - pool.charged_bytes)) {
+            return false;
+        }
+        pool.charged_bytes = bytes;
+    }
+    return true;
+}
+
+bool PoolAccounts::lower_to(Pool& pool, std::uint64_t bytes) {
+    if (bytes >= pool.charged_bytes) {
+        return false;
+    }
+    account_.release(pool.device, pool.charged_bytes - bytes);
+    pool.charged_bytes = bytes;
+    return true;
+}
+
+CUresult PoolAccounts::allocate(const driver::Api& api, CUmemoryPool handle, CUdevice device, std::uint64_t bytes,
+                                const std::function<CUresult(CUdeviceptr&)>& allocate,
+                                const std::function<void(CUdeviceptr)>& free, CUdeviceptr& address) {
+    Pool& pool = pools_.try_emplace(handle, Pool{device}).first->second;
+    const std::uint64_t used = pool.used_bytes;
+    if (bytes == 0 || !pool.asked || pool.ended) {
+        return CUDA_ERROR_INVALID_VALUE;  // the driver may not know it any more
+    }
+    if (bytes > ~std::uint64_t{0} - used) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    // What a pool holds and nobody has it may not be able to give: what was freed in another stream it has only later.
+    // So nothing is asked of it while it has grown beyond the quota, or it would grow each time.
+    const auto more = [&] { return used + bytes - std::min(used + bytes, pool.charged_bytes); };
+    if (!account_.fits(pool.device, more())) {
+        settle(api);
+    }
+    if (!account_.fits(pool.device, more()) || !charge_up_to(pool, used + bytes)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    const CUresult result = allocate(address);
+    if (result != CUDA_SUCCESS) {
+        lower_to(pool, std::max(used, held_bytes(api, handle)));
+        return result;
+    }
+    // Pools grow by more than what is asked of them. What one has taken it may keep.
+    if (const std::uint64_t held = held_bytes(api, handle); !charge_up_to(pool, held)) {
+        free(address);
+        account_.force(pool.device, held - pool.charged_bytes);
+        pool.charged_bytes = held;
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pool.used_bytes += bytes;
+    allocations_[address] = {handle, bytes};
+    return CUDA_SUCCESS;
+}
+
+bool PoolAccounts::freed(CUdeviceptr address) {
+    const auto allocation = allocations_.find(address);
+    if (allocation == allocations_.end()) {
+        return false;
+    }
+    const auto pool = pools_.find(allocation->second.pool);
+    pool->second.used_bytes -= allocation->second.bytes;
+    allocations_.erase(allocation);
+    if (pool->second.ended) {
+        drop_if_unused(pool);
+    } else if (account_.quota_bytes == 0) {
+        lower_to(pool->second, pool->second.used_bytes);
+    }
+    return true;
+}
+
+void PoolAccounts::begin_to_end(CUmemoryPool handle) {
+    if (const auto pool = pools_.find(handle); pool != pools_.end()) {
+        pool->second.asked = false;
+    }
+}
+
+void PoolAccounts::end(CUmemoryPool handle, bool ended) {
+    const auto pool = pools_.find(handle);
+    if (pool == pools_.end()) {
+        return;
+    }
+    pool->second.asked = !ended;
+    pool->second.ended = ended;
+    if (ended) {
+        drop_if_unused(pool);
+    }
+}
+
+void PoolAccounts::drop_if_unused(std::map<CUmemoryPool, Pool>::iterator pool) {
+    lower_to(pool->second, pool->second.used_bytes);
+    if (pool->second.used_bytes == 0) {
+        pools_.erase(pool);
+    }
+}
+
+bool PoolAccounts::settle(const driver::Api& api) {
+    bool any = false;
+    for (auto& [handle, pool] : pools_) {
+        if (pool.asked) {
+            any = lower_to(pool, std::max(pool.used_bytes, held_bytes(api, handle))) || any;
+        }
+    }
+    return any;
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,504 @@
+// How the scheduler finds out, and tells, what is complete: marks, the program's events, and the order of what was
+// found.
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "server/worker/scheduling/scheduler.h"
+
+namespace gpupool::worker {
+namespace {
+
+// An operation that only waits for its turn.
+class Turn final : public Operation {
+  public:
+    Turn(std::function<void()> run, Action otherwise) : run_(std::move(run)), otherwise_(std::move(otherwise)) {}
+    bool advance() override {
+        run_();
+        return true;
+    }
+    void abandon(CUresult result) override { otherwise_(result); }
+
+  private:
+    std::function<void()> run_;
+    Action otherwise_;
+};
+
+// Calls `action` once, when the last of several parts has ended, with the first error among them.
+struct Group {
+    explicit Group(Action a) : action(std::move(a)) {}
+    Action action;
+    std::size_t left = 1;
+    CUresult result = CUDA_SUCCESS;
+
+    void end(CUresult part) {
+        keep_first_error(result, part);
+        if (--left == 0) {
+            action(result);
+        }
+    }
+};
+
+}  // namespace
+
+// A mark in a blocking stream waits for what the legacy stream was given before it, and who waits for that stream alone
+// does not, natively. So the legacy stream is given nothing before blocking streams have marks behind their work.
+void Scheduler::mark_before(StreamState& legacy) {
+    if (!legacy.legacy || legacy.capturing || legacy.context->unmarked_blocking == 0) {
+        return;
+    }
+    settle_launches_();  // the marks come behind those that other threads issue
+    legacy.context->each_stream([&](StreamState& other) {
+        if (!other.legacy && other.blocking && !other.capturing && other.unmarked != 0) {
+            mark(other, {});
+        }
+    });
+}
+
+void Scheduler::add_unmarked(StreamState& stream, std::uint32_t cost) {
+    stream.context->unmarked_blocking += stream.unmarked == 0 && stream.blocking && !stream.legacy ? 1 : 0;
+    stream.unmarked += cost;
+}
+
+std::uint32_t Scheduler::take_unmarked(StreamState& stream) {
+    stream.context->unmarked_blocking -= stream.unmarked != 0 && stream.blocking && !stream.legacy ? 1 : 0;
+    return std::exchange(stream.unmarked, 0);
+}
+
+// All but the last of it, so that who waits for the stream finds that a mark has to be made.
+std::uint32_t Scheduler::take_all_but_last(StreamState& stream) {
+    const std::uint32_t unmarked = take_unmarked(stream);
+    add_unmarked(stream, 1);
+    return unmarked - 1;
+}
+
+// What a mark stands for. Where kernels may print, who waits for the stream waits for one that has an event.
+std::uint32_t Scheduler::take_marked(StreamState& stream, bool with_event) {
+    const bool is_waited_for = with_event || !kernels_print_;
+    return is_waited_for || stream.unmarked == 0 ? take_unmarked(stream) : take_all_but_last(stream);
+}
+
+CUresult Scheduler::new_event(ContextState& context, CUevent& event) {
+    if (!context.spare_events.empty()) {
+        event = context.spare_events.back();
+        context.spare_events.pop_back();
+        return CUDA_SUCCESS;
+    }
+    return driver::call(api_.cuEventCreate, &event, static_cast<unsigned>(CU_EVENT_DISABLE_TIMING));
+}
+
+CUresult Scheduler::record_event(ContextState& context, CUstream target, CUevent& event) {
+    if (const CUresult result = new_event(context, event); result != CUDA_SUCCESS) {
+        return result;
+    }
+    const CUresult result = driver::call(api_.cuEventRecord, event, target);
+    if (result != CUDA_SUCCESS) {
+        context.spare_events.push_back(std::exchange(event, nullptr));
+    }
+    return result;
+}
+
+// In the stream's context, which is current.
+CUresult Scheduler::give_word(StreamState& stream) {
+    ContextState& context = *stream.context;
+    if (context.spare_marks.empty()) {
+        const CUresult result =
+            context.add_words(api_, word_memory_, kBetweenWords, [&](std::uint32_t* word, CUdeviceptr device_word) {
+                context.spare_marks.push_back({word, device_word, 0});
+            });
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+    }
+    stream.marks = context.spare_marks.back();
+    context.spare_marks.pop_back();
+    return CUDA_SUCCESS;
+}
+
+// Makes the stream's context current, and says where its marks go.
+CUresult Scheduler::prepare_mark(StreamState& stream, CUstream& target) {
+    ContextState& context = *stream.context;
+    CUresult result = enter(&context);
+    if (result == CUDA_SUCCESS && stream.legacy && context.helper == nullptr) {
+        result = driver::call(api_.cuStreamCreate, &context.helper, static_cast<unsigned>(CU_STREAM_DEFAULT));
+    }
+    if (result == CUDA_SUCCESS && stream.marks.word == nullptr) {
+        result = give_word(stream);
+    }
+    target = stream.legacy ? context.helper : stream.driver;
+    return result;
+}
+
+void Scheduler::fail_mark(StreamState& stream, std::uint32_t credit, CUresult result) {
+    stream.outstanding -= std::min(stream.outstanding, credit);
+    stream.context->lost = result;
+}
+
+CUresult Scheduler::mark(StreamState& stream, Action action, std::uint32_t credit, Effect effect) {
+    if (stream.capturing) {
+        if (action) {
+            action(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        }
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    if (stream.gone) {  // so all of its work was complete
+        if (action) {
+            action(CUDA_SUCCESS);
+        }
+        return CUDA_SUCCESS;
+    }
+    ContextState& context = *stream.context;
+    const bool with_event = kernels_print_ && effect != Effect::ours;
+    credit += take_marked(stream, with_event);
+    CUstream target = nullptr;
+    CUresult result = prepare_mark(stream, target);
+    CUevent event = nullptr;
+    if (result == CUDA_SUCCESS && with_event) {
+        result = record_event(context, target, event);
+    }
+    const std::uint32_t number = stream.marks.last + 1;
+    if (result == CUDA_SUCCESS) {
+        result = write_mark(api_, target, stream.marks.device_word, number);
+    }
+    if (result != CUDA_SUCCESS) {
+        if (event != nullptr) {
+            context.spare_events.push_back(event);
+        }
+        fail_mark(stream, credit, result);
+        if (action) {
+            action(result);
+        }
+        return result;
+    }
+    stream.marks.last = number;
+    stream.marks.made_at = context.turns;
+    data_outstanding_ += effect == Effect::sends_data ? 1 : 0;
+    stream.completions.push_back({number, event, std::move(action), effect, credit});
+    list(stream);
+    return CUDA_SUCCESS;
+}
+
+// In place of a mark, where nothing but the stream's credit hangs on it.
+void Scheduler::record_credit(StreamState& stream) {
+    const std::uint32_t credit = take_all_but_last(stream);
+    CUstream target = nullptr;
+    CUevent event = nullptr;
+    CUresult result = prepare_mark(stream, target);
+    if (result == CUDA_SUCCESS) {
+        result = record_event(*stream.context, target, event);
+    }
+    if (result != CUDA_SUCCESS) {
+        fail_mark(stream, credit, result);
+        return;
+    }
+    stream.completions.push_back({stream.marks.last + 1, event, {}, Effect::ours, credit, true});
+    list(stream);
+}
+
+void Scheduler::at_mark(StreamState& stream, Action action) {
+    if (!stream.legacy && stream.completions.empty() && stream.unmarked == 0 && stream.context->lost == CUDA_SUCCESS) {
+        note_found(&stream, std::move(action), Effect::answers, CUDA_SUCCESS);  // behind all that precedes it
+        return;
+    }
+    if (stream.completions.empty() || stream.unmarked != 0) {
+        mark(stream, std::move(action));
+    } else {
+        stream.completions.push_back({stream.marks.last, nullptr, std::move(action), Effect::answers, 0});
+    }
+}
+
+std::uint32_t Scheduler::issued_elsewhere(StreamState& stream) {
+    stream.touched = true;
+    ++stream.context->turns;
+    ++stream.outstanding;
+    add_unmarked(stream, 1);
+    if (stream.unmarked < kMarkEvery) {
+        return 0;
+    }
+    const std::uint32_t number = ++stream.marks.last;
+    stream.completions.push_back({number, nullptr, {}, Effect::answers, take_marked(stream, false)});
+    list(stream);
+    return number;
+}
+
+// The oldest mark was reached, or never will be.
+void Scheduler::complete_first(StreamState& stream, CUresult result) {
+    Completion& first = stream.completions.front();
+    stream.outstanding -= std::min(stream.outstanding, first.credit);
+    if (first.event != nullptr) {
+        if (kernels_print_) {
+            // It is complete, so this does not wait; it makes the driver write out what kernels printed.
+            driver::call(api_.cuEventSynchronize, first.event);
+        }
+        stream.context->spare_events.push_back(first.event);
+    }
+    Action action = std::move(first.action);
+    const Effect effect = first.effect;
+    stream.completions.pop_front();
+    if (effect == Effect::sends_data) {
+        --data_outstanding_;
+        action(result);
+    } else if (action) {
+        note_found(&stream, std::move(action), effect, result);
+    }
+}
+
+// Of a context that died none is: ask() finds that.
+bool Scheduler::reached(const StreamState& stream, const Completion& completion, bool lacks_credit) {
+    return stream.marks.reached(completion.mark) ||
+           (completion.by_event && lacks_credit && driver::call(api_.cuEventQuery, completion.event) == CUDA_SUCCESS);
+}
+
+bool Scheduler::poll_stream(StreamState& stream, bool lacks_credit) {
+    bool moved = false;
+    while (!stream.completions.empty() && reached(stream, stream.completions.front(), lacks_credit)) {
+        enter(stream.context);
+        complete_first(stream, CUDA_SUCCESS);
+        moved = true;
+    }
+    return moved;
+}
+
+// Asks the driver how `stream` is: the word of a context that has died is not written any more.
+CUresult Scheduler::ask(StreamState& stream) {
+    // A stream that captures must not be asked; of a context that has died any other tells.
+    const bool of_context = stream.capturing;
+    const CUstream target = of_context || stream.legacy ? stream.context->helper : stream.driver;
+    if (stream.completions.empty() || stream.gone ||
+        (of_context && (stream.context->lost == CUDA_SUCCESS || target == nullptr))) {
+        return CUDA_ERROR_NOT_READY;
+    }
+    enter(stream.context);
+    const CUresult result = driver::call(api_.cuStreamQuery, target);
+    if (result == CUDA_ERROR_NOT_READY || (of_context && result == CUDA_SUCCESS)) {
+        return CUDA_ERROR_NOT_READY;
+    }
+    if (result != CUDA_SUCCESS) {
+        driver::call(api_.cuStreamSynchronize, target);  // which says at once what the driver knows of it
+        stream.context->lost = result;
+    }
+    for (std::size_t left = stream.completions.size(); left != 0; --left) {
+        complete_first(stream, result);
+    }
+    return result;
+}
+
+// A stream each time; all of a context that turns out to have died.
+bool Scheduler::ask_in_turn() {
+    if (++polls_ % kPollsPerLookAtTheClock != 0) {
+        return false;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (busy_.empty() || now - asked_ < kAskEvery) {
+        return false;
+    }
+    asked_ = now;
+    StreamState& stream = *busy_[next_asked_++ % busy_.size()];
+    const CUresult result = ask(stream);
+    for (std::size_t i = 0; result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY && i < busy_.size(); ++i) {
+        if (busy_[i]->context == stream.context) {
+            ask(*busy_[i]);
+        }
+    }
+    return result != CUDA_ERROR_NOT_READY;
+}
+
+bool Scheduler::poll_loose() {
+    bool moved = false;
+    for (std::size_t i = 0; i < loose_.size();) {
+        const CUresult result = driver::call(api_.cuEventQuery, loose_[i].event);
+        if (result == CUDA_ERROR_NOT_READY) {
+            ++i;
+            continue;
+        }
+        LooseEvent done = std::move(loose_[i]);
+        loose_.erase(loose_.begin() + static_cast<std::ptrdiff_t>(i));
+        if (done.state != nullptr) {
+            --done.state->waiters;
+        } else {
+            const bool still_wanted = std::any_of(loose_.begin(), loose_.end(),
+                                                  [&](const LooseEvent& other) { return other.event == done.event; });
+            if (!still_wanted) {
+                unused_.push_back(done.event);
+            }
+        }
+        moved = true;
+        events_awaited_ -= done.effect == Effect::answers ? 1 : 0;
+        note_found(nullptr, std::move(done.action), done.effect, result);
+    }
+    return moved;
+}
+
+void Scheduler::note_found(const StreamState* stream, Action action, Effect effect, CUresult result) {
+    found_.push_back({stream, std::move(action), effect, result, {}});
+}
+
+// What precedes something found complete is complete too, so that the next pass finds it: data first, then, with its
+// own data before it, what is told of events.
+std::uint64_t Scheduler::passes_before(Effect effect) const {
+    if (effect == Effect::answers && tellings_outstanding_ != 0) {
+        return 2;
+    }
+    return data_outstanding_ != 0 ? 1 : 0;
+}
+
+bool Scheduler::run_found() {
+    if (found_.size() == 1 && data_outstanding_ == 0 && tellings_outstanding_ == 0) {
+        const Found found = std::move(found_.front());
+        found_.clear();
+        found.action(found.result);
+        return true;
+    }
+    ++passes_;
+    for (Found& found : found_) {
+        found.due = found.due.value_or(passes_ + passes_before(found.effect));
+    }
+    const auto rest = std::stable_partition(found_.begin(), found_.end(),
+                                            [this](const Found& found) { return *found.due <= passes_; });
+    std::vector<Found> due(std::make_move_iterator(found_.begin()), std::make_move_iterator(rest));
+    found_.erase(found_.begin(), rest);
+    std::stable_partition(due.begin(), due.end(),
+                          [](const Found& found) { return found.effect == Effect::tells_of_event; });
+    for (const Found& found : due) {
+        tellings_outstanding_ -= found.effect == Effect::tells_of_event ? 1 : 0;
+        found.action(found.result);
+    }
+    return !due.empty();
+}
+
+bool Scheduler::poll(Look look) {
+    bool moved = !found_.empty();
+    moved = ask_in_turn() || moved;
+    for (std::size_t i = 0; i < busy_.size();) {
+        StreamState& stream = *busy_[i];
+        moved = poll_stream(stream, !stream.held.empty()) || moved;
+        if (stream.held.empty() && stream.completions.empty()) {
+            stream.listed = false;
+            const auto place = std::find(busy_.begin(), busy_.end(), &stream);
+            if (place != busy_.end()) {
+                busy_.erase(place);
+            }
+        } else {
+            ++i;
+        }
+    }
+    // An answer that was found must not go before what is told of events that were complete by then.
+    if (!loose_.empty()) {
+        const auto now = std::chrono::steady_clock::now();
+        const std::chrono::microseconds all_when_idle = kEachLooseWhenIdle * loose_.size();
+        const auto every = look == Look::idle ? std::min(kLooseEvery, all_when_idle) : kLooseEvery;
+        if (look == Look::thorough || events_awaited_ != 0 || !found_.empty() || now - loose_polled_ >= every) {
+            loose_polled_ = now;
+            moved = poll_loose() || moved;
+        }
+    }
+    while (!unused_.empty() && !stays_out_()) {
+        driver::call(api_.cuEventDestroy_v2, unused_.back());
+        unused_.pop_back();
+    }
+    return (!found_.empty() && run_found()) || moved;
+}
+
+bool Scheduler::awaited() const {
+    return !found_.empty() || !loose_.empty() || std::any_of(busy_.begin(), busy_.end(), [](const StreamState* stream) {
+        return !stream->held.empty() ||
+               std::any_of(stream->completions.begin(), stream->completions.end(),
+                           [](const Completion& completion) { return bool{completion.action}; });
+    });
+}
+
+// Is all of it known to be complete, and all told that precedes?
+bool Scheduler::is_idle(StreamState& stream) {
+    poll_stream(stream, false);
+    return stream.held.empty() && stream.completions.empty() && stream.unmarked == 0 &&
+           stream.context->lost == CUDA_SUCCESS && data_outstanding_ == 0 && tellings_outstanding_ == 0;
+}
+
+bool Scheduler::is_idle(ContextState& context) {
+    bool idle = true;
+    context.each_stream([&](const StreamState& stream) { idle = idle && stream.held.empty() && !stream.capturing; });
+    context.each_stream(
+        [&](StreamState& stream) { idle = idle && (!stream.touched || query(stream) == CUDA_SUCCESS); });
+    return idle;
+}
+
+namespace {
+
+// The legacy stream is not ready while a blocking stream is not (measured), so what is so of one of those is of it.
+template <class Is>
+bool any_of(const StreamState& stream, Is&& is) {
+    return stream.legacy ? stream.context->any_blocking(is) : is(stream);
+}
+
+}  // namespace
+
+bool Scheduler::may_be_queried(const StreamState& stream) {
+    return !any_of(stream, [](const StreamState& each) { return each.capturing; });
+}
+
+CUresult Scheduler::query(const StreamState& stream) {
+    if (any_of(stream, [](const StreamState& each) { return !each.held.empty(); })) {
+        return CUDA_ERROR_NOT_READY;
+    }
+    const CUresult result = enter(stream.context);
+    return result != CUDA_SUCCESS ? result : driver::call(api_.cuStreamQuery, stream.driver);
+}
+
+void Scheduler::when_complete(StreamState& stream, Action action) {
+    if (is_idle(stream)) {
+        stream.touched = false;
+        action(CUDA_SUCCESS);
+        return;
+    }
+    if (stream.held.empty() && !full(stream, 1)) {
+        // Not even another stream, which the legacy one would wait for, has been given anything since the last mark?
+        if (stream.marks.made_at == stream.context->turns || (!stream.legacy && stream.unmarked == 0)) {
+            at_mark(stream, std::move(action));
+        } else {
+            mark(stream, std::move(action));
+        }
+        return;
+    }
+    hold(stream, std::make_unique<Turn>([this, &stream, action] { mark(stream, action); }, action));
+}
+
+void Scheduler::when_complete_before_capture(StreamState& stream, Action action) {
+    if (stream.completions.empty()) {
+        note_found(&stream, std::move(action), Effect::answers, CUDA_SUCCESS);
+    } else {
+        stream.completions.push_back({stream.marks.last, nullptr, std::move(action), Effect::answers, 0});
+    }
+}
+
+void Scheduler::when_all_complete(ContextState& context, bool blocking_only, Action action) {
+    const auto group = std::make_shared<Group>(std::move(action));
+    context.each_stream([&](StreamState& stream) {
+        if (stream.capturing) {
+            if (!stream.completions.empty() && (stream.blocking || !blocking_only)) {
+                ++group->left;
+                when_complete_before_capture(stream, [group](CUresult result) { group->end(result); });
+            }
+            return;
+        }
+        // The legacy stream always counts: in a context that may be lost its helper is what the driver tells of that.
+        if (!stream.legacy && ((!stream.touched && stream.held.empty()) || (blocking_only && !stream.blocking))) {
+            return;
+        }
+        ++group->left;
+        when_complete(stream, [group](CUresult result) { group->end(result); });
+    });
+    group->end(CUDA_SUCCESS);
+}
+
+void Scheduler::when_recorded(EventState& event, Action action, Effect effect) {
+    tellings_outstanding_ += effect == Effect::tells_of_event ? 1 : 0;
+    if (event.driver == nullptr) {  // its context has ended
+        note_found(nullptr, std::move(action), effect, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        return;
+    }
+    ++event.waiters;
+    events_awaited_ += effect == Effect::answers ? 1 : 0;
+    loose_.push_back({&event, event.driver, std::move(action), effect});
+}
+
+}  // namespace gpupool::worker

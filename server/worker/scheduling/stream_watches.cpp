@@ -1,0 +1,44 @@
+#include "server/worker/scheduling/stream_watches.h"
+
+#include "server/worker/dispatch/worker.h"
+
+namespace gpupool::worker {
+
+void StreamWatches::tell(const StreamName& stream, std::uint64_t command, CUresult result) {
+    worker_.send_what_precedes(result);
+    worker_.notify(
+        codec::NoticeType::stream_complete,
+        codec::StreamCompleteNotice{on_wire(stream), codec::to_wire(stream.context), command, stream.thread, result});
+}
+
+bool StreamWatches::ended(const Watch& watch) {
+    StreamState* const stream = worker_.objects.stream(watch.stream);
+    if (stream == nullptr || !Scheduler::may_be_queried(*stream)) {
+        tell(watch.stream, watch.command, CUDA_ERROR_NOT_READY);
+        return true;
+    }
+    CUresult result = worker_.scheduler.query(*stream);
+    if (result == CUDA_ERROR_NOT_READY) {
+        return false;
+    }
+    if (result == CUDA_SUCCESS) {
+        worker_.scheduler.settle();
+        result = stream->context->told(result);
+    }
+    tell(watch.stream, watch.command, result);
+    return true;
+}
+
+bool StreamWatches::poll() {
+    if (watches_.empty()) {
+        return false;  // as a rule, and then not even the clock is looked at
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (now - polled_ < std::max(kLeast, kEach * static_cast<int>(watches_.size()))) {
+        return false;
+    }
+    polled_ = now;
+    return std::erase_if(watches_, [&](const Watch& watch) { return ended(watch); }) != 0;
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,94 @@
+#include "server/worker/session/handle_table.h"
+
+#include <utility>
+
+namespace gpupool::worker {
+
+using codec::HandleKind;
+
+template <class Entries>
+auto HandleTable::entry_of(Entries& entries, HandleKind wanted, std::uint64_t client)
+    -> decltype(&entries.begin()->second) {
+    const HandleKind kind = codec::kind_of(client);
+    if (kind != wanted && !(wanted == HandleKind::function && kind == HandleKind::kernel)) {
+        return nullptr;
+    }
+    const auto it = entries.find(client);
+    return it == entries.end() ? nullptr : &it->second;
+}
+
+HandleTable::Lookup HandleTable::find_wire(HandleKind wanted, std::uint64_t client) const {
+    if (client == 0 || (wanted == HandleKind::stream && client <= 2)) {
+        return {Found::yes, client};
+    }
+    const Entry* const entry = entry_of(entries_, wanted, client);
+    if (entry == nullptr) {
+        return {};
+    }
+    return {entry->failed ? Found::creation_failed : Found::yes, entry->driver};
+}
+
+HandleTable::Lookup HandleTable::use(CUfunction function, std::uint64_t context, bool& first) {
+    Entry* const entry = entry_of(entries_, HandleKind::function, codec::to_wire(function));
+    if (entry == nullptr) {
+        return {};
+    }
+    first = std::exchange(entry->used_in, context) != context;
+    return {entry->failed ? Found::creation_failed : Found::yes, entry->driver};
+}
+
+void HandleTable::forget_use(CUfunction function) {
+    if (Entry* const entry = entry_of(entries_, HandleKind::function, codec::to_wire(function))) {
+        entry->used_in = 0;
+    }
+}
+
+void HandleTable::bind_wire(std::uint64_t client, std::uint64_t driver) {
+    entries_[client] = {driver, false};
+    reverse_[static_cast<std::size_t>(codec::kind_of(client))][driver] = client;
+}
+
+void HandleTable::bind_failed(std::uint64_t client) {
+    if (entries_.size() < kMaxHandles) {
+        entries_[client] = {0, true};
+    }
+}
+
+CUresult HandleTable::check_new(HandleKind kind, std::uint64_t client) const {
+    if (codec::kind_of(client) != kind || (client & (codec::kMintedByWorker | 0xf)) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto it = entries_.find(client);
+    if (it != entries_.end()) {
+        return it->second.failed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
+    return entries_.size() < kMaxHandles ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void HandleTable::unbind(std::uint64_t client) {
+    const auto it = entries_.find(client);
+    if (it == entries_.end()) {
+        return;
+    }
+    auto& reverse = reverse_[static_cast<std::size_t>(codec::kind_of(client))];
+    if (const auto back = reverse.find(it->second.driver); back != reverse.end() && back->second == client) {
+        reverse.erase(back);
+    }
+    entries_.erase(it);
+}
+
+std::uint64_t HandleTable::client_wire(HandleKind kind, std::uint64_t driver) {
+    if (driver == 0 || (kind == HandleKind::stream && driver <= 2)) {
+        return driver;
+    }
+    auto& reverse = reverse_[static_cast<std::size_t>(kind)];
+    if (const auto it = reverse.find(driver); it != reverse.end()) {
+        return it->second;
+    }
+    const std::uint64_t client = codec::make_handle(kind, next_serial_++, true);
+    entries_[client] = {driver, false};
+    reverse[driver] = client;
+    return client;
+}
+
+}  // namespace gpupool::worker

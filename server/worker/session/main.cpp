@@ -1,0 +1,272 @@
+// gpupool-worker: one process per session, started by gpupoold.
+//
+//   gpupool-worker --supervision-fd N   serve the session that the daemon assigns over descriptor N
+//   gpupool-worker --probe DRIVER       describe a driver as JSON and end
+
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+#include <sys/personality.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <system_error>
+
+#include "common/log.h"
+#include "common/visible_devices.h"
+#include "protocol/codec/layout.h"
+#include "protocol/schema/session.capnp.h"
+#include "protocol/transport/open.h"
+#include "protocol/wire/handshake_io.h"
+#include "server/supervision/worker_link.h"
+#include "server/worker/dispatch/worker.h"
+#include "server/worker/session/prepared.h"
+#include "server/worker/session/probe.h"
+#include "server/worker/session/welcome.h"
+
+namespace gpupool::worker {
+namespace {
+
+constexpr std::chrono::milliseconds kEndPatience{500};
+
+Status send_message(transport::Connection& connection, wire::FrameType type, capnp::MessageBuilder& message) {
+    const kj::Array<capnp::word> words = capnp::messageToFlatArray(message);
+    const auto bytes = words.asBytes();
+    return wire::write_frame(connection, type, std::as_bytes(std::span(bytes.begin(), bytes.size())));
+}
+
+void refuse(transport::Connection& connection, const std::string& why) {
+    capnp::MallocMessageBuilder message;
+    auto refused = message.initRoot<schema::Refused>();
+    refused.setReason(schema::Refused::Reason::DRIVER);
+    refused.setMessage(why);
+    (void)send_message(connection, wire::FrameType::refused, message);
+}
+
+// How the daemon, which sees all of the server's devices, knows those of this session.
+std::vector<std::string> uuids_of(schema::Welcome::Reader welcome) {
+    std::vector<std::string> texts;
+    for (const auto device : welcome.getDevices()) {
+        DeviceUuid uuid{};
+        const auto bytes = device.getUuid();
+        std::memcpy(uuid.data(), bytes.begin(), std::min(bytes.size(), uuid.size()));
+        texts.push_back(uuid_text(uuid));
+    }
+    return texts;
+}
+
+// Null where none are kept.
+std::unique_ptr<ImageStore> open_image_store(schema::Assignment::Images::Reader images) {
+    if (images.getDirectory().size() == 0) {
+        return nullptr;
+    }
+    auto store = ImageStore::open(images.getDirectory(), images.getTenant(), images.getLimitBytes());
+    if (!store) {
+        log::warn("code images are not kept: {}", store.error().message);
+        return nullptr;
+    }
+    return std::move(*store);
+}
+
+wire::CompressionMode compression_of(schema::SessionRequest::Reader request) {
+    switch (request.getCompression()) {
+        case schema::SessionRequest::Compression::NEVER: return wire::CompressionMode::never;
+        case schema::SessionRequest::Compression::ALWAYS: return wire::CompressionMode::always;
+        default: return wire::CompressionMode::when_it_pays;  // and whatever a client of another age means
+    }
+}
+
+// The driver's and our threads may be in the middle of anything: no destructors, and nobody's stack is left.
+[[noreturn]] void end_process(int code) {
+    std::fflush(nullptr);
+    _exit(code);
+}
+
+// Returns only where no session came about.
+int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> connection,
+          Result<std::unique_ptr<Prepared>> prepared) {
+    const schema::Assignment::Reader assignment = link.assignment();
+    const auto request = assignment.getHello().getPurpose().getSession();
+    if (!prepared) {
+        refuse(*connection, prepared.error().message);
+        return 1;
+    }
+    // Never taken down: threads of the driver may use it while the process ends.
+    Prepared& ready = *prepared->release();
+    const driver::Library* const library = &ready.library;
+    const Result<Window> window = reserve_window(library->api, request.getAddressWindows());
+    if (!window) {
+        refuse(*connection, window.error().message);
+        return 1;
+    }
+    auto welcome = ready.welcome.getRoot<schema::Welcome>();
+    welcome.setProtocolVersion(schema::PROTOCOL_VERSION);
+    welcome.setTableFingerprint(codec::table_fingerprint());
+    welcome.setSessionId(assignment.getSessionId());
+    welcome.setSessionToken(assignment.getSessionToken());
+    welcome.setMaxLanes(assignment.getMaxLanes());
+    welcome.setServerVersion(GPUPOOL_VERSION);
+    welcome.initGrantedQuota().setMemoryBytes(assignment.getMemoryQuotaBytes());
+    welcome.initWindow().setBase(window->base);
+    welcome.getWindow().setBytes(window->bytes);
+    const int devices = static_cast<int>(welcome.getDevices().size());
+
+    const std::unique_ptr<ImageStore> image_store = open_image_store(assignment.getImages());
+
+    Worker::Options options;
+    options.memory_quota_bytes = assignment.getMemoryQuotaBytes();
+    options.window_base = window->base;
+    options.window_bytes = window->bytes;
+    options.output = &ready.output;
+    options.errors = &ready.errors;
+    options.image_store = image_store.get();
+    options.max_lanes = assignment.getMaxLanes();
+    options.compression = compression_of(request);
+    options.issuers = assignment.getIssuers();
+    options.shared_memory_bytes = assignment.getSharedMemoryBytes();
+    options.prepared_context = ready.context;
+    options.memory_changed = [&link](std::vector<std::uint64_t> used) { link.set_memory_used(std::move(used)); };
+    // Even where the dispatcher waits in a driver call that never returns.
+    options.ending = [&link] { link.end_within(kEndPatience); };
+    // Never taken down: threads of the driver may still use it while the process ends.
+    Worker* made = nullptr;
+    try {
+        made = new Worker(*library, devices, std::move(options));
+    } catch (const std::system_error& error) {
+        refuse(*connection, std::string("the server has no thread to spare for the session: ") + error.what());
+        return 1;
+    }
+    Worker& worker = *made;
+    supervision::WorkerHandlers handlers;
+    handlers.stop = [&worker](const std::string& reason) { worker.stop(reason); };
+    handlers.client_gone = [&worker] { worker.stop("the client went away"); };
+    handlers.lane = [&worker](std::size_t index, std::vector<UniqueFd> connection_parts) {
+        auto lane = transport::adopt(std::move(connection_parts));
+        if (!lane) {
+            log::warn("data connection {} cannot be taken over: {}", index, lane.error().message);
+            return;
+        }
+        worker.add_lane(index, std::move(*lane));
+    };
+    link.set_devices(uuids_of(welcome.asReader()));
+    if (const Status watched = link.watch_client(connection->native_handle()); !watched) {
+        log::warn("cannot watch the client's connection: {}", watched.error().message);
+    }
+    link.start(std::move(handlers));
+    if (const Status sent = send_message(*connection, wire::FrameType::welcome, ready.welcome); !sent) {
+        end_process(1);
+    }
+    link.set_state("running");
+    const Error cause = worker.run(std::move(connection));
+    log::info("session {} ended: {}", assignment.getSessionId().cStr(), cause.message);
+    link.end_within(kEndPatience);
+    if (image_store != nullptr) {
+        image_store->finish(kEndPatience / 2);
+    }
+    end_process(0);
+}
+
+void set_log_level(capnp::Text::Reader text) {
+    if (const auto level = log::parse_level(text.cStr())) {
+        // Standard error becomes the driver's, whose words are for the client.
+        if (const Status kept = log::to_present_stderr(*level); !kept) {
+            log::to_stderr(*level);
+        }
+    }
+}
+
+// A worker of the stock: prepared before it has a session, and gone with the daemon until it has one, even where it
+// hangs in the driver.
+Result<std::unique_ptr<Prepared>> prepare_for_stock(supervision::WorkerLink& link) {
+    const auto preparation = *link.preparation();
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != static_cast<pid_t>(preparation.getDaemonProcessId())) {
+        return Error{ErrorCode::closed, "the daemon is gone"};
+    }
+    set_log_level(preparation.getLogLevel());
+    auto prepared = prepare(preparation.getDriverPath(), preparation.getEnvironment());
+    if (!prepared) {
+        log::error("a worker for the stock cannot be prepared: {}", prepared.error().message);
+        return prepared.error();
+    }
+    if (preparation.getContext()) {
+        prepare_context(**prepared);
+    }
+    GPUPOOL_TRY(link.await_assignment([&] { return keep_context(**prepared); }));
+    // A daemon that dies right now takes its last session along, as one does whose message was not sent yet.
+    prctl(PR_SET_PDEATHSIG, 0);
+    return prepared;
+}
+
+int serve_supervised(int descriptor) {
+    auto link = supervision::WorkerLink::open(descriptor);
+    if (!link) {
+        std::fprintf(stderr, "gpupool-worker: %s\n", link.error().message.c_str());
+        return 1;
+    }
+    Result<std::unique_ptr<Prepared>> prepared = Error{ErrorCode::internal, "not prepared"};
+    if ((*link)->preparation()) {
+        prepared = prepare_for_stock(**link);
+        if (!prepared) {
+            return 1;  // nobody waits for it
+        }
+    } else {
+        set_log_level((*link)->assignment().getLogLevel());
+    }
+    auto connection = transport::adopt((*link)->take_connection());
+    if (!connection) {
+        log::error("the client's connection cannot be taken over: {}", connection.error().message);
+        return 1;
+    }
+    if (!(*link)->preparation()) {
+        const auto assignment = (*link)->assignment();
+        prepared =
+            prepare(assignment.getDriverPath(), assignment.getHello().getPurpose().getSession().getEnvironment());
+    }
+    return serve(**link, std::move(*connection), std::move(prepared));
+}
+
+// Addresses that the driver chooses (module globals, pools) must not be ones that the client's process uses for its own
+// memory, which lies near the top of the address space. In the legacy layout this process's mappings begin at a third
+// of it and grow upwards, far from there.
+void use_legacy_layout(char** argv) {
+#if !defined(__SANITIZE_THREAD__)
+    const int current = personality(0xffffffff);
+    if (current >= 0 && (current & ADDR_COMPAT_LAYOUT) == 0 &&
+        personality(static_cast<unsigned long>(current) | ADDR_COMPAT_LAYOUT) >= 0) {
+        execv("/proc/self/exe", argv);
+    }
+#else
+    (void)argv;
+#endif
+    prctl(PR_SET_NAME, "gpupool-worker");  // the new image is named after the link
+}
+
+}  // namespace
+}  // namespace gpupool::worker
+
+int main(int argc, char** argv) {
+    using namespace gpupool;
+    std::signal(SIGPIPE, SIG_IGN);
+    const std::string option = argc == 3 ? argv[1] : "";
+    if (option == "--probe") {
+        return worker::probe(argv[2]);
+    }
+    int descriptor = -1;
+    if (option == "--supervision-fd") {
+        std::from_chars(argv[2], argv[2] + std::strlen(argv[2]), descriptor);
+    }
+    if (descriptor < 0) {
+        std::fprintf(stderr,
+                     "gpupool-worker is started by gpupoold. By hand: gpupool-worker --probe auto|software|PATH\n");
+        return 2;
+    }
+    worker::use_legacy_layout(argv);
+    worker::end_process(worker::serve_supervised(descriptor));
+}

@@ -1,0 +1,149 @@
+// Which streams the worker wants no more work for: each by itself, the default streams of contexts and threads as well.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "tests/unit/client/server.h"
+
+namespace gpupool::test {
+namespace {
+
+using client::ContextState;
+using codec::NoticeType;
+using codec::StreamHoldNotice;
+
+constexpr std::uint64_t kLegacy = 1, kOwn = 2;
+
+class Held : public testing::Test {
+  protected:
+    Held() {
+        thread_.stack = {&first_};
+        thread_.per_thread_default = false;
+    }
+    ~Held() override {
+        thread_.stack.clear();
+        thread_.per_thread_default = false;
+    }
+    void say(std::uint64_t stream, const ContextState& context, bool held) {
+        server_.send(notice(NoticeType::hold,
+                            StreamHoldNotice{stream, codec::to_wire(context.handle), thread_.index, held ? 1u : 0u}));
+    }
+    // As the calling thread means it.
+    [[nodiscard]] bool held(CUstream stream) const {
+        return server_.session->held_streams.contains(client::stream_key(stream));
+    }
+
+    Server& server_ = Server::fresh();
+    ContextState& first_ = server_.session->contexts.add(0, 0, false);
+    ContextState& second_ = server_.session->contexts.add(0, 0, false);
+    client::ThreadState& thread_ = client::this_thread();
+};
+
+TEST_F(Held, TheLegacyStreamIsThatOfItsContext) {
+    say(kLegacy, first_, true);
+    EXPECT_TRUE(held(nullptr));
+    EXPECT_TRUE(held(CU_STREAM_LEGACY));
+    EXPECT_FALSE(held(CU_STREAM_PER_THREAD));
+    thread_.per_thread_default = true;
+    EXPECT_FALSE(held(nullptr)) << "a call of the per-thread form";
+    EXPECT_TRUE(held(CU_STREAM_LEGACY));
+    thread_.per_thread_default = false;
+    thread_.stack = {&second_};
+    EXPECT_FALSE(held(nullptr)) << "another context's";
+    say(kLegacy, second_, true);
+    say(kLegacy, first_, false);
+    EXPECT_TRUE(held(nullptr)) << "the other context's release frees it";
+    say(kLegacy, second_, false);
+    EXPECT_FALSE(server_.session->held_streams.any());
+    EXPECT_FALSE(server_.session->lost());
+}
+
+TEST_F(Held, AThreadsOwnStreamIsThatOfItsThreadAndContext) {
+    say(kOwn, first_, true);
+    EXPECT_TRUE(held(CU_STREAM_PER_THREAD));
+    EXPECT_FALSE(held(nullptr));
+    thread_.per_thread_default = true;
+    EXPECT_TRUE(held(nullptr)) << "a call of the per-thread form";
+    std::thread([&] {
+        client::this_thread().stack = {&first_};
+        EXPECT_FALSE(held(CU_STREAM_PER_THREAD)) << "another thread's";
+        client::this_thread().stack.clear();
+    }).join();
+    thread_.stack = {&second_};
+    EXPECT_FALSE(held(nullptr)) << "another context's";
+    thread_.stack = {&first_};
+    say(kOwn, first_, false);
+    EXPECT_FALSE(held(nullptr));
+}
+
+TEST_F(Held, AStreamIsThatOfItsHandleWhateverIsCurrent) {
+    const auto stream = reinterpret_cast<CUstream>(0x110);
+    say(0x110, first_, true);
+    thread_.stack = {&second_};
+    thread_.per_thread_default = true;
+    EXPECT_TRUE(held(stream));
+    EXPECT_FALSE(held(nullptr));
+    say(0x110, first_, false);
+    EXPECT_FALSE(held(stream));
+}
+
+TEST_F(Held, WhoHasWorkForItWaitsUntilItIsReleasedOrTheSessionEnds) {
+    for (const bool released : {true, false}) {
+        say(kLegacy, first_, true);
+        std::atomic<bool> back{false};
+        std::thread waits([&] {
+            client::this_thread().stack = {&first_};
+            server_.session->wait_for_stream(nullptr);
+            EXPECT_TRUE(back);
+            client::this_thread().stack.clear();
+        });
+        std::thread([&] {  // others go on
+            client::this_thread().stack = {&second_};
+            server_.session->wait_for_stream(nullptr);
+            client::this_thread().stack.clear();
+        })
+            .join();
+        back = true;
+        released ? say(kLegacy, first_, false) : server_.session->violation("the end of the test");
+        waits.join();
+    }
+}
+
+TEST(HeldStreams, WhoWouldSendAnythingWaitsWhileAllAreHeld) {
+    client::HeldStreams streams;
+    const client::StreamKey one{0x1000, 0};
+    EXPECT_FALSE(streams.all());
+    streams.wait_for_all();  // not now
+    for (const bool ends : {false, true}) {
+        streams.set_all(true);
+        EXPECT_TRUE(streams.all() && streams.any());
+        std::atomic<int> waiting{2};
+        std::thread any_call([&] { streams.wait_for_all(), --waiting; });
+        std::thread work([&] { streams.wait(one), --waiting; });
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        EXPECT_TRUE(streams.set(one, true));  // which changes nothing for the first
+        EXPECT_EQ(waiting, 2);
+        if (ends) {
+            streams.end();
+        } else {
+            streams.set_all(false);
+        }
+        any_call.join();
+        EXPECT_TRUE(streams.set(one, false));
+        work.join();
+    }
+}
+
+TEST_F(Held, AServerThatNamesStreamsOfNoContextEndsTheSession) {
+    for (const StreamHoldNotice& wrong : {StreamHoldNotice{kLegacy, 0x999, 0, 1}, StreamHoldNotice{kOwn, 0, 0, 1},
+                                          StreamHoldNotice{0, codec::to_wire(first_.handle), 0, 1}}) {
+        Server& server = Server::fresh();
+        server.session->contexts.add(0, 0, false);
+        server.send(notice(NoticeType::hold, wrong));
+        EXPECT_TRUE(server.session->lost());
+    }
+}
+
+}  // namespace
+}  // namespace gpupool::test

@@ -1,0 +1,76 @@
+// What a program that asks for a stream again and again is told without a question to the worker.
+
+#include "client/core/scheduling/stream_watches.h"
+
+#include <gtest/gtest.h>
+
+namespace gpupool::client {
+namespace {
+
+using Known = StreamWatches::Known;
+
+constexpr StreamKey kStream{8, 0}, kOther{9, 0};
+
+class StreamWatchesTest : public ::testing::Test {
+  protected:
+    // The worker answers that it is busy until it is to tell by itself; nothing else comes from it.
+    void begin_watch() {
+        EXPECT_FALSE(watches.answered(kStream, false, ++received));
+        EXPECT_FALSE(watches.answered(kStream, false, ++received));
+        EXPECT_TRUE(watches.answered(kStream, false, ++received));
+    }
+
+    StreamWatches watches;
+    std::uint64_t received = 10;
+};
+
+TEST_F(StreamWatchesTest, WhatIsDoneSoonIsAskedFor) {
+    EXPECT_EQ(watches.known(kStream, 1, received), Known::unknown);
+    EXPECT_FALSE(watches.answered(kStream, false, ++received));
+    EXPECT_FALSE(watches.answered(kStream, false, ++received));
+    EXPECT_EQ(watches.known(kStream, 1, received), Known::unknown);
+    EXPECT_FALSE(watches.answered(kStream, true, ++received));
+    EXPECT_FALSE(watches.answered(kStream, false, ++received)) << "counted anew";
+}
+
+TEST_F(StreamWatchesTest, PendingHoldsUntilAnyRecordComes) {
+    begin_watch();
+    EXPECT_EQ(watches.known(kStream, 1, received), Known::pending);
+    EXPECT_EQ(watches.known(kStream, 2, received), Known::pending) << "more work makes it no less busy";
+    EXPECT_EQ(watches.known(kOther, 1, received), Known::unknown);
+    EXPECT_EQ(watches.known(kStream, 1, received + 1), Known::unknown) << "which may mean that it is complete";
+    EXPECT_FALSE(watches.answered(kStream, false, received + 2)) << "the worker tells of it already";
+    EXPECT_EQ(watches.known(kStream, 1, received + 2), Known::pending);
+}
+
+TEST_F(StreamWatchesTest, CompleteHoldsUntilAnyCommandIsSent) {
+    begin_watch();
+    watches.note_complete(kStream, 7, true);
+    EXPECT_EQ(watches.known(kStream, 7, received + 1), Known::complete);
+    EXPECT_EQ(watches.known(kStream, 8, received + 1), Known::unknown);
+    begin_watch();
+}
+
+// Whoever is answered that it is complete, and gives it more to do, is not told of what came before.
+TEST_F(StreamWatchesTest, TheEndOfAnEarlierWatchIsNotALaterOnes) {
+    begin_watch();
+    EXPECT_FALSE(watches.answered(kStream, true, ++received));
+    for (int i = 0; i < 5; ++i) {
+        EXPECT_FALSE(watches.answered(kStream, false, ++received)) << "the first watch has not ended";
+    }
+    watches.note_complete(kStream, 7, true);
+    EXPECT_EQ(watches.known(kStream, 9, received), Known::unknown);
+}
+
+TEST_F(StreamWatchesTest, WhatOnlyTheWorkerKnowsIsAskedFor) {
+    begin_watch();
+    watches.note_complete(kStream, 7, false);
+    EXPECT_EQ(watches.known(kStream, 7, received), Known::unknown);
+    begin_watch();
+    watches.forget(kStream);
+    watches.note_complete(kStream, 7, true);
+    EXPECT_EQ(watches.known(kStream, 7, received), Known::unknown) << "it was destroyed";
+}
+
+}  // namespace
+}  // namespace gpupool::client

@@ -1,0 +1,547 @@
+// Bulk data between the application and the worker: where it lands, when it is read, and what has to wait for what.
+#include "client/core/transfers/transfers.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include "protocol/codec/record.h"
+#include "tests/conformance/lanes_fixture.h"
+#include "tests/support/transport/inproc/connection.h"
+
+namespace gpupool::test {
+namespace {
+
+using namespace std::chrono_literals;
+using client::Transfers;
+
+// The worker's end: keeps what arrives, by transfer.
+class Worker final : public wire::Receiver {
+  public:
+    std::vector<std::byte> wait_for(std::uint64_t transfer, std::size_t bytes) {
+        std::unique_lock lock(mutex_);
+        changed_.wait_for(lock, 5s, [&] { return landed_[transfer] >= bytes; });
+        return data_[transfer];
+    }
+    std::size_t landed(std::uint64_t transfer) {
+        const std::lock_guard lock(mutex_);
+        return landed_[transfer];
+    }
+
+  private:
+    std::span<std::byte> bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override {
+        const std::lock_guard lock(mutex_);
+        std::vector<std::byte>& data = data_[transfer];
+        data.reserve(1u << 20);  // never moved while a payload is read into it
+        data.resize(std::max<std::size_t>(data.size(), offset + bytes));
+        return std::span(data).subspan(offset, bytes);
+    }
+    void on_bulk(std::uint64_t transfer, std::uint64_t, std::size_t bytes) override {
+        const std::lock_guard lock(mutex_);
+        landed_[transfer] += bytes;
+        changed_.notify_all();
+    }
+    void on_frame(wire::FrameType, std::unique_ptr<std::byte[]>, std::size_t) override {}
+    void on_closed(const Error&) override {}
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::map<std::uint64_t, std::vector<std::byte>> data_;
+    std::map<std::uint64_t, std::size_t> landed_;
+};
+
+class Nobody final : public wire::Receiver {
+    std::span<std::byte> bulk_destination(std::uint64_t, std::uint64_t, std::size_t) override { return {}; }
+    void on_bulk(std::uint64_t, std::uint64_t, std::size_t) override {}
+    void on_frame(wire::FrameType, std::unique_ptr<std::byte[]>, std::size_t) override {}
+    void on_closed(const Error&) override {}
+};
+
+// Never destroyed: the thread that answers pulls lives as long as the process.
+struct Client {
+    Nobody nobody;
+    Worker worker;
+    std::unique_ptr<wire::Channel> channel, worker_channel;
+    Transfers transfers;
+
+    explicit Client(wire::Lanes* lanes) {
+        auto [here, there] = transport::inproc::make_pair(1u << 20);
+        channel = std::make_unique<wire::Channel>(std::move(here), nobody);
+        worker_channel = std::make_unique<wire::Channel>(std::move(there), worker);
+        channel->start();
+        worker_channel->start();
+        transfers.start(*channel, lanes);
+    }
+    static Client& fresh(wire::Lanes* lanes = nullptr) {
+        static auto& all = *new std::vector<std::unique_ptr<Client>>;
+        return *all.emplace_back(std::make_unique<Client>(lanes));
+    }
+};
+
+std::vector<std::byte> pattern(std::size_t bytes, int seed) {
+    std::vector<std::byte> data(bytes);
+    for (std::size_t i = 0; i < bytes; ++i) {
+        data[i] = static_cast<std::byte>(i * 31 + static_cast<std::size_t>(seed));
+    }
+    return data;
+}
+
+TEST(Downloads, LandInTheirPlaceAndNowhereElse) {
+    Transfers transfers;
+    std::vector<std::byte> memory(100);
+    const std::uint64_t transfer = transfers.begin_download(memory.data(), memory.size());
+    EXPECT_EQ(transfers.place(transfer, 10, 90).data(), memory.data() + 10);
+    EXPECT_TRUE(transfers.place(transfer, 10, 91).empty());
+    EXPECT_TRUE(transfers.place(transfer, 101, 0).empty());
+    EXPECT_TRUE(transfers.place(transfer, ~std::uint64_t{0}, 2).empty());
+    EXPECT_TRUE(transfers.place(transfer + 1, 0, 1).empty());
+    EXPECT_TRUE(transfers.writes_into(memory.data() + 99, 1));
+    EXPECT_FALSE(transfers.writes_into(memory.data() + 100, 1));
+    transfers.landed(transfer, 60);
+    EXPECT_TRUE(transfers.writes_into(memory.data(), 1)) << "a part of it is still on its way";
+    transfers.landed(transfer, 40);
+    EXPECT_FALSE(transfers.writes_into(memory.data(), 100));
+    EXPECT_TRUE(transfers.place(transfer, 0, 1).empty()) << "it has ended";
+}
+
+// ---- ahead of being asked
+
+class AheadOverLanes : public ::testing::Test {
+  protected:
+    static constexpr std::size_t kMiB = 1u << 20;
+    // The transfers' thread lives as long as the process.
+    testing::LanePair& lanes_ = *new testing::LanePair(2, [] { return transport::inproc::make_pair(1u << 20); });
+    Client& client_ = Client::fresh(&lanes_.client);
+    Transfers& transfers_ = client_.transfers;
+};
+
+TEST_F(AheadOverLanes, DataGoesUnasked) {
+    const auto data = pattern(2 * kMiB + 100, 5);
+    const Transfers::Ahead ahead = transfers_.begin_upload_ahead(data);
+    EXPECT_EQ(ahead.bytes, data.size());
+    EXPECT_NE(ahead.transfer & codec::kTransferSentAhead, 0u);
+    lanes_.server_side.expect_transfer(ahead.transfer, data.size());
+    transfers_.send_ahead(ahead);
+    EXPECT_TRUE(transfers_.wait_sent(ahead.transfer));
+    ASSERT_TRUE(lanes_.server_side.wait_pieces(3));
+    EXPECT_EQ(lanes_.server_side.data(ahead.transfer), data);
+}
+
+TEST_F(AheadOverLanes, NoMoreThanTheWorkerHasRoomFor) {
+    const auto data = pattern(20 * kMiB + 7, 5);
+    const Transfers::Ahead first = transfers_.begin_upload_ahead(data), second = transfers_.begin_upload_ahead(data),
+                           third = transfers_.begin_upload_ahead(data);
+    EXPECT_EQ(first.bytes, data.size());
+    EXPECT_EQ(second.bytes, 11 * kMiB) << "whole pieces";
+    EXPECT_EQ(third.bytes, 0u);
+    EXPECT_EQ(third.transfer & codec::kTransferSentAhead, 0u);
+    EXPECT_TRUE(transfers_.ahead_taken(first.transfer));
+    EXPECT_TRUE(transfers_.ahead_taken(first.transfer)) << "once more changes nothing";
+    EXPECT_EQ(transfers_.begin_upload_ahead(data).bytes, data.size());
+    EXPECT_EQ(transfers_.begin_upload_ahead(data).bytes, 0u);
+    // A copy that fails makes room as well.
+    EXPECT_TRUE(transfers_.cancel(second.transfer));
+    EXPECT_EQ(transfers_.begin_upload_ahead(data).bytes, 11 * kMiB);
+    EXPECT_FALSE(transfers_.ahead_taken(codec::kTransferSentAhead | 1000)) << "there was never such a transfer";
+}
+
+TEST_F(AheadOverLanes, TheRestIsSentWhenItIsAskedFor) {
+    const auto data = pattern(34 * kMiB, 5);
+    const Transfers::Ahead ahead = transfers_.begin_upload_ahead(data);
+    ASSERT_EQ(ahead.bytes, codec::kMaxAheadBytes);
+    lanes_.server_side.expect_transfer(ahead.transfer, data.size());
+    transfers_.send_ahead(ahead);
+    ASSERT_TRUE(lanes_.server_side.wait_pieces(32));
+    EXPECT_TRUE(transfers_.pull(ahead.transfer, 32 * kMiB, kMiB));
+    EXPECT_TRUE(transfers_.pull(ahead.transfer, 33 * kMiB, kMiB));
+    EXPECT_TRUE(transfers_.wait_sent(ahead.transfer));
+    ASSERT_TRUE(lanes_.server_side.wait_pieces(34));
+    EXPECT_EQ(lanes_.server_side.data(ahead.transfer), data);
+}
+
+TEST(Uploads, GoAheadOnlyOverLanes) {
+    const auto data = pattern(100'000, 5);
+    EXPECT_EQ(Client::fresh().transfers.begin_upload_ahead(data).bytes, 0u);
+}
+
+// Memory that is to be unmapped or given to another use.
+TEST(Memory, IsUntouchedWhenTheTransfersThatUseItHaveEnded) {
+    Client& client = Client::fresh();
+    Transfers& transfers = client.transfers;
+    std::vector<std::byte> memory(3000);
+    const std::uint64_t download = transfers.begin_download(memory.data(), 1000);
+    const std::uint64_t upload = transfers.begin_upload(std::span(memory).subspan(1000, 1000));
+    transfers.wait_untouched(memory.data() + 2000, 1000);
+    std::atomic<int> waiting{2};
+    std::thread behind_download([&] {
+        transfers.wait_untouched(memory.data() + 999, 1);
+        --waiting;
+    });
+    std::thread behind_upload([&] {
+        transfers.wait_untouched(memory.data() + 1999, 100);
+        --waiting;
+    });
+    std::this_thread::sleep_for(20ms);
+    EXPECT_EQ(waiting, 2);
+    transfers.landed(download, 1000);
+    behind_download.join();
+    EXPECT_EQ(waiting, 1);
+    EXPECT_TRUE(transfers.pull(upload, 0, 1000));
+    behind_upload.join();
+    EXPECT_EQ(waiting, 0);
+}
+
+TEST(Downloads, AreScatteredPartByPart) {
+    Transfers transfers;
+    std::vector<std::byte> seen(12), expected(12);
+    const std::uint64_t transfer =
+        transfers.begin_download(12, 0x1000, 0x2000, [&](std::uint64_t offset, std::span<const std::byte> part) {
+            std::copy(part.begin(), part.end(), seen.begin() + static_cast<std::ptrdiff_t>(offset));
+        });
+    EXPECT_TRUE(transfers.writes_into(reinterpret_cast<void*>(0x1800), 4));
+    const auto data = pattern(12, 3);
+    const std::span<std::byte> middle = transfers.begin_part(transfer, 4, 4);
+    std::memcpy(transfers.place(transfer, 0, 4).data(), data.data(), 4);
+    transfers.landed(transfer, 4);
+    std::copy_n(data.begin(), 4, expected.begin());
+    EXPECT_EQ(seen, expected) << "not what is still being received";
+    std::memcpy(middle.data(), data.data() + 4, 4);
+    transfers.end_part(transfer, 4, 4, true);
+    transfers.place(transfer, 8, 4);
+    transfers.lost();  // and comes again, on another connection
+    std::memcpy(transfers.place(transfer, 8, 4).data(), data.data() + 8, 4);
+    EXPECT_TRUE(transfers.writes_into(reinterpret_cast<void*>(0x1800), 4));
+    transfers.landed(transfer, 4);
+    EXPECT_EQ(seen, data);
+    EXPECT_FALSE(transfers.writes_into(reinterpret_cast<void*>(0x1800), 4));
+}
+
+TEST(Downloads, APartThatIsScatteredIsReceivedOnceAtATime) {
+    Transfers transfers;
+    const std::uint64_t transfer =
+        transfers.begin_download(8, 0x1000, 0x2000, [](std::uint64_t, std::span<const std::byte>) {});
+    EXPECT_FALSE(transfers.place(transfer, 0, 4).empty());
+    EXPECT_TRUE(transfers.begin_part(transfer, 0, 4).empty());
+    EXPECT_TRUE(transfers.begin_part(transfer, 0, 8).empty());
+    EXPECT_FALSE(transfers.begin_part(transfer, 4, 4).empty());
+}
+
+TEST(Downloads, ACancelledOneTakesNothingMore) {
+    Transfers transfers;
+    std::byte memory[4];
+    const std::uint64_t transfer = transfers.begin_download(memory, 4);
+    transfers.cancel(transfer);
+    EXPECT_TRUE(transfers.place(transfer, 0, 4).empty());
+    EXPECT_FALSE(transfers.writes_into(memory, 4));
+    transfers.landed(transfer, 4);  // harmless
+}
+
+TEST(Downloads, PartsOverLanesComeInAnyOrderAndAtOnce) {
+    Transfers transfers;
+    std::vector<std::byte> memory(100);
+    const std::uint64_t transfer = transfers.begin_download(memory.data(), memory.size());
+    EXPECT_EQ(transfers.begin_part(transfer, 60, 40).data(), memory.data() + 60);
+    EXPECT_EQ(transfers.begin_part(transfer, 0, 30).data(), memory.data());
+    EXPECT_TRUE(transfers.begin_part(transfer, 60, 41).empty());
+    EXPECT_TRUE(transfers.begin_part(transfer + 1, 0, 1).empty());
+    transfers.end_part(transfer, 0, 30, true);
+    EXPECT_EQ(transfers.place(transfer, 30, 30).data(), memory.data() + 30) << "the rest may come another way";
+    transfers.landed(transfer, 30);
+    EXPECT_TRUE(transfers.writes_into(memory.data(), 1));
+    transfers.end_part(transfer, 60, 40, true);
+    EXPECT_FALSE(transfers.writes_into(memory.data(), 100));
+}
+
+// A server that counts wrong: all of the bytes have come, but one lane still writes.
+TEST(Downloads, EndWhenNobodyWritesThem) {
+    Transfers transfers;
+    std::byte memory[8];
+    const std::uint64_t transfer = transfers.begin_download(memory, 8);
+    EXPECT_FALSE(transfers.begin_part(transfer, 0, 8).empty());
+    EXPECT_FALSE(transfers.begin_part(transfer, 0, 4).empty());
+    transfers.end_part(transfer, 0, 8, true);
+    EXPECT_TRUE(transfers.writes_into(memory, 8));
+    transfers.end_part(transfer, 0, 4, false);
+    EXPECT_FALSE(transfers.writes_into(memory, 8));
+}
+
+// The same, with the session's own connection in the middle of a part that a lane has brought as well.
+TEST(Downloads, DoNotEndWhileTheSessionsConnectionWritesThem) {
+    Transfers transfers;
+    std::byte memory[8];
+    const std::uint64_t transfer = transfers.begin_download(memory, 8);
+    ASSERT_EQ(transfers.place(transfer, 0, 8).size(), 8u);
+    ASSERT_FALSE(transfers.begin_part(transfer, 0, 8).empty());
+    transfers.end_part(transfer, 0, 8, true);
+    EXPECT_TRUE(transfers.writes_into(memory, 1));
+    transfers.landed(transfer, 8);
+    EXPECT_FALSE(transfers.writes_into(memory, 1));
+}
+
+TEST(Downloads, ACancelledOneIsKeptWhileAConnectionWritesIt) {
+    for (const bool lane : {true, false}) {
+        Transfers transfers;
+        std::byte memory[8];
+        const std::uint64_t transfer = transfers.begin_download(memory, 8);
+        EXPECT_FALSE((lane ? transfers.begin_part(transfer, 0, 8) : transfers.place(transfer, 0, 8)).empty());
+        std::atomic<bool> back{false};
+        std::thread caller([&] {
+            transfers.cancel(transfer);
+            back = true;
+        });
+        std::this_thread::sleep_for(50ms);
+        EXPECT_FALSE(back);
+        EXPECT_TRUE(transfers.begin_part(transfer, 0, 8).empty()) << "no more of it is taken";
+        if (lane) {
+            transfers.end_part(transfer, 0, 8, false);
+        } else {
+            transfers.lost();
+        }
+        caller.join();
+        EXPECT_FALSE(transfers.writes_into(memory, 8));
+    }
+}
+
+TEST(Downloads, TheEndLetsNobodyGoWhileAConnectionWrites) {
+    Transfers transfers;
+    std::byte memory[8];
+    const std::uint64_t download = transfers.begin_download(memory, 8);
+    const std::uint64_t upload = transfers.begin_upload(std::span<const std::byte>(memory));
+    EXPECT_FALSE(transfers.begin_part(download, 0, 8).empty());
+    std::atomic<bool> back{false};
+    std::thread waits([&] {
+        EXPECT_FALSE(transfers.wait_sent(upload));
+        back = true;
+    });
+    std::thread ends([&] { transfers.end(); });
+    std::this_thread::sleep_for(50ms);
+    EXPECT_FALSE(back);
+    transfers.end_part(download, 0, 8, false);
+    ends.join();
+    waits.join();
+}
+
+TEST(Uploads, AreSentWhenTheWorkerAsks) {
+    Client& client = Client::fresh();
+    const auto data = pattern(100'000, 1);
+    const std::uint64_t transfer = client.transfers.begin_upload(std::span(data));
+    EXPECT_EQ(client.worker.landed(transfer), 0u);
+    client.transfers.pull(transfer, 0, 60'000);
+    client.transfers.pull(transfer, 60'000, 40'000);
+    EXPECT_TRUE(client.transfers.wait_sent(transfer));
+    EXPECT_EQ(client.worker.wait_for(transfer, data.size()), data);
+}
+
+TEST(Uploads, OfACopyNeedNotBeWaitedFor) {
+    Client& client = Client::fresh();
+    const auto data = pattern(5000, 2);
+    const std::uint64_t transfer = client.transfers.begin_upload(std::vector<std::byte>(data));
+    client.transfers.pull(transfer, 0, data.size());
+    EXPECT_EQ(client.worker.wait_for(transfer, data.size()), data);
+}
+
+TEST(Uploads, WaitForADownloadIntoTheSameMemory) {
+    Client& client = Client::fresh();
+    std::vector<std::byte> memory(4096), other(64);
+    const std::uint64_t download = client.transfers.begin_download(memory.data(), memory.size());
+    const std::uint64_t upload = client.transfers.begin_upload(std::span(memory).subspan(1000, 100));
+    const std::uint64_t unrelated = client.transfers.begin_upload(std::span(other));
+    client.transfers.pull(upload, 0, 100);
+    client.transfers.pull(unrelated, 0, other.size());
+    EXPECT_EQ(client.worker.wait_for(unrelated, other.size()).size(), other.size())
+        << "one that has to wait does not keep the others waiting";
+    EXPECT_EQ(client.worker.landed(upload), 0u);
+    const auto data = pattern(memory.size(), 9);
+    std::memcpy(client.transfers.place(download, 0, memory.size()).data(), data.data(), data.size());
+    client.transfers.landed(download, memory.size());
+    const auto arrived = client.worker.wait_for(upload, 100);
+    ASSERT_EQ(arrived.size(), 100u);
+    EXPECT_EQ(std::memcmp(arrived.data(), data.data() + 1000, 100), 0)
+        << "what the download brought, not what was there";
+}
+
+TEST(Uploads, ADownloadThatBeginsLaterIsNotWaitedFor) {
+    Client& client = Client::fresh();
+    std::vector<std::byte> memory(64);
+    const std::uint64_t upload = client.transfers.begin_upload(std::span(memory));
+    client.transfers.begin_download(memory.data(), memory.size());
+    client.transfers.pull(upload, 0, memory.size());
+    EXPECT_TRUE(client.transfers.wait_sent(upload));
+}
+
+// A program that copies rows faster than they can be sent.
+TEST(Uploads, CopiesOfOursAreBounded) {
+    Client& client = Client::fresh();
+    constexpr std::size_t half = Transfers::kMaxCopiedBytes / 2;
+    const std::uint64_t first = client.transfers.begin_upload(std::vector<std::byte>(half));
+    const std::uint64_t second = client.transfers.begin_upload(std::vector<std::byte>(half));
+    std::atomic<std::uint64_t> third{0};
+    std::thread beginning([&] { third = client.transfers.begin_upload(std::vector<std::byte>(1)); });
+    std::this_thread::sleep_for(50ms);
+    EXPECT_EQ(third, 0u) << "it waits";
+    client.transfers.cancel(first);
+    beginning.join();
+    EXPECT_NE(third, 0u);
+    client.transfers.cancel(second);
+    client.transfers.cancel(third);
+    const std::uint64_t alone = client.transfers.begin_upload(std::vector<std::byte>(4 * half));
+    client.transfers.cancel(alone);
+}
+
+// Rows are packed part by part, as they are asked for; a server that asks for too much at once would have us allocate
+// it.
+TEST(Uploads, OfRowsArePackedAsTheyAreAskedFor) {
+    Client& client = Client::fresh();
+    constexpr std::size_t bytes = 2 * wire::Lanes::kMaxPieceBytes;
+    const auto data = pattern(bytes, 4);
+    std::atomic<std::size_t> packed{0};
+    const std::uint64_t upload =
+        client.transfers.begin_upload(bytes, 0x1000, 0x2000, [&](std::uint64_t offset, std::span<std::byte> part) {
+            std::copy_n(data.begin() + static_cast<std::ptrdiff_t>(offset), part.size(), part.begin());
+            packed += part.size();
+        });
+    EXPECT_FALSE(client.transfers.pull(upload, 0, bytes));
+    std::atomic<bool> freed{false};
+    std::thread freeing([&] {
+        client.transfers.wait_untouched(reinterpret_cast<void*>(0x1fff), 1);
+        freed = true;
+    });
+    std::this_thread::sleep_for(20ms);
+    EXPECT_EQ(packed, 0u);
+    EXPECT_FALSE(freed) << "it is yet to be read";
+    EXPECT_TRUE(client.transfers.pull(upload, 0, bytes / 2));
+    EXPECT_TRUE(client.transfers.pull(upload, bytes / 2, bytes / 2));
+    EXPECT_EQ(client.worker.wait_for(upload, bytes), data);
+    freeing.join();
+    EXPECT_TRUE(freed);
+    EXPECT_EQ(packed, bytes);
+}
+
+TEST(Uploads, AskedForOutsideOfWhatThereIsSendNothing) {
+    Client& client = Client::fresh();
+    const auto data = pattern(32, 5);
+    const std::uint64_t upload = client.transfers.begin_upload(std::span(data));
+    EXPECT_FALSE(client.transfers.pull(upload, 33, 1));
+    EXPECT_FALSE(client.transfers.pull(upload, 1, 32));
+    EXPECT_FALSE(client.transfers.pull(upload, ~std::uint64_t{0}, 2));
+    EXPECT_FALSE(client.transfers.pull(upload + 100, 0, 1));
+    EXPECT_TRUE(client.transfers.pull(upload, 0, 32));  // answered after the others
+    EXPECT_EQ(client.worker.wait_for(upload, 32), data);
+    EXPECT_EQ(client.worker.landed(upload), 32u);
+}
+
+// Keeps pieces, as the worker's end of lanes.
+class LaneEnd final : public wire::LaneReceiver {
+  public:
+    explicit LaneEnd(std::size_t bytes) : data(bytes) {}
+    std::vector<std::byte> data;
+    std::atomic<std::size_t> pieces{0};
+
+  private:
+    std::span<std::byte> piece_destination(std::uint64_t, std::uint64_t offset, std::size_t bytes) override {
+        return std::span(data).subspan(offset, bytes);
+    }
+    void on_piece(std::uint64_t, std::uint64_t, std::size_t) override { ++pieces; }
+    void on_piece_lost(std::uint64_t, std::uint64_t, std::size_t) override {}
+    void on_lanes_ended(const Error&) override {}
+};
+
+TEST(Uploads, GoOverLanesWhereTheyAreLarge) {
+    constexpr std::size_t kPiece = wire::Lanes::kLeastPieceBytes, kBytes = 2 * kPiece + 100;
+    Nobody nobody;
+    LaneEnd unused(0), end(kBytes);
+    wire::Lanes lanes(unused, {}), worker_lanes(end, {});
+    auto [here, there] = transport::inproc::make_pair(1u << 20);
+    ASSERT_TRUE(lanes.add(0, std::move(here)).ok());
+    ASSERT_TRUE(worker_lanes.add(0, std::move(there)).ok());
+    Client& client = Client::fresh();
+    static auto& transfers = *new Transfers;  // its thread lives as long as the process
+    std::atomic<std::size_t> told{0};
+    transfers.start(*client.channel, &lanes, [&](std::size_t bytes) { told = bytes; });
+    const auto data = pattern(kBytes, 9);
+    const std::uint64_t transfer = transfers.begin_upload(std::span(data));
+    EXPECT_EQ(told, kBytes);
+    transfers.pull(transfer, kPiece, kPiece);
+    transfers.pull(transfer, 0, kPiece);
+    transfers.pull(transfer, 2 * kPiece, 100);
+    EXPECT_TRUE(transfers.wait_sent(transfer));
+    ASSERT_TRUE(worker_lanes.wait_landed(2));
+    EXPECT_EQ(end.pieces, 2u);
+    EXPECT_TRUE(std::equal(data.begin(), data.end() - 100, end.data.begin()));
+    const auto rest = client.worker.wait_for(transfer, 100);
+    EXPECT_EQ(client.worker.landed(transfer), 100u) << "what is small goes the session's own way";
+    EXPECT_TRUE(std::equal(data.end() - 100, data.end(), rest.end() - 100));
+    transfers.end();
+}
+
+// A worker's end that takes nothing: what is sent stays with the channel.
+struct StuckClient {
+    Nobody nobody;
+    std::unique_ptr<transport::Connection> there;
+    std::unique_ptr<wire::Channel> channel;
+    Transfers transfers;
+
+    StuckClient() {
+        auto [here, peer] = transport::inproc::make_pair(4096);
+        there = std::move(peer);
+        channel = std::make_unique<wire::Channel>(std::move(here), nobody);
+        channel->start();
+        transfers.start(*channel);
+    }
+};
+
+// A server that asks for a part twice has all of it sent by the count, and one that says that the transfer failed has
+// it over: the channel still reads the rest. AddressSanitizer sees whether that memory is there.
+TEST(Uploads, KeepTheirMemoryWhileTheChannelReadsIt) {
+    auto& client = *new StuckClient;
+    const auto data = pattern(100'000, 7);
+    const std::uint64_t transfer = client.transfers.begin_upload(std::span(data));
+    client.transfers.pull(transfer, 0, 100'000);
+    std::this_thread::sleep_for(20ms);
+    client.transfers.cancel(transfer);
+    std::atomic<bool> let_go{false};
+    std::thread waiter([&] { let_go = client.transfers.wait_sent(transfer); });
+    std::this_thread::sleep_for(50ms);
+    EXPECT_FALSE(let_go) << "the channel may still send it";
+    client.channel->close(0ms);
+    waiter.join();
+    EXPECT_TRUE(let_go);
+}
+
+TEST(Uploads, OfGraphsMayNotBeBegunWhileTheyAreUnderWay) {
+    auto& client = *new StuckClient;
+    constexpr std::uint64_t kTransfer = codec::kTransferOfWorker | 1;
+    EXPECT_TRUE(client.transfers.takes_named(kTransfer, 100'000));
+    client.transfers.send_unasked(kTransfer, {}, pattern(100'000, 8), 10'000);
+    EXPECT_FALSE(client.transfers.takes_named(kTransfer, 100'000));
+    for (int i = 0; i < 1000; ++i) {
+        client.transfers.pull(kTransfer, 0, 10'000);
+    }
+    std::this_thread::sleep_for(50ms);
+    client.transfers.cancel(kTransfer);
+    std::this_thread::sleep_for(20ms);
+    EXPECT_FALSE(client.transfers.takes_named(kTransfer, 100'000)) << "pieces of it are with the channel";
+    client.channel->close(0ms);
+    for (int i = 0; i < 500 && !client.transfers.takes_named(kTransfer, 100'000); ++i) {
+        std::this_thread::sleep_for(10ms);
+    }
+    EXPECT_TRUE(client.transfers.takes_named(kTransfer, codec::kMaxGraphCopyBytes)) << "nothing of it is left";
+}
+
+TEST(Uploads, EndWithTheSession) {
+    Client& client = Client::fresh();
+    const auto data = pattern(32, 6);
+    const std::uint64_t upload = client.transfers.begin_upload(std::span(data));
+    std::thread ender([&] {
+        std::this_thread::sleep_for(10ms);
+        client.transfers.end();
+    });
+    EXPECT_FALSE(client.transfers.wait_sent(upload));
+    ender.join();
+}
+
+}  // namespace
+}  // namespace gpupool::test

@@ -1,0 +1,98 @@
+// What the GPU writes to mapped host memory, on its way to the client.
+#include "server/worker/memory/host_mirrors.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstring>
+
+namespace gpupool::test {
+namespace {
+
+using worker::HostMirrors;
+
+constexpr std::size_t kBytes = 8u << 20;
+
+class WorkersMirrors : public testing::Test {
+  protected:
+    WorkersMirrors() {
+        // An address where nothing is.
+        void* const place = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        munmap(place, kBytes);
+        address_ = reinterpret_cast<std::uint64_t>(place);
+        HostMirrors::Pages pages;
+        EXPECT_EQ(mirrors_.reserve(address_, kBytes, nullptr, pages), CUDA_SUCCESS);
+        mirrors_.registered(address_);
+        client_block_ = {address_, client_.data(), twin_.data(), kBytes};
+    }
+    ~WorkersMirrors() override { mirrors_.release(address_); }
+
+    // The GPU writes.
+    void write(std::size_t word, std::uint64_t value) {
+        auto* const words = reinterpret_cast<std::uint64_t*>(address_);
+        std::atomic_ref(words[word]).store(value, std::memory_order_relaxed);
+    }
+    // What the client has by now.
+    [[nodiscard]] std::uint64_t clients(std::size_t word) const {
+        std::uint64_t value = 0;
+        std::memcpy(&value, client_.data() + word * sizeof value, sizeof value);
+        return value;
+    }
+    HostMirrors::Send send() {
+        return [this](std::span<const std::byte> record) {
+            ++records_;
+            EXPECT_TRUE(codec::apply_changes(record, [this](std::uint64_t) { return &client_block_; }));
+        };
+    }
+
+    std::uint64_t address_ = 0;
+    HostMirrors mirrors_;
+    std::vector<std::byte> client_ = std::vector<std::byte>(kBytes), twin_ = client_;
+    codec::SharedBlock client_block_;
+    std::size_t records_ = 0;
+};
+
+TEST_F(WorkersMirrors, ChangesAreSentAfterWhatWasCompleteBefore) {
+    write(7, 1);
+    bool settled = false;
+    EXPECT_TRUE(mirrors_.watch(
+        [&] {
+            settled = true;
+            EXPECT_EQ(clients(7), 0u);
+        },
+        send()));
+    EXPECT_TRUE(settled);
+    EXPECT_EQ(clients(7), 1u);
+}
+
+// While what was complete is being told, an answer sends what the GPU has written by then.
+TEST_F(WorkersMirrors, ALaterValueIsNotOverwrittenByAnEarlierOne) {
+    write(7, 1);
+    write(1000, 1);
+    mirrors_.watch(
+        [&] {
+            write(7, 2);
+            mirrors_.collect(send());
+            EXPECT_EQ(clients(7), 2u);
+            EXPECT_EQ(clients(1000), 1u) << "what was found before goes with it";
+        },
+        send());
+    EXPECT_EQ(clients(7), 2u);
+    const std::size_t sent = records_;
+    mirrors_.collect(send());
+    EXPECT_EQ(records_, sent) << "both sides agree";
+}
+
+TEST_F(WorkersMirrors, MuchThatChangedIsSentInPortions) {
+    for (std::size_t word = 0; word < kBytes / 8; ++word) {
+        write(word, word + 1);
+    }
+    std::size_t portions = 0;
+    mirrors_.watch([&] { ++portions; }, send());
+    EXPECT_GE(portions, 3u);  // most of the bytes are zeros still
+    EXPECT_EQ(std::memcmp(client_.data(), reinterpret_cast<const void*>(address_), kBytes), 0);
+}
+
+}  // namespace
+}  // namespace gpupool::test

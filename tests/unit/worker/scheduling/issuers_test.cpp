@@ -1,0 +1,196 @@
+// Launches of several streams, issued by several threads: what may change places, and what may not.
+
+#include "server/worker/scheduling/issuers.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "tests/unit/worker/scheduling/launching_session.h"
+
+namespace gpupool::test {
+namespace {
+
+using worker::Issuers;
+using worker::Worker;
+
+constexpr std::size_t kStreams = 4;
+
+// What the driver was asked, in the order in which it was.
+struct Seen {
+    std::mutex mutex;
+    std::map<CUstream, std::vector<std::uint64_t>> launches;  // their serials
+    std::set<std::thread::id> threads;
+    std::vector<std::size_t> launched_before_memset;
+    std::atomic<std::size_t> launched{0};
+    std::uint64_t failing = ~std::uint64_t{0};  // the serial that is refused
+    CUcontext wanted_context = reinterpret_cast<CUcontext>(0x300);
+    std::atomic<std::size_t> without_context{0};
+    std::atomic<bool> refuse_context_once{false};  // to each of the issuers' threads
+};
+Seen* seen = nullptr;
+thread_local CUcontext current = nullptr;
+
+driver::Library recording_driver() {
+    driver::Library library;
+    driver::Api& api = library.api;
+    add_idle_gpu(api);
+    api.cuCtxSetCurrent = [](CUcontext context) {
+        static thread_local const Seen* refused = nullptr;
+        char name[16] = {};
+        pthread_getname_np(pthread_self(), name, sizeof name);
+        if (seen->refuse_context_once && refused != seen && std::string_view(name) == "gpupool-issue") {
+            refused = seen;
+            return CUDA_ERROR_LAUNCH_FAILED;
+        }
+        current = context;
+        return CUDA_SUCCESS;
+    };
+    api.cuLaunchKernel = [](CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                            CUstream stream, void**, void** extra) {
+        std::uint64_t serial = 0;
+        std::memcpy(&serial, extra[1], sizeof serial);
+        // Long enough for others to come first if nothing kept them.
+        std::this_thread::sleep_for(std::chrono::microseconds(serial % 7 == 0 ? 50 : 1));
+        seen->without_context += current == seen->wanted_context ? 0 : 1;
+        const std::lock_guard lock(seen->mutex);
+        seen->launches[stream].push_back(serial);
+        seen->threads.insert(std::this_thread::get_id());
+        ++seen->launched;
+        return serial == seen->failing ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    };
+    api.cuMemsetD8Async = [](CUdeviceptr, unsigned char, std::size_t, CUstream) {
+        const std::lock_guard lock(seen->mutex);
+        seen->launched_before_memset.push_back(seen->launched);
+        return CUDA_SUCCESS;
+    };
+    return library;
+}
+
+class WorkerIssuers : public testing::Test {
+  protected:
+    WorkerIssuers() { seen = &seen_; }
+    ~WorkerIssuers() override { seen = nullptr; }
+
+    static Worker::Options with_issuers(std::size_t count) {
+        Worker::Options options;
+        options.issuers = count;
+        return options;
+    }
+    // `count` launches, for one stream after the other, `run` for each before the next stream's turn.
+    void add_launches(LaunchingSession& session, FrameOfCommands& frame, std::size_t count, std::size_t run = 1) {
+        for (std::size_t i = 0; i < count; ++i) {
+            session.add_launch(frame, i / run % kStreams, &serial_, sizeof serial_);
+            ++serial_;
+        }
+    }
+    void wait_for_launches(std::size_t count) {
+        while (seen_.launched < count) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+    }
+
+    Seen seen_;
+    std::uint64_t serial_ = 0;
+};
+
+TEST_F(WorkerIssuers, StreamsKeepTheirOrderAndSeveralThreadsIssue) {
+    constexpr std::size_t kLaunches = 2000;
+    {
+        LaunchingSession session(recording_driver(), kStreams, with_issuers(3));
+        for (int i = 0; i < 10; ++i) {
+            FrameOfCommands frame = session.frame();
+            add_launches(session, frame, kLaunches / 10, i % 2 == 0 ? 1 : 3);
+            session.send(frame);
+        }
+        wait_for_launches(kLaunches);
+    }
+    std::size_t count = 0;
+    for (const auto& [stream, serials] : seen_.launches) {
+        EXPECT_TRUE(std::is_sorted(serials.begin(), serials.end()));
+        count += serials.size();
+    }
+    EXPECT_EQ(count, kLaunches);
+    EXPECT_EQ(seen_.launches.size(), kStreams);
+    EXPECT_EQ(seen_.threads.size(), 4u);
+    EXPECT_EQ(seen_.without_context, 0u);
+}
+
+TEST_F(WorkerIssuers, WhatFollowsWaitsForThem) {
+    constexpr std::size_t kRounds = 40, kInRound = 50;
+    {
+        LaunchingSession session(recording_driver(), kStreams, with_issuers(3));
+        FrameOfCommands frame = session.frame();
+        for (std::size_t i = 0; i < kRounds; ++i) {
+            add_launches(session, frame, kInRound);
+            session.add_memset(frame, i % kStreams);
+        }
+        add_launches(session, frame, kInRound);
+        session.send(frame);
+        wait_for_launches((kRounds + 1) * kInRound);
+    }
+    ASSERT_EQ(seen_.launched_before_memset.size(), kRounds);
+    for (std::size_t i = 0; i < kRounds; ++i) {
+        EXPECT_EQ(seen_.launched_before_memset[i], (i + 1) * kInRound);
+    }
+    EXPECT_EQ(seen_.threads.size(), 4u);
+}
+
+TEST_F(WorkerIssuers, AFailureIsLatched) {
+    seen_.failing = 33;
+    LaunchingSession session(recording_driver(), kStreams, with_issuers(3));
+    FrameOfCommands frame = session.frame();
+    add_launches(session, frame, 100);
+    session.add_memset(frame, 0);
+    session.send(frame);
+    wait_for_launches(100);
+    session.end();
+    EXPECT_EQ(session.context().streams_latched, 1u) << "with the stream that it was for";
+    EXPECT_GT(seen_.threads.size(), 1u);
+}
+
+TEST_F(WorkerIssuers, NothingIsIssuedInTheWrongContextAfterOneCouldNotBeEntered) {
+    constexpr std::size_t kIssuers = 3, kLaunches = 100;
+    seen_.refuse_context_once = true;
+    LaunchingSession session(recording_driver(), kStreams, with_issuers(kIssuers));
+    FrameOfCommands frame = session.frame();
+    add_launches(session, frame, kLaunches);
+    session.send(frame);
+    wait_for_launches(kLaunches - kIssuers);
+    session.end();
+    EXPECT_EQ(seen_.launched, kLaunches - kIssuers) << "one of each was refused";
+    EXPECT_EQ(seen_.without_context, 0u);
+}
+
+TEST_F(WorkerIssuers, OneStreamOrNoIssuersIsTheDispatchersAlone) {
+    for (const std::size_t issuers : {std::size_t{3}, std::size_t{0}}) {
+        const std::size_t before = seen_.launched;
+        LaunchingSession session(recording_driver(), kStreams, with_issuers(issuers));
+        FrameOfCommands frame = session.frame();
+        add_launches(session, frame, 400, issuers == 0 ? 1 : 400);
+        session.send(frame);
+        wait_for_launches(before + 400);
+        session.end();
+        EXPECT_EQ(seen_.threads.size(), 1u);
+        seen_.threads.clear();
+    }
+}
+
+TEST_F(WorkerIssuers, ASessionThatEndsMeanwhileEnds) {
+    LaunchingSession session(recording_driver(), kStreams, with_issuers(3));
+    FrameOfCommands frame = session.frame();
+    add_launches(session, frame, 5000);
+    session.send(frame);
+    wait_for_launches(10);
+}
+
+}  // namespace
+}  // namespace gpupool::test

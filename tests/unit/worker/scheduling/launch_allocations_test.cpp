@@ -1,0 +1,59 @@
+// A launch costs the dispatcher no memory of its own.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "tests/support/allocations.h"
+#include "tests/unit/worker/scheduling/launching_session.h"
+
+namespace gpupool::test {
+namespace {
+
+constexpr std::size_t kFrames = 32, kLaunchesInFrame = 256, kWarmUpFrames = 8;
+
+std::atomic<std::size_t> launched{0};
+std::atomic<std::uint64_t> counted_before{0}, counted_after{0};
+
+driver::Library counting_driver() {
+    driver::Library library;
+    add_idle_gpu(library.api);
+    library.api.cuLaunchKernel = [](CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                    CUstream, void**, void**) {
+        const std::size_t number = launched + 1;  // the dispatcher launches, nobody else
+        if (number == kWarmUpFrames * kLaunchesInFrame) {
+            counted_before = allocations_of_thread;
+        } else if (number == (kWarmUpFrames + kFrames) * kLaunchesInFrame) {
+            counted_after = allocations_of_thread;
+        }
+        launched = number;
+        return CUDA_SUCCESS;
+    };
+    return library;
+}
+
+TEST(WorkerLaunches, AreIssuedWithoutAllocations) {
+    if (!count_allocations()) {
+        GTEST_SKIP() << "only a sanitizer's runtime lets one count";
+    }
+    launched = 0;
+    LaunchingSession session(counting_driver(), 1, {});
+    const std::array<unsigned char, 200> arguments{};
+    for (std::size_t i = 0; i < kWarmUpFrames + kFrames; ++i) {
+        FrameOfCommands frame = session.frame();
+        for (std::size_t launch = 0; launch < kLaunchesInFrame; ++launch) {
+            session.add_launch(frame, 0, arguments.data(), arguments.size());
+        }
+        session.send(frame);
+    }
+    while (launched < (kWarmUpFrames + kFrames) * kLaunchesInFrame) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    // Marks, one for 64 launches, and what is taken of the inbox may.
+    EXPECT_LT(counted_after - counted_before, kFrames * kLaunchesInFrame / 16);
+}
+
+}  // namespace
+}  // namespace gpupool::test

@@ -1,0 +1,466 @@
+// Waiting without blocking: when_complete, when_recorded, when_issued, and what becomes of errors.
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "tests/unit/worker/scheduling/scheduler_fixture.h"
+
+namespace gpupool::test {
+namespace {
+
+using worker::Scheduler;
+using worker::StreamState;
+
+// Polls for longer than the scheduler waits before it asks the driver.
+void poll_for_a_while(worker::Scheduler& scheduler) {
+    for (int i = 0; i < 100; ++i) {
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+        scheduler.poll();
+    }
+}
+
+TEST_F(SchedulerTest, WhenCompleteWaitsForTheStreamsWork) {
+    StreamState& stream = add_stream(1);
+    scheduler.issued(stream);
+    scheduler.when_complete(stream, note("first"));
+    scheduler.issued(stream);
+    scheduler.when_complete(stream, note("second"));
+    EXPECT_FALSE(scheduler.poll());
+    fake.complete(stream.driver, 1);
+    EXPECT_TRUE(scheduler.poll());
+    EXPECT_EQ(log, Log{"first"});
+    fake.complete(stream.driver, 1);
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"first", "second"}));
+    EXPECT_EQ(stream.outstanding, 0u);
+    EXPECT_FALSE(scheduler.waiting());
+}
+
+TEST_F(SchedulerTest, WhenCompleteTakesItsPlaceBehindHeldWork) {
+    StreamState& stream = add_stream(1);
+    bool ready = false;
+    scheduler.hold(stream, step("work", &ready));
+    scheduler.when_complete(stream, note("done"));
+    scheduler.poll();
+    EXPECT_EQ(fake.records_on(stream.driver), 0u);
+    ready = true;
+    scheduler.run_held();
+    EXPECT_EQ(log, Log{"work"});
+    EXPECT_FALSE(scheduler.poll());
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"work", "done"}));
+}
+
+TEST_F(SchedulerTest, TheLegacyStreamIsMarkedOnAHelperStream) {
+    scheduler.issued(context.legacy);
+    scheduler.when_complete(context.legacy, note("done"));
+    ASSERT_NE(context.helper, nullptr);
+    EXPECT_EQ(fake.records_on(nullptr), 0u) << "an event on the legacy stream would stall the other streams";
+    EXPECT_EQ(fake.records_on(context.helper), 1u);
+    fake.complete(context.helper);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{"done"});
+}
+
+TEST_F(SchedulerTest, AContextIsCompleteWhenAllItsStreamsAre) {
+    StreamState& a = add_stream(1);
+    StreamState& b = add_stream(2, false);
+    add_stream(3);  // never used: nobody waits for it
+    scheduler.issued(a);
+    scheduler.issued(b);
+    scheduler.when_complete(context, note("all"));
+    scheduler.when_blocking_complete(context, note("blocking"));
+    fake.complete(a.driver);
+    fake.complete(context.helper);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{"blocking"});
+    fake.complete(b.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"blocking", "all"}));
+    EXPECT_EQ(fake.records_on(FakeDriver::stream(3)), 0u);
+}
+
+TEST_F(SchedulerTest, TheFirstErrorOfAContextsStreamsIsReportedOnce) {
+    StreamState& a = add_stream(1);
+    scheduler.issued(a);
+    scheduler.when_complete(context, note("all"));
+    fake.query_result = CUDA_ERROR_ILLEGAL_ADDRESS;
+    fake.complete(a.driver);
+    fake.complete(context.helper);
+    poll_for_a_while(scheduler);
+    EXPECT_EQ(log, Log{"all!" + std::to_string(CUDA_ERROR_ILLEGAL_ADDRESS)});
+}
+
+TEST_F(SchedulerTest, AMarkThatFailsSaysSoAtOnceAndGivesTheCreditBack) {
+    StreamState& stream = add_stream(1);
+    scheduler.issued(stream);
+    scheduler.issued(stream);
+    fake.record_result = CUDA_ERROR_LAUNCH_FAILED;
+    scheduler.when_complete(stream, note("done"));
+    EXPECT_EQ(log, Log{"done!" + std::to_string(CUDA_ERROR_LAUNCH_FAILED)});
+    EXPECT_EQ(stream.outstanding, 0u);
+    EXPECT_FALSE(scheduler.waiting());
+}
+
+TEST_F(SchedulerTest, WhenRecordedWaitsForTheEventsRecord) {
+    StreamState& stream = add_stream(1);
+    worker::EventState event;
+    event.driver = fake.recorded_event(stream.driver);
+    scheduler.when_recorded(event, note("one"));
+    scheduler.when_recorded(event, note("two"));
+    EXPECT_EQ(event.waiters, 2u);
+    EXPECT_TRUE(scheduler.waiting());
+    EXPECT_FALSE(scheduler.poll());
+    fake.complete(stream.driver);
+    EXPECT_TRUE(scheduler.poll());
+    EXPECT_EQ(log, (Log{"one", "two"}));
+    EXPECT_EQ(event.waiters, 0u);
+    EXPECT_TRUE(fake.alive(event.driver)) << "the application's event is its own";
+}
+
+TEST_F(SchedulerTest, ARetiredEventLivesUntilItsLastWaiterIsDone) {
+    StreamState& stream = add_stream(1);
+    worker::EventState event;
+    const CUevent old = event.driver = fake.recorded_event(stream.driver);
+    scheduler.when_recorded(event, note("one"));
+    scheduler.when_recorded(event, note("two"));
+    scheduler.retire(event);
+    event.driver = fake.recorded_event(FakeDriver::stream(9));
+    EXPECT_EQ(event.waiters, 0u);
+    EXPECT_FALSE(scheduler.poll());
+    EXPECT_TRUE(fake.alive(old));
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"one", "two"}));
+    EXPECT_FALSE(fake.alive(old));
+    EXPECT_TRUE(fake.alive(event.driver));
+    EXPECT_EQ(event.waiters, 0u);
+}
+
+// Its context ends while a stream of another one still holds what names it.
+TEST_F(SchedulerTest, AnEventOfAnEndedContextEndsWhoWaitsForItsRecord) {
+    StreamState& stream = add_stream(1);
+    worker::ContextState other;
+    worker::Objects objects;
+    auto event = std::make_shared<worker::EventState>();
+    event->context = &other;
+    event->driver = fake.recorded_event(FakeDriver::stream(9));
+    objects.events[reinterpret_cast<CUevent>(0x10)] = event;
+    bool ready = false;
+    auto record = step("record", &ready);
+    record->records_event(event);
+    record->then.push_back([this, state = event.get()] {
+        scheduler.when_recorded(*state, note("event"), worker::Effect::tells_of_event);
+    });
+    scheduler.hold(stream, std::move(record));
+    scheduler.forget_events(objects, other);
+    EXPECT_TRUE(objects.events.empty());
+    event.reset();
+    ready = true;
+    EXPECT_TRUE(scheduler.run_held());
+    for (int i = 0; i < 5; ++i) {
+        scheduler.poll();
+    }
+    EXPECT_EQ(log, (Log{"record", "event!" + std::to_string(CUDA_ERROR_CONTEXT_IS_DESTROYED)}));
+}
+
+// The second stream waits for the first on the GPU; both become complete after the first was asked.
+TEST_F(SchedulerTest, DataGoesBeforeTheAnswerOfAnotherStreamThatWaitedForIt) {
+    StreamState& first = add_stream(1);
+    StreamState& second = add_stream(2);
+    worker::EventState event;
+    event.driver = fake.recorded_event(second.driver);
+    scheduler.mark(first, note("data"), 0, worker::Effect::sends_data);
+    scheduler.mark(second, note("answer"));
+    scheduler.when_recorded(event, note("event"), worker::Effect::tells_of_event);
+    fake.before_query = [&](CUstream stream) {
+        if (stream == second.driver) {
+            fake.complete(first.driver);
+            fake.complete(second.driver);
+        }
+    };
+    EXPECT_TRUE(scheduler.poll());
+    EXPECT_TRUE(scheduler.waiting());
+    scheduler.poll();
+    scheduler.poll();
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"data", "event", "answer"}));
+    EXPECT_FALSE(scheduler.waiting());
+}
+
+// A stream's end is seen before that of an event on it, which was asked early.
+TEST_F(SchedulerTest, EventsAreToldBeforeTheAnswerOfTheirStream) {
+    StreamState& stream = add_stream(1);
+    worker::EventState event;
+    event.driver = fake.recorded_event(stream.driver);
+    scheduler.mark(stream, note("answer"));
+    scheduler.when_recorded(event, note("event"), worker::Effect::tells_of_event);
+    fake.complete(stream.driver);
+    scheduler.settle();
+    EXPECT_EQ(log, Log{"event"});
+    scheduler.poll();
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"event", "answer"}));
+}
+
+TEST_F(SchedulerTest, WhatWasFoundCompleteIsToldWhenItsStreamIsForgotten) {
+    StreamState& first = add_stream(1);
+    StreamState& second = add_stream(2);
+    scheduler.mark(first, note("data"), 0, worker::Effect::sends_data);
+    scheduler.mark(second, note("answer"));
+    fake.complete(second.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{}) << "data may precede it";
+    scheduler.forget(second, CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(log, Log{"answer"});
+}
+
+TEST_F(SchedulerTest, WhenIssuedRunsInOrderAndNotBeforeWhatIsHeld) {
+    StreamState& stream = add_stream(1);
+    scheduler.when_issued([&] { log.push_back("at once"); });
+    EXPECT_EQ(log, Log{"at once"});
+    bool first = false, second = false;
+    scheduler.hold(stream, step("first", &first));
+    scheduler.when_issued([&] { log.push_back("after first"); });
+    scheduler.hold(stream, step("second", &second));
+    scheduler.when_issued([&] { log.push_back("after second"); });
+    EXPECT_FALSE(scheduler.run_held());
+    first = true;
+    scheduler.run_held();
+    EXPECT_EQ(log, (Log{"at once", "first", "after first"}));
+    second = true;
+    scheduler.run_held();
+    EXPECT_EQ(log, (Log{"at once", "first", "after first", "second", "after second"}));
+}
+
+TEST_F(SchedulerTest, AnActionMayAskForMoreWhileItRuns) {
+    StreamState& stream = add_stream(1);
+    scheduler.issued(stream);
+    scheduler.when_complete(stream, [&](CUresult) {
+        log.push_back("first");
+        scheduler.when_complete(stream, note("second"));
+    });
+    fake.complete(stream.driver);
+    scheduler.poll();
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"first", "second"}));
+}
+
+TEST_F(SchedulerTest, ADeadContextWritesNoMarkAndIsFoundAllTheSame) {
+    StreamState& a = add_stream(1);
+    StreamState& b = add_stream(2);
+    scheduler.issued(a);
+    scheduler.issued(b);
+    scheduler.when_complete(a, note("a"));
+    scheduler.when_complete(b, note("b"));
+    scheduler.when_complete(a, note("later"));
+    fake.query_result = CUDA_ERROR_LAUNCH_FAILED;
+    fake.complete(a.driver);
+    fake.complete(b.driver);
+    poll_for_a_while(scheduler);
+    std::sort(log.begin(), log.end());
+    const std::string error = "!" + std::to_string(CUDA_ERROR_LAUNCH_FAILED);
+    EXPECT_EQ(log, (Log{"a" + error, "b" + error, "later" + error}));
+    EXPECT_FALSE(scheduler.waiting());
+    log.clear();
+    fake.record_result = CUDA_ERROR_LAUNCH_FAILED;
+    scheduler.when_complete(a, note("again"));
+    EXPECT_EQ(log, Log{"again" + error}) << "nothing is outstanding, but it is dead";
+}
+
+// A stream that has something outstanding and then `becomes` what the driver must not be asked for.
+void expect_not_asked(FakeDriver& fake, worker::Scheduler& scheduler, StreamState& stream, bool StreamState::*becomes) {
+    bool completed = false;
+    scheduler.issued(stream);
+    scheduler.when_complete(stream, [&](CUresult result) { completed = result == CUDA_SUCCESS; });
+    stream.*becomes = true;
+    poll_for_a_while(scheduler);
+    EXPECT_EQ(fake.stream_queries, 0u);
+    EXPECT_FALSE(completed);
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_TRUE(completed);
+}
+
+TEST_F(SchedulerTest, ACapturingStreamIsNotAsked) {  // the driver would end the capture
+    expect_not_asked(fake, scheduler, add_stream(1), &StreamState::capturing);
+}
+
+TEST_F(SchedulerTest, OnlyWhereKernelsMayPrintHasAMarkAnEventThatIsSynchronized) {
+    StreamState& stream = add_stream(1);
+    scheduler.when_complete(stream, note("silent"));
+    EXPECT_EQ(fake.events(), 0u);
+    scheduler.expect_output();
+    scheduler.mark(
+        stream, [](CUresult) {}, 0, worker::Effect::ours);
+    EXPECT_EQ(fake.events(), 0u) << "nobody waits for it";
+    for (int i = 0; i < 3; ++i) {
+        scheduler.issued(stream);
+        scheduler.when_complete(stream, note("printed"));
+        fake.complete(stream.driver);
+        scheduler.poll();
+    }
+    EXPECT_EQ(fake.events(), 1u) << "it is used again";
+    EXPECT_EQ(fake.event_synchronizations, 3u);
+    EXPECT_EQ(log, (Log{"silent", "printed", "printed", "printed"}));
+}
+
+TEST_F(SchedulerTest, WhatWaitsForTheLastMarkNeedsNoOther) {
+    StreamState& stream = add_stream(1);
+    scheduler.mark(stream, note("data"), 0, worker::Effect::sends_data);
+    scheduler.at_mark(stream, note("answer"));
+    EXPECT_EQ(fake.records_on(stream.driver), 1u);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{});
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"data", "answer"}));
+    scheduler.at_mark(stream, note("alone"));
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"data", "answer", "alone"})) << "nothing came behind the last mark";
+    EXPECT_EQ(fake.records_on(stream.driver), 1u);
+}
+
+TEST_F(SchedulerTest, AMarkThatFailedIsNoMarkToWaitFor) {
+    StreamState& stream = add_stream(1);
+    scheduler.issued(stream);
+    fake.record_result = CUDA_ERROR_LAUNCH_FAILED;
+    EXPECT_EQ(scheduler.mark(stream, note("data"), 0, worker::Effect::sends_data), CUDA_ERROR_LAUNCH_FAILED);
+    EXPECT_EQ(log, Log{"data!" + std::to_string(CUDA_ERROR_LAUNCH_FAILED)});
+    scheduler.when_complete(stream, note("later"));
+    EXPECT_EQ(log.back(), "later!" + std::to_string(CUDA_ERROR_LAUNCH_FAILED)) << "though nothing is outstanding";
+}
+
+TEST_F(SchedulerTest, WhatHasNothingOutstandingIsComplete) {
+    StreamState& stream = add_stream(1);
+    StreamState& other = add_stream(2);
+    scheduler.when_complete(context, note("nothing yet"));
+    EXPECT_EQ(log, Log{"nothing yet"});
+    scheduler.issued(stream);
+    scheduler.when_complete(stream, note("work"));
+    scheduler.when_complete(other, note("other"));
+    EXPECT_EQ(log, (Log{"nothing yet", "other"}));
+    fake.complete(stream.driver);
+    scheduler.poll();
+    const unsigned marks = fake.records_on(stream.driver);
+    scheduler.when_complete(stream, note("again"));
+    scheduler.when_complete(context, note("context"));
+    EXPECT_EQ(log, (Log{"nothing yet", "other", "work", "again", "context"}));
+    EXPECT_EQ(fake.records_on(stream.driver), marks);
+    EXPECT_FALSE(stream.touched);
+}
+
+TEST_F(SchedulerTest, WhatIsIdleIsToldBehindTheDataOfOthers) {
+    StreamState& stream = add_stream(1);
+    StreamState& other = add_stream(2);
+    scheduler.issued(other);
+    scheduler.mark(other, note("data"), 0, worker::Effect::sends_data);
+    scheduler.when_complete(stream, note("idle"));
+    EXPECT_EQ(log, Log{}) << "it may have waited for the other";
+    fake.complete(other.driver);
+    fake.complete(stream.driver);
+    scheduler.poll();
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"data", "idle"}));
+}
+
+TEST_F(SchedulerTest, AtMarkMarksWhatWasIssuedSince) {
+    StreamState& stream = add_stream(1);
+    scheduler.mark(stream, note("first"));
+    scheduler.issued(stream);
+    scheduler.at_mark(stream, note("second"));
+    fake.complete(stream.driver, 1);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{"first"});
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"first", "second"}));
+}
+
+TEST_F(SchedulerTest, AStreamThatTheDriverHasNoMoreIsComplete) {
+    StreamState& stream = add_stream(1);
+    scheduler.issued(stream);
+    stream.gone = true;
+    scheduler.when_complete(context, note("context"));
+    EXPECT_EQ(fake.records_on(stream.driver), 0u);
+    fake.complete(context.helper);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{"context"});
+}
+
+TEST_F(SchedulerTest, AStreamThatTheDriverHasNoMoreIsNotAsked) {
+    expect_not_asked(fake, scheduler, add_stream(1), &StreamState::gone);
+}
+
+TEST_F(SchedulerTest, WhatWasJustMarkedIsNotMarkedAgain) {
+    StreamState& stream = add_stream(1);
+    StreamState& other = add_stream(2);
+    const auto records = [&] { return fake.records_on(stream.driver) + fake.records_on(context.helper); };
+    scheduler.issued(stream);
+    scheduler.mark(stream, note("data"), 0, worker::Effect::sends_data);
+    scheduler.when_complete(stream, note("stream"));
+    EXPECT_EQ(records(), 1u);
+    scheduler.when_complete(context.legacy, note("legacy"));
+    EXPECT_EQ(records(), 2u);
+    scheduler.when_complete(context.legacy, note("legacy"));
+    EXPECT_EQ(records(), 2u);
+    // The legacy stream waits for the others as well, which the mark did not.
+    ASSERT_TRUE(scheduler.may_issue(other));
+    scheduler.when_complete(context.legacy, note("legacy later"));
+    EXPECT_EQ(records(), 3u);
+    fake.complete(stream.driver);
+    fake.complete(context.helper);
+    scheduler.poll();
+    scheduler.poll();
+    std::sort(log.begin() + 1, log.end());
+    EXPECT_EQ(log, (Log{"data", "legacy", "legacy", "legacy later", "stream"}));
+}
+
+TEST_F(SchedulerTest, WorkThatAnotherThreadIssuesIsMarkedThere) {
+    StreamState& stream = add_stream(1);
+    for (std::uint32_t i = 1; i < Scheduler::kMarkEvery; ++i) {
+        ASSERT_TRUE(Scheduler::may_issue_elsewhere(stream));
+        ASSERT_EQ(scheduler.issued_elsewhere(stream), 0u);
+    }
+    EXPECT_FALSE(Scheduler::may_issue_elsewhere(stream)) << "the stream has no word yet";
+    scheduler.issued(stream);
+    for (std::uint32_t i = 1; i < Scheduler::kMarkEvery; ++i) {
+        ASSERT_EQ(scheduler.issued_elsewhere(stream), 0u);
+    }
+    ASSERT_TRUE(Scheduler::may_issue_elsewhere(stream));
+    const std::uint32_t number = scheduler.issued_elsewhere(stream);
+    EXPECT_EQ(number, 2u);
+    EXPECT_EQ(stream.outstanding, 2 * Scheduler::kMarkEvery);
+    fake.complete(stream.driver);
+    fake.recorded_event(stream.driver);  // for the driver there is more
+    scheduler.poll();
+    EXPECT_EQ(stream.outstanding, Scheduler::kMarkEvery) << "the other thread has not written it yet";
+    fake.api.cuStreamWriteValue32_v2(stream.driver, stream.marks.device_word, number, 0);
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_EQ(stream.outstanding, 0u);
+}
+
+TEST_F(SchedulerTest, AWordOfAStreamThatHasEndedServesAnother) {
+    StreamState& old = add_stream(1);
+    scheduler.issued(old);
+    scheduler.when_complete(old, note("old"));
+    fake.complete(old.driver);
+    scheduler.poll();
+    const std::uint32_t* const word = old.marks.word;
+    scheduler.forget(old, CUDA_SUCCESS);
+    StreamState& next = add_stream(2);
+    scheduler.issued(next);
+    scheduler.when_complete(next, note("next"));
+    EXPECT_EQ(next.marks.word, word);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{"old"}) << "what the old stream wrote means nothing for the next";
+    fake.complete(next.driver);
+    scheduler.poll();
+    EXPECT_EQ(log, (Log{"old", "next"}));
+}
+
+}  // namespace
+}  // namespace gpupool::test

@@ -1,0 +1,74 @@
+// A scheduler over a fake driver, one context, and streams that the test makes.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "server/worker/scheduling/scheduler.h"
+#include "tests/unit/worker/fake_driver.h"
+
+namespace gpupool::test {
+
+class SchedulerTest : public testing::Test {
+  protected:
+    SchedulerTest()
+        : word_memory(fake.api, [](const std::function<void()>& run) { run(); }),
+          scheduler(fake.api, word_memory, [this](const worker::StreamState& stream, bool held) {
+              notices.emplace_back(stream.client, held);
+          }) {
+        context.driver = reinterpret_cast<CUcontext>(0xc0);
+        context.legacy.legacy = true;
+        context.legacy.context = &context;
+    }
+
+    worker::StreamState& add_stream(std::uintptr_t number, bool blocking = true) {
+        auto stream = std::make_unique<worker::StreamState>();
+        stream->client = reinterpret_cast<CUstream>(number << 4);
+        stream->driver = FakeDriver::stream(number);
+        stream->context = &context;
+        stream->blocking = blocking;
+        worker::StreamState& added = *stream;
+        context.streams[added.client] = std::move(stream);
+        return added;
+    }
+
+    // Something that writes its name when its turn has come; `ready` false keeps it waiting.
+    class Step final : public worker::Operation {
+      public:
+        Step(std::vector<std::string>& log, std::string name, const bool* ready = nullptr)
+            : log_(log), name_(std::move(name)), ready_(ready) {}
+        bool advance() override {
+            if (ready_ != nullptr && !*ready_) {
+                return false;
+            }
+            log_.push_back(name_);
+            return true;
+        }
+
+      private:
+        std::vector<std::string>& log_;
+        const std::string name_;
+        const bool* const ready_;
+    };
+    std::unique_ptr<worker::Operation> step(std::string name, const bool* ready = nullptr) {
+        return std::make_unique<Step>(log, std::move(name), ready);
+    }
+    worker::Action note(std::string name) {
+        return [this, name](CUresult result) {
+            log.push_back(result == CUDA_SUCCESS ? name : name + "!" + std::to_string(result));
+        };
+    }
+
+    using Log = std::vector<std::string>;
+    FakeDriver fake;
+    Log log;
+    std::vector<std::pair<CUstream, bool>> notices;
+    worker::PinnedMemory word_memory;
+    worker::ContextState context;
+    worker::Scheduler scheduler;
+};
+
+}  // namespace gpupool::test

@@ -1,0 +1,194 @@
+// Launches of graphs against the driver's queue, where each node takes a place.
+#include <chrono>
+#include <thread>
+
+#include "tests/unit/worker/scheduling/scheduler_fixture.h"
+
+namespace gpupool::test {
+namespace {
+
+using worker::Scheduler;
+using worker::StreamState;
+
+class SchedulerGraphs : public SchedulerTest {
+  protected:
+    std::unique_ptr<worker::Operation> graph(std::string name, std::uint32_t nodes) {
+        auto operation = step(std::move(name));
+        operation->cost = nodes;
+        return operation;
+    }
+};
+
+TEST_F(SchedulerGraphs, AGraphTakesAPlaceForEachNode) {
+    StreamState& stream = add_stream(1);
+    ASSERT_TRUE(scheduler.may_issue(stream, 500));
+    scheduler.issued(stream, 500);
+    EXPECT_EQ(stream.outstanding, 500u);
+    EXPECT_EQ(fake.records_on(stream.driver), 1u) << "so many are marked at once";
+    // With the mark, 501 places of 960 are taken.
+    EXPECT_TRUE(scheduler.may_issue(stream, 459));
+    EXPECT_FALSE(scheduler.may_issue(stream, 460));
+    EXPECT_TRUE(scheduler.may_issue(stream)) << "single operations have their own credit";
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_EQ(stream.outstanding, 0u) << "all of its places are given back";
+    EXPECT_TRUE(scheduler.may_issue(stream, 960));
+}
+
+// Behind small ones stands an event, for which the driver is asked only where the stream lacks credit.
+TEST_F(SchedulerGraphs, SmallGraphsShareAnEvent) {
+    StreamState& stream = add_stream(1);
+    const auto issue_graphs = [&](int count) {
+        for (int i = 0; i < count; ++i) {
+            scheduler.issued(stream, 10);
+        }
+    };
+    issue_graphs(47);
+    EXPECT_EQ(fake.records_on(stream.driver), 0u);
+    issue_graphs(1);
+    EXPECT_EQ(fake.records_on(stream.driver), 1u);
+    EXPECT_EQ(fake.events(), 1u);
+    fake.complete(stream.driver);
+    std::size_t asked = 0;
+    fake.before_query = [&](CUstream) { ++asked; };
+    scheduler.poll();
+    EXPECT_EQ(asked, 0u) << "nobody needs to know";
+    EXPECT_EQ(stream.outstanding, 480u);
+    issue_graphs(47);
+    EXPECT_TRUE(scheduler.may_issue(stream, 10));
+    EXPECT_EQ(asked, 1u);
+    EXPECT_EQ(stream.outstanding, 471u) << "the last node before an event is counted with what follows";
+}
+
+TEST_F(SchedulerGraphs, HeldBehindSmallOnesItsCreditComesWithTheEvent) {
+    StreamState& stream = add_stream(1);
+    for (int i = 0; i < 94; ++i) {
+        scheduler.issued(stream, 10);
+    }
+    EXPECT_EQ(fake.records_on(stream.driver), 1u);
+    EXPECT_FALSE(scheduler.may_issue(stream, 20));
+    scheduler.hold(stream, graph("held", 20));
+    scheduler.poll();
+    EXPECT_FALSE(scheduler.run_held());
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_EQ(log, Log{"held"});
+}
+
+// An event frees credit and nothing else: who waits gets a mark of his own, which tells of the event too.
+TEST_F(SchedulerGraphs, WhoWaitsBehindAnEventGetsAMark) {
+    StreamState& stream = add_stream(1);
+    for (int i = 0; i < 48; ++i) {
+        scheduler.issued(stream, 10);
+    }
+    scheduler.when_complete(stream, note("complete"));
+    EXPECT_EQ(fake.records_on(stream.driver), 2u);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{});
+    fake.complete(stream.driver, 1);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{});
+    fake.complete(stream.driver, 1);
+    scheduler.poll();
+    EXPECT_EQ(log, Log{"complete"});
+    EXPECT_EQ(stream.outstanding, 0u);
+    EXPECT_EQ(fake.event_synchronizations, 0u) << "no kernel prints";
+}
+
+TEST_F(SchedulerGraphs, TheEventOfAContextThatDiedIsGivenUp) {
+    StreamState& stream = add_stream(1);
+    for (int i = 0; i < 48; ++i) {
+        scheduler.issued(stream, 10);
+    }
+    fake.query_result = CUDA_ERROR_ILLEGAL_ADDRESS;
+    scheduler.when_complete(stream, note("complete"));
+    scheduler.hold(stream, graph("held", 900));
+    fake.complete(stream.driver);
+    for (int i = 0; i < 1000 && log.empty(); ++i) {
+        scheduler.poll();
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    EXPECT_EQ(log, Log{"complete!700"});
+    EXPECT_EQ(stream.completions.size(), 0u);
+}
+
+// Nothing else would ever say that the few before it are done.
+TEST_F(SchedulerGraphs, OneThatWaitsForAFewUnmarkedOperationsMarksThem) {
+    StreamState& stream = add_stream(1);
+    scheduler.issued(stream);
+    scheduler.hold(stream, graph("large", 960));
+    EXPECT_FALSE(scheduler.run_held());
+    EXPECT_FALSE(scheduler.run_held());
+    EXPECT_EQ(fake.records_on(stream.driver), 1u);
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_EQ(log, Log{"large"});
+}
+
+TEST_F(SchedulerGraphs, OneThatIsLargerThanTheQueueGoesAlone) {
+    StreamState& stream = add_stream(1);
+    constexpr std::uint32_t kHuge = 5000;
+    EXPECT_TRUE(scheduler.may_issue(stream, kHuge));
+    scheduler.issued(stream);
+    EXPECT_FALSE(scheduler.may_issue(stream, kHuge)) << "not behind anything";
+    scheduler.hold(stream, graph("huge", kHuge));
+    EXPECT_FALSE(scheduler.run_held());
+    scheduler.mark(stream, {});
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_EQ(log, Log{"huge"});
+    scheduler.issued(stream, kHuge);
+    EXPECT_FALSE(scheduler.may_issue(stream)) << "and nothing behind it";
+    EXPECT_FALSE(scheduler.may_issue(stream, 2));
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_TRUE(scheduler.may_issue(stream, kHuge));
+}
+
+TEST_F(SchedulerGraphs, JustAboveTheDriversLimitIsHeldBehindOthersOnly) {
+    StreamState& stream = add_stream(1);
+    EXPECT_TRUE(scheduler.may_issue(stream, 1021));
+    scheduler.issued(stream, 2);
+    EXPECT_FALSE(scheduler.may_issue(stream, 1021));
+    EXPECT_TRUE(scheduler.may_issue(add_stream(2), 1021)) << "each stream has its own";
+}
+
+TEST_F(SchedulerGraphs, HeldLaunchesKeepTheirOrderAndTheirCost) {
+    StreamState& stream = add_stream(1);
+    scheduler.issued(stream, 900);
+    scheduler.hold(stream, graph("large", 500));
+    scheduler.hold(stream, graph("small", 2));
+    scheduler.hold(stream, step("single"));
+    EXPECT_FALSE(scheduler.run_held());
+    EXPECT_FALSE(scheduler.may_issue(stream)) << "nothing overtakes them";
+    EXPECT_EQ(log, Log{});
+    fake.complete(stream.driver);
+    scheduler.poll();
+    EXPECT_TRUE(scheduler.run_held());
+    EXPECT_EQ(log, (Log{"large", "small", "single"}));
+}
+
+// The events of ours that wait in the stream take places too.
+TEST_F(SchedulerGraphs, MarksCount) {
+    StreamState& stream = add_stream(1);
+    for (int i = 0; i < 10; ++i) {
+        scheduler.mark(stream, {});
+    }
+    EXPECT_TRUE(scheduler.may_issue(stream, 950));
+    EXPECT_FALSE(scheduler.may_issue(stream, 951));
+}
+
+TEST_F(SchedulerGraphs, CapturedOnesTakeNone) {
+    StreamState& stream = add_stream(1);
+    stream.capturing = true;
+    scheduler.issued(stream, 5000);
+    EXPECT_EQ(stream.outstanding, 0u);
+    EXPECT_TRUE(scheduler.may_issue(stream, 5000));
+    EXPECT_EQ(fake.records_on(stream.driver), 0u);
+}
+
+}  // namespace
+}  // namespace gpupool::test

@@ -1,0 +1,137 @@
+// The context that a worker in stock makes before it has a session.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "server/worker/session/prepared.h"
+#include "tests/unit/worker/scheduling/launching_session.h"
+
+namespace gpupool::test {
+namespace {
+
+const auto kPrepared = reinterpret_cast<CUcontext>(0x500);
+
+int compute_mode = CU_COMPUTEMODE_DEFAULT;
+std::atomic<int> created{0}, released{0};
+
+std::size_t free_bytes = 0;
+
+worker::Prepared& prepared = *new worker::Prepared;  // it is never taken down
+
+CUcontext prepared_in(CUcomputemode mode, std::size_t free_percent = 50) {
+    compute_mode = mode;
+    prepared.context = nullptr;
+    prepared.library.api.cuDeviceGetAttribute = [](int* value, CUdevice_attribute, CUdevice) {
+        *value = compute_mode;
+        return CUDA_SUCCESS;
+    };
+    prepared.library.api.cuDevicePrimaryCtxRetain = [](CUcontext* context, CUdevice) {
+        *context = kPrepared;
+        return CUDA_SUCCESS;
+    };
+    prepared.library.api.cuCtxSetCurrent = [](CUcontext) { return CUDA_SUCCESS; };
+    prepared.library.api.cuMemGetInfo_v2 = [](std::size_t* free, std::size_t* total) {
+        *free = free_bytes;
+        *total = 100;
+        return CUDA_SUCCESS;
+    };
+    prepared.library.api.cuDevicePrimaryCtxRelease_v2 = [](CUdevice) {
+        ++released;
+        return CUDA_SUCCESS;
+    };
+    free_bytes = free_percent;
+    worker::prepare_context(prepared);
+    return prepared.context;
+}
+
+TEST(PreparedContext, IsNotMadeWhereOneProcessAtATimeMayUseTheDevice) {
+    EXPECT_EQ(prepared_in(CU_COMPUTEMODE_DEFAULT), kPrepared);
+    EXPECT_EQ(prepared_in(CU_COMPUTEMODE_EXCLUSIVE_PROCESS), nullptr);
+}
+
+TEST(PreparedContext, IsNotKeptWhereMemoryIsShort) {
+    released = 0;
+    EXPECT_EQ(prepared_in(CU_COMPUTEMODE_DEFAULT, 13), kPrepared);
+    EXPECT_EQ(released, 0);
+    EXPECT_EQ(prepared_in(CU_COMPUTEMODE_DEFAULT, 11), nullptr);
+    EXPECT_EQ(released, 1);
+}
+
+TEST(PreparedContext, IsGivenBackWhenMemoryBecomesShort) {
+    released = 0;
+    EXPECT_EQ(prepared_in(CU_COMPUTEMODE_DEFAULT), kPrepared);
+    EXPECT_TRUE(worker::keep_context(prepared));
+    EXPECT_EQ(released, 0);
+    free_bytes = 11;
+    EXPECT_FALSE(worker::keep_context(prepared));
+    free_bytes = 50;
+    EXPECT_FALSE(worker::keep_context(prepared)) << "it does not come back";
+    EXPECT_EQ(released, 1);
+}
+
+TEST(PreparedContext, IsGivenBackWhereASessionMakesNone) {
+    released = 0;
+    driver::Library library;
+    add_idle_gpu(library.api);
+    library.api.cuDevicePrimaryCtxRelease_v2 = [](CUdevice) {
+        ++released;
+        return CUDA_SUCCESS;
+    };
+    worker::Worker::Options options;
+    options.prepared_context = kPrepared;
+    options.prepared_context_patience = std::chrono::milliseconds(50);
+    LaunchingSession session(std::move(library), 1, std::move(options));
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (released == 0 && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    session.end();
+    EXPECT_EQ(released, 1);
+}
+
+// A session with a prepared context makes another.
+void create_another(CUresult (*create)(CUcontext*, unsigned, CUdevice)) {
+    created = released = 0;
+    driver::Library library;
+    add_idle_gpu(library.api);
+    library.api.cuCtxCreate_v2 = create;
+    library.api.cuCtxPopCurrent_v2 = [](CUcontext*) { return CUDA_SUCCESS; };
+    library.api.cuDevicePrimaryCtxRelease_v2 = [](CUdevice) {
+        ++released;
+        return CUDA_SUCCESS;
+    };
+    worker::Worker::Options options;
+    options.prepared_context = kPrepared;
+    LaunchingSession session(std::move(library), 1, std::move(options));
+    FrameOfCommands frame = session.frame();
+    session.add_context_creation(frame);
+    session.send(frame);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while ((released == 0 || created == 0) && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    session.end();
+    EXPECT_EQ(created, 1);
+    EXPECT_EQ(released, 1);
+}
+
+CUresult create(CUcontext* context, unsigned, CUdevice) {
+    *context = reinterpret_cast<CUcontext>(0x600);
+    ++created;
+    return CUDA_SUCCESS;
+}
+
+TEST(PreparedContext, IsGivenBackOnceTheFirstContextIsAnother) {
+    create_another(create);
+}
+
+TEST(PreparedContext, IsGivenBackWhereAnotherDoesNotFitBesideIt) {
+    create_another([](CUcontext* context, unsigned flags, CUdevice device) {
+        return released == 0 ? CUDA_ERROR_OUT_OF_MEMORY : create(context, flags, device);
+    });
+}
+
+}  // namespace
+}  // namespace gpupool::test
