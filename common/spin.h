@@ -47,8 +47,10 @@ class Contention {
         return now.time_since_epoch().count() < until_.load(std::memory_order_relaxed);
     }
     void note(TimePoint now) noexcept;
-    // Looked at `before` and not again until now: notes it where the calling thread was suspended meanwhile.
-    bool looked(TimePoint before, TimePoint now) noexcept { return now - before > kOthersTurn && note_suspended(now); }
+    // PollResult at `before` and not again until now: notes it where the calling thread was suspended meanwhile.
+    bool note_poll(TimePoint before, TimePoint now) noexcept {
+        return now - before > kOthersTurn && note_suspended(now);
+    }
 
   private:
     using Ticks = std::chrono::steady_clock::rep;
@@ -68,9 +70,9 @@ class Spin {
     explicit Spin(Contention& contention = gpupool::contention()) noexcept : contention_(contention) {}
 
     // Asks `look` until it says true, for at most `budget`; its last answer.
-    template <class Look>
-    bool until(Look&& look, std::chrono::microseconds budget = kBudget) {
-        if (look()) {
+    template <class Condition>
+    bool until(Condition&& condition, std::chrono::microseconds budget = kBudget) {
+        if (condition()) {
             return true;
         }
         if (!worth_it()) {
@@ -83,16 +85,16 @@ class Spin {
         const auto end = now + budget;
         do {
             const auto before = now;
-            for (int i = 0; i < kLooksPerClock; ++i) {
+            for (int i = 0; i < kPollsPerClock; ++i) {
                 spin_pause();
-                if (look()) {
+                if (condition()) {
                     misses_ = 0;
-                    contention_.looked(before, std::chrono::steady_clock::now());
+                    contention_.note_poll(before, std::chrono::steady_clock::now());
                     return true;
                 }
             }
             now = std::chrono::steady_clock::now();
-            if (contention_.looked(before, now) || contention_.lasts(now)) {
+            if (contention_.note_poll(before, now) || contention_.lasts(now)) {
                 return false;
             }
         } while (now < end);
@@ -104,7 +106,7 @@ class Spin {
   private:
     // A round trip through a network of one site, or a short kernel's time: a few wakings' worth.
     static constexpr std::chrono::microseconds kBudget{200};
-    static constexpr int kLooksPerClock = 8;
+    static constexpr int kPollsPerClock = 8;
     static constexpr unsigned kMaxMisses = 6;  // then one wait in 63 begins with looking
 
     bool worth_it() noexcept {

@@ -9,7 +9,7 @@ namespace gpupool::fragmentation {
 namespace {
 
 constexpr std::uint64_t kKiB = 1u << 10, kMiB = 1u << 20, kGiB = 1u << 30;
-constexpr std::size_t kLookEvery = 16;  // operations
+constexpr std::size_t kPollInterval = 16;  // operations
 
 }  // namespace
 
@@ -21,14 +21,14 @@ class Replay {
     void allocate(std::uint64_t bytes) {
         blocks_.push_back({memory_.allocate(bytes), bytes});
         live_bytes_ += bytes;
-        look();
+        measure();
     }
     void free(std::size_t index) {
         memory_.free(blocks_[index].address);
         live_bytes_ -= blocks_[index].bytes;
         std::swap(blocks_[index], blocks_.back());
         blocks_.pop_back();
-        look();
+        measure();
     }
     void free_any() { free(random_() % blocks_.size()); }
     void free_all() {
@@ -46,7 +46,7 @@ class Replay {
             live_bytes_ -= blocks_[i].bytes;
         }
         blocks_ = std::move(kept);
-        look();
+        measure();
     }
     // Replaces blocks by others of random sizes, as many of a size between 2^n and 2^(n+1) for every n.
     void churn(std::uint64_t least, std::uint64_t most, std::uint64_t live_bytes, int steps) {
@@ -65,8 +65,8 @@ class Replay {
     struct Block {
         std::uint64_t address, bytes;
     };
-    void look() {
-        if (++operations_ % kLookEvery != 0 || live_bytes_ == 0) return;
+    void measure() {
+        if (++operations_ % kPollInterval != 0 || live_bytes_ == 0) return;
         const std::uint64_t taken = memory_.taken_bytes();
         usage_.most_live_bytes = std::max(usage_.most_live_bytes, live_bytes_);
         usage_.most_taken_bytes = std::max(usage_.most_taken_bytes, taken);

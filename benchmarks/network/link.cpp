@@ -121,7 +121,7 @@ void Lane::run() {
             news_.store(false, std::memory_order_relaxed);
             lock.unlock();
             const auto came = [&] { return news_.load(std::memory_order_acquire); };
-            (void)(traffic_.look_for(came, sleeper_, link_.delay()) || spin_.until(came));
+            (void)(traffic_.poll_for(came, sleeper_, link_.delay()) || spin_.until(came));
             lock.lock();
         }
         came_.wait(lock, [&] { return finished_ || !parts_.empty(); });

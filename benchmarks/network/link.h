@@ -61,19 +61,19 @@ class Traffic {
     void note(std::size_t bytes) noexcept {
         if (bytes > kLittleBytes) large_at_.store(Clock::now(), std::memory_order_relaxed);
     }
-    // Asks `look` until it says true, for at most kLooksFor: always as long, so that a round trip does not depend on
+    // Asks `look` until it says true, for at most kPollTime: always as long, so that a round trip does not depend on
     // the ones before (as with a Spin). Its last answer. What comes is due after `delay`, and the looks are no closer
     // than that takes: on a real network's way no processor is busy.
-    template <class Look>
-    bool look_for(Look look, Sleeper& sleeper, Clock::duration delay) const {
+    template <class Condition>
+    bool poll_for(Condition condition, Sleeper& sleeper, Clock::duration delay) const {
         if (!spinning_pays() || Clock::now() - large_at_.load(std::memory_order_relaxed) < kBulkGoesOnFor)
-            return look();
-        return sleeper.look_for(look, kLooksFor, delay);
+            return condition();
+        return sleeper.poll_for(condition, kPollTime, delay);
     }
 
   private:
     static constexpr std::size_t kLittleBytes = 32u << 10;
-    static constexpr std::chrono::milliseconds kLooksFor{20}, kBulkGoesOnFor{100};
+    static constexpr std::chrono::milliseconds kPollTime{20}, kBulkGoesOnFor{100};
     std::atomic<Clock::time_point> large_at_{Clock::time_point{}};
 };
 

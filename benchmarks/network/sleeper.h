@@ -19,12 +19,12 @@ class Sleeper {
     void until(Clock::time_point when) noexcept;
     // Asks `look` until it says true, for at most `budget`, with naps between that leave it awake in `in_time` after
     // what it looks for came; its last answer.
-    template <class Look>
-    bool look_for(Look look, Clock::duration budget, Clock::duration in_time) {
+    template <class Condition>
+    bool poll_for(Condition condition, Clock::duration budget, Clock::duration in_time) {
         for (const auto begin = Clock::now(); Clock::now() - begin < budget; nap(in_time / 2 - lateness_)) {
-            if (look()) return true;
+            if (condition()) return true;
         }
-        return look();
+        return condition();
     }
 
   private:

@@ -56,12 +56,12 @@ class Connection {
 
     // ---- Looking. The thread that waits for what will arrive may receive it itself, which saves handing it over. Who
     // receives otherwise then waits in wait_arrival() and gives way; receive() and receive_some() are still one
-    // thread's at a time, which is the threads' business. tcp and shm do it with a Lookout (lookout.h); a transport
+    // thread's at a time, which is the threads' business. tcp and shm do it with a ReaderYield (lookout.h); a transport
     // that cannot leaves all of it as it is here.
 
-    [[nodiscard]] virtual bool can_look() const noexcept { return false; }
+    [[nodiscard]] virtual bool can_poll() const noexcept { return false; }
     // False when nothing has arrived, as far as that can be seen without a system call; any thread.
-    [[nodiscard]] virtual bool worth_a_look() const noexcept { return true; }
+    [[nodiscard]] virtual bool may_have_data() const noexcept { return true; }
     // That can be received without waiting, at least one where the end or an error can; any thread.
     [[nodiscard]] virtual std::size_t arrived_bytes() const noexcept { return 0; }
     // As receive(), but of what has arrived: zero bytes when nothing has.
@@ -70,8 +70,8 @@ class Connection {
     virtual Status wait_arrival() { return {}; }
     // Between these two calls some thread waits for what will arrive, and looks for it all the time where it can;
     // several may.
-    virtual void begin_looking() noexcept {}
-    virtual void end_looking() noexcept {}
+    virtual void begin_polling() noexcept {}
+    virtual void end_polling() noexcept {}
 
     // From now on a receive() that has nothing by `deadline` fails with `timed_out`; `kNoDeadline` waits for ever, as
     // at the start. An absolute time and not a duration per call, so that a peer that sends one byte now and then

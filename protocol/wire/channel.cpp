@@ -35,7 +35,7 @@ Channel::State::State(std::unique_ptr<transport::Connection> first, Receiver& to
 // is no more than a copy? May who waits for something see it arrive?
 void Channel::State::learn_connection() {
     copies = connection->sends_by_copying() && spinning_pays();
-    can_look.store(connection->can_look() && spinning_pays(), std::memory_order_relaxed);
+    can_poll.store(connection->can_poll() && spinning_pays(), std::memory_order_relaxed);
 }
 
 void Channel::State::wake_everybody() {

@@ -143,22 +143,22 @@ class Channel {
 
     // Looks for frames while it lives, which should be for a moment, or until the thread that has it sleeps: the
     // reading thread gives way meanwhile. Where the connection cannot be looked at, this changes nothing.
-    class Look {
+    class PollingReceiver {
       public:
-        explicit Look(Channel& channel);
-        ~Look() { end(); }
-        Look(const Look&) = delete;
-        Look& operator=(const Look&) = delete;
+        explicit PollingReceiver(Channel& channel);
+        ~PollingReceiver() { end(); }
+        PollingReceiver(const PollingReceiver&) = delete;
+        PollingReceiver& operator=(const PollingReceiver&) = delete;
 
         // Gives frames that are here as a whole to the Receiver. One that stays incomplete ends the look.
-        void take();
+        void poll();
 
       private:
         void end();
 
         Channel& channel_;
         std::shared_ptr<transport::Connection> connection_;  // null: it has ended
-        unsigned not_whole_ = 0;                             // times in a row
+        unsigned incomplete_ = 0;                            // times in a row
     };
 
     // Continues after a break on a new connection; `peer_received` is the last sequence that the peer saw. A connection

@@ -117,7 +117,7 @@ Stop Channel::State::read_frames(transport::Connection& from) {
 }
 
 std::optional<Stop> Channel::State::read_when_it_comes(transport::Connection& from) {
-    const bool looks = can_look.load(std::memory_order_relaxed);
+    const bool looks = can_poll.load(std::memory_order_relaxed);
     const auto came = looks ? from.wait_arrival() : Status();
     const std::lock_guard role(receiving);
     std::optional<Stop> stop = std::move(found_stop);  // which made the wait end
@@ -142,10 +142,10 @@ bool Channel::State::frame_is_here(const transport::Connection* beyond) const {
     return buffered >= frame_bytes || (beyond != nullptr && buffered + beyond->arrived_bytes() >= frame_bytes);
 }
 
-Channel::State::Looked Channel::State::look(transport::Connection& from) {
+Channel::State::PollResult Channel::State::poll_frames(transport::Connection& from) {
     const std::unique_lock role(receiving, std::try_to_lock);
-    if (!role) return Looked::somebody_does;
-    if (reading_from != &from || found_stop) return Looked::over;
+    if (!role) return PollResult::busy;
+    if (reading_from != &from || found_stop) return PollResult::ended;
     const auto* const before = std::exchange(reading_here, this);
     std::size_t taken = 0;
     for (; !found_stop; ++taken) {
@@ -161,35 +161,37 @@ Channel::State::Looked Channel::State::look(transport::Connection& from) {
         Lock lock(mutex);
         fail(lock, found_stop->cause, found_stop->resumable);
     }
-    return taken != 0 ? Looked::took : frames->buffered_bytes() == 0 ? Looked::nothing : Looked::not_whole;
+    return taken != 0                      ? PollResult::received
+           : frames->buffered_bytes() == 0 ? PollResult::nothing
+                                           : PollResult::incomplete;
 }
 
-Channel::Look::Look(Channel& channel) : channel_(channel) {
+Channel::PollingReceiver::PollingReceiver(Channel& channel) : channel_(channel) {
     State& state = *channel.state_;
     {
         const State::Lock lock(state.mutex);
         connection_ = state.connection;
     }
-    connection_->begin_looking();
+    connection_->begin_polling();
 }
 
-void Channel::Look::end() {
-    if (const auto looked_at = std::exchange(connection_, nullptr)) looked_at->end_looking();
+void Channel::PollingReceiver::end() {
+    if (const auto looked_at = std::exchange(connection_, nullptr)) looked_at->end_polling();
 }
 
-void Channel::Look::take() {
+void Channel::PollingReceiver::poll() {
     State& state = *channel_.state_;
-    if (!connection_ || !state.can_look.load(std::memory_order_relaxed)) return;
-    if (!connection_->worth_a_look()) return;
-    switch (state.look(*connection_)) {
-        case State::Looked::took: not_whole_ = 0; break;
-        case State::Looked::nothing:
-        case State::Looked::somebody_does: break;
+    if (!connection_ || !state.can_poll.load(std::memory_order_relaxed)) return;
+    if (!connection_->may_have_data()) return;
+    switch (state.poll_frames(*connection_)) {
+        case State::PollResult::received: incomplete_ = 0; break;
+        case State::PollResult::nothing:
+        case State::PollResult::busy: break;
         // The rest is a moment away, or does not fit: the reader, which can wait, takes it then.
-        case State::Looked::not_whole:
-            if (++not_whole_ >= kLooksForTheRest) end();
+        case State::PollResult::incomplete:
+            if (++incomplete_ >= kLooksForTheRest) end();
             break;
-        case State::Looked::over: end(); break;
+        case State::PollResult::ended: end(); break;
     }
 }
 

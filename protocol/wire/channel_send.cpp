@@ -16,7 +16,7 @@ constexpr std::chrono::milliseconds kAckPatience{2};
 // Frames that the peer has not acknowledged, where it has next to nothing to do: those of a few calls.
 constexpr std::size_t kMaxOnTheWay = 16;
 // The same where callers send by copying: it keeps up, as far as its acknowledgements tell, of which there is one every
-// 2 ms. (On few processors nobody sends so; conformance.channel_looking does, with GPUPOOL_SPIN=always.)
+// 2 ms. (On few processors nobody sends so; conformance.channel_polling does, with GPUPOOL_SPIN=always.)
 constexpr std::size_t kMaxCopiedOnTheWay = 512;
 // A frame that may be copied while the lock is held: to give the lock back and take it again costs more.
 constexpr std::size_t kCopiedUnderLockBytes = 16u << 10;
@@ -391,7 +391,7 @@ Status Channel::flush() {
 }
 
 // Looks for more to send before the pump sleeps. Did anything come, if somebody else may have sent it since?
-bool Channel::State::look_for_work(Lock& lock) {
+bool Channel::State::poll_for_work(Lock& lock) {
     doing = Pump::looks;
     lock.unlock();
     const bool came = pump_spin.until([&] { return news.load(std::memory_order_acquire); });
@@ -415,17 +415,17 @@ void Channel::State::let_gather(Lock& lock) {
 
 void Channel::State::run_pump() {
     Lock lock(mutex);
-    bool lingered = false, looked = false;
+    bool lingered = false, polled = false;
     while (!stopping || batch_left) {
         if (batch_left || can_send()) {
             send_batch(lock);
-            lingered = looked = false;
+            lingered = polled = false;
             if (copies) let_gather(lock);
             continue;
         }
-        if (!looked) {
-            looked = !look_for_work(lock);
-            if (!looked && !copies) let_gather(lock);
+        if (!polled) {
+            polled = !poll_for_work(lock);
+            if (!polled && !copies) let_gather(lock);
             continue;
         }
         // After activity the pump sleeps lightly for a moment, which makes it the timer of acknowledgements that find
@@ -436,9 +436,9 @@ void Channel::State::run_pump() {
         doing = lightly ? Pump::dozes : Pump::sleeps;
         if (!lightly) {
             pump_wake.wait(lock, woken);
-            lingered = looked = false;
+            lingered = polled = false;
         } else if (pump_wake.wait_for(lock, kAckPatience, woken)) {
-            looked = false;  // where more follows, nobody has to wake it again
+            polled = false;  // where more follows, nobody has to wake it again
         } else {
             lingered = true;
             if (received > acknowledged_to_peer) ack_urgent = true;

@@ -93,7 +93,7 @@ struct Channel::State {
     void send_here(Lock& lock);
     bool copy_here(Lock& lock);
     void note_acknowledged(std::uint64_t sequence);
-    bool look_for_work(Lock& lock);
+    bool poll_for_work(Lock& lock);
     void let_gather(Lock& lock);
     void run_pump();
 
@@ -104,8 +104,8 @@ struct Channel::State {
     std::optional<Stop> read_if_memory_allows(FrameReader& reader);
     std::optional<Stop> read_one(FrameReader& reader);
     [[nodiscard]] bool frame_is_here(const transport::Connection* beyond) const;
-    enum class Looked { took, nothing, not_whole, somebody_does, over };
-    Looked look(transport::Connection& from);
+    enum class PollResult { received, nothing, incomplete, busy, ended };
+    PollResult poll_frames(transport::Connection& from);
     std::optional<Stop> take_bulk(FrameReader& reader, const FrameHeader& header);
     std::optional<Stop> take_frame(FrameReader& reader, const FrameHeader& header);
     std::optional<Stop> apply_acknowledged(std::uint64_t sequence);
@@ -125,7 +125,7 @@ struct Channel::State {
 
     std::shared_ptr<transport::Connection> connection;
     bool copies = false;                // it sends by copying, and processors are to spare
-    std::atomic<bool> can_look{false};  // it lets who waits see what has arrived; the same
+    std::atomic<bool> can_poll{false};  // it lets who waits see what has arrived; the same
     std::uint64_t generation = 1;       // of `connection`
     Phase phase = Phase::open;
     std::optional<Error> error;        // why it ended

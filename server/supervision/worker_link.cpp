@@ -270,7 +270,7 @@ void WorkerLink::run() {
         }
         enforce_deadline();
         if (!socket_.open()) {
-            look_for_daemon();
+            find_daemon();
         }
         if (socket_.open() && Clock::now() >= next_report_) {
             send_report();
@@ -378,7 +378,7 @@ void WorkerLink::lose_daemon(const std::string& why) {
               assignment_.getDaemonGraceMilliseconds());
 }
 
-void WorkerLink::look_for_daemon() {
+void WorkerLink::find_daemon() {
     if (stop_called_) {
         return;
     }

@@ -106,7 +106,7 @@ class WorkerLink {
     void handle_client();
     void send_report();
     void lose_daemon(const std::string& why);
-    void look_for_daemon();
+    void find_daemon();
     void stop(const std::string& reason);
     void enforce_deadline();
     void wake();

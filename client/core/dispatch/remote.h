@@ -176,7 +176,7 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
         Session& session = caller.session;
         ReplySlot::Reply& reply = [&]() -> ReplySlot::Reply& {
             const trace::Wait waiting(trace::For::reply);
-            session.look_for(caller.thread.reply);
+            session.poll_for(caller.thread.reply);
             return caller.thread.reply.wait();
         }();
         session.print_new_output();

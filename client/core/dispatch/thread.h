@@ -36,7 +36,7 @@ class ReplySlot {
     Reply& wait();
     // Looks for it for as long as that pays before it is waited for, and calls `also` all the time.
     template <class Also>
-    void look(Also&& also) {
+    void poll(Also&& also) {
         (void)spin_.until(
             [&] {
                 also();

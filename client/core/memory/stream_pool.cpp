@@ -28,7 +28,7 @@ CUresult StreamPool::allocate(std::uint64_t bytes, const StreamKey& stream, std:
     if (take(bytes, stream, address)) {
         return CUDA_SUCCESS;
     }
-    look_at_fences();
+    poll_fences();
     if (const auto fit = kept_.lower_bound({bytes, 0}); fit != kept_.end() && fit->first <= largest_for(bytes)) {
         const Place place = unkeep(fit);
         address = place.second;
@@ -115,7 +115,7 @@ bool StreamPool::free(std::uint64_t address, const Where& where, std::uint64_t n
             fenced.fences.push_back({now, std::move(passed)});
         }
     }
-    look_at_fences();
+    poll_fences();
     give_unused(lock);
     return true;
 }
@@ -162,7 +162,7 @@ void StreamPool::give_unused(std::unique_lock<std::mutex>& lock) {
     }
 }
 
-void StreamPool::look_at_fences() {
+void StreamPool::poll_fences() {
     for (auto it = streams_.begin(); it != streams_.end();) {
         Stream& stream = it->second;
         while (!stream.fences.empty() && stream.fences.front().passed()) {
@@ -219,7 +219,7 @@ void StreamPool::end(const ContextState& context) {
 
 void StreamPool::release(std::uint64_t keep_bytes) {
     std::unique_lock lock(mutex_);
-    look_at_fences();
+    poll_fences();
     while (!kept_.empty() && usage_.reserved_bytes > keep_bytes) {
         const Place place = unkeep(kept_.begin());
         usage_.reserved_bytes -= place.first;

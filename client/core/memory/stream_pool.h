@@ -97,7 +97,7 @@ class StreamPool {
     };
 
     bool take(std::uint64_t bytes, const StreamKey& stream, std::uint64_t& address);
-    void look_at_fences();
+    void poll_fences();
     void complete(Stream& stream, std::uint64_t command);
     // To the program and from it. None: it is not the program's.
     void give(const Place& place);

@@ -199,9 +199,9 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     // Waits until the connection has taken everything that was sent.
     void flush() { (void)channel_->flush(); }
     // For a reply that is about to be waited for: this thread receives itself where that is possible.
-    void look_for(ReplySlot& reply) {
-        wire::Channel::Look look(*channel_);
-        reply.look([&] { look.take(); });
+    void poll_for(ReplySlot& reply) {
+        wire::Channel::PollingReceiver receiver(*channel_);
+        reply.poll([&] { receiver.poll(); });
     }
     // In a forked child: the connections are the parent's.
     void close_descriptors() noexcept;

@@ -161,12 +161,12 @@ Status ShmConnection::wait_for_bytes() {
 }
 
 Status ShmConnection::sleep_for_bytes(Clock::time_point deadline) {
-    const auto woken = sleep_at(parts_.socket.get(), lookout_.wake_descriptor(), deadline);
+    const auto woken = sleep_at(parts_.socket.get(), reader_yield_.wake_descriptor(), deadline);
     if (!woken) return woken.error();
     if (*woken == Woken::by_socket) {
         if (!take_rings(parts_.socket.get())) peer_gone_.store(true, std::memory_order_release);
     } else if (*woken == Woken::otherwise) {
-        lookout_.woken();
+        reader_yield_.woken();
     } else if (in_.readable_bytes() == 0) {
         return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
     }
@@ -174,24 +174,24 @@ Status ShmConnection::sleep_for_bytes(Clock::time_point deadline) {
 }
 
 Status ShmConnection::wait_arrival() {
-    if (lookout_.spin([&] { return in_.readable_bytes() != 0; })) return {};
+    if (reader_yield_.spin([&] { return in_.readable_bytes() != 0; })) return {};
     // Who looks needs no bell, and to ring it is a system call of the sender: who sleeps beside asks for none.
     bool rung = true;
     const auto prepare = [&](bool alone) {
         rung = alone;
         return !rung || in_.prepare_to_sleep();
     };
-    if (!lookout_.fall_asleep(prepare)) return {};
-    auto slept = sleep_for_bytes(rung ? deadline_ : std::min(deadline_, Clock::now() + Lookout::kGivesWayFor));
+    if (!reader_yield_.fall_asleep(prepare)) return {};
+    auto slept = sleep_for_bytes(rung ? deadline_ : std::min(deadline_, Clock::now() + ReaderYield::kMaxYield));
     if (!rung && !slept && slept.error().code == ErrorCode::timed_out && Clock::now() < deadline_) slept = Status();
-    lookout_.wake_up([&] { in_.stay_awake(); });
+    reader_yield_.wake_up([&] { in_.stay_awake(); });
     if (shut_down_.load(std::memory_order_acquire)) return closed_here();
     if (peer_gone_.load(std::memory_order_acquire) && in_.readable_bytes() == 0) return closed_there();
     return slept;
 }
 
-void ShmConnection::end_looking() noexcept {
-    lookout_.end([&] { return in_.prepare_to_sleep(); });
+void ShmConnection::end_polling() noexcept {
+    reader_yield_.end([&] { return in_.prepare_to_sleep(); });
 }
 
 Result<std::size_t> ShmConnection::receive_some(MutableBuffer buffer) {

@@ -23,7 +23,7 @@
 #include "common/spin.h"
 #include "common/unique_fd.h"
 #include "protocol/transport/connection.h"
-#include "protocol/transport/lookout.h"
+#include "protocol/transport/reader_yield.h"
 #include "protocol/transport/shm/memory.h"
 #include "protocol/transport/shm/ring.h"
 
@@ -58,13 +58,13 @@ class ShmConnection final : public Connection {
     Copied copy_whole(std::span<const ConstBuffer> buffers) noexcept override;
     void wake_peer() noexcept override;
     Result<std::size_t> receive(MutableBuffer buffer) override;
-    [[nodiscard]] bool can_look() const noexcept override { return lookout_.works(); }
-    [[nodiscard]] bool worth_a_look() const noexcept override { return in_.readable_bytes() != 0; }
+    [[nodiscard]] bool can_poll() const noexcept override { return reader_yield_.works(); }
+    [[nodiscard]] bool may_have_data() const noexcept override { return in_.readable_bytes() != 0; }
     [[nodiscard]] std::size_t arrived_bytes() const noexcept override { return in_.readable_bytes(); }
     Result<std::size_t> receive_some(MutableBuffer buffer) override;
     Status wait_arrival() override;
-    void begin_looking() noexcept override { lookout_.begin(); }
-    void end_looking() noexcept override;
+    void begin_polling() noexcept override { reader_yield_.begin(); }
+    void end_polling() noexcept override;
     void set_receive_deadline(Clock::time_point deadline) noexcept override { deadline_ = deadline; }
     void set_send_patience(std::chrono::milliseconds patience) noexcept override { send_patience_ = patience; }
     void shutdown() noexcept override;
@@ -100,7 +100,7 @@ class ShmConnection final : public Connection {
     std::atomic<bool> peer_gone_{false};
     Clock::time_point deadline_ = kNoDeadline;
 
-    Lookout lookout_;
+    ReaderYield reader_yield_;
 };
 
 // Takes over the server's end, of which `descriptors` are another process's descriptors().

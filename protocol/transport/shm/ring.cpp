@@ -30,7 +30,7 @@ RingWriter::RingWriter(RingMemory memory) noexcept
       written_(shared(memory.control->written).load(std::memory_order_relaxed)),
       read_(shared(memory.control->read).load(std::memory_order_acquire)) {}
 
-Status RingWriter::look() {
+Status RingWriter::refresh() {
     const std::uint64_t read = shared(memory_.control->read).load(std::memory_order_acquire);
     if (written_ - read_ > memory_.bytes.size() || read - read_ > written_ - read_) return impossible("reader");
     read_ = read;
@@ -39,7 +39,7 @@ Status RingWriter::look() {
 
 Result<std::size_t> RingWriter::write(ConstBuffer data) {
     const std::size_t capacity = memory_.bytes.size();
-    if (data.size() > capacity - std::min<std::uint64_t>(written_ - read_, capacity)) GPUPOOL_TRY(look());
+    if (data.size() > capacity - std::min<std::uint64_t>(written_ - read_, capacity)) GPUPOOL_TRY(refresh());
     const std::size_t total = std::min<std::size_t>(data.size(), capacity - (written_ - read_));
     for (std::size_t done = 0; done < total;) {  // twice at most: the ring may wrap
         const std::size_t at = written_ & (capacity - 1);
@@ -54,7 +54,7 @@ Result<std::size_t> RingWriter::write(ConstBuffer data) {
 
 bool RingWriter::fits(std::size_t bytes) noexcept {
     const auto room = [&] { return memory_.bytes.size() - (written_ - read_); };
-    return bytes <= room() || (look().ok() && bytes <= room());
+    return bytes <= room() || (refresh().ok() && bytes <= room());
 }
 
 bool RingWriter::publish() noexcept {
@@ -84,7 +84,7 @@ RingReader::RingReader(RingMemory memory) noexcept
       read_(shared(memory.control->read).load(std::memory_order_relaxed)),
       written_(read_.load(std::memory_order_relaxed)) {}
 
-Status RingReader::look(std::uint64_t read) {
+Status RingReader::refresh(std::uint64_t read) {
     const std::uint64_t written = shared(memory_.control->written).load(std::memory_order_acquire);
     const std::uint64_t ahead = written - read;
     if (ahead > memory_.bytes.size() || ahead < written_ - read) return impossible("writer");
@@ -95,7 +95,7 @@ Status RingReader::look(std::uint64_t read) {
 Result<std::size_t> RingReader::read(MutableBuffer out) {
     const std::size_t capacity = memory_.bytes.size();
     std::uint64_t read = read_.load(std::memory_order_relaxed);
-    if (written_ - read < out.size()) GPUPOOL_TRY(look(read));
+    if (written_ - read < out.size()) GPUPOOL_TRY(refresh(read));
     const std::size_t total = std::min<std::size_t>(out.size(), written_ - read);
     for (std::size_t done = 0; done < total;) {
         const std::size_t at = read & (capacity - 1);

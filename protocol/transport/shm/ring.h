@@ -67,7 +67,7 @@ class RingWriter {
     void stay_awake() noexcept;
 
   private:
-    Status look();
+    Status refresh();
 
     RingMemory memory_;
     std::uint64_t written_;
@@ -96,7 +96,7 @@ class RingReader {
     void stay_awake() noexcept;
 
   private:
-    Status look(std::uint64_t read);
+    Status refresh(std::uint64_t read);
 
     RingMemory memory_;
     std::atomic<std::uint64_t> read_;  // written by who reads

@@ -204,11 +204,11 @@ Result<std::size_t> TcpConnection::receive_patiently(MutableBuffer buffer) {
 Result<std::size_t> TcpConnection::receive(MutableBuffer buffer) {
     if (deadline_ != kNoDeadline) return receive_patiently(buffer);
     Result<std::size_t> received = std::size_t{0};
-    const auto look = [&] {
+    const auto ready = [&] {
         received = receive_some(buffer);
         return !received || *received != 0;
     };
-    return spin_.until(look) ? received : receive_patiently(buffer);
+    return spin_.until(ready) ? received : receive_patiently(buffer);
 }
 
 Result<std::size_t> TcpConnection::receive_some(MutableBuffer buffer) {
@@ -225,19 +225,19 @@ std::size_t TcpConnection::arrived_bytes() const noexcept {
 }
 
 Status TcpConnection::wait_arrival() {
-    if (lookout_.spin([&] { return arrived_bytes() != 0; })) return {};
-    lookout_.fall_asleep([&](bool alone) {
+    if (reader_yield_.spin([&] { return arrived_bytes() != 0; })) return {};
+    reader_yield_.fall_asleep([&](bool alone) {
         watches_ = alone;
         return true;
     });
     // Beside somebody who looks it is woken by the end of the connection, but not by what arrives.
     std::array entries{pollfd{descriptor_, static_cast<short>(watches_ ? POLLIN : 0), 0},
-                       pollfd{lookout_.wake_descriptor(), POLLIN, 0}};
-    const auto until = std::min(deadline_, watches_ ? next_check() : Clock::now() + Lookout::kGivesWayFor);
+                       pollfd{reader_yield_.wake_descriptor(), POLLIN, 0}};
+    const auto until = std::min(deadline_, watches_ ? next_check() : Clock::now() + ReaderYield::kMaxYield);
     const int ready = ::poll(entries.data(), entries.size(), poll_timeout_ms(until));
     const int problem = errno;
-    if (entries[1].revents != 0) lookout_.woken();
-    lookout_.wake_up([] {});
+    if (entries[1].revents != 0) reader_yield_.woken();
+    reader_yield_.wake_up([] {});
     if (ready < 0 && problem != EINTR) return failure("poll", problem);
     if (entries[0].revents != 0) unanswered_since_.store(0, std::memory_order_relaxed);  // somebody is there
     if (Clock::now() >= deadline_) return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
@@ -245,8 +245,8 @@ Status TcpConnection::wait_arrival() {
     return {};
 }
 
-void TcpConnection::end_looking() noexcept {
-    lookout_.end([&] { return watches_; });
+void TcpConnection::end_polling() noexcept {
+    reader_yield_.end([&] { return watches_; });
 }
 
 void TcpConnection::shutdown() noexcept {

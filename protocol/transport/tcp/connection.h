@@ -13,7 +13,7 @@
 
 #include "common/spin.h"
 #include "protocol/transport/connection.h"
-#include "protocol/transport/lookout.h"
+#include "protocol/transport/reader_yield.h"
 
 namespace gpupool::transport::tcp {
 
@@ -31,12 +31,12 @@ class TcpConnection final : public Connection {
     Status send(std::span<const ConstBuffer> buffers) override;
     Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override;
     Result<std::size_t> receive(MutableBuffer buffer) override;
-    [[nodiscard]] bool can_look() const noexcept override { return lookout_.works(); }
+    [[nodiscard]] bool can_poll() const noexcept override { return reader_yield_.works(); }
     [[nodiscard]] std::size_t arrived_bytes() const noexcept override;
     Result<std::size_t> receive_some(MutableBuffer buffer) override;
     Status wait_arrival() override;
-    void begin_looking() noexcept override { lookout_.begin(); }
-    void end_looking() noexcept override;
+    void begin_polling() noexcept override { reader_yield_.begin(); }
+    void end_polling() noexcept override;
     void set_receive_deadline(Clock::time_point deadline) noexcept override { deadline_ = deadline; }
     [[nodiscard]] std::size_t unsent_bytes() const noexcept override;
     void set_send_patience(std::chrono::milliseconds patience) noexcept override;
@@ -63,7 +63,7 @@ class TcpConnection final : public Connection {
     std::chrono::milliseconds answer_patience_;
     std::atomic<Clock::rep> unanswered_since_{0};  // 0: it answers
     Spin spin_;
-    Lookout lookout_;
+    ReaderYield reader_yield_;
     bool watches_ = false;  // who sleeps in wait_arrival() sees what arrives; the lookout's mutex guards it
 };
 

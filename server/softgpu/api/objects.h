@@ -193,7 +193,7 @@ struct Context : std::enable_shared_from_this<Context> {
     std::mutex order_mutex;  // the order between the legacy stream and the blocking ones
     StreamPtr legacy;
     std::vector<std::weak_ptr<Stream>> streams;
-    std::size_t look_for_ended_at = 64;         // streams: the memory of one that has ended stays until it is taken out
+    std::size_t prune_ended_at = 64;            // streams: the memory of one that has ended stays until it is taken out
     std::mutex host_function_mutex;             // host functions of a context run one at a time
     std::shared_mutex door;                     // of what gives streams work, which is kept out by synchronize_alone()
     std::atomic<std::uint32_t> local_bytes{0};  // that there is room for

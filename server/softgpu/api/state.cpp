@@ -163,9 +163,9 @@ void Context::poison(CUresult code) {
 
 // Of both: the caller holds order_mutex.
 void Context::add_stream(const StreamPtr& stream) {
-    if (streams.size() >= look_for_ended_at) {
+    if (streams.size() >= prune_ended_at) {
         std::erase_if(streams, [](const std::weak_ptr<Stream>& each) { return each.expired(); });
-        look_for_ended_at = 2 * streams.size() + 64;
+        prune_ended_at = 2 * streams.size() + 64;
     }
     streams.push_back(stream);
 }

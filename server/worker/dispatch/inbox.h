@@ -57,7 +57,7 @@ class Inbox {
     [[nodiscard]] bool has_news() const { return news_.load(std::memory_order_acquire); }
     // Looks for as long as that pays, and calls `also` all the time; true when there is something.
     template <class Also>
-    bool look(Also&& also) {
+    bool poll(Also&& also) {
         return spin_.until(
             [&] {
                 also();
@@ -85,8 +85,8 @@ class Inbox {
     std::size_t bytes_ = 0;
     int letting_through_ = 0;  // threads that wait for the receiving one
     std::thread::id dispatcher_;
-    // Something came since the last take(). Looked at without the mutex, and set after it was released, since whoever
-    // sees it takes the mutex next.
+    // Something came since the last take(). PollResult at without the mutex, and set after it was released, since
+    // whoever sees it takes the mutex next.
     std::atomic<bool> news_{false};
     Spin spin_;  // the dispatcher's
     bool poked_ = false;

@@ -118,7 +118,7 @@ Error Worker::run(std::unique_ptr<transport::Connection> connection) {
     channel_ = std::make_unique<wire::Channel>(std::move(connection), *this, channel_limits());
     channel_->start();
     loop();
-    look_.reset();
+    receiver_.reset();
     Error cause{ErrorCode::closed, "the session ended"};
     {
         const std::lock_guard lock(end_mutex_);
@@ -184,7 +184,7 @@ void Worker::loop() {
         batch = inbox.take(std::move(batch));
         bool moved = !batch.empty();
         if (takes_long(batch)) {
-            look_.reset();
+            receiver_.reset();
         }
         if (!batch.jobs.empty()) {
             settle_launches();
@@ -205,15 +205,15 @@ void Worker::loop() {
         batches_ahead = 0;
         settle_launches();
         moved = scheduler.run_held() || moved;
-        if (scheduler.poll(moved ? Scheduler::Look::in_passing : Scheduler::Look::idle)) {
+        if (scheduler.poll(moved ? Scheduler::PollDepth::brief : Scheduler::PollDepth::idle)) {
             channel_->nudge();  // somebody waits for it
             moved = true;
         }
         moved = stream_watches.poll() || moved;
         moved = graph_turns.poll() || moved;
         if (!host_mirrors.empty()) {
-            look_.reset();  // to compare them takes long
-            looked_at_.reset();
+            receiver_.reset();  // to compare them takes long
+            polled_at_.reset();
         }
         // What was complete when the GPU wrote to host memory goes first.
         moved = host_mirrors.watch([this] { scheduler.settle(); }, [this](auto record) { send_host_change(record); }) ||
@@ -224,8 +224,8 @@ void Worker::loop() {
         if (moved) {
             channel_->nudge();
             idle_since.reset();
-            if (looked_at_) {
-                note_look(std::chrono::steady_clock::now());
+            if (polled_at_) {
+                note_poll(std::chrono::steady_clock::now());
             }
         } else {
             pause(idle_since);
@@ -239,10 +239,10 @@ void Worker::loop() {
 void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_since) {
     if (!scheduler.waiting() && stream_watches.empty()) {
         const bool only_frames = host_mirrors.empty() && !tracer.waiting();
-        if (only_frames && inbox.look([this] { look_for_frames(); })) {
+        if (only_frames && inbox.poll([this] { poll_for_frames(); })) {
             return;
         }
-        look_.reset();
+        receiver_.reset();
         if (only_frames && options_.prepared_context == nullptr) {
             inbox.wait();
         } else if (only_frames) {
@@ -256,32 +256,32 @@ void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_si
     const auto now = std::chrono::steady_clock::now();
     const auto idle_for = now - idle_since.value_or(now);
     idle_since = idle_since.value_or(now);
-    note_look(now);
+    note_poll(now);
     if (spinning_pays() && !contention().lasts(now) &&
         (idle_for < kLookForFramesFor ||
          (idle_for < kLookForAwaitedFor && (scheduler.awaited() || !stream_watches.empty())))) {
-        looked_at_ = now;
-        look_for_frames();
+        polled_at_ = now;
+        poll_for_frames();
         spin_pause();
     } else {
-        look_.reset();
+        receiver_.reset();
         inbox.wait(idle_for < kLookNowAndThenFor ? kShortPause : kLongPause);
     }
 }
 
 // What came since the dispatcher looked last, or its next pause, is there.
-void Worker::note_look(std::chrono::steady_clock::time_point now) {
-    if (looked_at_) {
-        contention().looked(*std::exchange(looked_at_, std::nullopt), now);
+void Worker::note_poll(std::chrono::steady_clock::time_point now) {
+    if (polled_at_) {
+        contention().note_poll(*std::exchange(polled_at_, std::nullopt), now);
     }
 }
 
 // By the dispatcher itself, which saves waking it, or at least the hand-over between two processors.
-void Worker::look_for_frames() {
-    if (!look_) {
-        look_.emplace(*channel_);
+void Worker::poll_for_frames() {
+    if (!receiver_) {
+        receiver_.emplace(*channel_);
     }
-    look_->take();
+    receiver_->poll();
 }
 
 bool Worker::take_frames(const std::vector<std::shared_ptr<Frame>>& frames) {
@@ -358,7 +358,7 @@ void Worker::dispatch(Command& command) {
 
 void Worker::catch_up() {
     settle_launches();
-    scheduler.poll(Scheduler::Look::thorough);
+    scheduler.poll(Scheduler::PollDepth::thorough);
     set_aside_.take_actions([this] { return !stays_out() && !ending_; });
 }
 

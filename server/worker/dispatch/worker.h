@@ -206,8 +206,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     bool take_frames(const std::vector<std::shared_ptr<Frame>>& frames);
     bool take_frame(const std::shared_ptr<Frame>& frame);
     void pause(std::optional<std::chrono::steady_clock::time_point>& idle_since);
-    void look_for_frames();
-    void note_look(std::chrono::steady_clock::time_point now);
+    void poll_for_frames();
+    void note_poll(std::chrono::steady_clock::time_point now);
     StreamState* find_stream(const Command& command, CUstream handle, CUresult& result);
     void run_elsewhere(std::function<void()> call);
     void latch(const Command& command, CUresult result);
@@ -235,8 +235,8 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     std::unordered_set<std::uint64_t> handles_ending_;  // that helpers destroy, by client handle
     std::atomic<bool> ending_{false};
     transport::Connection* connection_ = nullptr;                     // the channel's, which never attaches another
-    std::optional<wire::Channel::Look> look_;                         // the idle dispatcher's
-    std::optional<std::chrono::steady_clock::time_point> looked_at_;  // where its last pause was a look
+    std::optional<wire::Channel::PollingReceiver> receiver_;          // the idle dispatcher's
+    std::optional<std::chrono::steady_clock::time_point> polled_at_;  // where its last pause was a look
     // The last: their threads use all of the above until they are gone.
     std::unique_ptr<wire::Channel> channel_;
     wire::Lanes lanes_;

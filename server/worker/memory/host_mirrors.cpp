@@ -12,8 +12,8 @@
 namespace gpupool::worker {
 namespace {
 
-constexpr std::chrono::milliseconds kLookEvery{1};
-constexpr int kLookShare = 10;  // looking takes at most this part of the dispatcher's time
+constexpr std::chrono::milliseconds kPollInterval{1};
+constexpr int kPollShare = 10;  // looking takes at most this part of the dispatcher's time
 
 // Where this process has nothing else; null otherwise. The address is a hint, not a fixed place: the kernel follows it
 // where the range is free. (ThreadSanitizer turns an address that it wants for itself into 0, which as a fixed place
@@ -154,7 +154,7 @@ bool HostMirrors::watch(const std::function<void()>& settle, const Send& send) {
         return false;  // the dispatcher asks in every turn of its loop
     }
     const auto start = std::chrono::steady_clock::now();
-    if (start < next_look_) {
+    if (start < next_poll_) {
         return false;
     }
     bool changed = false;
@@ -174,7 +174,7 @@ bool HostMirrors::watch(const std::function<void()>& settle, const Send& send) {
         settle_and_send();
     }
     const auto end = std::chrono::steady_clock::now();
-    next_look_ = end + std::max<std::chrono::steady_clock::duration>(kLookEvery, (end - start) * kLookShare);
+    next_poll_ = end + std::max<std::chrono::steady_clock::duration>(kPollInterval, (end - start) * kPollShare);
     return changed;
 }
 

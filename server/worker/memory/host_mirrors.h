@@ -83,7 +83,7 @@ class HostMirrors {
     std::uint64_t bytes_ = 0;  // of those with a twin
     std::uint64_t shared_bytes_ = 0, max_shared_bytes_ = 0;
     std::size_t shared_ = 0;
-    std::chrono::steady_clock::time_point next_look_{};
+    std::chrono::steady_clock::time_point next_poll_{};
 };
 
 }  // namespace gpupool::worker

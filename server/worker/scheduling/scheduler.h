@@ -149,7 +149,7 @@ class Scheduler {
     // Before the client learns by other ways than an action that something is complete: the same for all that precedes.
     void settle() {
         for (int pass = 0; pass < kMaxPasses && (data_outstanding_ != 0 || tellings_outstanding_ != 0); ++pass) {
-            poll(Look::thorough);
+            poll(PollDepth::thorough);
         }
     }
 
@@ -157,8 +157,8 @@ class Scheduler {
     bool run_held();
     // Looks at the driver; true when anything completed. Events that nobody waits for, which there may be many of, are
     // looked at now and then only, more often where there is nothing else to do, and all when the look is thorough.
-    enum class Look { in_passing, idle, thorough };
-    bool poll(Look look = Look::in_passing);
+    enum class PollDepth { brief, idle, thorough };
+    bool poll(PollDepth depth = PollDepth::brief);
     [[nodiscard]] bool waiting() const { return !busy_.empty() || !loose_.empty() || !found_.empty(); }
     // Is anything outstanding whose end something waits for, and not only the credit of a stream?
     [[nodiscard]] bool awaited() const;

@@ -366,7 +366,7 @@ bool Scheduler::run_found() {
     return !due.empty();
 }
 
-bool Scheduler::poll(Look look) {
+bool Scheduler::poll(PollDepth depth) {
     bool moved = !found_.empty();
     moved = ask_in_turn() || moved;
     for (std::size_t i = 0; i < busy_.size();) {
@@ -386,8 +386,8 @@ bool Scheduler::poll(Look look) {
     if (!loose_.empty()) {
         const auto now = std::chrono::steady_clock::now();
         const std::chrono::microseconds all_when_idle = kEachLooseWhenIdle * loose_.size();
-        const auto every = look == Look::idle ? std::min(kLooseEvery, all_when_idle) : kLooseEvery;
-        if (look == Look::thorough || events_awaited_ != 0 || !found_.empty() || now - loose_polled_ >= every) {
+        const auto every = depth == PollDepth::idle ? std::min(kLooseEvery, all_when_idle) : kLooseEvery;
+        if (depth == PollDepth::thorough || events_awaited_ != 0 || !found_.empty() || now - loose_polled_ >= every) {
             loose_polled_ = now;
             moved = poll_loose() || moved;
         }

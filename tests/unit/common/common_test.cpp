@@ -64,7 +64,7 @@ TEST(Contention, IsNotedWhereTheProcessorIsTaken) {
         const Clock::time_point end = now + std::chrono::seconds(30);
         while (!noted && now < end) {
             const Clock::time_point before = std::exchange(now, Clock::now());
-            noted = contention.looked(before, now) && contention.lasts(now);
+            noted = contention.note_poll(before, now) && contention.lasts(now);
         }
         over = true;
         counts.join();
@@ -79,10 +79,10 @@ TEST(Contention, IsNotNotedWhereTheThreadSlept) {
     bool noted = true;
     for (int i = 0; noted && i < 100; ++i) {  // on a busy machine it may be suspended besides
         Contention contention;
-        (void)contention.looked(Clock::time_point(), Clock::now());  // what was before
+        (void)contention.note_poll(Clock::time_point(), Clock::now());  // what was before
         const Clock::time_point before = Clock::now();
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        noted = contention.looked(before, Clock::now());
+        noted = contention.note_poll(before, Clock::now());
     }
     EXPECT_FALSE(noted);
 }

@@ -146,11 +146,11 @@ TEST_F(SchedulerTest, WhatIsCompleteNeedsNoMarkWhileAnEventIsWatched) {
     scheduler.when_complete(blocking, note("blocking"));
     EXPECT_EQ(fake.records_on(blocking.driver), 0u);
     for (int i = 0; i < 4; ++i) {
-        scheduler.poll(Scheduler::Look::thorough);
+        scheduler.poll(Scheduler::PollDepth::thorough);
     }
     EXPECT_EQ(log, Log{"blocking"});
     fake.complete(other.driver);
-    scheduler.poll(Scheduler::Look::thorough);
+    scheduler.poll(Scheduler::PollDepth::thorough);
     EXPECT_EQ(log, (Log{"blocking", "event"}));
 }
 

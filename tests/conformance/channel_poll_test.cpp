@@ -33,24 +33,24 @@ TEST_P(Looks, RoundTripsByWhoWaits) {
     constexpr std::uint64_t kCount = 300;
     std::thread server([&] {
         for (std::uint64_t i = 0; i < kCount; ++i) {
-            std::optional<Channel::Look> look(pair.server);
+            std::optional<Channel::PollingReceiver> receiver(pair.server);
             while (pair.server_side.payload_bytes() <= i * 8) {
-                look->take();
+                receiver->poll();
                 std::this_thread::yield();
             }
-            look.reset();
+            receiver.reset();
             ASSERT_TRUE(append_word(pair.server, i).ok());
         }
     });
     for (std::uint64_t i = 0; i < kCount; ++i) {
         ASSERT_TRUE(append_word(pair.client, i).ok());
-        std::optional<Channel::Look> look(pair.client);
+        std::optional<Channel::PollingReceiver> receiver(pair.client);
         const auto patience = std::chrono::steady_clock::now() + (i % 7 == 0 ? 0us : 2000us);
         while (pair.client_side.payload_bytes() <= i * 8 && std::chrono::steady_clock::now() < patience) {
-            look->take();
+            receiver->poll();
             std::this_thread::yield();
         }
-        look.reset();
+        receiver.reset();
         ASSERT_TRUE(eventually([&] { return pair.client_side.payload_bytes() > i * 8; }));
     }
     server.join();
@@ -72,8 +72,8 @@ TEST_P(Looks, ManyLookWhileMuchComes) {
     for (int i = 0; i < 3; ++i) {
         lookers.emplace_back([&, i] {
             while (!over) {
-                Channel::Look look(pair.server);
-                for (int n = 0; n < 10 << i; ++n) look.take();
+                Channel::PollingReceiver receiver(pair.server);
+                for (int n = 0; n < 10 << i; ++n) receiver.poll();
                 std::this_thread::yield();
             }
         });
@@ -93,9 +93,9 @@ TEST_P(Looks, WhatComesAfterwardsIsTheReaders) {
     ChannelPair pair(ends());
     for (std::uint64_t i = 0; i < 30; ++i) {
         {
-            Channel::Look look(pair.server);
+            Channel::PollingReceiver receiver(pair.server);
             std::this_thread::sleep_for(2ms);
-            if (i % 2 == 0) look.take();
+            if (i % 2 == 0) receiver.poll();
             if (i % 3 == 0) {
                 ASSERT_TRUE(append_word(pair.client, i).ok());
             }
@@ -115,8 +115,8 @@ TEST_P(Looks, AReaderThatLeftItToOthersComesBack) {
     for (std::uint64_t i = 0; i < 6; i += 2) {
         ASSERT_TRUE(append_word(pair.client, i).ok());  // which wakes it
         for (int n = 0; n < 300; ++n) {
-            Channel::Look look(pair.server);
-            look.take();
+            Channel::PollingReceiver receiver(pair.server);
+            receiver.poll();
             std::this_thread::sleep_for(5us);
         }
         ASSERT_TRUE(append_word(pair.client, i + 1).ok());
@@ -153,8 +153,8 @@ TEST_P(Looks, HalfAFrameKeepsNobody) {
     const auto frame = first_frame();
     const std::span<const std::byte> bytes(frame);
     ASSERT_TRUE(send_all(*peer, bytes.first(40)).ok());
-    Channel::Look look(channel);
-    for (int i = 0; i < 1000; ++i) look.take();  // comes back every time
+    Channel::PollingReceiver receiver(channel);
+    for (int i = 0; i < 1000; ++i) receiver.poll();  // comes back every time
     EXPECT_TRUE(recorder.frames().empty());
     ASSERT_TRUE(send_all(*peer, bytes.subspan(40)).ok());
     EXPECT_TRUE(recorder.wait_frames(1)) << "the reader does not wait for who looks no more";
@@ -167,11 +167,11 @@ TEST_P(Looks, WhatBreaksTheRulesIsReportedOnceByTheReader) {
     channel.start();
     ASSERT_TRUE(send_all(*peer, first_frame()).ok());
     ASSERT_TRUE(recorder.wait_frames(1));
-    Channel::Look look(channel);
+    Channel::PollingReceiver receiver(channel);
     std::this_thread::sleep_for(GetParam().name.ends_with("delay") ? 20ms : 2ms);  // the reader sleeps
     (void)send_all(*peer, std::vector<std::byte>(512, std::byte{0x5a}));           // may end in the middle of it
     ASSERT_TRUE(eventually([&] {
-        look.take();
+        receiver.poll();
         return recorder.times_closed() != 0;
     }));
     EXPECT_EQ(recorder.times_closed(), 1u);
@@ -181,7 +181,7 @@ TEST_P(Looks, WhatBreaksTheRulesIsReportedOnceByTheReader) {
 // Whoever looks is kept from it, even by waiting for what the reader has yet to see.
 TEST_P(Looks, TheReaderTakesOverFromWhoIsKept) {
     ChannelPair pair(ends());
-    const Channel::Look look(pair.server);
+    const Channel::PollingReceiver receiver(pair.server);
     std::this_thread::sleep_for(2ms);
     for (std::uint64_t i = 0; i < 5; ++i) {
         ASSERT_TRUE(append_word(pair.client, i).ok());
@@ -191,11 +191,11 @@ TEST_P(Looks, TheReaderTakesOverFromWhoIsKept) {
 
 TEST_P(Looks, AnEndIsReportedWhileSomebodyLooks) {
     ChannelPair pair(ends());
-    Channel::Look look(pair.server);
+    Channel::PollingReceiver receiver(pair.server);
     ASSERT_TRUE(append_word(pair.client, 0).ok());
     std::thread other([&] { pair.client.close(5s); });
     EXPECT_TRUE(eventually([&] {
-        look.take();
+        receiver.poll();
         return pair.server_side.times_closed() == 1;
     }));
     other.join();

@@ -1,4 +1,4 @@
-// The thread that receives, beside others that look for what they wait for (Connection::begin_looking()): it gives way
+// The thread that receives, beside others that look for what they wait for (Connection::begin_polling()): it gives way
 // to them, dozes while they go on, and is woken when the last has ended.
 //
 // Threads: begin() and end() any; the others the receiving one's.
@@ -18,10 +18,10 @@
 
 namespace gpupool::transport {
 
-class Lookout {
+class ReaderYield {
   public:
     // Who looks may be kept from it, even by waiting for what has arrived here: so nobody gives way for longer.
-    static constexpr std::chrono::milliseconds kGivesWayFor{1};
+    static constexpr std::chrono::milliseconds kMaxYield{1};
 
     [[nodiscard]] bool works() const noexcept { return wake_.get() >= 0; }
     // Readable when the sleeper is to wake; woken() makes it unreadable.
@@ -33,15 +33,15 @@ class Lookout {
 
     void begin() noexcept {
         const std::lock_guard lock(mutex_);
-        looks_.store(looks_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-        lookers_.store(lookers_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+        polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+        pollers_.store(pollers_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     }
     // `arrange` says whether the sleeper will learn of what arrives without being woken now.
     template <class Arrange>
     void end(Arrange arrange) noexcept {
         const std::lock_guard lock(mutex_);
-        const unsigned left = lookers_.load(std::memory_order_relaxed) - 1;
-        lookers_.store(left, std::memory_order_release);
+        const unsigned left = pollers_.load(std::memory_order_relaxed) - 1;
+        pollers_.store(left, std::memory_order_release);
         if (left != 0 || !asleep_ || arrange()) return;
         const std::uint64_t one = 1;
         (void)!::write(wake_.get(), &one, sizeof(one));
@@ -51,12 +51,12 @@ class Lookout {
     template <class Readable>
     bool spin(Readable readable) {
         for (;;) {
-            const std::uint32_t looks = looks_.load(std::memory_order_relaxed);
-            const auto others = [&] { return looks_.load(std::memory_order_relaxed) != looks; };
-            const auto mine = [&] { return lookers_.load(std::memory_order_acquire) == 0 && readable(); };
-            if (looks_of_others_ >= kLooksUntilDozing) {
-                std::this_thread::sleep_for(kDozesFor);
-                if (!others()) looks_of_others_ = 0;
+            const std::uint32_t looks = polls_.load(std::memory_order_relaxed);
+            const auto others = [&] { return polls_.load(std::memory_order_relaxed) != looks; };
+            const auto mine = [&] { return pollers_.load(std::memory_order_acquire) == 0 && readable(); };
+            if (foreign_polls_ >= kPollsUntilDozing) {
+                std::this_thread::sleep_for(kDozeTime);
+                if (!others()) foreign_polls_ = 0;
             } else if (!spin_.until([&] { return mine() || others(); })) {
                 return false;
             } else if (others()) {
@@ -70,7 +70,7 @@ class Lookout {
     template <class Prepare>
     bool fall_asleep(Prepare prepare) {
         const std::lock_guard lock(mutex_);
-        asleep_ = prepare(lookers_.load(std::memory_order_relaxed) == 0);
+        asleep_ = prepare(pollers_.load(std::memory_order_relaxed) == 0);
         return asleep_;
     }
     template <class Done>
@@ -84,23 +84,23 @@ class Lookout {
     // Looks of others count as long as one follows the other: what came between two of them they would have found.
     void note_others() noexcept {
         const auto now = std::chrono::steady_clock::now();
-        looks_of_others_ = now - others_looked_ < kDozesFor ? looks_of_others_ + 1 : 1;
-        others_looked_ = now;
+        foreign_polls_ = now - last_foreign_poll_ < kDozeTime ? foreign_polls_ + 1 : 1;
+        last_foreign_poll_ = now;
     }
 
     // After so many looks of others who receives dozes while they go on, for so long at a time: to watch them costs a
     // processor, and costs them, who write what is watched.
-    static constexpr unsigned kLooksUntilDozing = 64;
-    static constexpr std::chrono::microseconds kDozesFor{50};
+    static constexpr unsigned kPollsUntilDozing = 64;
+    static constexpr std::chrono::microseconds kDozeTime{50};
 
     std::mutex mutex_;
-    std::atomic<unsigned> lookers_{0};     // read without
-    std::atomic<std::uint32_t> looks_{0};  // that have begun; read without
+    std::atomic<unsigned> pollers_{0};     // read without
+    std::atomic<std::uint32_t> polls_{0};  // that have begun; read without
     bool asleep_ = false;
     const UniqueFd wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-    Spin spin_;                     // the receiving thread's, with the next
-    unsigned looks_of_others_ = 0;  // in a row
-    std::chrono::steady_clock::time_point others_looked_{};
+    Spin spin_;                   // the receiving thread's, with the next
+    unsigned foreign_polls_ = 0;  // in a row
+    std::chrono::steady_clock::time_point last_foreign_poll_{};
 };
 
 }  // namespace gpupool::transport
