@@ -80,7 +80,7 @@ void Batch::drop(std::size_t bytes) {
 }
 
 // Waits until `bytes` more may be retained, behind those that already wait.
-Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes, Turn& turn) {
+Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes, AppendTicket& ticket) {
     const auto over = [&] { return phase == Phase::ended || closing; };
     const auto fits = [&](std::size_t times) {
         return outbox.fits(bytes, times * limits.retained_bytes, times * limits.retained_records);
@@ -106,11 +106,11 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes, Turn& turn) 
     receiver.on_append_waits(false);
     lock.lock();
     ++serving_ticket;
-    turn.wake_next = next_ticket != serving_ticket;
+    ticket.wake_next = next_ticket != serving_ticket;
     return verdict();
 }
 
-Channel::State::Turn::~Turn() {
+Channel::State::AppendTicket::~AppendTicket() {
     if (wake_next) state.room.notify_all();
     if (!give_chunk) return;
     std::shared_ptr<Chunk> chunk;
@@ -157,14 +157,14 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Promptness prom
                      fmt::format("a record of {} bytes is larger than {}", bytes, kMaxPayloadBytes)};
     }
     State& state = *state_;
-    State::Turn turn{state};
+    State::AppendTicket ticket{state};
     State::Lock lock(state.mutex);
-    GPUPOOL_TRY(state.wait_for_room(lock, padded, turn));
+    GPUPOOL_TRY(state.wait_for_room(lock, padded, ticket));
     std::byte* place = promptness == Promptness::first ? state.outbox.add_urgent_record(type, padded)
                                                        : state.outbox.add_record(type, padded);
     std::memset(place + padded - 8, 0, 8);
     fill(context, place);
-    turn.give_chunk = state.outbox.wants_chunk();
+    ticket.give_chunk = state.outbox.wants_chunk();
     // Where somebody sends, that thread looks for more when it is done.
     if (promptness == Promptness::later || promptness == Promptness::first || !state.can_send()) return {};
     if (promptness == Promptness::now || state.sends_itself()) {
@@ -183,9 +183,9 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Promptness prom
 }
 
 Status Channel::State::append_own_frame(OutFrame frame, Promptness promptness) {
-    Turn turn{*this};
+    AppendTicket ticket{*this};
     Lock lock(mutex);
-    GPUPOOL_TRY(wait_for_room(lock, frame.payload_bytes(), turn));
+    GPUPOOL_TRY(wait_for_room(lock, frame.payload_bytes(), ticket));
     outbox.add_frame(std::move(frame));
     if (promptness != Promptness::later) unlock_and_rouse(lock);
     return {};

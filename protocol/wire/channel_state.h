@@ -71,13 +71,13 @@ struct Channel::State {
     // channel_send.cpp
     // An append's, declared before its lock: when that is released, whoever waits behind it is woken, and the outbox
     // given the memory that it wants.
-    struct Turn {
-        ~Turn();
+    struct AppendTicket {
+        ~AppendTicket();
         State& state;
         bool wake_next = false;
         bool give_chunk = false;
     };
-    Status wait_for_room(Lock& lock, std::size_t bytes, Turn& turn);
+    Status wait_for_room(Lock& lock, std::size_t bytes, AppendTicket& ticket);
     void wake_who_waits(Lock& lock, Graveyard& graveyard);
     Status append_own_frame(OutFrame frame, Promptness promptness = Promptness::soon);
     enum class Rouse { nothing, tell, wake };

@@ -61,7 +61,7 @@ struct Command {
     codec::CommandHeader header;
     std::span<std::byte> body;
     std::shared_ptr<Frame> frame;
-    bool its_turn = false;                            // its stream has reached it: issue, do not ask again
+    bool ready = false;                               // its stream has reached it: issue, do not ask again
     std::optional<StreamName> stream;                 // that it works in, or waits for, once that was looked up
     CUcontext waits_for = nullptr;                    // all of that context's work, which need not be the sender's
     std::vector<std::shared_ptr<EventState>> events;  // of one that is held: that it names, as they were when it came

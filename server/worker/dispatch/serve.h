@@ -39,8 +39,8 @@ struct Outcome {
 };
 
 // Empty when it is the command's turn in `stream`; until then, what becomes of it.
-inline std::optional<Outcome> await_turn(Worker& worker, Command& command, StreamState& stream) {
-    if (!command.its_turn && !worker.scheduler.may_issue(stream)) {
+inline std::optional<Outcome> check_ready(Worker& worker, Command& command, StreamState& stream) {
+    if (!command.ready && !worker.scheduler.may_issue(stream)) {
         return Outcome::hold(stream);
     }
     return std::nullopt;
@@ -48,13 +48,13 @@ inline std::optional<Outcome> await_turn(Worker& worker, Command& command, Strea
 
 // The stream of a command that works in stream order, once it is its turn; until then, or without such a stream, what
 // becomes of the command.
-inline std::optional<Outcome> await_turn(Worker& worker, Command& command, CUstream handle, StreamState*& stream) {
+inline std::optional<Outcome> check_ready(Worker& worker, Command& command, CUstream handle, StreamState*& stream) {
     CUresult result = CUDA_SUCCESS;
     stream = worker.stream_of(command, handle, result);
     if (stream == nullptr) {
         return result;
     }
-    return await_turn(worker, command, *stream);
+    return check_ready(worker, command, *stream);
 }
 
 // The client's handle of a library, function and the like becomes the driver's; a kernel's may stand for its function.
@@ -72,7 +72,7 @@ CUresult driver_handle(const Worker& worker, Handle& handle) {
 inline Command kept(const Command& command) {
     Command later = command;
     later.keep_body(command.reply_wanted() ? kWaitingCostBytes : kHeldCostBytes);
-    later.its_turn = true;
+    later.ready = true;
     return later;
 }
 
@@ -110,7 +110,7 @@ class HeldForCommand : public Operation {
 class HeldCommand final : public HeldForCommand {
   public:
     HeldCommand(Worker& worker, Command command) : HeldForCommand(worker, std::move(command)) {
-        command_.its_turn = true;
+        command_.ready = true;
         command_.keep_body(kHeldCostBytes);
         bytes += command_.body.size();
     }
@@ -323,7 +323,7 @@ template <class Call>
 Outcome call_driver(Worker& worker, Command& command, codec::Slots<Call>& slots, StreamState* stream) {
     if constexpr (in_stream_order<Call>) {
         auto waiting =
-            stream == nullptr ? await_turn(worker, command, nullptr, stream) : await_turn(worker, command, *stream);
+            stream == nullptr ? check_ready(worker, command, nullptr, stream) : check_ready(worker, command, *stream);
         if (waiting) {
             return std::move(*waiting);
         }
@@ -397,7 +397,7 @@ void conclude(Worker& worker, Command& command, codec::Slots<Call>& slots, std::
             finish<Call>(worker, command, slots, outcome.result);
             return;
         case Outcome::Verdict::hold:
-            if (command.its_turn) {
+            if (command.ready) {
                 worker.set_rest(std::move(outcome.operation));
                 return;
             }
@@ -413,7 +413,7 @@ template <class Call, class Handler>
 void serve(Worker& worker, Command& command, Handler handler) {
     constexpr bool blocking = Call::kDelivery == calls::Delivery::blocking;
     if constexpr (is_after_held<Call>) {
-        if (!command.its_turn && worker.scheduler.holds_any()) {
+        if (!command.ready && worker.scheduler.holds_any()) {
             serve_when_issued(worker, command);
             return;
         }

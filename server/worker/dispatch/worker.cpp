@@ -210,7 +210,7 @@ void Worker::loop() {
             moved = true;
         }
         moved = stream_watches.poll() || moved;
-        moved = graph_turns.poll() || moved;
+        moved = graph_steps.poll() || moved;
         if (!host_mirrors.empty()) {
             receiver_.reset();  // to compare them takes long
             polled_at_.reset();
@@ -348,7 +348,7 @@ void Worker::dispatch(Command& command) {
     if (command.header.opcode != calls::gpLaunch::kOpcode) {
         settle_launches();
     }
-    Tracer::Issue issue(tracer, command.header, command.its_turn);
+    Tracer::Issue issue(tracer, command.header, command.ready);
     const std::uint64_t holds = scheduler.holds();
     serve(*this, command);
     if (scheduler.holds() != holds) {
@@ -377,7 +377,7 @@ namespace {
 
 // What was sent before the context's end was asked for still has its turn; nothing else would ever be issued.
 bool takes_work(const ContextState& context, const Command& command, CUresult& result) {
-    if (!context.ending || command.its_turn) [[likely]] {
+    if (!context.ending || command.ready) [[likely]] {
         return true;
     }
     result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -405,7 +405,7 @@ StreamState* Worker::find_stream(const Command& command, CUstream handle, CUresu
         }
         stream = stream != nullptr ? stream : objects.stream(handle);
         // What was sent before it was destroyed still has its turn.
-        if (stream == nullptr || (stream->ending && !command.its_turn)) {
+        if (stream == nullptr || (stream->ending && !command.ready)) {
             result = CUDA_ERROR_INVALID_HANDLE;
             return nullptr;
         }

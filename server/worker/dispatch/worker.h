@@ -31,7 +31,7 @@
 #include "server/worker/dispatch/helpers.h"
 #include "server/worker/dispatch/inbox.h"
 #include "server/worker/graphs/graph_book.h"
-#include "server/worker/graphs/graph_turns.h"
+#include "server/worker/graphs/graph_steps.h"
 #include "server/worker/images/images.h"
 #include "server/worker/images/link_state.h"
 #include "server/worker/memory/device_memory.h"
@@ -110,7 +110,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     std::unordered_map<std::uint64_t, HostFunctionWord>
         host_functions;  // that streams wait for, by the client's ticket
     GraphBook graphs;
-    GraphTurns graph_turns{*this};
+    GraphSteps graph_steps{*this};
     std::size_t captures = 0;                                                 // that have begun and not ended
     std::unordered_map<CUlinkState, std::shared_ptr<LinkState>> link_states;  // by client handle
 
@@ -171,7 +171,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
 
     // May the GPU have to wait for what only the dispatcher can bring about?
     [[nodiscard]] bool gpu_may_wait_for_us() const {
-        return !host_functions.empty() || graph_turns.running() || !host_mirrors.empty();
+        return !host_functions.empty() || graph_steps.running() || !host_mirrors.empty();
     }
     // Must the driver not be entered now? See waiting_calls.h.
     [[nodiscard]] bool stays_out() const {

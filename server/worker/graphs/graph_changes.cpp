@@ -73,7 +73,7 @@ void change_elsewhere(Worker& worker, const Command& command, std::function<CUre
 
 std::optional<Outcome> await_launches(Worker& worker, const Command& command, CUgraphExec client,
                                       const std::shared_ptr<GraphExec>& graph, CUgraphNode node) {
-    if (command.its_turn || (graph->held_launches.empty() && !graph->has_changes_waiting())) {
+    if (command.ready || (graph->held_launches.empty() && !graph->has_changes_waiting())) {
         return std::nullopt;
     }
     if (!graph->held_launches.empty() || node == nullptr) {
@@ -121,7 +121,7 @@ bool is_named(const Worker& worker, const GraphContents& contents) {
 }
 
 std::optional<Outcome> await_changes(Worker& worker, const Command& command, bool any) {
-    if (command.its_turn || !any) {
+    if (command.ready || !any) {
         return std::nullopt;
     }
     serve_when_issued(worker, command);

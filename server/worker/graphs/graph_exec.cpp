@@ -96,29 +96,29 @@ codec::GraphCopyNotice rows_of(const CUDA_MEMCPY3D& copy, bool from_client) {
     return rows;
 }
 
-// Memory operations of a turn: say that it has come, wait until it is over, be ready for the next.
-struct TurnOperations {
+// Memory operations of a step: say that it has come, wait until it is over, be ready for the next.
+struct StepOperations {
     CUstreamBatchMemOpParams list[3];
     CUDA_BATCH_MEM_OP_NODE_PARAMS parameters{};
 
-    TurnOperations(const HostTurn& turn, CUcontext context) {
+    StepOperations(const ClientStep& step, CUcontext context) {
         std::memset(static_cast<void*>(list), 0, sizeof list);
         list[0].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-        list[0].writeValue.address = turn.device_request;
+        list[0].writeValue.address = step.device_request;
         list[0].writeValue.value = 1;
         list[1].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
-        list[1].waitValue.address = turn.device_done;
+        list[1].waitValue.address = step.device_done;
         list[1].waitValue.value = 1;
         list[1].waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
         list[2].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-        list[2].writeValue.address = turn.device_done;
+        list[2].writeValue.address = step.device_done;
         list[2].writeValue.value = 0;
         parameters.ctx = context;
         parameters.count = 3;
         parameters.paramArray = list;
     }
-    TurnOperations(const TurnOperations&) = delete;
-    TurnOperations& operator=(const TurnOperations&) = delete;
+    StepOperations(const StepOperations&) = delete;
+    StepOperations& operator=(const StepOperations&) = delete;
 };
 
 CUcontext current_context(const driver::Api& api) {
@@ -138,7 +138,7 @@ GraphExec::~GraphExec() {
     }
 }
 
-CUresult GraphExec::add_turn(HostTurn::Kind kind, CUgraphNode named, HostTurns& out, HostTurn*& turn) const {
+CUresult GraphExec::add_step(ClientStep::Kind kind, CUgraphNode named, ClientSteps& out, ClientStep*& step) const {
     PinnedMemory::BlockPtr words;
     CUresult result = pinned_.allocate(kWordsBytes, words);
     if (result != CUDA_SUCCESS) {
@@ -149,30 +149,30 @@ CUresult GraphExec::add_turn(HostTurn::Kind kind, CUgraphNode named, HostTurns& 
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    out.list.push_back(std::make_unique<HostTurn>());
-    turn = out.list.back().get();
-    turn->kind = kind;
-    turn->words = words;
-    turn->request = reinterpret_cast<std::uint32_t*>(words->data());
-    turn->done = turn->request + kWordsBytes / 2 / sizeof(std::uint32_t);
-    turn->device_request = device_words;
-    turn->device_done = device_words + kWordsBytes / 2;
+    out.list.push_back(std::make_unique<ClientStep>());
+    step = out.list.back().get();
+    step->kind = kind;
+    step->words = words;
+    step->request = reinterpret_cast<std::uint32_t*>(words->data());
+    step->done = step->request + kWordsBytes / 2 / sizeof(std::uint32_t);
+    step->device_request = device_words;
+    step->device_done = device_words + kWordsBytes / 2;
     if (named != nullptr) {
-        out.by_node.emplace(named, turn);
+        out.by_node.emplace(named, step);
     }
     return CUDA_SUCCESS;
 }
 
-// The client's side of `copy` becomes pinned memory, packed: the turn's own where that is large enough.
-CUresult GraphExec::stage(CUDA_MEMCPY3D& copy, const HostTurn& turn, std::shared_ptr<const TurnWork>& work) const {
-    const bool from_client = turn.kind == HostTurn::Kind::from_client;
-    auto made = std::make_shared<TurnWork>();
+// The client's side of `copy` becomes pinned memory, packed: the step's own where that is large enough.
+CUresult GraphExec::stage(CUDA_MEMCPY3D& copy, const ClientStep& step, std::shared_ptr<const StepWork>& work) const {
+    const bool from_client = step.kind == ClientStep::Kind::from_client;
+    auto made = std::make_shared<StepWork>();
     if (!packed_bytes(copy, made->bytes) ||
         !is_host_memory_name(codec::to_wire(from_client ? copy.srcHost : copy.dstHost))) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (turn.work != nullptr && turn.work->staging->bytes() >= made->bytes) {
-        made->staging = turn.work->staging;
+    if (step.work != nullptr && step.work->staging->bytes() >= made->bytes) {
+        made->staging = step.work->staging;
     } else if (const CUresult result = pinned_.allocate(made->bytes, made->staging); result != CUDA_SUCCESS) {
         return result;
     }
@@ -184,18 +184,18 @@ CUresult GraphExec::stage(CUDA_MEMCPY3D& copy, const HostTurn& turn, std::shared
     return CUDA_SUCCESS;
 }
 
-CUresult GraphExec::replace_function(CUgraph clone, CUgraphNode node, CUgraphNode named, HostTurns& out) const {
+CUresult GraphExec::replace_function(CUgraph clone, CUgraphNode node, CUgraphNode named, ClientSteps& out) const {
     CUDA_HOST_NODE_PARAMS function{};
     CUresult result = driver::call(api_.cuGraphHostNodeGetParams, node, &function);
-    HostTurn* turn = nullptr;
-    result = result == CUDA_SUCCESS ? add_turn(HostTurn::Kind::function, named, out, turn) : result;
+    ClientStep* step = nullptr;
+    result = result == CUDA_SUCCESS ? add_step(ClientStep::Kind::function, named, out, step) : result;
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    auto work = std::make_shared<TurnWork>();
+    auto work = std::make_shared<StepWork>();
     work->function = codec::to_wire(function.userData);
-    turn->work = std::move(work);
-    const TurnOperations operations(*turn, current_context(api_));
+    step->work = std::move(work);
+    const StepOperations operations(*step, current_context(api_));
     CUgraphNode stand_in = nullptr;
     result = driver::call(api_.cuGraphAddBatchMemOpNode, &stand_in, clone, static_cast<const CUgraphNode*>(nullptr),
                           std::size_t{0}, &operations.parameters);
@@ -204,7 +204,7 @@ CUresult GraphExec::replace_function(CUgraph clone, CUgraphNode node, CUgraphNod
     return result == CUDA_SUCCESS ? driver::call(api_.cuGraphDestroyNode, node) : result;
 }
 
-CUresult GraphExec::route_copy(CUgraph clone, CUgraphNode node, CUgraphNode named, HostTurns& out) const {
+CUresult GraphExec::route_copy(CUgraph clone, CUgraphNode node, CUgraphNode named, ClientSteps& out) const {
     CUDA_MEMCPY3D copy{};
     CUresult result = driver::call(api_.cuGraphMemcpyNodeGetParams, node, &copy);
     const bool from_client = is_host(copy.srcMemoryType), to_client = is_host(copy.dstMemoryType);
@@ -212,12 +212,12 @@ CUresult GraphExec::route_copy(CUgraph clone, CUgraphNode node, CUgraphNode name
         return result;
     }
     const CUcontext context = current_context(api_);
-    const auto add = [&](HostTurn::Kind kind, CUgraphNode& added) {
-        HostTurn* turn = nullptr;
-        CUresult r = add_turn(kind, named, out, turn);
-        r = r == CUDA_SUCCESS ? stage(copy, *turn, turn->work) : r;
+    const auto add = [&](ClientStep::Kind kind, CUgraphNode& added) {
+        ClientStep* step = nullptr;
+        CUresult r = add_step(kind, named, out, step);
+        r = r == CUDA_SUCCESS ? stage(copy, *step, step->work) : r;
         if (r == CUDA_SUCCESS) {
-            const TurnOperations operations(*turn, context);
+            const StepOperations operations(*step, context);
             r = driver::call(api_.cuGraphAddBatchMemOpNode, &added, clone, static_cast<const CUgraphNode*>(nullptr),
                              std::size_t{0}, &operations.parameters);
         }
@@ -227,16 +227,16 @@ CUresult GraphExec::route_copy(CUgraph clone, CUgraphNode node, CUgraphNode name
         return driver::call(api_.cuGraphAddDependencies_v2, clone, &from, &to,
                             static_cast<const CUgraphEdgeData*>(nullptr), std::size_t{1});
     };
-    CUgraphNode turn = nullptr;
+    CUgraphNode step = nullptr;
     if (from_client) {
-        result = add(HostTurn::Kind::from_client, turn);
-        result = result == CUDA_SUCCESS ? move_dependencies(api_, clone, node, turn) : result;
-        result = result == CUDA_SUCCESS ? connect(turn, node) : result;
+        result = add(ClientStep::Kind::from_client, step);
+        result = result == CUDA_SUCCESS ? move_dependencies(api_, clone, node, step) : result;
+        result = result == CUDA_SUCCESS ? connect(step, node) : result;
     }
     if (result == CUDA_SUCCESS && to_client) {
-        result = add(HostTurn::Kind::to_client, turn);
-        result = result == CUDA_SUCCESS ? move_dependents(api_, clone, node, turn) : result;
-        result = result == CUDA_SUCCESS ? connect(node, turn) : result;
+        result = add(ClientStep::Kind::to_client, step);
+        result = result == CUDA_SUCCESS ? move_dependents(api_, clone, node, step) : result;
+        result = result == CUDA_SUCCESS ? connect(node, step) : result;
     }
     return result == CUDA_SUCCESS
                ? driver::call(api_.cuGraphMemcpyNodeSetParams, node, static_cast<const CUDA_MEMCPY3D*>(&copy))
@@ -244,7 +244,7 @@ CUresult GraphExec::route_copy(CUgraph clone, CUgraphNode node, CUgraphNode name
 }
 
 // No deeper than shape_of() permits.
-CUresult GraphExec::expand_nodes(CUgraph clone, CUgraph original, HostTurns& out) const {
+CUresult GraphExec::expand_nodes(CUgraph clone, CUgraph original, ClientSteps& out) const {
     std::vector<CUgraphNode> all;
     CUresult result = nodes_of(api_, original != nullptr ? original : clone, all);
     for (std::size_t i = 0; i < all.size() && result == CUDA_SUCCESS; ++i) {
@@ -272,14 +272,14 @@ CUresult GraphExec::expand_nodes(CUgraph clone, CUgraph original, HostTurns& out
     return result;
 }
 
-CUresult GraphExec::expand(CUgraph graph, std::span<const CUgraph> bodies, CUgraph& clone, HostTurns& out,
+CUresult GraphExec::expand(CUgraph graph, std::span<const CUgraph> bodies, CUgraph& clone, ClientSteps& out,
                            GraphShape& shape) const {
     CUresult result = shape_of(api_, graph, kMaxGraphNodesAtAll, shape);
     for (std::size_t i = 0; i < bodies.size() && result == CUDA_SUCCESS; ++i) {
         GraphShape body;
         result = shape_of(api_, bodies[i], kMaxGraphNodesAtAll - shape.nodes, body);
         if (result == CUDA_SUCCESS && body.needs_client) {
-            return CUDA_ERROR_NOT_SUPPORTED;  // the driver takes no memory operations in there, and so no turns
+            return CUDA_ERROR_NOT_SUPPORTED;  // the driver takes no memory operations in there, and so no steps
         }
         shape.nodes += body.nodes;
     }
@@ -295,9 +295,9 @@ CUresult GraphExec::expand(CUgraph graph, std::span<const CUgraph> bodies, CUgra
         clone = nullptr;
         return result;
     }
-    // A function's turn stands in its place, a copy's are nodes of their own.
+    // A function's step stands in its place, a copy's are nodes of their own.
     shape.nodes += static_cast<std::uint32_t>(std::count_if(
-        out.list.begin(), out.list.end(), [](const auto& turn) { return turn->kind != HostTurn::Kind::function; }));
+        out.list.begin(), out.list.end(), [](const auto& step) { return step->kind != ClientStep::Kind::function; }));
     return CUDA_SUCCESS;
 }
 
@@ -322,7 +322,7 @@ CUgraphNode GraphExec::original_of(CUgraph graph, CUgraph clone, CUgraphNode nod
 CUresult GraphExec::instantiate(CUgraph graph, std::span<const CUgraph> bodies, std::uint64_t flags,
                                 CUgraphNode& error_node, int& outcome) {
     GraphShape shape;
-    CUresult result = expand(graph, bodies, clone_, *turns_, shape);
+    CUresult result = expand(graph, bodies, clone_, *steps_, shape);
     if (result != CUDA_SUCCESS) {
         outcome = CUDA_GRAPH_INSTANTIATE_ERROR;
         return result;
@@ -340,7 +340,7 @@ CUresult GraphExec::instantiate(CUgraph graph, std::span<const CUgraph> bodies, 
 }
 
 CUresult GraphExec::update(CUgraph graph, std::span<const CUgraph> bodies, CUgraphExecUpdateResultInfo& information) {
-    auto next = std::make_shared<HostTurns>();
+    auto next = std::make_shared<ClientSteps>();
     CUgraph clone = nullptr;
     GraphShape shape;
     CUresult result = expand(graph, bodies, clone, *next, shape);
@@ -359,17 +359,17 @@ CUresult GraphExec::update(CUgraph graph, std::span<const CUgraph> bodies, CUgra
     }
     next->by_node.clear();
     // The nodes of the first graph go on naming what they named, if it is done in the same way.
-    if (std::equal(turns_->list.begin(), turns_->list.end(), next->list.begin(), next->list.end(),
+    if (std::equal(steps_->list.begin(), steps_->list.end(), next->list.begin(), next->list.end(),
                    [](const auto& a, const auto& b) { return a->kind == b->kind; })) {
-        for (const auto& [node, turn] : turns_->by_node) {
-            const auto place = std::find_if(turns_->list.begin(), turns_->list.end(),
-                                            [turn = turn](const auto& one) { return one.get() == turn; });
-            HostTurn* const same = next->list[static_cast<std::size_t>(place - turns_->list.begin())].get();
-            same->enabled = turn->enabled;
+        for (const auto& [node, step] : steps_->by_node) {
+            const auto place = std::find_if(steps_->list.begin(), steps_->list.end(),
+                                            [step = step](const auto& one) { return one.get() == step; });
+            ClientStep* const same = next->list[static_cast<std::size_t>(place - steps_->list.begin())].get();
+            same->enabled = step->enabled;
             next->by_node.emplace(node, same);
         }
     }
-    turns_ = std::move(next);  // launches that are under way keep what was before
+    steps_ = std::move(next);  // launches that are under way keep what was before
     return CUDA_SUCCESS;
 }
 
@@ -387,27 +387,27 @@ CUresult GraphExec::set_driver(CUgraphNode node, CUgraphNodeParams& parameters) 
 CUresult GraphExec::set_copy(CUgraphNode node, CUgraphNodeParams& parameters) {
     CUDA_MEMCPY3D& copy = parameters.memcpy.copyParams;
     const bool from_client = is_host(copy.srcMemoryType), to_client = is_host(copy.dstMemoryType);
-    const auto turns = static_cast<std::ptrdiff_t>(from_client) + static_cast<std::ptrdiff_t>(to_client);
-    const auto [first, last] = turns_->by_node.equal_range(node);
-    if (std::distance(first, last) != turns) {
+    const auto steps = static_cast<std::ptrdiff_t>(from_client) + static_cast<std::ptrdiff_t>(to_client);
+    const auto [first, last] = steps_->by_node.equal_range(node);
+    if (std::distance(first, last) != steps) {
         return CUDA_ERROR_INVALID_VALUE;  // other sides than it was instantiated with
     }
-    std::vector<std::pair<HostTurn*, std::shared_ptr<const TurnWork>>> changed;
+    std::vector<std::pair<ClientStep*, std::shared_ptr<const StepWork>>> changed;
     for (auto it = first; it != last; ++it) {
-        const HostTurn& turn = *it->second;
-        if ((turn.kind == HostTurn::Kind::from_client && !from_client) ||
-            (turn.kind == HostTurn::Kind::to_client && !to_client) || turn.kind == HostTurn::Kind::function) {
+        const ClientStep& step = *it->second;
+        if ((step.kind == ClientStep::Kind::from_client && !from_client) ||
+            (step.kind == ClientStep::Kind::to_client && !to_client) || step.kind == ClientStep::Kind::function) {
             return CUDA_ERROR_INVALID_VALUE;
         }
         changed.emplace_back(it->second, nullptr);
-        if (const CUresult result = stage(copy, turn, changed.back().second); result != CUDA_SUCCESS) {
+        if (const CUresult result = stage(copy, step, changed.back().second); result != CUDA_SUCCESS) {
             return result;
         }
     }
     const CUresult result = set_driver(node, parameters);
     if (result == CUDA_SUCCESS) {
-        for (auto& [turn, work] : changed) {
-            turn->work = std::move(work);
+        for (auto& [step, work] : changed) {
+            step->work = std::move(work);
         }
     }
     return result;
@@ -415,13 +415,13 @@ CUresult GraphExec::set_copy(CUgraphNode node, CUgraphNodeParams& parameters) {
 
 CUresult GraphExec::set(CUgraphNode node, CUgraphNodeParams& parameters) {
     if (parameters.type == CU_GRAPH_NODE_TYPE_HOST) {
-        const auto turn = turns_->by_node.find(node);
-        if (turn == turns_->by_node.end() || turn->second->kind != HostTurn::Kind::function) {
+        const auto step = steps_->by_node.find(node);
+        if (step == steps_->by_node.end() || step->second->kind != ClientStep::Kind::function) {
             return CUDA_ERROR_INVALID_VALUE;
         }
-        auto work = std::make_shared<TurnWork>();
+        auto work = std::make_shared<StepWork>();
         work->function = codec::to_wire(parameters.host.userData);
-        turn->second->work = std::move(work);
+        step->second->work = std::move(work);
         return CUDA_SUCCESS;
     }
     if (parameters.type == CU_GRAPH_NODE_TYPE_MEMCPY) {
@@ -442,7 +442,7 @@ CUresult GraphExec::enable(CUgraphNode node, unsigned enabled) {
     CUresult result = own_node(node, own);
     result = result == CUDA_SUCCESS ? driver::call(api_.cuGraphNodeSetEnabled, executable_, own, enabled) : result;
     if (result == CUDA_SUCCESS) {
-        const auto [first, last] = turns_->by_node.equal_range(node);
+        const auto [first, last] = steps_->by_node.equal_range(node);
         for (auto it = first; it != last; ++it) {
             it->second->enabled = enabled != 0;
         }

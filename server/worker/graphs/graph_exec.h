@@ -1,14 +1,14 @@
 // An executable graph, and what of it happens in the client.
 //
 // The driver's graph describes: host functions and host memory stand in it by their names. To run, it is cloned, and in
-// the clone every host function becomes a pair of memory operations (write that its turn has come; wait until it is
+// the clone every host function becomes a pair of memory operations (write that its step has come; wait until it is
 // done), and every copy to or from the client's memory goes through pinned memory here, with such a pair before or
 // behind it. A graph that has neither is instantiated as it is, and costs nothing.
 //
-// One launch of an executable begins when the one before has ended (the driver sees to it), so each place has one turn
+// One launch of an executable begins when the one before has ended (the driver sees to it), so each place has one step
 // at a time. A launch does what the executable was when it was launched: changes are for later ones.
 //
-// Ownership: an executable and its launches share its turns, and these their pinned memory. Threads: the dispatcher's.
+// Ownership: an executable and its launches share its steps, and these their pinned memory. Threads: the dispatcher's.
 // A helper instantiates it, before anybody else knows it, and changes it where that may wait for the GPU, while the
 // dispatcher issues nothing (WaitingCalls::run_alone); one that launches it asks for driver() alone. Errors: the
 // driver's.
@@ -34,28 +34,28 @@ namespace gpupool::worker {
 
 class Operation;
 
-// What is done in a turn.
-struct TurnWork {
+// What is done in a step.
+struct StepWork {
     std::uint64_t function = 0;      // as the client named it
-    codec::GraphCopyNotice rows{};   // of the client's memory; `transfer` is set with each turn
+    codec::GraphCopyNotice rows{};   // of the client's memory; `transfer` is set with each step
     PinnedMemory::BlockPtr staging;  // packed rows
     std::uint64_t bytes = 0;
 };
 
-// A node whose turn the client takes.
-struct HostTurn {
+// A node whose step the client takes.
+struct ClientStep {
     enum class Kind { function, from_client, to_client };
     Kind kind = Kind::function;
     bool enabled = true;                   // or its launches only pass it
-    std::shared_ptr<const TurnWork> work;  // of launches to come
+    std::shared_ptr<const StepWork> work;  // of launches to come
     PinnedMemory::BlockPtr words;
-    std::uint32_t* request = nullptr;  // the GPU writes 1 when the turn has come
+    std::uint32_t* request = nullptr;  // the GPU writes 1 when the step has come
     std::uint32_t* done = nullptr;     // the GPU waits for 1, and clears it
     CUdeviceptr device_request = 0, device_done = 0;
 
-    // Turns to come, and the one under way; see graph_turns.h.
-    std::deque<std::shared_ptr<const TurnWork>> launched;
-    std::shared_ptr<const TurnWork> current;
+    // Turns to come, and the one under way; see graph_steps.h.
+    std::deque<std::shared_ptr<const StepWork>> launched;
+    std::shared_ptr<const StepWork> current;
     bool busy = false;
     bool confirming = false;  // all is sent, and the client asked to say that it is there
     std::uint64_t ticket = 0;
@@ -64,10 +64,10 @@ struct HostTurn {
 };
 
 // What of one graph happens in the client.
-struct HostTurns {
-    std::vector<std::unique_ptr<HostTurn>> list;
-    std::multimap<CUgraphNode, HostTurn*> by_node;  // of the graph that the client knows
-    unsigned running = 0;                           // launches that are not known to have ended
+struct ClientSteps {
+    std::vector<std::unique_ptr<ClientStep>> list;
+    std::multimap<CUgraphNode, ClientStep*> by_node;  // of the graph that the client knows
+    unsigned running = 0;                             // launches that are not known to have ended
 };
 
 class GraphExec {
@@ -123,18 +123,18 @@ class GraphExec {
     [[nodiscard]] bool has_changes_waiting() const { return changes_made != changes_asked; }
     GraphMemoryUse memory;
     // Of launches from now on.
-    [[nodiscard]] const std::shared_ptr<HostTurns>& turns() const { return turns_; }
+    [[nodiscard]] const std::shared_ptr<ClientSteps>& steps() const { return steps_; }
 
   private:
     // `clone` stays null where the graph itself will do.
-    CUresult expand(CUgraph graph, std::span<const CUgraph> bodies, CUgraph& clone, HostTurns& out,
+    CUresult expand(CUgraph graph, std::span<const CUgraph> bodies, CUgraph& clone, ClientSteps& out,
                     GraphShape& shape) const;
     // `original`: the graph that `clone` was cloned from, or null within a child graph.
-    CUresult expand_nodes(CUgraph clone, CUgraph original, HostTurns& out) const;
-    CUresult replace_function(CUgraph clone, CUgraphNode node, CUgraphNode named, HostTurns& out) const;
-    CUresult route_copy(CUgraph clone, CUgraphNode node, CUgraphNode named, HostTurns& out) const;
-    CUresult add_turn(HostTurn::Kind kind, CUgraphNode named, HostTurns& out, HostTurn*& turn) const;
-    CUresult stage(CUDA_MEMCPY3D& copy, const HostTurn& turn, std::shared_ptr<const TurnWork>& work) const;
+    CUresult expand_nodes(CUgraph clone, CUgraph original, ClientSteps& out) const;
+    CUresult replace_function(CUgraph clone, CUgraphNode node, CUgraphNode named, ClientSteps& out) const;
+    CUresult route_copy(CUgraph clone, CUgraphNode node, CUgraphNode named, ClientSteps& out) const;
+    CUresult add_step(ClientStep::Kind kind, CUgraphNode named, ClientSteps& out, ClientStep*& step) const;
+    CUresult stage(CUDA_MEMCPY3D& copy, const ClientStep& step, std::shared_ptr<const StepWork>& work) const;
     CUresult set_copy(CUgraphNode node, CUgraphNodeParams& parameters);
     CUresult set_driver(CUgraphNode node, CUgraphNodeParams& parameters) const;
     CUgraphNode original_of(CUgraph graph, CUgraph clone, CUgraphNode node) const;
@@ -144,7 +144,7 @@ class GraphExec {
     CUgraphExec executable_ = nullptr;
     CUgraph clone_ = nullptr;  // that it was instantiated from: updates change what the nodes do, not which they are
     std::uint32_t cost_ = 1;
-    std::shared_ptr<HostTurns> turns_ = std::make_shared<HostTurns>();
+    std::shared_ptr<ClientSteps> steps_ = std::make_shared<ClientSteps>();
 };
 
 }  // namespace gpupool::worker

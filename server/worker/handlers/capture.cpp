@@ -19,7 +19,7 @@ Outcome begin(Worker& worker, Command& command, CUstream handle, bool to_given, 
     if (stream == nullptr) {
         return result;
     }
-    if (!stream->held.empty() && !command.its_turn) {
+    if (!stream->held.empty() && !command.ready) {
         return Outcome::hold(*stream);
     }
     if (result = worker.scheduler.enter(stream->context); result != CUDA_SUCCESS) {

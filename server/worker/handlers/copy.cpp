@@ -480,7 +480,7 @@ Outcome gpCopyShapedOnDevice(Worker& worker, Command& command, codec::Slots<call
     using Call = calls::gpCopyShapedOnDevice;
     CUresult result = CUDA_SUCCESS;
     StreamState* stream = nullptr;
-    if (auto waiting = await_turn(worker, command, slots.at<Call::stream>().value, stream)) {
+    if (auto waiting = check_ready(worker, command, slots.at<Call::stream>().value, stream)) {
         return std::move(*waiting);
     }
     DeviceSide side;

@@ -19,7 +19,7 @@ Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (!command.its_turn && (event->held_record != 0 || !worker.scheduler.may_issue(*stream))) {
+    if (!command.ready && (event->held_record != 0 || !worker.scheduler.may_issue(*stream))) {
         command.events = {event};
         auto operation = std::make_unique<HeldCommand>(worker, command);
         if (event->held_record != 0) {  // of one that stays what it is
@@ -180,7 +180,7 @@ Outcome cuEventSynchronize(Worker& worker, Command& command, codec::Slots<calls:
 // The program asks for the event: it is told of its end. Not of one that is held, for which the client has to ask.
 Outcome gpEventRecord(Worker& worker, Command& command, codec::Slots<calls::gpEventRecord>& slots) {
     using Call = calls::gpEventRecord;
-    const bool told_to_ask = command.its_turn;
+    const bool told_to_ask = command.ready;
     std::shared_ptr<EventState> event;
     Outcome outcome = record(worker, command, slots, 0, event);
     if (told_to_ask) {

@@ -26,7 +26,7 @@ std::uint32_t cost_of(const GraphExec& graph, Kind kind) {
     return kind == Kind::launch ? graph.cost() : 1;
 }
 
-// One launch or upload of a graph, in its stream's turn. Its nodes' turns may come before the driver's call is over.
+// One launch or upload of a graph, in its stream's step. Its nodes' steps may come before the driver's call is over.
 class Launch {
   public:
     Launch(Worker& worker, StreamState& stream, std::shared_ptr<GraphExec> graph, Kind kind, BytesByDevice charged)
@@ -36,8 +36,8 @@ class Launch {
           kind_(kind),
           charged_(std::move(charged)),
           work_(worker.tracer, stream, codec::TraceKind::graph) {
-        if (has_turns()) {
-            worker_.graph_turns.begin(graph_->turns());
+        if (has_steps()) {
+            worker_.graph_steps.begin(graph_->steps());
         }
     }
     Launch(const Launch&) = delete;
@@ -47,19 +47,19 @@ class Launch {
         work_.end(result);
         end_memory(worker_, *graph_, stream_, std::exchange(charged_, {}), result);
         worker_.scheduler.issued(stream_, cost_of(*graph_, kind_));
-        if (!has_turns()) {
+        if (!has_steps()) {
             return;
         }
         if (result != CUDA_SUCCESS) {
-            worker_.graph_turns.cancel(graph_->turns());
+            worker_.graph_steps.cancel(graph_->steps());
             return;
         }
         worker_.scheduler.mark(
-            stream_, [&worker = worker_, turns = graph_->turns()](CUresult) { worker.graph_turns.end(turns); });
+            stream_, [&worker = worker_, steps = graph_->steps()](CUresult) { worker.graph_steps.end(steps); });
     }
 
   private:
-    [[nodiscard]] bool has_turns() const { return kind_ == Kind::launch && !graph_->turns()->list.empty(); }
+    [[nodiscard]] bool has_steps() const { return kind_ == Kind::launch && !graph_->steps()->list.empty(); }
 
     Worker& worker_;
     StreamState& stream_;
@@ -82,11 +82,11 @@ bool taken_at_once(const GraphExec& graph, const StreamState& stream) {
     return graph.cost() <= kMaxNodesAtOnce && !graph.memory.may_wait(stream.driver);
 }
 
-// A call that waits for the GPU may get in while the driver takes a graph with turns: it would wait for them, and keep
+// A call that waits for the GPU may get in while the driver takes a graph with steps: it would wait for them, and keep
 // the dispatcher in there (seen, docs/driver-facts.md). Another of the same graph waits in the driver while one is
 // there.
 bool may_begin(const Worker& worker, const GraphExec& graph) {
-    return !graph.in_driver && (graph.turns()->list.empty() || !worker.waiting_calls.any());
+    return !graph.in_driver && (graph.steps()->list.empty() || !worker.waiting_calls.any());
 }
 
 // A launch that may begin has `charged`, for its end.
@@ -116,7 +116,7 @@ CUresult launch(Worker& worker, const Command& command, StreamState& stream, con
 }
 
 // A launch or upload that waits in its stream, and one that may take until the GPU goes on. It keeps its graph, which
-// may be destroyed before its turn comes.
+// may be destroyed before its step comes.
 class HeldLaunch final : public HeldForCommand {
   public:
     HeldLaunch(Worker& worker, Command command, StreamState& stream, std::shared_ptr<GraphExec> graph, Kind kind)

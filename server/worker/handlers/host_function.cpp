@@ -31,7 +31,7 @@ Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpH
     using Call = calls::gpHostFunction;
     CUresult result = CUDA_SUCCESS;
     StreamState* stream = nullptr;
-    if (auto waiting = await_turn(worker, command, slots.at<Call::stream>().value, stream)) {
+    if (auto waiting = check_ready(worker, command, slots.at<Call::stream>().value, stream)) {
         return std::move(*waiting);
     }
     if (stream->capturing) {
@@ -67,7 +67,7 @@ Outcome gpHostFunctionDone(Worker& worker, Command&, codec::Slots<calls::gpHostF
     const std::uint64_t ticket = slots.at<calls::gpHostFunctionDone::ticket>().value;
     const auto it = worker.host_functions.find(ticket);
     if (it == worker.host_functions.end()) {
-        return worker.graph_turns.function_done(ticket) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        return worker.graph_steps.function_done(ticket) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     __atomic_store_n(it->second.word, 1u, __ATOMIC_RELEASE);
     worker.host_functions.erase(it);

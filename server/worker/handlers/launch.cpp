@@ -45,7 +45,7 @@ void hold_events(Operation& operation, const LaunchEvents& events) {
 // May it be issued at another moment than it comes, if only behind what its stream was given?
 bool is_independent(const Worker& worker, const Command& command, const ContextState* context,
                     const StreamState& stream, bool records_events) {
-    return !command.its_turn && !command.reply_wanted() && !stream.legacy && !stream.capturing && !records_events &&
+    return !command.ready && !command.reply_wanted() && !stream.legacy && !stream.capturing && !records_events &&
            Scheduler::may_issue_elsewhere(stream) && !worker.tracer.on() && context == stream.context;
 }
 
@@ -99,7 +99,7 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     CUresult result = CUDA_SUCCESS;
     StreamState* stream = nullptr;
     std::vector<CUlaunchAttribute>& attributes = slots.at<Call::attributes>().object;
-    std::optional<Outcome> waiting = await_turn(worker, command, slots.at<Call::stream>().value, stream);
+    std::optional<Outcome> waiting = check_ready(worker, command, slots.at<Call::stream>().value, stream);
     if (waiting) {
         if (waiting->verdict == Outcome::Verdict::hold && !attributes.empty()) {
             result = translate(worker, command, *stream, attributes, command.events);
@@ -137,7 +137,7 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
         worker.settle_launches();  // the issuers' could get into the driver no more
         worker.scheduler.enter(stream->context);
         auto elsewhere = std::make_unique<FirstLaunch>(worker, command, *stream, std::move(launch));
-        if (!command.its_turn) {  // else they are held with the command
+        if (!command.ready) {  // else they are held with the command
             hold_events(*elsewhere, recorded);
         }
         return Outcome::hold(*stream, std::move(elsewhere));

@@ -349,7 +349,7 @@ Outcome allocate_in_order(Worker& worker, Command& command, codec::Slots<Call>& 
                           Allocate allocate) {
     CUresult result = CUDA_SUCCESS;
     StreamState* stream = nullptr;
-    if (auto waiting = await_turn(worker, command, slots.template at<Call::hStream>().value, stream)) {
+    if (auto waiting = check_ready(worker, command, slots.template at<Call::hStream>().value, stream)) {
         return std::move(*waiting);
     }
     const std::uint64_t bytes = slots.template at<Call::bytesize>().value;
@@ -402,7 +402,7 @@ Outcome cuMemFreeAsync(Worker& worker, Command& command, codec::Slots<calls::cuM
     using Call = calls::cuMemFreeAsync;
     CUresult result = CUDA_SUCCESS;
     StreamState* stream = nullptr;
-    if (auto waiting = await_turn(worker, command, slots.at<Call::hStream>().value, stream)) {
+    if (auto waiting = check_ready(worker, command, slots.at<Call::hStream>().value, stream)) {
         return std::move(*waiting);
     }
     const CUdeviceptr address = slots.at<Call::dptr>().value;

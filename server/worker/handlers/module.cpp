@@ -458,7 +458,7 @@ Outcome gpFunctionSetAttribute(Worker& worker, Command& command, codec::Slots<ca
     const int value = slots.at<Call::value>().value;
     const CUdevice device = slots.at<Call::device>().value;
     const FunctionChanges::Name name{function, attribute, device};
-    if (command.its_turn) {
+    if (command.ready) {
         if (!worker.function_changes.stands(name)) {
             return CUDA_SUCCESS;
         }

@@ -102,7 +102,7 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     worker.objects.streams_destroyed += std::exchange(stream->ending, true) ? 0 : 1;
-    if (!stream->held.empty() && !command.its_turn) {
+    if (!stream->held.empty() && !command.ready) {
         return Outcome::hold(*stream);
     }
     worker.scheduler.enter(stream->context);
@@ -193,7 +193,7 @@ Outcome cuStreamWaitEvent(Worker& worker, Command& command, codec::Slots<calls::
         return result;
     }
     std::shared_ptr<EventState> event;
-    if (command.its_turn) {
+    if (command.ready) {
         event = command.events.front();
     } else if (const auto known = worker.objects.events.find(slots.at<Call::hEvent>().value);
                known != worker.objects.events.end()) {
@@ -202,7 +202,7 @@ Outcome cuStreamWaitEvent(Worker& worker, Command& command, codec::Slots<calls::
         return CUDA_ERROR_INVALID_HANDLE;
     }
     const unsigned flags = slots.at<Call::Flags>().value;
-    if (!command.its_turn && (event->held_record != 0 || !worker.scheduler.may_issue(*stream))) {
+    if (!command.ready && (event->held_record != 0 || !worker.scheduler.may_issue(*stream))) {
         command.events = {event};  // the record that it means, whatever its turn finds
         auto operation = std::make_unique<HeldCommand>(worker, command);
         if (event->held_record != 0) {

@@ -4,7 +4,7 @@ namespace gpupool::worker {
 
 CUresult event_to_record(Worker& worker, const Command& command, CUevent client, std::size_t index,
                          const StreamState& stream, std::shared_ptr<EventState>& event) {
-    if (command.its_turn && index < command.events.size()) {
+    if (command.ready && index < command.events.size()) {
         event = command.events[index];
         return CUDA_SUCCESS;
     }

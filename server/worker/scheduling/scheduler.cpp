@@ -49,7 +49,7 @@ bool Scheduler::ready(const StreamState& stream, std::uint32_t cost) const {
 }
 
 bool Scheduler::may_issue(StreamState& stream, std::uint32_t cost) {
-    ++stream.context->turns;
+    ++stream.context->submissions;
     if (!stream.held.empty()) {
         return false;
     }
@@ -73,7 +73,7 @@ void Scheduler::list(StreamState& stream) {
 
 void Scheduler::issued(StreamState& stream, std::uint32_t cost) {
     stream.touched = true;
-    ++stream.context->turns;
+    ++stream.context->submissions;
     if (stream.capturing) {
         return;
     }
@@ -153,7 +153,7 @@ bool Scheduler::advance_head(StreamState& stream) {
         }
         return false;
     }
-    ++stream.context->turns;
+    ++stream.context->submissions;
     std::erase_if(head.after, [&](std::uint64_t id) { return !open_.contains(id); });
     if (!head.after.empty()) {
         return false;

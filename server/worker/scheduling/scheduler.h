@@ -235,7 +235,7 @@ class Scheduler {
     bool reached(const StreamState& stream, const Completion& completion, bool lacks_credit);
     bool poll_stream(StreamState& stream, bool lacks_credit);
     CUresult ask(StreamState& stream);
-    bool ask_in_turn();
+    bool ask_in_order();
     bool poll_loose();
     void note_found(const StreamState* stream, Action action, Effect effect, CUresult result);
     bool run_found();

@@ -10,9 +10,9 @@ namespace gpupool::worker {
 namespace {
 
 // An operation that only waits for its turn.
-class Turn final : public Operation {
+class WhenReady final : public Operation {
   public:
-    Turn(std::function<void()> run, Action otherwise) : run_(std::move(run)), otherwise_(std::move(otherwise)) {}
+    WhenReady(std::function<void()> run, Action otherwise) : run_(std::move(run)), otherwise_(std::move(otherwise)) {}
     bool advance() override {
         run_();
         return true;
@@ -171,7 +171,7 @@ CUresult Scheduler::mark(StreamState& stream, Action action, std::uint32_t credi
         return result;
     }
     stream.marks.last = number;
-    stream.marks.made_at = context.turns;
+    stream.marks.made_at = context.submissions;
     data_outstanding_ += effect == Effect::sends_data ? 1 : 0;
     stream.completions.push_back({number, event, std::move(action), effect, credit});
     list(stream);
@@ -209,7 +209,7 @@ void Scheduler::at_mark(StreamState& stream, Action action) {
 
 std::uint32_t Scheduler::issued_elsewhere(StreamState& stream) {
     stream.touched = true;
-    ++stream.context->turns;
+    ++stream.context->submissions;
     ++stream.outstanding;
     add_unmarked(stream, 1);
     if (stream.unmarked < kMarkEvery) {
@@ -284,7 +284,7 @@ CUresult Scheduler::ask(StreamState& stream) {
 }
 
 // A stream each time; all of a context that turns out to have died.
-bool Scheduler::ask_in_turn() {
+bool Scheduler::ask_in_order() {
     if (++polls_ % kPollsPerLookAtTheClock != 0) {
         return false;
     }
@@ -368,7 +368,7 @@ bool Scheduler::run_found() {
 
 bool Scheduler::poll(PollDepth depth) {
     bool moved = !found_.empty();
-    moved = ask_in_turn() || moved;
+    moved = ask_in_order() || moved;
     for (std::size_t i = 0; i < busy_.size();) {
         StreamState& stream = *busy_[i];
         moved = poll_stream(stream, !stream.held.empty()) || moved;
@@ -452,14 +452,14 @@ void Scheduler::when_complete(StreamState& stream, Action action) {
     }
     if (stream.held.empty() && !full(stream, 1)) {
         // Not even another stream, which the legacy one would wait for, has been given anything since the last mark?
-        if (stream.marks.made_at == stream.context->turns || (!stream.legacy && stream.unmarked == 0)) {
+        if (stream.marks.made_at == stream.context->submissions || (!stream.legacy && stream.unmarked == 0)) {
             at_mark(stream, std::move(action));
         } else {
             mark(stream, std::move(action));
         }
         return;
     }
-    hold(stream, std::make_unique<Turn>([this, &stream, action] { mark(stream, action); }, action));
+    hold(stream, std::make_unique<WhenReady>([this, &stream, action] { mark(stream, action); }, action));
 }
 
 void Scheduler::when_complete_before_capture(StreamState& stream, Action action) {

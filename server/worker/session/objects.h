@@ -46,7 +46,7 @@ struct MarkWord {
     const std::uint32_t* word = nullptr;  // null: the stream was never marked
     CUdeviceptr device_word = 0;
     std::uint32_t last = 0;     // mark that was given to the driver
-    std::uint64_t made_at = 0;  // that one: ContextState::turns at the time
+    std::uint64_t made_at = 0;  // that one: ContextState::submissions at the time
 
     // Numbers wrap around.
     [[nodiscard]] bool reached(std::uint32_t mark) const {
@@ -141,7 +141,7 @@ struct ContextState {
     CUstream helper = nullptr;  // blocking, ours: a mark on it stands for the legacy stream without stalling others
     std::unordered_map<CUstream, std::unique_ptr<StreamState>> streams;          // by client handle
     std::unordered_map<std::uint32_t, std::unique_ptr<StreamState>> per_thread;  // by client thread
-    std::uint64_t turns = 0;  // grows before and after streams of it are given work
+    std::uint64_t submissions = 0;  // grows before and after streams of it are given work
     std::vector<CUevent> spare_events;
     std::vector<PinnedMemory::BlockPtr> words;  // of the next two
     std::vector<MarkWord> spare_marks;          // words without a stream, with the numbers that they came to

@@ -57,7 +57,7 @@ class GraphAllocations : public testing::Test {
     const CUstream other = reinterpret_cast<CUstream>(16);
 };
 
-// Freed in turn they share their memory; each that keeps its own needs more.
+// Freed in step they share their memory; each that keeps its own needs more.
 TEST_F(GraphAllocations, ThatAreKeptAreChargedWhoeverHadTheMemoryBefore) {
     std::array<GraphMemoryUse, 4> graphs;
     graphs.fill(graph(20 * kMiB, false));
