@@ -122,7 +122,7 @@ void compare_group(const SharedBlock& block, std::uint64_t group_address, Window
         }
     }
     const auto at = static_cast<std::size_t>(offset + static_cast<std::int64_t>(part.first));
-    std::memcpy(reinterpret_cast<std::byte*>(&agreed) + part.first, block.twin + at, part.last - part.first);
+    std::memcpy(reinterpret_cast<std::byte*>(&agreed) + part.first, block.baseline + at, part.last - part.first);
     const std::uint64_t difference = value ^ agreed;
     if (difference == 0) {
         return;
@@ -131,7 +131,7 @@ void compare_group(const SharedBlock& block, std::uint64_t group_address, Window
     for (unsigned i = 0; i < kGroup; ++i) {
         mask = static_cast<std::uint8_t>(mask | ((difference >> (8 * i) & 0xff) != 0 ? 1u << i : 0u));
     }
-    std::memcpy(block.twin + at, value_bytes + part.first, part.last - part.first);
+    std::memcpy(block.baseline + at, value_bytes + part.first, part.last - part.first);
     window.add(group_address, mask, value);
 }
 
@@ -148,7 +148,7 @@ void write_group(const SharedBlock& block, std::uint64_t group_address, std::uin
             if (!part.whole()) {
                 write_byte(block.memory + at, byte);
             }
-            block.twin[at] = byte;
+            block.baseline[at] = byte;
         }
     }
 }
@@ -169,21 +169,21 @@ bool fits(const SharedBlock& block, const ChangeHeader& header, const std::byte*
 
 }  // namespace
 
-Twin::Twin(std::size_t bytes) : bytes_(bytes) {
+Baseline::Baseline(std::size_t bytes) : bytes_(bytes) {
     void* const place =
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     data_ = place == MAP_FAILED ? nullptr : static_cast<std::byte*>(place);
 }
 
-Twin::~Twin() {
+Baseline::~Baseline() {
     if (data_ != nullptr) {
         munmap(data_, bytes_);
     }
 }
 
-Twin::Twin(Twin&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+Baseline::Baseline(Baseline&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
 
-Twin& Twin::operator=(Twin&& other) noexcept {
+Baseline& Baseline::operator=(Baseline&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
     return *this;
@@ -196,7 +196,7 @@ void find_changes(const SharedBlock& block, const std::function<void(std::span<c
     for (std::uint64_t at = block.address; at < end;) {
         const std::uint64_t next = std::min(end, (at / kChangeWindowBytes + 1) * kChangeWindowBytes);
         const std::uint64_t offset = at - block.address;
-        if (differ(block.memory + offset, block.twin + offset, next - at)) {
+        if (differ(block.memory + offset, block.baseline + offset, next - at)) {
             for (std::uint64_t group = at / kGroup * kGroup; group < next; group += kGroup) {
                 compare_group(block, group, window);
             }

@@ -1,6 +1,6 @@
 // What changed in a piece of memory that two processes share without sharing it, as it travels.
 //
-// Each side keeps a twin, the content that both sides last agreed on. What differs from it is what this side (the
+// Each side keeps a baseline, the content that both sides last agreed on. What differs from it is what this side (the
 // program, or the GPU) has written since; only these bytes travel and only these are written on the other side, so
 // that both may write different bytes of one block at the same time, as they may natively.
 //
@@ -27,7 +27,7 @@ struct ChangeHeader {
 struct SharedBlock {
     std::uint64_t address = 0;
     std::byte* memory = nullptr;
-    std::byte* twin = nullptr;
+    std::byte* baseline = nullptr;
     std::size_t bytes = 0;
 };
 
@@ -35,13 +35,13 @@ inline constexpr std::size_t kChangeWindowBytes = 4096;
 
 // Zeros to begin with, which take memory only where something else was written. data() is null where there is no
 // memory.
-class Twin {
+class Baseline {
   public:
-    Twin() = default;
-    explicit Twin(std::size_t bytes);
-    ~Twin();
-    Twin(Twin&& other) noexcept;
-    Twin& operator=(Twin&& other) noexcept;
+    Baseline() = default;
+    explicit Baseline(std::size_t bytes);
+    ~Baseline();
+    Baseline(Baseline&& other) noexcept;
+    Baseline& operator=(Baseline&& other) noexcept;
     [[nodiscard]] std::byte* data() const { return data_; }
 
   private:
@@ -49,11 +49,11 @@ class Twin {
     std::size_t bytes_ = 0;
 };
 
-// Calls `emit` with a record for each part of `block` that differs from its twin, which then is as the memory was.
+// Calls `emit` with a record for each part of `block` that differs from its baseline, which then is as the memory was.
 void find_changes(const SharedBlock& block, const std::function<void(std::span<const std::byte>)>& emit);
 
-// Writes the record's bytes into the memory of `find(address, bytes)` and its twin. False: the record is malformed, or
-// lies in no block (`find` gave one that does not hold the window's changed bytes).
+// Writes the record's bytes into the memory of `find(address, bytes)` and its baseline. False: the record is malformed,
+// or lies in no block (`find` gave one that does not hold the window's changed bytes).
 bool apply_changes(std::span<const std::byte> record, const std::function<const SharedBlock*(std::uint64_t)>& find);
 
 }  // namespace gpupool::codec

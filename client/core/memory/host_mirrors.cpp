@@ -54,14 +54,14 @@ bool HostMirrors::is_host(std::uint64_t address) const {
 }
 
 bool HostMirrors::add(std::uint64_t base, std::uint64_t bytes, std::uint64_t device_base, Owner owner) {
-    codec::Twin twin(bytes);
-    if (twin.data() == nullptr) {
+    codec::Baseline baseline(bytes);
+    if (baseline.data() == nullptr) {
         return false;
     }
     const std::lock_guard lock(mutex_);
     Mirror& mirror = mirrors_[base];
-    mirror.block = {device_base, reinterpret_cast<std::byte*>(base), twin.data(), bytes};
-    mirror.twin = std::move(twin);
+    mirror.block = {device_base, reinterpret_cast<std::byte*>(base), baseline.data(), bytes};
+    mirror.baseline = std::move(baseline);
     mirror.owner = owner;
     mirror.gone = false;
     mirror.shared = false;
@@ -164,7 +164,7 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
                 codec::SharedBlock part = mirror->block;
                 part.address += offset;
                 part.memory += offset;
-                part.twin += offset;
+                part.baseline += offset;
                 part.bytes = std::min<std::size_t>(kPartBytes, mirror->block.bytes - offset);
                 compare(*mirror, part, [&](std::span<const std::byte> record) {
                     records.insert(records.end(), record.begin(), record.end());

@@ -17,9 +17,9 @@
 // what the GPU has, and this side leaves the addresses alone, whatever comes to lie there.
 //
 // Over a shared memory connection the worker has the very memory that gpupool allocated for the program, at the same
-// address: such a block has no twin and is never compared.
+// address: such a block has no baseline and is never compared.
 //
-// Ownership: blocks are the application's memory, their twins are kept here. Threads: any; apply() is the receiving
+// Ownership: blocks are the application's memory, their baselines are kept here. Threads: any; apply() is the receiving
 //   thread's and never waits for a sender. Errors: the driver's.
 #pragma once
 
@@ -49,7 +49,7 @@ class HostMirrors {
     // Who has mapped the memory, and so who may unmap it.
     enum class Owner { gpupool, application };
 
-    // The worker has a mirror, full of zeros, at `device_base`. False: no memory for the twin.
+    // The worker has a mirror, full of zeros, at `device_base`. False: no memory for the baseline.
     bool add(std::uint64_t base, std::uint64_t bytes, std::uint64_t device_base, Owner owner);
     // The worker has the memory itself, at the same address.
     void add_shared(std::uint64_t base, std::uint64_t bytes);
@@ -68,7 +68,7 @@ class HostMirrors {
   private:
     struct Mirror {
         codec::SharedBlock block;  // its address is the GPU's
-        codec::Twin twin;
+        codec::Baseline baseline;
         Owner owner = Owner::gpupool;
         bool gone = false;  // the application's memory is not there any more
         bool shared = false;
@@ -92,7 +92,7 @@ class HostMirrors {
     std::map<std::uint64_t, Mirror*> device_bases_;  // by the GPU's
     std::vector<std::byte> copy_;                    // of the application's memory, while it is compared
     std::atomic<std::size_t> count_{0};              // of mirrors_
-    std::atomic<std::size_t> compared_{0};           // of those with a twin: device_bases_
+    std::atomic<std::size_t> compared_{0};           // of those with a baseline: device_bases_
     bool watching_ = false;
 };
 

@@ -50,12 +50,12 @@ CUresult HostMirrors::share(std::uint64_t address, std::uint64_t bytes, CUcontex
 }
 
 void HostMirrors::add(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, const Pages& pages,
-                      codec::Twin twin, bool shared) {
+                      codec::Baseline baseline, bool shared) {
     Mirror& mirror = mirrors_[address];
     mirror.pages = pages;
     mirror.client_context = client_context;
-    mirror.block = {address, reinterpret_cast<std::byte*>(address), twin.data(), bytes};
-    mirror.twin = std::move(twin);
+    mirror.block = {address, reinterpret_cast<std::byte*>(address), baseline.data(), bytes};
+    mirror.baseline = std::move(baseline);
     mirror.shared = shared;
 }
 
@@ -72,13 +72,13 @@ CUresult HostMirrors::reserve(std::uint64_t address, std::uint64_t bytes, CUcont
     if (given == nullptr) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    codec::Twin twin(bytes);
-    if (twin.data() == nullptr) {
+    codec::Baseline baseline(bytes);
+    if (baseline.data() == nullptr) {
         munmap(given, end - start);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     pages = {given, end - start};
-    add(address, bytes, client_context, pages, std::move(twin), false);
+    add(address, bytes, client_context, pages, std::move(baseline), false);
     bytes_ += bytes;
     return CUDA_SUCCESS;
 }

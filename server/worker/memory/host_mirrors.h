@@ -2,9 +2,10 @@
 // addresses, registered with the driver, so that kernels reach it as if it were the client's.
 //
 // Where the client could give the memory itself (a memfd, over a shared memory connection), that is mapped instead,
-// there is no twin, and nothing is compared: what the GPU writes, the program has.
+// there is no baseline, and nothing is compared: what the GPU writes, the program has.
 //
-// Ownership: a mirror owns its pages and its twin. Threads: the dispatcher's alone; registering, which takes long, and
+// Ownership: a mirror owns its pages and its baseline. Threads: the dispatcher's alone; registering, which takes long,
+// and
 //   unregistering, which waits for the GPU, are the handlers' affair. Errors: the driver's.
 #pragma once
 
@@ -66,12 +67,12 @@ class HostMirrors {
         Pages pages;
         CUcontext client_context = nullptr;
         codec::SharedBlock block;
-        codec::Twin twin;
+        codec::Baseline baseline;
         bool ready = false;
-        bool shared = false;  // without a twin
+        bool shared = false;  // without a baseline
     };
-    void add(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, const Pages& pages, codec::Twin twin,
-             bool shared);
+    void add(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, const Pages& pages,
+             codec::Baseline baseline, bool shared);
     void find(const Send& take);
     void send_found(const Send& send);
 
@@ -80,7 +81,7 @@ class HostMirrors {
     std::map<std::uint64_t, Mirror> mirrors_;    // by the range's address
     std::vector<std::vector<std::byte>> found_;  // by watch(), not sent yet
     std::size_t found_bytes_ = 0;
-    std::uint64_t bytes_ = 0;  // of those with a twin
+    std::uint64_t bytes_ = 0;  // of those with a baseline
     std::uint64_t shared_bytes_ = 0, max_shared_bytes_ = 0;
     std::size_t shared_ = 0;
     std::chrono::steady_clock::time_point next_poll_{};

@@ -247,12 +247,12 @@ TEST(Lifetime, AWorkerInheritsNothingButItsSocket) {
     EXPECT_EQ(::getpgid(worker_of(session)), worker_of(session));
 }
 
-TEST(Lifetime, ATwinOnTheSamePortIsRefused) {
+TEST(Lifetime, ASecondDaemonOnTheSamePortIsRefused) {
     const Daemon daemon;
     const auto config = daemon.folder().path() + "/gpupoold.toml";
-    const auto twin = run_program({GPUPOOLD, "--config", config, "--listen", daemon.address()});
-    EXPECT_TRUE(WIFEXITED(twin.status) && WEXITSTATUS(twin.status) == 1);
-    EXPECT_NE(twin.errors.find(daemon.address()), std::string::npos) << twin.errors;
+    const auto baseline = run_program({GPUPOOLD, "--config", config, "--listen", daemon.address()});
+    EXPECT_TRUE(WIFEXITED(baseline.status) && WEXITSTATUS(baseline.status) == 1);
+    EXPECT_NE(baseline.errors.find(daemon.address()), std::string::npos) << baseline.errors;
     EXPECT_TRUE(daemon.status().ok());
 }
 

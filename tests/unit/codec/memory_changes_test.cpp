@@ -14,10 +14,10 @@ using Record = std::vector<std::byte>;
 
 // One side of a shared block, which its program calls `address` on both sides.
 struct Side {
-    Side(std::uint64_t at, std::size_t size) : storage(size + 16), twin(size) {
+    Side(std::uint64_t at, std::size_t size) : storage(size + 16), baseline(size) {
         auto place = reinterpret_cast<std::uintptr_t>(storage.data());
         place += (at % 8 + 8 - place % 8) % 8;  // aligned as the address is
-        block = {at, reinterpret_cast<std::byte*>(place), twin.data(), size};
+        block = {at, reinterpret_cast<std::byte*>(place), baseline.data(), size};
     }
     std::vector<Record> changes() {
         std::vector<Record> records;
@@ -32,7 +32,7 @@ struct Side {
     std::byte& operator[](std::size_t i) { return block.memory[i]; }
     [[nodiscard]] std::vector<std::byte> content() const { return {block.memory, block.memory + block.bytes}; }
 
-    std::vector<std::byte> storage, twin;
+    std::vector<std::byte> storage, baseline;
     SharedBlock block;
 };
 

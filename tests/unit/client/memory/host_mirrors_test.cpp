@@ -33,10 +33,10 @@ class HostMirrorsTest : public testing::Test {
     // A server that says the word at `index` has become `value`.
     std::vector<std::byte> change(std::size_t index, std::uint32_t value) const {
         std::vector<std::uint32_t> other(kWords);
-        std::vector<std::byte> twin(kWords * sizeof(std::uint32_t)), found;
+        std::vector<std::byte> baseline(kWords * sizeof(std::uint32_t)), found;
         other[index] = value;
-        const codec::SharedBlock block{kDeviceBase, reinterpret_cast<std::byte*>(other.data()), twin.data(),
-                                       twin.size()};
+        const codec::SharedBlock block{kDeviceBase, reinterpret_cast<std::byte*>(other.data()), baseline.data(),
+                                       baseline.size()};
         codec::find_changes(block, [&](auto record) { found.assign(record.begin(), record.end()); });
         return found;
     }

@@ -24,7 +24,7 @@ class WorkersMirrors : public testing::Test {
         HostMirrors::Pages pages;
         EXPECT_EQ(mirrors_.reserve(address_, kBytes, nullptr, pages), CUDA_SUCCESS);
         mirrors_.registered(address_);
-        client_block_ = {address_, client_.data(), twin_.data(), kBytes};
+        client_block_ = {address_, client_.data(), baseline_.data(), kBytes};
     }
     ~WorkersMirrors() override { mirrors_.release(address_); }
 
@@ -48,7 +48,7 @@ class WorkersMirrors : public testing::Test {
 
     std::uint64_t address_ = 0;
     HostMirrors mirrors_;
-    std::vector<std::byte> client_ = std::vector<std::byte>(kBytes), twin_ = client_;
+    std::vector<std::byte> client_ = std::vector<std::byte>(kBytes), baseline_ = client_;
     codec::SharedBlock client_block_;
     std::size_t records_ = 0;
 };
