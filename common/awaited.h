@@ -22,9 +22,9 @@ class Awaited {
         --waiting_;
     }
     template <class Predicate>
-    void wait_for(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience, Predicate over) {
+    void wait_for(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout, Predicate over) {
         ++waiting_;
-        changed_.wait_for(lock, patience, std::move(over));
+        changed_.wait_for(lock, timeout, std::move(over));
         --waiting_;
     }
     void notify_all() noexcept { changed_.notify_all(); }

@@ -51,7 +51,7 @@ Function* next(const char* name) {
 }
 
 // How long who closes a connection waits for what is on its way.
-constexpr std::chrono::seconds kPatience{1};
+constexpr std::chrono::seconds kTimeout{1};
 
 // The process's own end of a connection: what comes out of a lane goes there.
 class Socket final : public transport::Connection {
@@ -125,7 +125,7 @@ class Network {
         if (way == nullptr) {
             return;
         }
-        const bool delivered = way->lane.wait_delivered(Clock::now() + kPatience);
+        const bool delivered = way->lane.wait_delivered(Clock::now() + kTimeout);
         if (forget) {
             if (!delivered) {
                 static auto* const shut = next<decltype(::shutdown)>("shutdown");

@@ -94,8 +94,8 @@ Result<ServerStatus> read_answer(const wire::ReceivedFrame& frame, const std::st
 }  // namespace
 
 Result<ServerStatus> ask_status(const std::string& server, const std::string& token,
-                                std::chrono::milliseconds patience) {
-    const auto deadline = Clock::now() + patience;
+                                std::chrono::milliseconds timeout) {
+    const auto deadline = Clock::now() + timeout;
     const auto endpoint = transport::Endpoint::parse(server, transport::kDefaultPort);
     if (!endpoint) {
         return endpoint.error();

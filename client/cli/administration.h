@@ -1,6 +1,6 @@
 // Asking a server about itself: Hello as an administrator, then Control frames.
 //
-// Threads: any; every call waits for at most `patience`. Errors: the message says what happened and what to do.
+// Threads: any; every call waits for at most `timeout`. Errors: the message says what happened and what to do.
 #pragma once
 
 #include <chrono>
@@ -50,7 +50,6 @@ struct ServerStatus {
 };
 
 // `server` as HOST:PORT, the port may lack.
-Result<ServerStatus> ask_status(const std::string& server, const std::string& token,
-                                std::chrono::milliseconds patience);
+Result<ServerStatus> ask_status(const std::string& server, const std::string& token, std::chrono::milliseconds timeout);
 
 }  // namespace gpupool::cli

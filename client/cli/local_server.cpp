@@ -21,8 +21,8 @@ namespace gpupool::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::seconds kStartPatience{90};  // a real driver may take its time
-constexpr std::chrono::seconds kStopPatience{8};
+constexpr std::chrono::seconds kStartTimeout{90};  // a real driver may take its time
+constexpr std::chrono::seconds kStopTimeout{8};
 
 // The line that the server writes once it serves; empty when it ended or takes too long.
 std::string read_line(int descriptor, Clock::time_point deadline) {
@@ -105,7 +105,7 @@ Result<LocalServer> LocalServer::start(const std::string& driver, const std::str
     }
     server.lifeline_ = std::move(lifeline->write_end);
     ready->write_end.reset();
-    server.address_ = read_line(ready->read_end.get(), Clock::now() + kStartPatience);
+    server.address_ = read_line(ready->read_end.get(), Clock::now() + kStartTimeout);
     if (server.address_.empty()) {
         return Error{ErrorCode::unavailable, "the private server did not start: its own message stands above"};
     }
@@ -117,7 +117,7 @@ void LocalServer::stop() noexcept {
     if (process_ < 0) {
         return;
     }
-    const auto deadline = Clock::now() + kStopPatience;
+    const auto deadline = Clock::now() + kStopTimeout;
     while (::waitpid(process_, nullptr, WNOHANG) == 0) {
         if (Clock::now() > deadline) {
             ::kill(process_, SIGKILL);  // its workers have no grace, so they end as well

@@ -15,7 +15,7 @@ namespace gpupool::cli {
 
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{5000};
+constexpr std::chrono::milliseconds kTimeout{5000};
 
 int show_status(const std::string& server, bool json) {
     if (const Status named = check_server_option(server); !named) {
@@ -27,7 +27,7 @@ int show_status(const std::string& server, bool json) {
         complain(settings.error().message);
         return kExitFailed;
     }
-    const auto status = ask_status(settings->server, settings->token, kPatience);
+    const auto status = ask_status(settings->server, settings->token, kTimeout);
     if (!status) {
         complain(status.error().message);
         return kExitFailed;

@@ -91,7 +91,7 @@ class Connection {
 
     // How long a send() may wait in all while the peer takes nothing, before it fails with `timed_out`; zero is for
     // ever, as at the start. The connection is of no further use after that. Called by the thread that sends.
-    virtual void set_send_patience(std::chrono::milliseconds /*patience*/) noexcept {}
+    virtual void set_send_timeout(std::chrono::milliseconds /*timeout*/) noexcept {}
 
     // The descriptor that says when the peer is gone, or -1 where there is none.
     [[nodiscard]] virtual int native_handle() const noexcept { return -1; }

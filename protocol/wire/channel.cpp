@@ -82,7 +82,7 @@ void Channel::start() {
     state.pump = quiet_thread("gpupool-pump", [&state] { state.run_pump(); });
 }
 
-void Channel::close(std::chrono::milliseconds patience) {
+void Channel::close(std::chrono::milliseconds timeout) {
     State& state = *state_;
     const std::lock_guard one_at_a_time(state.closing_call);
     State::Lock lock(state.mutex);
@@ -94,9 +94,8 @@ void Channel::close(std::chrono::milliseconds patience) {
         frame.type = FrameType::goodbye;
         const auto goodbye = state.outbox.add_frame(std::move(frame));
         state.deliver(state.rouse());
-        state.progress.wait_for(lock, patience, [&] {
-            return state.phase != State::Phase::open || state.outbox.acknowledged() >= goodbye;
-        });
+        state.progress.wait_for(
+            lock, timeout, [&] { return state.phase != State::Phase::open || state.outbox.acknowledged() >= goodbye; });
     }
     state.fail(lock, closed_here(), false);
     state.stopping = true;

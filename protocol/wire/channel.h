@@ -138,8 +138,8 @@ class Channel {
     Status flush();
 
     // Orderly end: sends what is pending and a goodbye, and waits until the peer has acknowledged them (for at most
-    // `patience`), then shuts down.
-    void close(std::chrono::milliseconds patience = std::chrono::milliseconds(500));
+    // `timeout`), then shuts down.
+    void close(std::chrono::milliseconds timeout = std::chrono::milliseconds(500));
 
     // Looks for frames while it lives, which should be for a moment, or until the thread that has it sleeps: the
     // reading thread gives way meanwhile. Where the connection cannot be looked at, this changes nothing.

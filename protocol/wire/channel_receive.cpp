@@ -11,7 +11,7 @@ namespace gpupool::wire {
 namespace {
 
 // How long the end waits for the acknowledgement of the peer's goodbye to leave.
-constexpr std::chrono::milliseconds kFarewellPatience{200};
+constexpr std::chrono::milliseconds kFarewellTimeout{200};
 // Frames that who looks takes at once, before it does something with them.
 constexpr std::size_t kMaxLookedFor = 8;
 constexpr unsigned kLooksForTheRest = 500;  // some tens of microseconds
@@ -273,7 +273,7 @@ Stop Channel::State::take_goodbye(const FrameHeader& header) {
     mark_received(header, true);
     Lock lock(mutex);
     peer_goodbye = true;
-    progress.wait_for(lock, kFarewellPatience,
+    progress.wait_for(lock, kFarewellTimeout,
                       [&] { return phase != Phase::open || acknowledged_to_peer >= header.sequence; });
     return {{ErrorCode::closed, "the other side ended the session"}, false};
 }

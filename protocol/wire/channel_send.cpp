@@ -12,7 +12,7 @@ namespace gpupool::wire {
 namespace {
 
 // How long an acknowledgement waits for a frame to travel with.
-constexpr std::chrono::milliseconds kAckPatience{2};
+constexpr std::chrono::milliseconds kAckTimeout{2};
 // Frames that the peer has not acknowledged, where it has next to nothing to do: those of a few calls.
 constexpr std::size_t kMaxOnTheWay = 16;
 // The same where callers send by copying: it keeps up, as far as its acknowledgements tell, of which there is one every
@@ -437,7 +437,7 @@ void Channel::State::run_pump() {
         if (!lightly) {
             pump_wake.wait(lock, woken);
             lingered = polled = false;
-        } else if (pump_wake.wait_for(lock, kAckPatience, woken)) {
+        } else if (pump_wake.wait_for(lock, kAckTimeout, woken)) {
             polled = false;  // where more follows, nobody has to wake it again
         } else {
             lingered = true;

@@ -30,12 +30,12 @@ constexpr std::size_t kMaxAdministrators = 64;  // connections at a time
 
 // A peer that does not read must not hold a thread for ever.
 void bound_sending(Connection& connection) {
-    connection.set_send_patience(std::chrono::seconds(5));
+    connection.set_send_timeout(std::chrono::seconds(5));
 }
 
 // For a worker, whose client may take its time: a program under a debugger reads nothing.
 void unbound_sending(Connection& connection) {
-    connection.set_send_patience({});
+    connection.set_send_timeout({});
 }
 
 // Closing a socket that holds unread bytes resets the connection and takes the last word with it: so whatever still

@@ -31,7 +31,7 @@
 namespace gpupool::daemon {
 namespace {
 
-constexpr std::chrono::seconds kResolvePatience{10};
+constexpr std::chrono::seconds kResolveTimeout{10};
 
 struct Options {
     std::string config_file;
@@ -238,7 +238,7 @@ Status find_hosts(const std::vector<std::string>& addresses) {
         if (!endpoint || endpoint->is_path()) {
             continue;
         }
-        if (const auto found = transport::tcp::resolve(*endpoint, transport::Clock::now() + kResolvePatience); !found) {
+        if (const auto found = transport::tcp::resolve(*endpoint, transport::Clock::now() + kResolveTimeout); !found) {
             return found.error().within("listen");
         }
     }

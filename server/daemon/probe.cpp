@@ -103,7 +103,7 @@ Result<DriverFacts> parse_probe(const std::string& text) {
 }
 
 Result<DriverFacts> probe_driver(const std::string& worker, const std::string& driver,
-                                 std::chrono::milliseconds patience, int cancel_descriptor) {
+                                 std::chrono::milliseconds timeout, int cancel_descriptor) {
     int ends[2] = {-1, -1};
     if (::pipe2(ends, O_CLOEXEC) != 0) {
         return system_error("pipe", errno);
@@ -115,7 +115,7 @@ Result<DriverFacts> probe_driver(const std::string& worker, const std::string& d
         return process.error();
     }
     output.reset();
-    const auto deadline = Clock::now() + patience;
+    const auto deadline = Clock::now() + timeout;
     std::string answer;
     const auto read = read_answer(input.get(), cancel_descriptor, deadline, answer);
     const int status = reap(*process, read ? deadline : Clock::now());

@@ -15,8 +15,8 @@ namespace gpupool::daemon {
 
 namespace {
 
-constexpr std::chrono::milliseconds kIntroductionPatience{5000};
-constexpr std::chrono::milliseconds kLostLinkPatience{500};
+constexpr std::chrono::milliseconds kIntroductionTimeout{5000};
+constexpr std::chrono::milliseconds kLostLinkTimeout{500};
 constexpr std::size_t kMaxIntroductions = 4096;
 constexpr int kMaxPollMs = 60000;
 
@@ -46,7 +46,7 @@ void Supervisor::accept_introductions() {
             continue;
         }
         introductions_.push_back(
-            {supervision::MessageSocket(std::move(socket)), peer.pid, Clock::now() + kIntroductionPatience});
+            {supervision::MessageSocket(std::move(socket)), peer.pid, Clock::now() + kIntroductionTimeout});
     }
 }
 
@@ -145,7 +145,7 @@ void Supervisor::lose_link(Session& session, const std::string& why) {
         end_session(session.report.session_id, "its socket was closed", session.report.state == "ending");
         return;
     }
-    session.kill_by(Clock::now() + kLostLinkPatience, "it closed its supervision socket");
+    session.kill_by(Clock::now() + kLostLinkTimeout, "it closed its supervision socket");
 }
 
 void Supervisor::reap_children() {

@@ -52,7 +52,7 @@ struct DriverFacts {
 
 // Runs the probe. `cancel_descriptor` readable ends it early (`closed`).
 Result<DriverFacts> probe_driver(const std::string& worker, const std::string& driver,
-                                 std::chrono::milliseconds patience, int cancel_descriptor);
+                                 std::chrono::milliseconds timeout, int cancel_descriptor);
 
 // The probe's answer, read. Exposed for its tests.
 Result<DriverFacts> parse_probe(const std::string& text);

@@ -86,7 +86,7 @@ Status MessageSocket::send(capnp::MessageBuilder& message, std::span<const int> 
     std::memcpy(bytes.data(), &length, kLengthBytes);
     std::memcpy(bytes.data() + kLengthBytes, body.begin(), body.size());
 
-    const auto deadline = std::chrono::steady_clock::now() + kSendPatience;
+    const auto deadline = std::chrono::steady_clock::now() + kSendTimeout;
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptors)] = {};
     for (std::size_t sent = 0; sent < bytes.size();) {
         iovec part{bytes.data() + sent, bytes.size() - sent};

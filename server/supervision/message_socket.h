@@ -2,7 +2,7 @@
 //
 // The socket is a Unix stream. A message is a UInt32 (bytes, little endian; the number of descriptors in the top byte)
 // and that many bytes of a Cap'n Proto message (protocol/schema/supervision.capnp); descriptors travel together, with
-// the message's first byte. Both ends poll: reading never waits, writing waits for at most `kSendPatience`, since the
+// the message's first byte. Both ends poll: reading never waits, writing waits for at most `kSendTimeout`, since the
 // other end always reads.
 //
 // Ownership: the socket owns its descriptor; a received message owns its bytes and its descriptors.
@@ -27,7 +27,7 @@ namespace gpupool::supervision {
 
 inline constexpr std::size_t kMaxMessageBytes = 1u << 20;
 inline constexpr std::size_t kMaxDescriptors = 4;  // of one message
-inline constexpr std::chrono::milliseconds kSendPatience{2000};
+inline constexpr std::chrono::milliseconds kSendTimeout{2000};
 
 struct Message {
     kj::Array<capnp::word> words;

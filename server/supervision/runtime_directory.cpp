@@ -19,7 +19,7 @@ namespace gpupool::supervision {
 namespace {
 
 constexpr int kBacklog = 1024;  // every worker of a host may come at once
-constexpr std::chrono::milliseconds kLockPatience{2000};
+constexpr std::chrono::milliseconds kLockTimeout{2000};
 
 Result<sockaddr_un> address_of(const std::string& path) {
     sockaddr_un address{};
@@ -44,7 +44,7 @@ bool still_named(int descriptor, const std::string& path) {
 
 Result<UniqueFd> lock_file(const std::string& directory) {
     const std::string path = directory + "/lock";
-    const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
+    const auto deadline = std::chrono::steady_clock::now() + kLockTimeout;
     while (true) {
         UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
         if (lock.get() < 0) {

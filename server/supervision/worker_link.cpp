@@ -88,7 +88,7 @@ Result<Message> WorkerLink::receive_first(Clock::time_point deadline) {
 }
 
 Status WorkerLink::receive_orders() {
-    auto first = receive_first(Clock::now() + limits_.assignment_patience);
+    auto first = receive_first(Clock::now() + limits_.assignment_timeout);
     if (!first) {
         return first.error();
     }
@@ -232,10 +232,10 @@ Status WorkerLink::watch_client(int connection_descriptor) {
     return {};
 }
 
-void WorkerLink::end_within(milliseconds patience) {
+void WorkerLink::end_within(milliseconds timeout) {
     {
         const std::lock_guard lock(mutex_);
-        process_deadline_ = std::min(process_deadline_, Clock::now() + patience);
+        process_deadline_ = std::min(process_deadline_, Clock::now() + timeout);
         state_ = "ending";
         report_due_ = true;
     }
@@ -404,7 +404,7 @@ void WorkerLink::stop(const std::string& reason) {
     log::info("ending: {}", reason);
     {
         const std::lock_guard lock(mutex_);
-        process_deadline_ = std::min(process_deadline_, Clock::now() + limits_.stop_patience);
+        process_deadline_ = std::min(process_deadline_, Clock::now() + limits_.stop_timeout);
         state_ = "ending";
         report_due_ = true;
     }

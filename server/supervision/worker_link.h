@@ -8,7 +8,7 @@
 // introduces itself again; after the grace the worker must end.
 //
 // Ending: whenever the worker has to end (told to Stop, daemon gone for longer than the grace, `end_within()`), the
-// handler is told why, once. A worker that is still there `Limits::stop_patience` later is ended by this thread
+// handler is told why, once. A worker that is still there `Limits::stop_timeout` later is ended by this thread
 // with _exit(), whatever its other threads are stuck in: a hung driver call never leaves an orphan.
 //
 // Ownership: the link owns its socket; the client's connection is the caller's once taken. Handlers outlive the link.
@@ -39,11 +39,11 @@
 namespace gpupool::supervision {
 
 struct WorkerLimits {
-    std::chrono::milliseconds assignment_patience{10000};
+    std::chrono::milliseconds assignment_timeout{10000};
     std::chrono::milliseconds report_interval{1000};
     std::chrono::milliseconds least_between_reports{20};  // of memory, which may change all the time
     std::chrono::milliseconds reconnect_interval{100};
-    std::chrono::milliseconds stop_patience{2000};
+    std::chrono::milliseconds stop_timeout{2000};
 };
 
 struct WorkerHandlers {
@@ -88,8 +88,8 @@ class WorkerLink {
     Status watch_client(int connection_descriptor);
 
     // The worker is ending by itself (goodbye, end of the connection): reports `ending`, and ends the process when it
-    // is still there after `patience`. The stop handler is not called.
-    void end_within(std::chrono::milliseconds patience);
+    // is still there after `timeout`. The stop handler is not called.
+    void end_within(std::chrono::milliseconds timeout);
 
   private:
     WorkerLink(MessageSocket socket, WorkerLimits limits);

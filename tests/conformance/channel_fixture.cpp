@@ -23,17 +23,17 @@ void Recorder::let_go() {
 
 bool Recorder::wait_frames(std::size_t count) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [&] { return frames_.size() >= count; });
+    return changed_.wait_for(lock, kTimeout, [&] { return frames_.size() >= count; });
 }
 
 bool Recorder::wait_bulk_bytes(std::uint64_t bytes) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [&] { return bulk_bytes_ >= bytes; });
+    return changed_.wait_for(lock, kTimeout, [&] { return bulk_bytes_ >= bytes; });
 }
 
 bool Recorder::wait_closed(std::size_t times) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [&] { return times_closed_ >= times; });
+    return changed_.wait_for(lock, kTimeout, [&] { return times_closed_ >= times; });
 }
 
 std::vector<Recorder::Frame> Recorder::frames() {
@@ -104,7 +104,7 @@ Status append_word(wire::Channel& channel, std::uint64_t word, wire::FrameType t
 }
 
 bool eventually(const std::function<bool()>& holds) {
-    const auto deadline = transport::Clock::now() + kPatience;
+    const auto deadline = transport::Clock::now() + kTimeout;
     while (!holds()) {
         if (transport::Clock::now() > deadline) return false;
         std::this_thread::sleep_for(std::chrono::milliseconds(1));

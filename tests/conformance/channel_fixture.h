@@ -15,7 +15,7 @@
 
 namespace gpupool::testing {
 
-inline constexpr std::chrono::seconds kPatience{60};
+inline constexpr std::chrono::seconds kTimeout{60};
 
 class Recorder final : public wire::Receiver {
   public:

@@ -45,8 +45,8 @@ TEST_P(Looks, RoundTripsByWhoWaits) {
     for (std::uint64_t i = 0; i < kCount; ++i) {
         ASSERT_TRUE(append_word(pair.client, i).ok());
         std::optional<Channel::PollingReceiver> receiver(pair.client);
-        const auto patience = std::chrono::steady_clock::now() + (i % 7 == 0 ? 0us : 2000us);
-        while (pair.client_side.payload_bytes() <= i * 8 && std::chrono::steady_clock::now() < patience) {
+        const auto timeout = std::chrono::steady_clock::now() + (i % 7 == 0 ? 0us : 2000us);
+        while (pair.client_side.payload_bytes() <= i * 8 && std::chrono::steady_clock::now() < timeout) {
             receiver->poll();
             std::this_thread::yield();
         }

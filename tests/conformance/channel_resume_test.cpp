@@ -225,7 +225,7 @@ class Reconnecting {
     }
 
     void reconnect_until(const std::function<bool()>& finished) {
-        const auto deadline = transport::Clock::now() + kPatience;
+        const auto deadline = transport::Clock::now() + kTimeout;
         while (!finished()) {
             ASSERT_LT(transport::Clock::now(), deadline) << "no end after " << breaks_ << " breaks";
             // Every connection's end is reported once to each side: more reports than reconnections mean a new break.

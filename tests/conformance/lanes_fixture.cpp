@@ -11,12 +11,12 @@ void LaneRecorder::expect_transfer(std::uint64_t transfer, std::size_t bytes) {
 
 bool LaneRecorder::wait_pieces(std::size_t count) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [&] { return pieces_ >= count; });
+    return changed_.wait_for(lock, kTimeout, [&] { return pieces_ >= count; });
 }
 
 bool LaneRecorder::wait_ended() {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [&] { return times_ended_ != 0; });
+    return changed_.wait_for(lock, kTimeout, [&] { return times_ended_ != 0; });
 }
 
 std::vector<std::byte> LaneRecorder::data(std::uint64_t transfer) {

@@ -438,7 +438,7 @@ TEST(ShmHostile, BeginsWithRingsThatWereUsed) {
 
 TEST(ShmHostile, NeverReads) {
     Scribbler it;
-    it.client.server->set_send_patience(100ms);
+    it.client.server->set_send_timeout(100ms);
     const auto data = pattern(2 * shm::kRingBytes, 1);
     const ConstBuffer buffers[] = {data};
     const auto before = Clock::now();
@@ -469,7 +469,7 @@ TEST(ShmHostile, ScribblesWithoutEnd) {
     int refused = 0;
     for (int i = 0; i < 2000; ++i) {
         it.client.server->set_receive_deadline(Clock::now() + 10ms);
-        it.client.server->set_send_patience(10ms);
+        it.client.server->set_send_timeout(10ms);
         refused += it.client.server->receive(bytes).ok() ? 0 : 1;
         refused += it.client.server->send(buffers).ok() ? 0 : 1;
     }

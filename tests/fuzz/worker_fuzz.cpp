@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kMaxInputBytes = 4u << 10;
 constexpr std::size_t kMaxCommands = 64;
 // Milliseconds in truth; a machine may be busy.
-constexpr std::chrono::seconds kMaxPatience{60};
+constexpr std::chrono::seconds kMaxTimeout{60};
 constexpr std::size_t kPipeBytes = 16u << 10;  // small: zeroing it is much of what an input costs
 constexpr std::uint64_t kContext = codec::make_handle(codec::HandleKind::context, 1);
 
@@ -131,7 +131,7 @@ class Session {
     void settle(fuzz::Input& in) {
         fuzz::Body ticket(8);
         send(calls::gpHostFunctionDone::kOpcode, codec::kReplyWanted, kContext, ticket);
-        const auto deadline = std::chrono::steady_clock::now() + kMaxPatience;
+        const auto deadline = std::chrono::steady_clock::now() + kMaxTimeout;
         while (client_.wait_for(number_, deadline)) {
             answer_pulls(in);
         }

@@ -12,7 +12,7 @@ namespace gpupool::client {
 namespace {
 
 // Threads that have to notice that their connection has ended do so at once; should one not, nobody waits for ever.
-constexpr std::chrono::seconds kEndPatience{1};
+constexpr std::chrono::seconds kEndTimeout{1};
 
 }  // namespace
 
@@ -29,7 +29,7 @@ void Transfers::end() {
     ending_ = true;
     pulled_.notify_one();
     changed_.notify_all();
-    changed_.wait_for(lock, kEndPatience, [&] { return in_use_ == 0 && receiving_ == 0; });
+    changed_.wait_for(lock, kEndTimeout, [&] { return in_use_ == 0 && receiving_ == 0; });
     ended_ = true;
     changed_.notify_all();
 }

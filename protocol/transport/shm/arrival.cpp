@@ -59,7 +59,7 @@ Result<Connection*> Arrival::inner(Clock::time_point deadline) {
 Status Arrival::send(std::span<const ConstBuffer> buffers) {
     const auto connection = inner(Clock::now());
     if (!connection) return connection.error();
-    (*connection)->set_send_patience(send_patience_);
+    (*connection)->set_send_timeout(send_timeout_);
     return (*connection)->send(buffers);
 }
 
@@ -80,8 +80,8 @@ void Arrival::set_receive_deadline(Clock::time_point deadline) noexcept {
     deadline_ = deadline;
 }
 
-void Arrival::set_send_patience(std::chrono::milliseconds patience) noexcept {
-    send_patience_ = patience;
+void Arrival::set_send_timeout(std::chrono::milliseconds timeout) noexcept {
+    send_timeout_ = timeout;
 }
 
 void Arrival::shutdown() noexcept {

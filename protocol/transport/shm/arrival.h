@@ -32,7 +32,7 @@ class Arrival final : public Connection {
     Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override;
     Result<std::size_t> receive(MutableBuffer buffer) override;
     void set_receive_deadline(Clock::time_point deadline) noexcept override;
-    void set_send_patience(std::chrono::milliseconds patience) noexcept override;
+    void set_send_timeout(std::chrono::milliseconds timeout) noexcept override;
     void shutdown() noexcept override;
     [[nodiscard]] std::string peer() const override { return peer_; }
     [[nodiscard]] int native_handle() const noexcept override;
@@ -48,9 +48,9 @@ class Arrival final : public Connection {
     const std::string peer_;
     bool shut_down_ = false;  // guarded by mutex_
     std::unique_ptr<Connection> made_;
-    std::atomic<Connection*> ready_{nullptr};     // made_, once it is there
-    Clock::time_point deadline_ = kNoDeadline;    // the receiving thread's
-    std::chrono::milliseconds send_patience_{0};  // the sending thread's
+    std::atomic<Connection*> ready_{nullptr};    // made_, once it is there
+    Clock::time_point deadline_ = kNoDeadline;   // the receiving thread's
+    std::chrono::milliseconds send_timeout_{0};  // the sending thread's
 };
 
 }  // namespace gpupool::transport::shm

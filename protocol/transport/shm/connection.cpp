@@ -97,7 +97,7 @@ Result<std::size_t> ShmConnection::send_part(ConstBuffer data) {
 
 Status ShmConnection::wait_for_room() {
     if (send_spin_.until([&] { return out_.may_write(); })) return {};
-    const auto deadline = send_patience_.count() == 0 ? kNoDeadline : Clock::now() + send_patience_;
+    const auto deadline = send_timeout_.count() == 0 ? kNoDeadline : Clock::now() + send_timeout_;
     while (out_.prepare_to_sleep()) {
         const auto woken = sleep_at(parts_.room.get(), kNoEvent, deadline);
         const bool there = woken && *woken == Woken::by_socket && take_rings(parts_.room.get());

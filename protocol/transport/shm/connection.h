@@ -66,7 +66,7 @@ class ShmConnection final : public Connection {
     void begin_polling() noexcept override { reader_yield_.begin(); }
     void end_polling() noexcept override;
     void set_receive_deadline(Clock::time_point deadline) noexcept override { deadline_ = deadline; }
-    void set_send_patience(std::chrono::milliseconds patience) noexcept override { send_patience_ = patience; }
+    void set_send_timeout(std::chrono::milliseconds timeout) noexcept override { send_timeout_ = timeout; }
     void shutdown() noexcept override;
     [[nodiscard]] std::string peer() const override { return peer_; }
     [[nodiscard]] int native_handle() const noexcept override { return parts_.socket.get(); }
@@ -93,7 +93,7 @@ class ShmConnection final : public Connection {
 
     RingWriter out_;  // these are the sending thread's
     Spin send_spin_;
-    std::chrono::milliseconds send_patience_{0};
+    std::chrono::milliseconds send_timeout_{0};
 
     RingReader in_;  // these are the receiving thread's
     Spin receive_spin_;

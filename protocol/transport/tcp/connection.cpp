@@ -28,7 +28,7 @@ constexpr int kKeepaliveIdleSeconds = 15;
 constexpr int kKeepaliveIntervalSeconds = 5;
 constexpr int kKeepaliveProbes = 3;
 // The same where something was sent, for which the kernel alone would try for a quarter of an hour.
-constexpr std::chrono::seconds kAnswerPatience{kKeepaliveIdleSeconds + kKeepaliveIntervalSeconds * kKeepaliveProbes};
+constexpr std::chrono::seconds kAnswerTimeout{kKeepaliveIdleSeconds + kKeepaliveIntervalSeconds * kKeepaliveProbes};
 constexpr int kChecks = 6;  // of the peer, within that time
 
 void set_option(int descriptor, int level, int name, int value) {
@@ -81,7 +81,7 @@ Result<std::unique_ptr<Connection>> adopt(int descriptor) {
 }
 
 TcpConnection::TcpConnection(int descriptor, std::string peer)
-    : descriptor_(descriptor), peer_(std::move(peer)), answer_patience_(kAnswerPatience) {}
+    : descriptor_(descriptor), peer_(std::move(peer)), answer_timeout_(kAnswerTimeout) {}
 
 TcpConnection::~TcpConnection() {
     if (descriptor_ >= 0) ::close(descriptor_);
@@ -142,14 +142,14 @@ std::size_t TcpConnection::unsent_bytes() const noexcept {
     return ::ioctl(descriptor_, SIOCOUTQNSD, &bytes) == 0 && bytes > 0 ? static_cast<std::size_t>(bytes) : 0;
 }
 
-void TcpConnection::set_send_patience(std::chrono::milliseconds patience) noexcept {
-    const timeval limit{patience.count() / 1000, patience.count() % 1000 * 1000};
+void TcpConnection::set_send_timeout(std::chrono::milliseconds timeout) noexcept {
+    const timeval limit{timeout.count() / 1000, timeout.count() % 1000 * 1000};
     // Belongs to the socket, and so to whoever takes it over until they say otherwise.
     (void)::setsockopt(descriptor_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 }
 
 Clock::time_point TcpConnection::next_check() const {
-    return Clock::now() + answer_patience_ / kChecks;
+    return Clock::now() + answer_timeout_ / kChecks;
 }
 
 // A peer that takes nothing, but is there, answers to that.
@@ -164,7 +164,7 @@ bool TcpConnection::vanished() noexcept {
         unanswered_since_.store(unanswered ? now.time_since_epoch().count() : 0, std::memory_order_relaxed);
         return false;
     }
-    return now.time_since_epoch() - Clock::duration(since) > answer_patience_;
+    return now.time_since_epoch() - Clock::duration(since) > answer_timeout_;
 }
 
 Status TcpConnection::wait_readable() {
@@ -196,19 +196,19 @@ Result<std::size_t> TcpConnection::receive_now(MutableBuffer buffer, int flags) 
     }
 }
 
-Result<std::size_t> TcpConnection::receive_patiently(MutableBuffer buffer) {
+Result<std::size_t> TcpConnection::receive_with_timeout(MutableBuffer buffer) {
     GPUPOOL_TRY(wait_readable());
     return receive_now(buffer, 0);
 }
 
 Result<std::size_t> TcpConnection::receive(MutableBuffer buffer) {
-    if (deadline_ != kNoDeadline) return receive_patiently(buffer);
+    if (deadline_ != kNoDeadline) return receive_with_timeout(buffer);
     Result<std::size_t> received = std::size_t{0};
     const auto ready = [&] {
         received = receive_some(buffer);
         return !received || *received != 0;
     };
-    return spin_.until(ready) ? received : receive_patiently(buffer);
+    return spin_.until(ready) ? received : receive_with_timeout(buffer);
 }
 
 Result<std::size_t> TcpConnection::receive_some(MutableBuffer buffer) {

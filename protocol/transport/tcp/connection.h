@@ -39,16 +39,16 @@ class TcpConnection final : public Connection {
     void end_polling() noexcept override;
     void set_receive_deadline(Clock::time_point deadline) noexcept override { deadline_ = deadline; }
     [[nodiscard]] std::size_t unsent_bytes() const noexcept override;
-    void set_send_patience(std::chrono::milliseconds patience) noexcept override;
+    void set_send_timeout(std::chrono::milliseconds timeout) noexcept override;
     void shutdown() noexcept override;
     // Instead of half a minute; before anybody receives.
-    void set_answer_patience(std::chrono::milliseconds patience) noexcept { answer_patience_ = patience; }
+    void set_answer_timeout(std::chrono::milliseconds timeout) noexcept { answer_timeout_ = timeout; }
     [[nodiscard]] std::string peer() const override { return peer_; }
     [[nodiscard]] int native_handle() const noexcept override { return descriptor_; }
 
   private:
     Result<std::size_t> send_once(std::span<const ConstBuffer> buffers, std::size_t done_bytes, int flags);
-    Result<std::size_t> receive_patiently(MutableBuffer buffer);
+    Result<std::size_t> receive_with_timeout(MutableBuffer buffer);
     Status wait_readable();
     // Until the peer has to be looked after again, at most.
     [[nodiscard]] Clock::time_point next_check() const;
@@ -60,7 +60,7 @@ class TcpConnection final : public Connection {
     const std::string peer_;
     std::atomic<bool> shut_down_{false};
     Clock::time_point deadline_ = kNoDeadline;  // these two are the receiving thread's
-    std::chrono::milliseconds answer_patience_;
+    std::chrono::milliseconds answer_timeout_;
     std::atomic<Clock::rep> unanswered_since_{0};  // 0: it answers
     Spin spin_;
     ReaderYield reader_yield_;

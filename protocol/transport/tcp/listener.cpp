@@ -17,7 +17,7 @@ namespace gpupool::transport::tcp {
 namespace {
 
 constexpr int kBacklog = 128;
-constexpr std::chrono::seconds kResolvePatience{10};
+constexpr std::chrono::seconds kResolveTimeout{10};
 
 class TcpListener final : public Listener {
   public:
@@ -75,7 +75,7 @@ Result<int> bind_one(const Address& address) {
 
 Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint) {
     const std::string what = fmt::format("cannot listen on {}", endpoint.to_string());
-    auto addresses = resolve(endpoint, Clock::now() + kResolvePatience);
+    auto addresses = resolve(endpoint, Clock::now() + kResolveTimeout);
     if (!addresses) return addresses.error().within(what);
     std::string reasons;
     for (const auto& address : *addresses) {

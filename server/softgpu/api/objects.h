@@ -113,7 +113,7 @@ struct Stream : std::enable_shared_from_this<Stream> {
   private:
     // False where no thread can be had.
     bool start_thread();
-    void run(std::chrono::milliseconds patience);
+    void run(std::chrono::milliseconds timeout);
 
     std::mutex mutex_;
     std::condition_variable changed_;

@@ -12,7 +12,7 @@ constexpr std::size_t max_queued = 1020;
 // An idle stream's thread ends after this long; the next work starts another.
 constexpr auto idle_time = std::chrono::milliseconds(200);
 // So long a thread is asked for where none can be had, in which those of idle streams end.
-constexpr auto thread_patience = 3 * idle_time;
+constexpr auto thread_timeout = 3 * idle_time;
 
 }  // namespace
 
@@ -63,7 +63,7 @@ std::uint64_t Stream::submit(Work work, std::shared_ptr<Moment> done) {
 }
 
 bool Stream::start_thread() {
-    for (const auto until = std::chrono::steady_clock::now() + thread_patience;;) {
+    for (const auto until = std::chrono::steady_clock::now() + thread_timeout;;) {
         try {
             std::thread([self = shared_from_this()] { self->run(idle_time); }).detach();
             return true;
@@ -84,11 +84,11 @@ void Stream::let_go() {
     changed_.notify_all();
 }
 
-void Stream::run(std::chrono::milliseconds patience) {
+void Stream::run(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     for (;;) {
         if (queue_.empty()) {
-            const auto until = std::chrono::system_clock::now() + patience;
+            const auto until = std::chrono::system_clock::now() + timeout;
             changed_.wait_until(lock, until, [&] { return !queue_.empty() || destroyed_; });
             if (queue_.empty()) {
                 running_ = false;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint32_t slice_steps = 2000;
 // A block that has had this many slices may be waiting for one that has not started.
-constexpr std::uint32_t patience_slices = 500;
+constexpr std::uint32_t timeout_slices = 500;
 constexpr std::size_t max_company = 32;
 
 }  // namespace
@@ -119,7 +119,7 @@ void Grid::work_as(std::uint32_t executor) {
                 impatient = false;
             }
             all_paused &= paused;
-            impatient &= ++resident.slices >= patience_slices;
+            impatient &= ++resident.slices >= timeout_slices;
             if (over()) return;
         }
         if (impatient && more && active < max_company) {

@@ -92,9 +92,9 @@ Inbox::Batch Inbox::take(Batch used) {
     return batch;
 }
 
-void Inbox::wait(std::chrono::microseconds patience) {
+void Inbox::wait(std::chrono::microseconds timeout) {
     std::unique_lock<std::mutex> lock(mutex_);
-    if (not_empty_.wait_for(lock, patience, [&] { return ready(); })) {
+    if (not_empty_.wait_for(lock, timeout, [&] { return ready(); })) {
         news_.store(true, std::memory_order_relaxed);  // whoever brought it may not have come to that yet
     }
 }

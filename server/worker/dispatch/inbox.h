@@ -65,8 +65,8 @@ class Inbox {
             },
             kLookForNewsFor);
     }
-    // Sleeps until there is something, or for `patience`.
-    void wait(std::chrono::microseconds patience);
+    // Sleeps until there is something, or for `timeout`.
+    void wait(std::chrono::microseconds timeout);
     void wait();
     [[nodiscard]] bool closed() const;
 

@@ -148,7 +148,7 @@ void Worker::stop(const std::string& why) {
     inbox.close();
 }
 
-// What it did is said where it can still be said: a client on a slow line may outlast the process's patience.
+// What it did is said where it can still be said: a client on a slow line may outlast the process's timeout.
 void Worker::refuse(const std::string& why) {
     if (!ending_) {
         log::warn("the session is ended: {}", why);
@@ -174,7 +174,7 @@ void Worker::loop() {
     std::optional<std::chrono::steady_clock::time_point> idle_since;
     unsigned batches_ahead = 0;
     inbox.serve_here();
-    prepared_context_until_ = std::chrono::steady_clock::now() + options_.prepared_context_patience;
+    prepared_context_until_ = std::chrono::steady_clock::now() + options_.prepared_context_timeout;
     Inbox::Batch batch;
     while (!ending_) {
         if (options_.prepared_context != nullptr && objects.contexts_in_making == 0 &&

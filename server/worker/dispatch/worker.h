@@ -69,7 +69,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
         DeviceOutput* output = nullptr;  // what kernels print; both outlive the worker
         DeviceOutput* errors = nullptr;  // what the driver says on standard error
         CUcontext prepared_context = nullptr;  // kPreparedDevice's primary one, retained once; null: none
-        std::chrono::milliseconds prepared_context_patience{10000};  // of a session that makes no context
+        std::chrono::milliseconds prepared_context_timeout{10000};  // of a session that makes no context
         ImageStore* image_store = nullptr;  // of earlier sessions; null: none. It outlives the worker
     };
 

@@ -140,7 +140,7 @@ void Worker::notify_text(codec::NoticeType type, std::string_view text) {
 }
 
 // In the order of the session's own connection, so only where data went over others since the last time. Not before
-// what asks for data or for patience, which can be acted on at any time.
+// what asks for data or for timeout, which can be acted on at any time.
 void Worker::announce_pieces() {
     if (const std::uint64_t sent = lanes_.sent_up_to(); sent != announced_pieces_) {
         announced_pieces_ = sent;

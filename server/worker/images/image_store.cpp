@@ -209,9 +209,9 @@ bool ImageStore::start_writing() {
     return true;
 }
 
-void ImageStore::finish(std::chrono::milliseconds patience) {
+void ImageStore::finish(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, patience, [&] { return waiting_.empty(); });
+    changed_.wait_for(lock, timeout, [&] { return waiting_.empty(); });
 }
 
 void ImageStore::run() {

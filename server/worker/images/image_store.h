@@ -56,8 +56,8 @@ class ImageStore {
     // Writes it, later. Its content must be known to be what `hash` says.
     void keep(const ImageHash& hash, ImageBytes image);
 
-    // Waits until all is written, but not for longer than `patience`.
-    void finish(std::chrono::milliseconds patience);
+    // Waits until all is written, but not for longer than `timeout`.
+    void finish(std::chrono::milliseconds timeout);
 
   private:
     ImageStore() = default;

@@ -33,7 +33,7 @@
 namespace gpupool::worker {
 namespace {
 
-constexpr std::chrono::milliseconds kEndPatience{500};
+constexpr std::chrono::milliseconds kEndTimeout{500};
 
 Status send_message(transport::Connection& connection, wire::FrameType type, capnp::MessageBuilder& message) {
     const kj::Array<capnp::word> words = capnp::messageToFlatArray(message);
@@ -133,7 +133,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     options.prepared_context = ready.context;
     options.memory_changed = [&link](std::vector<std::uint64_t> used) { link.set_memory_used(std::move(used)); };
     // Even where the dispatcher waits in a driver call that never returns.
-    options.ending = [&link] { link.end_within(kEndPatience); };
+    options.ending = [&link] { link.end_within(kEndTimeout); };
     // Never taken down: threads of the driver may still use it while the process ends.
     Worker* made = nullptr;
     try {
@@ -165,9 +165,9 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     link.set_state("running");
     const Error cause = worker.run(std::move(connection));
     log::info("session {} ended: {}", assignment.getSessionId().cStr(), cause.message);
-    link.end_within(kEndPatience);
+    link.end_within(kEndTimeout);
     if (image_store != nullptr) {
-        image_store->finish(kEndPatience / 2);
+        image_store->finish(kEndTimeout / 2);
     }
     end_process(0);
 }

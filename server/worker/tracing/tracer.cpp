@@ -130,7 +130,7 @@ void Tracer::flush(std::function<void()> done) {
         return;
     }
     flush_done_ = std::move(done);
-    flush_until_ns_ = now_ns() + static_cast<std::uint64_t>(std::chrono::nanoseconds(kFlushPatience).count());
+    flush_until_ns_ = now_ns() + static_cast<std::uint64_t>(std::chrono::nanoseconds(kFlushTimeout).count());
 }
 
 // ---- commands and helpers
@@ -273,7 +273,7 @@ bool Tracer::renew_anchor(OfContext& context) {
     if (event == nullptr) {
         return false;
     }
-    const std::uint64_t patience = first ? kLookForFirstNs : kLookForAnchorNs;
+    const std::uint64_t timeout = first ? kLookForFirstNs : kLookForAnchorNs;
     for (int attempt = 1; attempt <= kAnchorTries; ++attempt) {
         const std::uint64_t start = now_ns();
         CUresult result = driver::call(api_.cuEventRecord, event, context.stream);
@@ -283,7 +283,7 @@ bool Tracer::renew_anchor(OfContext& context) {
             const std::uint64_t looked = now_ns();
             result = driver::call(api_.cuEventQuery, event);
             after = now_ns();
-            if (result != CUDA_ERROR_NOT_READY || after - start >= patience) {
+            if (result != CUDA_ERROR_NOT_READY || after - start >= timeout) {
                 break;
             }
             before = looked;

@@ -44,7 +44,7 @@ class Tracer {
     static constexpr std::size_t kMaxPending = 4096;
     static constexpr double kRecordsPerSecond = 100'000, kBurst = 200'000;
     // How long a flush waits for GPU work.
-    static constexpr std::chrono::milliseconds kFlushPatience{200};
+    static constexpr std::chrono::milliseconds kFlushTimeout{200};
 
     // `enter` makes a context current.
     Tracer(const driver::Api& api, Enter enter, Send send)

@@ -81,7 +81,7 @@ std::span<std::byte> Incoming::claim(std::uint64_t transfer, std::uint64_t offse
     };
     // Its command is on the way, by another connection; or no memory is free yet.
     if ((transfer & codec::kTransferSentAhead) != 0 && expected() == nullptr) {
-        expected_.wait_for(lock, kEarlyPatience, [&] { return expected() != nullptr || is_abandoned(transfer); });
+        expected_.wait_for(lock, kEarlyTimeout, [&] { return expected() != nullptr || is_abandoned(transfer); });
     }
     if (is_coming(transfer, offset)) {
         return {};

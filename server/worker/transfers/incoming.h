@@ -48,7 +48,7 @@ class Incoming {
     using GiveBack = std::function<void(std::byte*)>;
     static constexpr std::size_t kMaxAbandoned = 4096;  // transfers whose data may yet come
     // So long a lane keeps a piece waiting that is early.
-    static constexpr std::chrono::milliseconds kEarlyPatience{2};
+    static constexpr std::chrono::milliseconds kEarlyTimeout{2};
     // What early pieces take. A client keeps to codec::kMaxAheadBytes, and has few pieces that are small.
     static constexpr std::size_t kMaxEarlyBytes = codec::kMaxAheadBytes + (8u << 20), kLeastEarlyBytes = 4u << 10;
 

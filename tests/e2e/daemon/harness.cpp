@@ -77,8 +77,8 @@ pid_t start(std::vector<std::string> arguments, std::vector<std::string> environ
 
 }  // namespace
 
-bool eventually(const std::function<bool()>& condition, milliseconds patience) {
-    const auto deadline = std::chrono::steady_clock::now() + patience;
+bool eventually(const std::function<bool()>& condition, milliseconds timeout) {
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
     while (!condition()) {
         if (std::chrono::steady_clock::now() > deadline) {
             return false;
@@ -195,9 +195,9 @@ void Daemon::kill_hard() {
     process_ = -1;
 }
 
-std::optional<int> Daemon::wait_for_end(milliseconds patience) {
+std::optional<int> Daemon::wait_for_end(milliseconds timeout) {
     int status = 0;
-    if (!eventually([&] { return ::waitpid(process_, &status, WNOHANG) == process_; }, patience)) {
+    if (!eventually([&] { return ::waitpid(process_, &status, WNOHANG) == process_; }, timeout)) {
         return std::nullopt;
     }
     process_ = -1;
@@ -305,12 +305,12 @@ void Client::send_bytes(std::span<const std::byte> bytes) {
     (void)connection_->send({&buffer, 1});
 }
 
-Result<wire::ReceivedFrame> Client::read(milliseconds patience) {
-    return wire::read_answer(*connection_, wire::kMaxPayloadBytes, transport::Clock::now() + patience, patience);
+Result<wire::ReceivedFrame> Client::read(milliseconds timeout) {
+    return wire::read_answer(*connection_, wire::kMaxPayloadBytes, transport::Clock::now() + timeout, timeout);
 }
 
-std::string Client::refusal(milliseconds patience) {
-    const auto frame = read(patience);
+std::string Client::refusal(milliseconds timeout) {
+    const auto frame = read(timeout);
     if (!frame || frame->type != wire::FrameType::refused) {
         ADD_FAILURE() << "expected Refused: " << (frame ? "another frame" : frame.error().message);
         return {};
@@ -334,8 +334,8 @@ std::string Client::welcome() {
     return welcome.getSessionId().cStr();
 }
 
-bool Client::ended(milliseconds patience) {
-    connection_->set_receive_deadline(transport::Clock::now() + patience);
+bool Client::ended(milliseconds timeout) {
+    connection_->set_receive_deadline(transport::Clock::now() + timeout);
     std::byte buffer[4096];
     while (true) {
         const auto count = connection_->receive(buffer);

@@ -22,8 +22,8 @@ namespace gpupool::test {
 
 using std::chrono::milliseconds;
 
-// True as soon as `condition` holds, false when it does not within `patience`.
-bool eventually(const std::function<bool()>& condition, milliseconds patience = milliseconds(10000));
+// True as soon as `condition` holds, false when it does not within `timeout`.
+bool eventually(const std::function<bool()>& condition, milliseconds timeout = milliseconds(10000));
 
 bool process_exists(pid_t process);
 
@@ -61,8 +61,8 @@ class Daemon {
     // Starts the process and waits until it serves; the first start is the constructor's.
     void start();
     void signal(int number) const;
-    void kill_hard();                                        // SIGKILL, and waits
-    std::optional<int> wait_for_end(milliseconds patience);  // the status, when it ended in time
+    void kill_hard();                                       // SIGKILL, and waits
+    std::optional<int> wait_for_end(milliseconds timeout);  // the status, when it ended in time
 
     [[nodiscard]] pid_t process() const { return process_; }
     [[nodiscard]] const std::string& address() const { return address_; }
@@ -108,13 +108,13 @@ class Client {
     void send_bytes(std::span<const std::byte> bytes);
 
     // The next frame; an error when there is none in time.
-    Result<wire::ReceivedFrame> read(milliseconds patience = milliseconds(10000));
+    Result<wire::ReceivedFrame> read(milliseconds timeout = milliseconds(10000));
     // The text of the Refused that must come next.
-    std::string refusal(milliseconds patience = milliseconds(10000));
+    std::string refusal(milliseconds timeout = milliseconds(10000));
     // The session's id out of the Welcome that must come next.
     std::string welcome();
-    // True when the other end hangs up within `patience`.
-    bool ended(milliseconds patience);
+    // True when the other end hangs up within `timeout`.
+    bool ended(milliseconds timeout);
     void leave() { connection_.reset(); }
     [[nodiscard]] bool connected() const { return connection_ != nullptr; }
     [[nodiscard]] int strays() const { return strays_; }

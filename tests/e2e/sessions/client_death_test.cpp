@@ -49,7 +49,7 @@ TEST_F(ClientDeath, WhileItStartsLeavesNothing) {
 // Its memory is large and its kernels run on: neither delays the end.
 TEST_F(ClientDeath, OfAProgramThatHoldsMuchFreesItAtOnce) {
     Program victim(*daemon_, {std::string(TEST_PROGRAMS) + "/long_running", "100", "256"});
-    ASSERT_TRUE(eventually([&] { return victim.output().find("ready") != std::string::npos; }, kPatience));
+    ASSERT_TRUE(eventually([&] { return victim.output().find("ready") != std::string::npos; }, kTimeout));
     const auto session = session_of(*daemon_, victim.process());
     EXPECT_TRUE(eventually([&] { return session_of(*daemon_, victim.process()).memory_used_bytes >= 256u << 20; }));
     victim.signal(SIGKILL);

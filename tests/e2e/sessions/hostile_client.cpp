@@ -88,13 +88,13 @@ void HostileClient::greet(const std::string& name) {
     session_token_.assign(token.begin(), token.end());
 }
 
-bool HostileClient::send_bytes(std::span<const std::byte> bytes, milliseconds patience) {
+bool HostileClient::send_bytes(std::span<const std::byte> bytes, milliseconds timeout) {
     if (connection_->can_give()) {  // no socket that bytes go through
         const transport::ConstBuffer buffers[] = {bytes};
-        connection_->set_send_patience(patience);
+        connection_->set_send_timeout(timeout);
         return connection_->send(buffers).ok();
     }
-    const auto deadline = std::chrono::steady_clock::now() + patience;
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
     while (!bytes.empty()) {
         const ssize_t count =
             ::send(connection_->native_handle(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -128,11 +128,11 @@ bool HostileClient::send_header(const wire::FrameHeader& header, std::span<const
     return send_bytes(bytes) && send_bytes(payload);
 }
 
-bool HostileClient::send_frame(wire::FrameType type, std::span<const std::byte> payload, milliseconds patience) {
+bool HostileClient::send_frame(wire::FrameType type, std::span<const std::byte> payload, milliseconds timeout) {
     std::vector<std::byte> whole(wire::kHeaderBytes + payload.size());
     wire::encode(next_header(type, payload), std::span(whole).first<wire::kHeaderBytes>());
     std::copy(payload.begin(), payload.end(), whole.begin() + wire::kHeaderBytes);
-    return send_bytes(whole, patience);
+    return send_bytes(whole, timeout);
 }
 
 bool HostileClient::send_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
@@ -160,19 +160,19 @@ std::uint64_t HostileClient::add_record(std::uint16_t opcode, std::span<const st
     return header.number;
 }
 
-bool HostileClient::flush(milliseconds patience) {
+bool HostileClient::flush(milliseconds timeout) {
     if (pending_.empty()) {
         return !over_;
     }
     const std::vector<std::byte> payload = std::move(pending_);
     pending_.clear();
-    const bool sent = !over_ && send_frame(wire::FrameType::commands, payload, patience);
+    const bool sent = !over_ && send_frame(wire::FrameType::commands, payload, timeout);
     over_ = over_ || !sent;
     return sent;
 }
 
-std::optional<Answer> HostileClient::answer_to(std::uint64_t number, milliseconds patience) {
-    const auto deadline = std::chrono::steady_clock::now() + patience;
+std::optional<Answer> HostileClient::answer_to(std::uint64_t number, milliseconds timeout) {
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
     while (!answers_.contains(number)) {
         const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
         if (left.count() <= 0 || !read_frame(left)) {
@@ -183,8 +183,8 @@ std::optional<Answer> HostileClient::answer_to(std::uint64_t number, millisecond
     return std::move(node.mapped());
 }
 
-std::optional<int> HostileClient::result_of(std::uint64_t number, milliseconds patience) {
-    const auto answer = answer_to(number, patience);
+std::optional<int> HostileClient::result_of(std::uint64_t number, milliseconds timeout) {
+    const auto answer = answer_to(number, timeout);
     return answer ? std::optional(answer->header.result) : std::nullopt;
 }
 
@@ -230,11 +230,11 @@ CUdeviceptr HostileClient::make_slab(std::uint64_t bytes) {
     return address;
 }
 
-bool HostileClient::read_frame(milliseconds patience) {
+bool HostileClient::read_frame(milliseconds timeout) {
     if (over_) {
         return false;
     }
-    connection_->set_receive_deadline(transport::Clock::now() + patience);
+    connection_->set_receive_deadline(transport::Clock::now() + timeout);
     std::array<std::byte, wire::kHeaderBytes> bytes;
     // A deadline that passes within a frame would lose the place; frames come whole, so only between two it may.
     auto received = transport::receive_exactly(*connection_, bytes);
@@ -292,13 +292,13 @@ void HostileClient::take_replies(std::span<const std::byte> payload) {
     }
 }
 
-bool HostileClient::ended(milliseconds patience) {
-    read_for(patience);
+bool HostileClient::ended(milliseconds timeout) {
+    read_for(timeout);
     return over_;
 }
 
-void HostileClient::read_for(milliseconds patience) {
-    const auto deadline = std::chrono::steady_clock::now() + patience;
+void HostileClient::read_for(milliseconds timeout) {
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
     while (!over_ && std::chrono::steady_clock::now() < deadline) {
         read_frame(std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now()));
     }

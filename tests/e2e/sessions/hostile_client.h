@@ -32,11 +32,11 @@ class HostileClient {
     ~HostileClient();
     HostileClient(const HostileClient&) = delete;
 
-    // ---- bytes and frames; false when the server does not take them within `patience`
+    // ---- bytes and frames; false when the server does not take them within `timeout`
 
-    bool send_bytes(std::span<const std::byte> bytes, milliseconds patience = milliseconds(10000));
+    bool send_bytes(std::span<const std::byte> bytes, milliseconds timeout = milliseconds(10000));
     bool send_frame(wire::FrameType type, std::span<const std::byte> payload,
-                    milliseconds patience = milliseconds(10000));
+                    milliseconds timeout = milliseconds(10000));
     // The next frame's header, right in every field, for a test to spoil.
     wire::FrameHeader next_header(wire::FrameType type, std::span<const std::byte> payload);
     bool send_header(const wire::FrameHeader& header, std::span<const std::byte> payload);
@@ -50,7 +50,7 @@ class HostileClient {
         return add_arguments<Call>(codec::Indices<Call>{}, given...);
     }
     std::uint64_t add_record(std::uint16_t opcode, std::span<const std::byte> body);
-    bool flush(milliseconds patience = milliseconds(10000));
+    bool flush(milliseconds timeout = milliseconds(10000));
 
     // Sends the call and waits for its result; nothing when the session ended instead.
     template <class Call, class... Given>
@@ -59,8 +59,8 @@ class HostileClient {
         flush();
         return result_of(number);
     }
-    std::optional<Answer> answer_to(std::uint64_t number, milliseconds patience = kPatience);
-    std::optional<int> result_of(std::uint64_t number, milliseconds patience = kPatience);
+    std::optional<Answer> answer_to(std::uint64_t number, milliseconds timeout = kTimeout);
+    std::optional<int> result_of(std::uint64_t number, milliseconds timeout = kTimeout);
     // A call that any session can make: does this one still answer?
     bool alive();
 
@@ -79,9 +79,9 @@ class HostileClient {
     // ---- what the server does
 
     // Reads until the server hangs up.
-    bool ended(milliseconds patience = milliseconds(5000));
+    bool ended(milliseconds timeout = milliseconds(5000));
     // Reads for so long, keeping what comes.
-    void read_for(milliseconds patience);
+    void read_for(milliseconds timeout);
     bool wait_for_pull(std::uint64_t transfer, codec::PullNotice& pull);
     // The transfers of which it has said that what was sent ahead is taken.
     [[nodiscard]] const std::vector<std::uint64_t>& ahead_taken() const { return ahead_taken_; }
@@ -120,7 +120,7 @@ class HostileClient {
         return add_record(Call::kOpcode, body);
     }
     void greet(const std::string& name);
-    bool read_frame(milliseconds patience);
+    bool read_frame(milliseconds timeout);
     void take_replies(std::span<const std::byte> payload);
 
     std::unique_ptr<transport::Connection> connection_;

@@ -297,8 +297,8 @@ int run_kernels_beside_work() {
     block_until_release(busy);
     std::atomic<bool> looked_up{false}, waited{false};
     std::thread watch([&] {
-        const std::int64_t patience_ends = now_ms() + 20'000;
-        while (!looked_up && now_ms() < patience_ends) {
+        const std::int64_t timeout_ends = now_ms() + 20'000;
+        while (!looked_up && now_ms() < timeout_ends) {
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
         waited = !looked_up;

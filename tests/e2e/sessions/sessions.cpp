@@ -116,7 +116,7 @@ std::string Program::errors() const {
     return content(folder_.path() + "/err");
 }
 
-long long Program::number(const std::string& word, milliseconds patience) const {
+long long Program::number(const std::string& word, milliseconds timeout) const {
     long long found = -1;
     eventually(
         [&] {
@@ -130,7 +130,7 @@ long long Program::number(const std::string& word, milliseconds patience) const 
             }
             return over;
         },
-        patience);
+        timeout);
     EXPECT_GE(found, 0) << "no \"" << word << "\" in:\n" << output() << errors();
     return found;
 }
@@ -146,18 +146,18 @@ void Program::end_input() {
     }
 }
 
-int Program::wait(milliseconds patience) {
+int Program::wait(milliseconds timeout) {
     if (status_ < 0) {
         int status = 0;
-        if (eventually([&] { return ::waitpid(process_, &status, WNOHANG) == process_; }, patience)) {
+        if (eventually([&] { return ::waitpid(process_, &status, WNOHANG) == process_; }, timeout)) {
             status_ = status;
         }
     }
     return status_;
 }
 
-::testing::AssertionResult Program::succeeds(milliseconds patience) {
-    const int status = wait(patience);
+::testing::AssertionResult Program::succeeds(milliseconds timeout) {
+    const int status = wait(timeout);
     if (status == 0) {
         return ::testing::AssertionSuccess();
     }
@@ -189,7 +189,7 @@ cli::SessionStatus session_of(const Daemon& daemon, pid_t process) {
     return found;
 }
 
-bool is_gone(const Daemon& daemon, const cli::SessionStatus& session, milliseconds patience) {
+bool is_gone(const Daemon& daemon, const cli::SessionStatus& session, milliseconds timeout) {
     return eventually(
         [&] {
             const auto now = daemon.status();
@@ -198,7 +198,7 @@ bool is_gone(const Daemon& daemon, const cli::SessionStatus& session, millisecon
                                 [&](const auto& other) { return other.id == session.id; }) &&
                    !process_exists(static_cast<pid_t>(session.worker_process_id));
         },
-        patience);
+        timeout);
 }
 
 std::int64_t now_ms() {

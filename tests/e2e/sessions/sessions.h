@@ -12,7 +12,7 @@
 namespace gpupool::test {
 
 // What a program may take that does not hang: under a sanitizer, on a machine that does much else.
-constexpr milliseconds kPatience(180000);
+constexpr milliseconds kTimeout(180000);
 
 // A gpupoold with the real worker. `settings` as for Daemon.
 std::string session_settings(const std::string& settings = "");
@@ -29,16 +29,16 @@ class Program {
     [[nodiscard]] std::string output() const;
     [[nodiscard]] std::string errors() const;
     // Waits for a line that begins with `word` and gives the number behind it; -1 when there is none in time.
-    [[nodiscard]] long long number(const std::string& word, milliseconds patience = kPatience) const;
-    [[nodiscard]] bool says(const std::string& word, milliseconds patience = kPatience) const {
-        return number(word, patience) >= 0;
+    [[nodiscard]] long long number(const std::string& word, milliseconds timeout = kTimeout) const;
+    [[nodiscard]] bool says(const std::string& word, milliseconds timeout = kTimeout) const {
+        return number(word, timeout) >= 0;
     }
     void signal(int number) const;
     void end_input();  // closes its stdin
-    // The status as waitpid gives it; -1 when it is still there after `patience`.
-    int wait(milliseconds patience = kPatience);
+    // The status as waitpid gives it; -1 when it is still there after `timeout`.
+    int wait(milliseconds timeout = kTimeout);
     // True when it ended by itself with status 0 in time; a failure shows its output.
-    [[nodiscard]] ::testing::AssertionResult succeeds(milliseconds patience = kPatience);
+    [[nodiscard]] ::testing::AssertionResult succeeds(milliseconds timeout = kTimeout);
 
   private:
     TemporaryFolder folder_;
@@ -53,8 +53,8 @@ std::vector<std::string> session_program(const std::string& mode);
 // The session of that process, once it is listed.
 cli::SessionStatus session_of(const Daemon& daemon, pid_t process);
 
-// No session with that worker is listed, and its process is gone, within `patience`.
-bool is_gone(const Daemon& daemon, const cli::SessionStatus& session, milliseconds patience = milliseconds(1000));
+// No session with that worker is listed, and its process is gone, within `timeout`.
+bool is_gone(const Daemon& daemon, const cli::SessionStatus& session, milliseconds timeout = milliseconds(1000));
 
 std::int64_t now_ms();
 

@@ -50,11 +50,11 @@ Status DelayLine::push(ConstBuffer data) {
     return {};
 }
 
-bool DelayLine::finish(std::chrono::microseconds patience) noexcept {
+bool DelayLine::finish(std::chrono::microseconds timeout) noexcept {
     std::unique_lock lock(mutex_);
     finished_ = true;
     left_.notify_all();
-    return left_.wait_for(lock, patience, [&] { return waiting_bytes_ == 0 || abandoned_ || error_; });
+    return left_.wait_for(lock, timeout, [&] { return waiting_bytes_ == 0 || abandoned_ || error_; });
 }
 
 void DelayLine::abandon() noexcept {

@@ -31,8 +31,8 @@ class DelayLine {
     // Waits while the line is full.
     Status push(ConstBuffer data);
 
-    // Takes nothing more; true when everything was delivered within `patience`.
-    bool finish(std::chrono::microseconds patience) noexcept;
+    // Takes nothing more; true when everything was delivered within `timeout`.
+    bool finish(std::chrono::microseconds timeout) noexcept;
 
     // Takes nothing more and drops what waits.
     void abandon() noexcept;

@@ -81,7 +81,7 @@ TEST(PreparedContext, IsGivenBackWhereASessionMakesNone) {
     };
     worker::Worker::Options options;
     options.prepared_context = kPrepared;
-    options.prepared_context_patience = std::chrono::milliseconds(50);
+    options.prepared_context_timeout = std::chrono::milliseconds(50);
     LaunchingSession session(std::move(library), 1, std::move(options));
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     while (released == 0 && std::chrono::steady_clock::now() < end) {
