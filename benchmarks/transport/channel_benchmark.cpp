@@ -60,9 +60,9 @@ class Echo final : public wire::Receiver {
     Channel* channel = nullptr;
 };
 
-Status append_record(Channel& channel, wire::Promptness promptness = wire::Promptness::soon) {
+Status append_record(Channel& channel, wire::Urgency urgency = wire::Urgency::soon) {
     return channel.append(
-        FrameType::commands, 64, [](std::byte* place) { std::memset(place, 1, 64); }, promptness);
+        FrameType::commands, 64, [](std::byte* place) { std::memset(place, 1, 64); }, urgency);
 }
 
 void channel_ping_pong(benchmark::State& state, Kind kind) {
@@ -150,7 +150,7 @@ void channel_append(benchmark::State& state, Kind kind) {
 void channel_send(benchmark::State& state, Kind kind) {
     SharedChannels shared(connected_pair(kind));
     for (auto _ : state) {
-        if (!append_record(shared.here, wire::Promptness::now)) {
+        if (!append_record(shared.here, wire::Urgency::now)) {
             state.SkipWithError("the channel failed");
             break;
         }

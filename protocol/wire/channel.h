@@ -4,7 +4,7 @@
 // drains what was appended as fast as the connection takes it: whatever accumulated while the last write was under way
 // becomes the next one. Where processors are to spare it first looks for some microseconds whether more comes. A thread
 // sends by itself, with all that was appended,
-//   - when it is going to wait for an answer (`Promptness::now`);
+//   - when it is going to wait for an answer (`Urgency::now`);
 //   - where processors are to spare (common/spin.h), when the pump sleeps or is only just being woken, which takes
 //     longer than sending;
 //   - but when sending is no more than a copy (Connection::sends_by_copying()), as long as the peer keeps up, whatever
@@ -88,11 +88,12 @@ struct Limits {
 };
 
 // When an appended record leaves.
-enum class Promptness {
-    soon,   // the pump takes it, or this thread where that is better (above)
-    now,    // this thread sends it, as far as that goes without waiting
-    later,  // with whatever is sent next: nudge() follows
-    first,  // the same, before bulk data that is not sent yet: for what keeps the peer from asking for too much of it
+enum class Urgency {
+    soon,           // the pump takes it, or this thread where that is better (above)
+    now,            // this thread sends it, as far as that goes without waiting
+    later,          // with whatever is sent next: nudge() follows
+    ahead_of_bulk,  // the same, before bulk data that is not sent yet: for what keeps the peer from asking for too much
+                    // of it
 };
 
 struct Counters {
@@ -116,9 +117,9 @@ class Channel {
     // under the lock that makes the order: `fill` only copies. Records are 8-byte aligned and never split; zeros fill
     // the gap to the next one.
     template <class Fill>
-    Status append(FrameType type, std::size_t bytes, Fill&& fill, Promptness promptness = Promptness::soon) {
+    Status append(FrameType type, std::size_t bytes, Fill&& fill, Urgency urgency = Urgency::soon) {
         return append_erased(
-            type, bytes, promptness,
+            type, bytes, urgency,
             [](void* context, std::byte* place) { (*static_cast<std::remove_reference_t<Fill>*>(context))(place); },
             const_cast<void*>(static_cast<const void*>(std::addressof(fill))));
     }
@@ -132,7 +133,7 @@ class Channel {
     // Appends bulk data, in as many frames as it takes. With `done`, the data is sent from where it lies and `done`
     // says when it is no longer needed; without, it is copied before this returns. It leaves soon, or later.
     Status append_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
-                       std::function<void()> done = {}, Promptness promptness = Promptness::soon);
+                       std::function<void()> done = {}, Urgency urgency = Urgency::soon);
 
     // Waits until everything appended so far was handed to the connection (not: received).
     Status flush();
@@ -175,7 +176,7 @@ class Channel {
 
   private:
     using Fill = void (*)(void* context, std::byte* place);
-    Status append_erased(FrameType type, std::size_t bytes, Promptness promptness, Fill fill, void* context);
+    Status append_erased(FrameType type, std::size_t bytes, Urgency urgency, Fill fill, void* context);
 
     struct State;
     std::unique_ptr<State> state_;

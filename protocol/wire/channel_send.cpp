@@ -147,7 +147,7 @@ void Channel::State::unlock_and_rouse(Lock& lock) {
     deliver(due);
 }
 
-Status Channel::append_erased(FrameType type, std::size_t bytes, Promptness promptness, Fill fill, void* context) {
+Status Channel::append_erased(FrameType type, std::size_t bytes, Urgency urgency, Fill fill, void* context) {
     if (!carries_records(type) || bytes == 0) {
         return Error{ErrorCode::internal, "only commands and replies carry records, and none is empty"};
     }
@@ -160,14 +160,14 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Promptness prom
     State::AppendTicket ticket{state};
     State::Lock lock(state.mutex);
     GPUPOOL_TRY(state.wait_for_room(lock, padded, ticket));
-    std::byte* place = promptness == Promptness::first ? state.outbox.add_urgent_record(type, padded)
-                                                       : state.outbox.add_record(type, padded);
+    std::byte* place = urgency == Urgency::ahead_of_bulk ? state.outbox.add_urgent_record(type, padded)
+                                                         : state.outbox.add_record(type, padded);
     std::memset(place + padded - 8, 0, 8);
     fill(context, place);
     ticket.give_chunk = state.outbox.wants_chunk();
     // Where somebody sends, that thread looks for more when it is done.
-    if (promptness == Promptness::later || promptness == Promptness::first || !state.can_send()) return {};
-    if (promptness == Promptness::now || state.sends_itself()) {
+    if (urgency == Urgency::later || urgency == Urgency::ahead_of_bulk || !state.can_send()) return {};
+    if (urgency == Urgency::now || state.sends_itself()) {
         state.send_here(lock);
     } else if (!state.copies && (state.pump_sleeps() || state.doing == State::Pump::wakes) && spinning_pays()) {
         // It sleeps only after a while, and waking up takes far longer than sending: nothing waits for that, but where
@@ -182,12 +182,12 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Promptness prom
     return {};
 }
 
-Status Channel::State::append_own_frame(OutFrame frame, Promptness promptness) {
+Status Channel::State::append_own_frame(OutFrame frame, Urgency urgency) {
     AppendTicket ticket{*this};
     Lock lock(mutex);
     GPUPOOL_TRY(wait_for_room(lock, frame.payload_bytes(), ticket));
     outbox.add_frame(std::move(frame));
-    if (promptness != Promptness::later) unlock_and_rouse(lock);
+    if (urgency != Urgency::later) unlock_and_rouse(lock);
     return {};
 }
 
@@ -211,7 +211,7 @@ Status Channel::append_frame(FrameType type, std::span<const std::byte> payload)
 }
 
 Status Channel::append_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
-                            std::function<void()> done, Promptness promptness) {
+                            std::function<void()> done, Urgency urgency) {
     // Every frame holds a share, and so does this call: `done` runs once, when the last one has gone, however it went.
     std::shared_ptr<Transfer> shared;
     if (done) shared = std::make_shared<Transfer>(std::move(done));
@@ -229,7 +229,7 @@ Status Channel::append_bulk(std::uint64_t transfer, std::uint64_t offset, std::s
             std::memcpy(frame.chunk->data.get(), part.data(), part.size());
             frame.data = frame.chunk->data.get();
         }
-        GPUPOOL_TRY(state_->append_own_frame(std::move(frame), promptness));
+        GPUPOOL_TRY(state_->append_own_frame(std::move(frame), urgency));
         offset += part.size();
         data = data.subspan(part.size());
     }

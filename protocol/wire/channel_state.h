@@ -79,7 +79,7 @@ struct Channel::State {
     };
     Status wait_for_room(Lock& lock, std::size_t bytes, AppendTicket& ticket);
     void wake_who_waits(Lock& lock, Graveyard& graveyard);
-    Status append_own_frame(OutFrame frame, Promptness promptness = Promptness::soon);
+    Status append_own_frame(OutFrame frame, Urgency urgency = Urgency::soon);
     enum class Rouse { nothing, tell, wake };
     Rouse rouse();
     void deliver(Rouse what);

@@ -111,7 +111,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
                 out.value(header);
                 body(out);
             },
-            reply_wanted ? wire::Promptness::now : wire::Promptness::soon);
+            reply_wanted ? wire::Urgency::now : wire::Urgency::soon);
         if (!sent) {
             broken_.store(true, std::memory_order_relaxed);  // whatever comes after this call fails as well
             return kSessionLost;

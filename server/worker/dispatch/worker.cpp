@@ -543,10 +543,10 @@ void Worker::add_lane(std::size_t index, std::unique_ptr<transport::Connection> 
 void Worker::send_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
                        std::function<void()> done) {
     // Little data goes with the reply that follows it.
-    const auto promptness = data.size() < kLeastSentByItselfBytes ? wire::Promptness::later : wire::Promptness::soon;
+    const auto urgency = data.size() < kLeastSentByItselfBytes ? wire::Urgency::later : wire::Urgency::soon;
     const Status sent = lanes_.take(data.size())
                             ? lanes_.send(transfer, offset, data, std::move(done))
-                            : channel_->append_bulk(transfer, offset, data, std::move(done), promptness);
+                            : channel_->append_bulk(transfer, offset, data, std::move(done), urgency);
     if (!sent) {
         stop(sent.error().message);
     }

@@ -96,7 +96,7 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
             std::memcpy(place, &reply, sizeof reply);
             write(place + sizeof reply);
         },
-        wire::Promptness::later);
+        wire::Urgency::later);
     if (!sent) {
         stop(sent.error().message);
     }
@@ -184,7 +184,7 @@ void Worker::notify_bytes(codec::NoticeType type, const void* notice, std::size_
             out.value(header);
             out.bytes(notice, bytes);
         },
-        restrains(type) ? wire::Promptness::first : wire::Promptness::later);
+        restrains(type) ? wire::Urgency::ahead_of_bulk : wire::Urgency::later);
     if (!sent) {
         stop(sent.error().message);
     }
