@@ -258,7 +258,7 @@ void Channel::State::begin_batch(Lock& lock) {
 
 // Of room and progress, and empties the graveyard. Without the lock, which is released where there is anything to do.
 void Channel::State::wake_who_waits(Lock& lock, Graveyard& graveyard) {
-    if (!room.anybody_waits() && !progress.anybody_waits() && graveyard.empty()) return;
+    if (!room.has_waiters() && !progress.has_waiters() && graveyard.empty()) return;
     lock.unlock();
     room.notify_all();
     progress.notify_all();

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "common/adaptive_mutex.h"
-#include "common/awaited.h"
+#include "common/counting_condition.h"
 #include "common/spin.h"
 #include "protocol/wire/channel.h"
 #include "protocol/wire/frame_reader.h"
@@ -173,8 +173,8 @@ struct Channel::State {
 
     std::condition_variable pump_wake;
     std::condition_variable reader_wake;
-    Awaited room;      // retained bytes went
-    Awaited progress;  // a batch was sent, an acknowledgement came, a phase or role changed
+    CountingCondition room;      // retained bytes went
+    CountingCondition progress;  // a batch was sent, an acknowledgement came, a phase or role changed
 
     std::thread pump;
     std::thread reader;

@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "common/awaited.h"
 #include "common/compression.h"
+#include "common/counting_condition.h"
 #include "common/quiet_thread.h"
 #include "protocol/wire/frame.h"
 #include "protocol/wire/landed.h"
@@ -128,8 +128,8 @@ struct Lanes::State {
     std::size_t queued_bytes = 0;  // with those being sent
     Landed landed;
     std::condition_variable work;  // the queue got a piece
-    Awaited room;                  // queued_bytes shrank
-    Awaited arrived;               // landed grew
+    CountingCondition room;        // queued_bytes shrank
+    CountingCondition arrived;     // landed grew
     std::atomic<std::size_t> count{0};
     std::atomic<std::uint64_t> last_number{0};  // written with the mutex held
 };
@@ -197,7 +197,7 @@ void Lanes::State::run_sender(Lane& lane) {
         }
         lock.lock();
         queued_bytes -= piece.data.size();
-        if (room.anybody_waits()) {
+        if (room.has_waiters()) {
             lock.unlock();
             room.notify_all();
             lock.lock();
@@ -274,7 +274,7 @@ Status Lanes::State::note_landed(std::uint64_t number) {
     {
         const Lock lock(mutex);
         if (!landed.add(number)) return violation(fmt::format("piece {} came twice, or far out of order", number));
-        awaited = arrived.anybody_waits();
+        awaited = arrived.has_waiters();
     }
     if (awaited) arrived.notify_all();
     return {};

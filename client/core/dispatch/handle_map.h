@@ -14,7 +14,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "client/core/dispatch/found_lately.h"
+#include "client/core/dispatch/recent_lookups.h"
 
 namespace gpupool::client {
 
@@ -34,7 +34,7 @@ class HandleMap {
         return known;
     }
     bool find(Handle handle, Value& value) const {
-        static thread_local FoundLately<Handle, Value, kRemembered> lately;
+        static thread_local RecentLookups<Handle, Value, kRemembered> lately;
         auto& place = lately.place_of(handle);
         if (!place.holds(handle, this, generation_.load(std::memory_order_acquire))) {
             const std::shared_lock lock(mutex_);

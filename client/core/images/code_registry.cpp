@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "client/core/dispatch/found_lately.h"
+#include "client/core/dispatch/recent_lookups.h"
 
 namespace gpupool::client {
 
@@ -76,7 +76,7 @@ void forget_kernel_functions(CUcontext context) {
 
 CUresult find_launch_target(CUfunction function, const ContextState& context, LaunchTarget& target) {
     constexpr std::size_t kKnown = 64;
-    thread_local FoundLately<CUfunction, LaunchTarget, kKnown> known;
+    thread_local RecentLookups<CUfunction, LaunchTarget, kKnown> known;
     const std::uint64_t generation = registry().generation.load(std::memory_order_acquire);
     auto& place = known.place_of(function);
     if (!place.holds(function, &context, generation)) {

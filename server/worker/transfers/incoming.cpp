@@ -22,7 +22,7 @@ void Incoming::expect(std::uint64_t transfer, std::uint64_t offset, std::size_t 
     {
         const std::lock_guard lock(mutex_);
         transfers_[transfer].pieces.push_back({offset, bytes, place});
-        awaited = expected_.anybody_waits();
+        awaited = expected_.has_waiters();
     }
     if (awaited) {
         expected_.notify_all();

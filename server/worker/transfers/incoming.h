@@ -27,7 +27,7 @@
 #include <span>
 #include <unordered_map>
 
-#include "common/awaited.h"
+#include "common/counting_condition.h"
 #include "protocol/codec/record.h"
 
 namespace gpupool::worker {
@@ -105,7 +105,7 @@ class Incoming {
     std::mutex mutex_;
     Transfers transfers_;
     std::size_t early_bytes_ = 0;
-    Awaited expected_;
+    CountingCondition expected_;
     std::deque<std::uint64_t> abandoned_;  // in their order; some may be gone
 };
 

@@ -1,7 +1,7 @@
 // A condition variable that knows whether anybody waits. Waking is a system call, and no lock of the call path is held
 // across one; with this, who has nobody to wake need not give its lock back, and take it again, to find that out.
 //
-// Threads: any; wait() and anybody_waits() with the mutex held that guards what is waited for.
+// Threads: any; wait() and has_waiters() with the mutex held that guards what is waited for.
 #pragma once
 
 #include <chrono>
@@ -12,9 +12,9 @@
 
 namespace gpupool {
 
-class Awaited {
+class CountingCondition {
   public:
-    [[nodiscard]] bool anybody_waits() const noexcept { return waiting_ != 0; }
+    [[nodiscard]] bool has_waiters() const noexcept { return waiting_ != 0; }
     template <class Predicate>
     void wait(std::unique_lock<std::mutex>& lock, Predicate over) {
         ++waiting_;

@@ -13,7 +13,7 @@
 namespace gpupool::client {
 
 template <class Handle, class Value, std::size_t kPlaces>
-class FoundLately {
+class RecentLookups {
   public:
     struct Place {
         Handle handle{};
