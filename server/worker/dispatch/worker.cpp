@@ -90,7 +90,7 @@ Worker::Worker(const driver::Library& library, int device_count, Options options
                      codec::StreamHoldNotice{on_wire(stream.name()), codec::to_wire(stream.context->client),
                                              stream.thread, held ? 1u : 0u});
           },
-          [this] { return stays_out(); }, [this] { settle_launches(); }),
+          [this] { return driver_closed(); }, [this] { settle_launches(); }),
       issuers(library.api, std::min(options.issuers, Issuers::kMaxThreads)),
       tracer(
           library.api, [this](const ContextState* context) { scheduler.enter(context); },
@@ -192,7 +192,7 @@ void Worker::loop() {
         for (const std::function<void()>& job : batch.jobs) {
             job();
         }
-        moved = set_aside_.take([this] { return !stays_out() && !ending_; },
+        moved = set_aside_.take([this] { return !driver_closed() && !ending_; },
                                 [this](Command& command) { dispatch(command); }) ||
                 moved;
         if (!take_frames(batch.frames)) {
@@ -218,7 +218,7 @@ void Worker::loop() {
         // What was complete when the GPU wrote to host memory goes first.
         moved = host_mirrors.watch([this] { scheduler.settle(); }, [this](auto record) { send_host_change(record); }) ||
                 moved;
-        if (tracer.on() && !stays_out()) [[unlikely]] {
+        if (tracer.on() && !driver_closed()) [[unlikely]] {
             moved = tracer.poll() || moved;
         }
         if (moved) {
@@ -318,7 +318,7 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
         command.frame = frame;
         bytes_to_come_ -= bytes;
         fetch_ahead(at + bytes);
-        if ((set_aside_.empty() && !stays_out()) || set_aside_.lets_pass(command.header)) [[likely]] {
+        if ((set_aside_.empty() && !driver_closed()) || set_aside_.lets_pass(command.header)) [[likely]] {
             dispatch(command);
         } else {
             set_aside_.add(std::move(command));
@@ -359,7 +359,7 @@ void Worker::dispatch(Command& command) {
 void Worker::catch_up() {
     settle_launches();
     scheduler.poll(Scheduler::PollDepth::thorough);
-    set_aside_.take_actions([this] { return !stays_out() && !ending_; });
+    set_aside_.take_actions([this] { return !driver_closed() && !ending_; });
 }
 
 void Worker::settle_launches() {

@@ -2,7 +2,7 @@
 //
 // The dispatcher thread (`run()`) takes commands in the session's order and issues them; it owns everything here but
 // what is marked otherwise, and makes no driver call that may wait for what only the dispatcher can bring about
-// (stays_out()). The threads of the channel and of the lanes only receive and send.
+// (driver_closed()). The threads of the channel and of the lanes only receive and send.
 //
 // Ownership: the worker owns the channel and all of the session's objects. Nothing is taken down in order: the session
 //   ends with its process, and the driver releases what the process held.
@@ -174,7 +174,7 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
         return !host_functions.empty() || graph_steps.running() || !host_mirrors.empty();
     }
     // Must the driver not be entered now? See waiting_calls.h.
-    [[nodiscard]] bool stays_out() const {
+    [[nodiscard]] bool driver_closed() const {
         return waiting_calls.any() && (gpu_may_wait_for_us() || waiting_calls.any_alone());
     }
     // Runs `action` soon, when the driver may be entered.

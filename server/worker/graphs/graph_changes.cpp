@@ -22,7 +22,7 @@ using WaitingChangePtr = std::shared_ptr<GraphExec::WaitingChange>;
 void make_changes(Worker& worker, const std::shared_ptr<GraphExec>& graph, std::uint64_t client,
                   WaitingChangePtr change) {
     while (change != nullptr) {
-        if (worker.stays_out()) {
+        if (worker.driver_closed()) {
             worker.in_driver([&worker, graph, client, change] { make_changes(worker, graph, client, change); });
             return;
         }

@@ -94,7 +94,7 @@ CUresult memory_info(Worker& worker, CUdevice device, std::size_t& free_bytes, s
     const CUresult result = driver::call(worker.api.cuMemGetInfo_v2, &free_bytes, &total_bytes);
     if (const std::uint64_t quota = worker.memory.account.quota_bytes; result == CUDA_SUCCESS && quota != 0) {
         // While somebody waits in the driver only this question is known to get in.
-        if (!worker.stays_out() && worker.memory.settle(worker.api)) {
+        if (!worker.driver_closed() && worker.memory.settle(worker.api)) {
             worker.memory_changed();
         }
         const std::uint64_t used = worker.memory.account.used_bytes[static_cast<std::size_t>(device)];

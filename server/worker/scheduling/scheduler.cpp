@@ -7,12 +7,12 @@
 namespace gpupool::worker {
 
 Scheduler::Scheduler(const driver::Api& api, PinnedMemory& word_memory,
-                     std::function<void(const StreamState&, bool)> hold, std::function<bool()> stays_out,
+                     std::function<void(const StreamState&, bool)> hold, std::function<bool()> driver_closed,
                      std::function<void()> settle_launches)
     : api_(api),
       word_memory_(word_memory),
       tell_client_(std::move(hold)),
-      stays_out_(std::move(stays_out)),
+      driver_closed_(std::move(driver_closed)),
       settle_launches_(std::move(settle_launches)) {}
 
 CUresult Scheduler::enter(const ContextState* context) {
@@ -195,7 +195,7 @@ bool Scheduler::run_held() {
     for (bool again = true; again;) {
         again = false;
         for (std::size_t i = 0; i < busy_.size(); ++i) {
-            while (!busy_[i]->held.empty() && !stays_out_() && advance_head(*busy_[i])) {
+            while (!busy_[i]->held.empty() && !driver_closed_() && advance_head(*busy_[i])) {
                 again = moved = true;
             }
         }
@@ -208,7 +208,7 @@ bool Scheduler::run_held() {
 
 bool Scheduler::run_after_issue() {
     bool moved = false;
-    while (!after_issue_.empty() && !stays_out_()) {
+    while (!after_issue_.empty() && !driver_closed_()) {
         if (!open_.empty() && open_.begin()->first <= after_issue_.front().up_to) {
             break;
         }

@@ -85,12 +85,12 @@ class Scheduler {
     static constexpr std::size_t kShareOfBudget = 8;  // one part in so many
     static constexpr std::size_t kReleaseShare = 2;   // goes on at one part in so many of the share
 
-    // `hold` tells the client to stop (true) or go on (false) sending work for a stream. `stays_out` says that the
+    // `hold` tells the client to stop (true) or go on (false) sending work for a stream. `driver_closed` says that the
     // driver must not be entered now: nothing is issued then. `settle_launches` returns when what other threads were
     // handed is issued. `word_memory` outlives the scheduler.
     Scheduler(
         const driver::Api& api, PinnedMemory& word_memory, std::function<void(const StreamState&, bool)> hold,
-        std::function<bool()> stays_out = [] { return false; }, std::function<void()> settle_launches = [] {});
+        std::function<bool()> driver_closed = [] { return false; }, std::function<void()> settle_launches = [] {});
 
     // Makes `context` current for the driver calls that follow on this thread.
     CUresult enter(const ContextState* context);
@@ -244,7 +244,7 @@ class Scheduler {
     const driver::Api& api_;
     PinnedMemory& word_memory_;
     std::function<void(const StreamState&, bool)> tell_client_;
-    const std::function<bool()> stays_out_;
+    const std::function<bool()> driver_closed_;
     const std::function<void()> settle_launches_;
     const ContextState* current_ = nullptr;
     bool entered_ = false;

@@ -392,7 +392,7 @@ bool Scheduler::poll(PollDepth depth) {
             moved = poll_loose() || moved;
         }
     }
-    while (!unused_.empty() && !stays_out_()) {
+    while (!unused_.empty() && !driver_closed_()) {
         driver::call(api_.cuEventDestroy_v2, unused_.back());
         unused_.pop_back();
     }

@@ -4,7 +4,7 @@
 //
 // Now the GPU itself may wait for the dispatcher: for the word of a host function, a graph's turn, a change of mirrored
 // memory. So as long as there may be such a wait, the dispatcher stays out of the driver while one of these calls is
-// under way (Worker::stays_out()): commands are set aside, and only what needs no driver goes on.
+// under way (Worker::driver_closed()): commands are set aside, and only what needs no driver goes on.
 //
 // What is `done` afterwards runs even while other such calls are under way: it does not enter the driver, or by
 // Worker::in_driver().
