@@ -98,7 +98,7 @@ void FrontDoor::open() {
 }
 
 void FrontDoor::close() {
-    std::list<Visitor> leaving;
+    std::list<PendingConnection> leaving;
     {
         const std::lock_guard lock(mutex_);
         closing_ = true;
@@ -112,12 +112,12 @@ void FrontDoor::close() {
     acceptors_.clear();
     {
         const std::lock_guard lock(mutex_);
-        for (auto& visitor : visitors_) {
+        for (auto& visitor : pending_) {
             if (visitor.connection) {
                 visitor.connection->shutdown();
             }
         }
-        leaving.swap(visitors_);  // list nodes stay where they are, so the threads' references hold
+        leaving.swap(pending_);  // list nodes stay where they are, so the threads' references hold
     }
     for (auto& visitor : leaving) {
         visitor.thread.join();
@@ -144,14 +144,14 @@ void FrontDoor::accept_loop(transport::Listener& listener) {
     }
 }
 
-void FrontDoor::forget_done_visitors() {
-    std::list<Visitor> done;
+void FrontDoor::remove_done_connections() {
+    std::list<PendingConnection> done;
     {
         const std::lock_guard lock(mutex_);
-        for (auto visitor = visitors_.begin(); visitor != visitors_.end();) {
+        for (auto visitor = pending_.begin(); visitor != pending_.end();) {
             const auto next = std::next(visitor);
             if (visitor->done) {
-                done.splice(done.end(), visitors_, visitor);
+                done.splice(done.end(), pending_, visitor);
             }
             visitor = next;
         }
@@ -162,12 +162,12 @@ void FrontDoor::forget_done_visitors() {
 }
 
 void FrontDoor::welcome(std::unique_ptr<Connection> connection) {
-    forget_done_visitors();
+    remove_done_connections();
     std::unique_lock lock(mutex_);
     if (closing_) {
         return;
     }
-    const auto asked = count_visitors(false);
+    const auto asked = count_pending(false);
     if (asked >= config_.max_handshakes && !drop_a_silent_one()) {
         lock.unlock();
         log::warn("{}: refused, {} connections are already being asked who they are", connection->peer(), asked);
@@ -175,7 +175,7 @@ void FrontDoor::welcome(std::unique_ptr<Connection> connection) {
                                    "too many connections at once are waiting to be admitted: try again in a moment"});
         return;
     }
-    auto& visitor = visitors_.emplace_back();
+    auto& visitor = pending_.emplace_back();
     visitor.connection = std::move(connection);
     visitor.origin = origin_of(visitor.connection->peer());
     try {
@@ -187,21 +187,23 @@ void FrontDoor::welcome(std::unique_ptr<Connection> connection) {
         });
     } catch (const std::system_error& error) {
         log::error("{}: refused, no thread for it: {}", visitor.connection->peer(), error.what());
-        visitors_.pop_back();
+        pending_.pop_back();
     }
 }
 
-std::size_t FrontDoor::count_visitors(bool administers) const {
-    return static_cast<std::size_t>(std::count_if(visitors_.begin(), visitors_.end(), [&](const Visitor& visitor) {
-        return visitor.administers == administers && !visitor.dropped;
-    }));
+std::size_t FrontDoor::count_pending(bool administers) const {
+    return static_cast<std::size_t>(std::count_if(
+        pending_.begin(), pending_.end(),
+        [&](const PendingConnection& visitor) { return visitor.administers == administers && !visitor.dropped; }));
 }
 
 // Its thread finds the connection at its end.
 bool FrontDoor::drop_a_silent_one() {
-    const auto may_go = [](const Visitor& visitor) { return visitor.silent && !visitor.dropped && !visitor.done; };
+    const auto may_go = [](const PendingConnection& visitor) {
+        return visitor.silent && !visitor.dropped && !visitor.done;
+    };
     std::map<std::string_view, std::size_t> silent_of;
-    for (const Visitor& visitor : visitors_) {
+    for (const PendingConnection& visitor : pending_) {
         silent_of[visitor.origin] += may_go(visitor) ? 1 : 0;
     }
     const auto most = std::max_element(silent_of.begin(), silent_of.end(),
@@ -209,7 +211,7 @@ bool FrontDoor::drop_a_silent_one() {
     if (most == silent_of.end() || most->second == 0) {
         return false;
     }
-    const auto oldest = std::find_if(visitors_.begin(), visitors_.end(), [&](const Visitor& visitor) {
+    const auto oldest = std::find_if(pending_.begin(), pending_.end(), [&](const PendingConnection& visitor) {
         return may_go(visitor) && visitor.origin == most->first;
     });
     log::warn("{}: dropped without a word from it: too many connections wait to be admitted",
@@ -221,7 +223,7 @@ bool FrontDoor::drop_a_silent_one() {
     return true;
 }
 
-void FrontDoor::ask(Visitor& visitor) {
+void FrontDoor::ask(PendingConnection& visitor) {
     Connection& connection = *visitor.connection;  // this thread alone resets the pointer
     const std::string peer = connection.peer();
     const auto refuse = [&](const Refusal& refusal) {
@@ -263,7 +265,7 @@ void FrontDoor::ask(Visitor& visitor) {
         {
             // They stay as long as they like, so that they do not count with those who have yet to be admitted.
             std::unique_lock lock(mutex_);
-            if (count_visitors(true) >= kMaxAdministrators) {
+            if (count_pending(true) >= kMaxAdministrators) {
                 lock.unlock();
                 refuse({schema::Refused::Reason::CAPACITY, "too many connections ask for the server's status"});
                 return;

@@ -55,7 +55,7 @@ class FrontDoor {
 
   private:
     // A connection that is being asked, and the thread that asks.
-    struct Visitor {
+    struct PendingConnection {
         std::unique_ptr<transport::Connection> connection;
         std::thread thread;
         std::string origin;  // the host, or the machine itself
@@ -67,10 +67,10 @@ class FrontDoor {
 
     void accept_loop(transport::Listener& listener);
     void welcome(std::unique_ptr<transport::Connection> connection);
-    void forget_done_visitors();
-    bool drop_a_silent_one();                                          // with mutex_ held
-    [[nodiscard]] std::size_t count_visitors(bool administers) const;  // with mutex_ held
-    void ask(Visitor& visitor);
+    void remove_done_connections();
+    bool drop_a_silent_one();                                         // with mutex_ held
+    [[nodiscard]] std::size_t count_pending(bool administers) const;  // with mutex_ held
+    void ask(PendingConnection& visitor);
     void serve_administration(transport::Connection& connection);
     bool closing();
 
@@ -81,8 +81,8 @@ class FrontDoor {
     std::vector<std::thread> acceptors_;  // one for each listener
 
     std::mutex mutex_;
-    std::list<Visitor> visitors_;  // guarded by mutex_, their `connection` pointers too
-    bool closing_ = false;         // guarded by mutex_
+    std::list<PendingConnection> pending_;  // guarded by mutex_, their `connection` pointers too
+    bool closing_ = false;                  // guarded by mutex_
 };
 
 // Sends Refused, as a last word. Never waits, since the daemon's one thread says it as well: what the peer does not
