@@ -1,8 +1,10 @@
 # Flags shared by everything that gpupool builds, and helpers:
 #   gpupool_library(name SOURCES...)        a static library of ours, warnings as errors where asked for
-#   gpupool_test(name SOURCES ... LINKS ... [TIMEOUT seconds] [LABEL threads|long])
-#                                           a GoogleTest executable, each case known to ctest. "threads": also run under
-#                                           ThreadSanitizer; "long": only run by scripts/test --long
+#   gpupool_test(name SOURCES ... LINKS ... [SHARDS n | CASES] [TIMEOUT seconds] [LABEL threads|long])
+#                                           a GoogleTest executable. ctest knows it as one test, or as n that share its
+#                                           cases (SHARDS), or each case as one (CASES: for tests that start processes).
+#                                           "threads": also run under ThreadSanitizer; "long": only run by
+#                                           scripts/test --long
 # and a third, where many files of a target include the same (presets debug and tsan, whose whole builds it shortens; the
 # release build compiles each file with what it includes itself):
 #   gpupool_precompile(name PRIVATE headers... | REUSE_FROM target)
@@ -50,6 +52,19 @@ if(GPUPOOL_SANITIZE)
     # Asio's fences are only a second belt beside its mutexes, which ThreadSanitizer does follow.
     add_compile_options(-Wno-tsan)
   endif()
+endif()
+
+# A faster linker, where one is installed, for builds that are only tested. What is installed is linked by the
+# distribution's own.
+if(GPUPOOL_SANITIZE)
+  include(CheckLinkerFlag)
+  foreach(linker mold lld)
+    check_linker_flag(CXX "-fuse-ld=${linker}" GPUPOOL_LINKS_WITH_${linker})
+    if(GPUPOOL_LINKS_WITH_${linker})
+      add_link_options(-fuse-ld=${linker})
+      break()
+    endif()
+  endforeach()
 endif()
 
 # A program that was not built with the sanitizer can load a library of ours that was when this runtime is preloaded:
@@ -140,7 +155,7 @@ if(GPUPOOL_PRECOMPILE)
 endif()
 
 function(gpupool_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "SOURCES;LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "CASES" "TIMEOUT;LABEL;SHARDS" "SOURCES;LINKS" ${ARGN})
   find_package(GTest REQUIRED)
   include(GoogleTest)
   add_executable(${name} ${ARG_SOURCES})
@@ -153,12 +168,12 @@ function(gpupool_test name)
   endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+    set(ARG_TIMEOUT 300)
   endif()
   set(properties TIMEOUT ${ARG_TIMEOUT})
+  set(environment)
   if(GPUPOOL_SANITIZE MATCHES "thread")
-    list(APPEND properties ENVIRONMENT
-         TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp:history_size=4)
+    list(APPEND environment TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp:history_size=4)
   endif()
   if(ARG_LABEL)
     list(APPEND properties LABELS ${ARG_LABEL})
@@ -166,7 +181,26 @@ function(gpupool_test name)
   if(ARG_LABEL STREQUAL "threads")
     add_dependencies(thread_tests ${name})
   endif()
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
+  if(ARG_CASES)
+    if(environment)
+      list(APPEND properties ENVIRONMENT ${environment})
+    endif()
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
+    return()
+  endif()
+  # Cases of one executable share a process: starting one per case took longer than most cases.
+  string(REGEX REPLACE "^gpupool_" "" base ${name})
+  if(NOT ARG_SHARDS)
+    add_test(NAME ${base} COMMAND ${name} --gtest_brief=1)
+    set_tests_properties(${base} PROPERTIES ${properties} ENVIRONMENT "${environment}")
+    return()
+  endif()
+  foreach(shard RANGE 1 ${ARG_SHARDS})
+    math(EXPR index "${shard} - 1")
+    add_test(NAME ${base}.${shard} COMMAND ${name} --gtest_brief=1)
+    set_tests_properties(${base}.${shard} PROPERTIES ${properties}
+      ENVIRONMENT "${environment};GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index}")
+  endforeach()
 endfunction()
 
 # Adds those of the named folders that are there.

@@ -1,7 +1,7 @@
-// SHA-256, for keys that must hold against a tenant who wants a collision: what one session stores under such a key may
-// be handed to another that names the same key.
+// SHA-256, for keys that must resist collisions made on purpose: what one session stores under such a key may be given
+// to another session of the same tenant that names the key.
 //
-// Ownership: values. Threads: any; one Digester belongs to one thread. Errors: none.
+// Ownership: values. Threads: any; a Digester is used by one thread at a time. Errors: none.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ Digest sha256(std::span<const std::byte> bytes);
 // 64 hexadecimal digits.
 std::string to_string(const Digest& digest);
 
-// The same over pieces.
+// SHA-256 of data that arrives in pieces.
 class Digester {
   public:
     Digester();
@@ -28,7 +28,7 @@ class Digester {
     Digester& operator=(const Digester&) = delete;
 
     void add(std::span<const std::byte> bytes) noexcept;
-    // Once, at the end.
+    // Ends the digest: the Digester must not be used afterwards.
     Digest finish() noexcept;
 
   private:
