@@ -1,6 +1,6 @@
 #include "common/log.h"
 
-// The distribution's fmt, and no thread-local caches: they would be wrong in a forked child.
+// Uses the distribution's fmt. No thread-local caches: they would be wrong in a forked child.
 #ifndef SPDLOG_FMT_EXTERNAL
 #define SPDLOG_FMT_EXTERNAL
 #endif
@@ -50,7 +50,7 @@ void unlock_after_fork() {
 constexpr std::array<std::string_view, 6> level_names = {"trace", "debug", "info", "warn", "error", "off"};
 
 void install(std::shared_ptr<spdlog::sinks::sink> sink, Level level) {
-    // When, which process and thread, what; how bad is said by write(), in the words of the settings.
+    // Time, process, thread, message. write() puts the level into the message, under the name that settings use.
     sink->set_formatter(std::make_unique<spdlog::pattern_formatter>("%Y-%m-%d %H:%M:%S.%e %P:%t %v"));
     State& current = state();
     const std::lock_guard lock(current.mutex);
@@ -74,7 +74,7 @@ Result<Level> parse_level(std::string_view text) {
 }
 
 Status to_file(const std::string& path, Level level) {
-    // Opened once ahead of spdlog: for errno's meaning, and because a log may hold what is nobody else's business.
+    // Opened before spdlog opens it: this gives the meaning of errno, and creates the file unreadable for other users.
     const auto probe = open_to_append(path, 0600);
     if (!probe) return probe.error().within("the log file");
     try {
@@ -112,7 +112,7 @@ void detail::write(Level level, fmt::string_view format, fmt::format_args argume
         current.sink->log(message);
         current.sink->flush();
     } catch (...) {
-        // A full disk must not become the application's problem.
+        // A full disk must not disturb the application.
     }
 }
 

@@ -10,7 +10,8 @@
 namespace gpupool {
 namespace {
 
-// Version 2 has quota and period in one file, in microseconds or as "max"; version 1 in two, -1 for none.
+// Control groups version 2 keep quota and period (microseconds, or "max") in one file; version 1 in two, with -1 for no
+// quota.
 std::optional<unsigned> quota_of(const std::string& folder) {
     long long quota = 0, period = 0;
     std::ifstream both(folder + "/cpu.max");
@@ -30,7 +31,7 @@ void take_least(std::optional<unsigned>& least, std::optional<unsigned> one) {
     }
 }
 
-// Of the group and of all above it.
+// Lowers `least` to the smallest quota of the group and of its ancestors.
 void look_down(const std::string& mount, std::string group, std::optional<unsigned>& least) {
     for (;;) {
         take_least(least, quota_of(mount + group));

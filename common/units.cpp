@@ -50,7 +50,8 @@ std::string_view trim(std::string_view text) {
     return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-// A number and one of the units, as a whole number of the smallest one; `limit` keeps the result exact in a double.
+// Parses a number with one of the units, and returns it in the smallest unit. `limit` keeps the result exact in a
+// double.
 Result<std::uint64_t> amount(std::string_view text, std::span<const Unit> units, std::string_view expected) {
     constexpr double limit = 9007199254740992.0;  // 2^53
     const Error wrong{ErrorCode::invalid_input, fmt::format("'{}' is not {}", text, expected)};

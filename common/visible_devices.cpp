@@ -18,7 +18,7 @@ std::string_view trim(std::string_view text) {
     return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-// As strtoul reads it: "1gpu" is 1. Anything that is no number at all is invalid.
+// As strtoul parses it: "1gpu" is 1. Text that does not begin with a number is invalid.
 std::optional<int> by_ordinal(std::string_view entry, std::size_t device_count) {
     if (entry.starts_with('+')) entry.remove_prefix(1);
     int ordinal = -1;
@@ -67,7 +67,7 @@ std::optional<std::string> visible_among(const std::optional<std::string>& allow
         } else if (const auto ordinal = by_ordinal(entry, mine.size())) {
             named = mine[static_cast<std::size_t>(*ordinal)];
         }
-        if (!named) break;  // as with the driver, what names nothing ends the list
+        if (!named) break;  // as with the driver, an invalid entry ends the list
         result += (result.empty() ? "" : ",") + std::string(*named);
     }
     return result;

@@ -1,10 +1,8 @@
-// The fat binary container as it lies in memory: magics, field offsets, flags. Nothing here reads anything.
+// The layout of a fat binary container in memory: magic numbers, field offsets, flags. Nothing here parses anything.
 //
-// A container is a 16 byte header followed by entries; an entry is a header of at least 64 bytes followed by its
-// payload, padded to eight. Everything is little endian, offsets inside an entry count from the entry's start, so that
-// an entry can be moved to another container as it is.
-//
-// Ownership: constants. Threads: any. Errors: none.
+// A container is a header of 16 bytes followed by entries. An entry is a header of at least 64 bytes followed by its
+// payload, padded to a multiple of eight. All fields are little endian. Offsets inside an entry count from its start,
+// so that an entry can be copied to another container unchanged.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +20,7 @@ constexpr std::uint32_t elf_magic = 0x464C457F;
 constexpr std::uint32_t wrapper_version_single = 1;
 constexpr std::uint32_t wrapper_version_linked = 2;
 
-// What nvcc places in .nvFatBinSegment and what cudart hands to the driver.
+// The structure that nvcc puts into .nvFatBinSegment and that cudart passes to the driver.
 struct Wrapper {
     std::uint32_t magic;
     std::uint32_t version;
@@ -35,7 +33,7 @@ constexpr std::size_t container_header_bytes = 16;
 namespace container_field {
 constexpr std::size_t version = 4;        // u16
 constexpr std::size_t header_bytes = 6;   // u16
-constexpr std::size_t entries_bytes = 8;  // u64, what follows the header
+constexpr std::size_t entries_bytes = 8;  // u64, bytes that follow the header
 }  // namespace container_field
 constexpr std::uint16_t container_version = 1;
 
@@ -58,17 +56,17 @@ namespace flag {
 constexpr std::uint64_t debug = 0x2;
 constexpr std::uint64_t lz4 = 0x2000;
 constexpr std::uint64_t zstd = 0x8000;
-constexpr std::uint64_t arch_specific = 0x100000;    // "a": this very compute capability and no other
+constexpr std::uint64_t arch_specific = 0x100000;    // "a": exactly this compute capability
 constexpr std::uint64_t family_specific = 0x200000;  // "f": this compute capability and later ones of its family
 }  // namespace flag
 
-// Bounds on what we read, whoever wrote it.
+// Limits on what is read, from any source.
 constexpr std::uint64_t max_image_bytes = std::uint64_t{4} << 30;
 constexpr std::uint64_t max_unpacked_bytes = std::uint64_t{1} << 30;
 constexpr std::size_t max_entries = 4096;
 constexpr std::size_t max_prelinked = 65536;
 
-// Unaligned little-endian read; the caller has checked that the bytes are there.
+// Unaligned little-endian read; the caller has checked the bounds.
 template <class T>
 T read_at(const std::byte* from, std::size_t offset) noexcept {
     T value;

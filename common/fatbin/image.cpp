@@ -20,7 +20,7 @@ const std::byte* bytes_at(const void* pointer) {
     return static_cast<const std::byte*>(pointer);
 }
 
-// Byte by byte, so that a text shorter than four bytes is not read past its NUL.
+// Compares bytewise, so that a text shorter than four bytes is not read past its NUL.
 bool starts_with(const std::byte* image, std::uint32_t magic) {
     for (int i = 0; i < 4; ++i) {
         if (image[i] != static_cast<std::byte>(magic >> (8 * i))) return false;
@@ -28,7 +28,7 @@ bool starts_with(const std::byte* image, std::uint32_t magic) {
     return true;
 }
 
-// Length of the container from its header, which the caller knows to be readable.
+// Length of the container, from its header, which the caller knows to be readable.
 Result<std::uint64_t> container_bytes(const std::byte* header) {
     const auto version = read_at<std::uint16_t>(header, container_field::version);
     const auto header_bytes = read_at<std::uint16_t>(header, container_field::header_bytes);
@@ -141,7 +141,7 @@ const char* to_string(Form form) noexcept {
 }
 
 Result<std::uint64_t> cubin_bytes(const std::byte* header) {
-    // The tables come last in every cubin seen, so that their end is the image's end.
+    // The tables are at the end of every cubin seen so far, so that their end is the image's end.
     const auto program_offset = read_at<std::uint64_t>(header, 0x20);
     const auto section_offset = read_at<std::uint64_t>(header, 0x28);
     const std::uint64_t program_bytes =
@@ -184,7 +184,7 @@ Result<Image> inspect(Bytes image) {
         if (starts_with(image.data(), container_magic)) return bounded_container(image);
         if (starts_with(image.data(), elf_magic)) return bounded_cubin(image);
     }
-    // The driver reads text up to its NUL, which therefore has to be among the bytes.
+    // The driver reads text up to its NUL, so the bytes must contain one.
     const void* end = image.empty() ? nullptr : std::memchr(image.data(), 0, image.size());
     if (end == nullptr) return malformed("PTX text without a terminating NUL");
     const std::size_t length = static_cast<std::size_t>(bytes_at(end) - image.data()) + 1;

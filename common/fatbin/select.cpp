@@ -7,13 +7,14 @@
 namespace gpupool::fatbin {
 namespace {
 
-// Families are the minors of one major, but for 10.1 (later renamed to 11.0), which stood alone.
+// A family is the minor versions of one major version, except 10.1 (later renamed to 11.0), which is a family of its
+// own.
 bool same_family(std::uint32_t entry_arch, std::uint32_t device_arch) {
     if (entry_arch / 10 != device_arch / 10 || device_arch < entry_arch) return false;
     return entry_arch == device_arch || (entry_arch != 101 && device_arch != 101);
 }
 
-// Larger is better, 0 does not fit. The kinds are ranked first, then the architecture.
+// Larger is better, 0 means that the device cannot run it. The kind ranks before the architecture.
 std::uint64_t rank(const Entry& entry, ComputeCapability device, Preference preference) {
     if (!runs_on(entry, device)) return 0;
     const bool wants_ptx = preference != Preference::cubin_only;
@@ -27,7 +28,7 @@ std::uint64_t rank(const Entry& entry, ComputeCapability device, Preference pref
     return kind_rank == 0 ? 0 : (kind_rank << 32) + entry.arch;
 }
 
-// Among equals: arch-specific, family-specific, plain.
+// Order among entries of equal rank: arch-specific, family-specific, plain.
 int specificity(const Entry& entry) {
     if ((entry.flags & flag::arch_specific) != 0) return 2;
     return (entry.flags & flag::family_specific) != 0 ? 1 : 0;

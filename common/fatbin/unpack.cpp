@@ -7,7 +7,7 @@
 namespace gpupool::fatbin {
 namespace {
 
-// An LZ4 block cannot expand by more than this, so a larger claim is refused before anything is allocated.
+// An LZ4 block cannot expand by more than this factor; a larger claim is refused before memory is allocated.
 constexpr std::uint64_t lz4_max_ratio = 255;
 
 Error malformed(std::string message) {
@@ -67,7 +67,7 @@ Result<Unpacked> unpack(const Entry& entry, std::uint64_t limit_bytes) {
     }
     if (!entry.compressed) return Unpacked(entry.stored);
     GPUPOOL_TRY((entry.flags & flag::lz4) != 0 ? check_lz4(entry) : check_zstd(entry));
-    // Not zeroed: a claim that turns out false costs address space, not memory.
+    // Not zeroed: a false claim then costs address space, not memory.
     std::unique_ptr<std::byte[]> target(new std::byte[entry.unpacked_bytes]);
     GPUPOOL_TRY(expand(entry, target.get()));
     return Unpacked(std::move(target), entry.unpacked_bytes);
