@@ -1,6 +1,4 @@
-// The name of a code image, from its content.
-//
-// Ownership: a value. Threads: any. Errors: none.
+// Computes the hash that identifies a code image.
 #pragma once
 
 #include <cstddef>
