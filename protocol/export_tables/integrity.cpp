@@ -43,7 +43,7 @@ CUresult answer(std::uint32_t version, std::uint64_t unix_seconds, std::uint8_t*
     const void* const* table = static_cast<const void* const*>(integrity_check());
     IntegrityFacts facts;
     facts.driver_version = static_cast<std::uint32_t>(client->driver_version());
-    // Both at the time of the call: a forked child and another thread have their own.
+    // Both are read at each call: a forked child and another thread differ.
     facts.process = static_cast<std::uint32_t>(::getpid());
     facts.thread = static_cast<std::uint32_t>(::pthread_self());
     facts.cudart_table = reinterpret_cast<std::uint64_t>(cudart_interface());

@@ -1,7 +1,4 @@
-// MD2 (RFC 1319) and HMAC over it (RFC 2104): libcudart makes the driver prove itself with them. Not for anything that
-// needs to be secure.
-//
-// Ownership: values. Threads: any. Errors: none.
+// MD2 (RFC 1319) and HMAC over it (RFC 2104), which libcudart's integrity check uses. Not for security purposes.
 #pragma once
 
 #include <array>
@@ -17,7 +14,7 @@ using Md2Digest = std::array<std::uint8_t, md2_block_bytes>;
 class Md2 {
   public:
     void add(std::span<const std::uint8_t> bytes) noexcept;
-    // Once, at the end.
+    // Call once, at the end.
     Md2Digest finish() noexcept;
 
   private:
@@ -29,7 +26,7 @@ class Md2 {
     std::size_t buffered_bytes_ = 0;
 };
 
-// Keys longer than a block are hashed first, as RFC 2104 says.
+// Keys longer than a block are hashed first, as RFC 2104 specifies.
 Md2Digest hmac_md2(std::span<const std::uint8_t> key, std::span<const std::uint8_t> message) noexcept;
 
 }  // namespace gpupool::client::export_tables

@@ -1,6 +1,6 @@
-// How a table is built: its size in slot 0, the slots that are known, and a refusing function everywhere else.
+// Builds a table: its size in slot 0, the implemented slots, and a refusing function in every other slot.
 //
-// Ownership: values with static storage. Threads: any. Errors: a call of an unlisted slot is logged once and gives
+// Ownership: values with static storage. Threads: any. Errors: a call of an unlisted slot is logged once and returns
 // CUDA_ERROR_NOT_SUPPORTED.
 #pragma once
 
@@ -34,7 +34,7 @@ CUresult unlisted() noexcept {
 template <class Tag>
 using Table = std::array<Slot, Tag::slot_count>;
 
-// A listed slot may be null: then that is what the driver has there.
+// A listed slot may be null if the driver's is null.
 template <class Tag>
 Table<Tag> make_table(std::initializer_list<std::pair<std::size_t, Slot>> listed) noexcept {
     Table<Tag> table = []<std::size_t... Index>(std::index_sequence<Index...>) {

@@ -1,5 +1,5 @@
-// Tables made for profilers which the mathematical libraries use as well: identities of contexts and streams (cuBLAS,
-// cuBLASLt, cuFFT), a module's kernels (cuFFT), and a cache that cuBLASLt asks for without checking whether it got it.
+// Tables for profilers that the mathematical libraries use as well: identities of contexts and streams (cuBLAS,
+// cuBLASLt, cuFFT), a module's kernels (cuFFT), and a cache that cuBLASLt requests without checking whether it exists.
 #include "protocol/export_tables/client_view.h"
 #include "protocol/export_tables/table.h"
 #include "protocol/export_tables/tables.h"
@@ -50,7 +50,7 @@ struct ToolsModules {
     static constexpr std::size_t slot_count = 99;
 };
 
-// The result is the number of kernels and not a CUresult.
+// Returns the number of kernels, not a CUresult.
 int for_each_function(CUcontext context, CUmodule module, FunctionVisitor visit, void* user) noexcept {
     ClientView* client = view();
     if (client == nullptr || visit == nullptr) return 0;
@@ -62,7 +62,7 @@ struct ComputeCache {
     static constexpr std::size_t slot_count = 14;
 };
 
-// Whatever cuBLASLt asks of the cache has failed, upon which it does without.
+// Reports failure, so that cuBLASLt works without the cache.
 int no_cache() noexcept {
     return 1;
 }

@@ -19,7 +19,7 @@ bool is_any(const std::string& host) {
     return host == "0.0.0.0" || host == "::";
 }
 
-// One name for a server at all addresses, whichever of them its clients use.
+// The name of a server that listens at all addresses, whichever of them its clients use.
 std::string name_at_all(std::uint16_t port) {
     return fmt::format("gpupool/*:{}", port);
 }
@@ -83,7 +83,7 @@ Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint) {
 Result<std::unique_ptr<Listener>> listen_beside(const Endpoint& tcp_address) {
     if (tcp_address.is_path()) return std::unique_ptr<Listener>();
     if (is_any(tcp_address.host)) return shm::listen_at_name(name_at_all(tcp_address.port));
-    const auto addresses = tcp::resolve(tcp_address, kNoDeadline);  // a number, which it was bound to
+    const auto addresses = tcp::resolve(tcp_address, kNoDeadline);  // numeric: the listener is bound to it
     if (!addresses || !tcp::is_own(addresses->front())) return std::unique_ptr<Listener>();
     return shm::listen_at_name(name_at(addresses->front()));
 }

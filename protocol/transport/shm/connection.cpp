@@ -13,9 +13,9 @@
 namespace gpupool::transport::shm {
 namespace {
 
-// How much is copied before the other side may begin with it.
+// How much is copied before the other side may start to read it.
 constexpr std::size_t kStepBytes = 64u << 10;
-// One receive() gives no more, so that the writer has room again meanwhile.
+// At most this much per receive(), so that the writer gets room in the meantime.
 constexpr std::size_t kReceiveBytes = 128u << 10;
 
 static_assert(2 * sizeof(RingControl) <= kControlBytes);
@@ -28,7 +28,8 @@ RingMemory ring_of(const SharedMemory& memory, bool to_server) {
 
 enum class Woken { by_socket, otherwise, too_late };
 
-// Sleeps until `socket` was rung, its other end is gone, the event descriptor was written to, or the time is over.
+// Sleeps until a wake-up byte arrives at `socket`, its other end is gone, the event descriptor is readable, or the
+// deadline has passed.
 Result<Woken> sleep_at(int socket, int event, Clock::time_point deadline) {
     for (;;) {
         std::array entries{pollfd{socket, POLLIN, 0}, pollfd{event, POLLIN, 0}};
@@ -39,7 +40,7 @@ Result<Woken> sleep_at(int socket, int event, Clock::time_point deadline) {
     }
 }
 
-constexpr int kNoEvent = -1;  // poll() passes over it
+constexpr int kNoEvent = -1;  // poll() ignores it
 
 }  // namespace
 
@@ -81,7 +82,7 @@ Status ShmConnection::publish() {
     return {};
 }
 
-// As much as there is room for; published in steps, but for the last one.
+// Writes as much as there is room for, and publishes it in steps; the caller publishes the last one.
 Result<std::size_t> ShmConnection::send_part(ConstBuffer data) {
     std::size_t total = 0;
     while (total < data.size()) {
@@ -146,12 +147,12 @@ Connection::Copied ShmConnection::copy_whole(std::span<const ConstBuffer> buffer
     return out_.publish() ? Copied::all_and_peer_sleeps : Copied::all;
 }
 
-// One that is gone needs none: whoever receives notices that.
+// If the peer is gone, nothing needs to be done: the receiving thread notices.
 void ShmConnection::wake_peer() noexcept {
     (void)ring(parts_.socket.get());
 }
 
-// In the midst of receiving: whoever looks finds that somebody else is at it.
+// Called inside receive(), with the receiving role held; so a polling thread does not interfere.
 Status ShmConnection::wait_for_bytes() {
     if (receive_spin_.until([&] { return in_.readable_bytes() != 0; })) return {};
     if (!in_.prepare_to_sleep()) return {};
@@ -175,7 +176,8 @@ Status ShmConnection::sleep_for_bytes(Clock::time_point deadline) {
 
 Status ShmConnection::wait_arrival() {
     if (reader_yield_.spin([&] { return in_.readable_bytes() != 0; })) return {};
-    // Who looks needs no bell, and to ring it is a system call of the sender: who sleeps beside asks for none.
+    // A polling thread needs no wake-up byte, and sending one costs the sender a system call: so a reader that sleeps
+    // beside a polling thread requests none.
     bool rung = true;
     const auto prepare = [&](bool alone) {
         rung = alone;
@@ -195,16 +197,17 @@ void ShmConnection::end_polling() noexcept {
 }
 
 Result<std::size_t> ShmConnection::receive_some(MutableBuffer buffer) {
-    // What had arrived before our own shutdown is still readable, but its reader has been told to stop.
+    // Data that arrived before this side's shutdown is still readable, but the reader has been asked to stop.
     if (shut_down_.load(std::memory_order_acquire)) return closed_here();
     const auto received = in_.read(buffer.first(std::min(buffer.size(), kReceiveBytes)));
-    if (received && *received > 0 && in_.release()) (void)ring(parts_.room.get());  // a writer that is gone needs none
+    if (received && *received > 0 && in_.release())
+        (void)ring(parts_.room.get());  // a writer that is gone needs no wake-up
     return received;
 }
 
 Result<std::size_t> ShmConnection::receive(MutableBuffer buffer) {
     for (;;) {
-        // Before the look into the ring: what a peer had written when it went is still there to be read.
+        // Read before the ring: data that a peer wrote before it ended can still be received.
         const bool gone = peer_gone_.load(std::memory_order_acquire);
         const auto received = receive_some(buffer);
         if (!received || *received > 0) return received;
@@ -252,7 +255,7 @@ Result<std::unique_ptr<Connection>> adopt(std::vector<UniqueFd> descriptors) {
 Result<std::unique_ptr<Connection>> begin(std::vector<UniqueFd> descriptors) {
     auto made = make_server_end(std::move(descriptors));
     if (!made) return made.error();
-    // The connection's own copies of the indices: what the memory says may change at any time.
+    // Checks the connection's own copies of the indices: the memory may change at any time.
     if ((*made)->unused()) return std::unique_ptr<Connection>(std::move(*made));
     return Error{ErrorCode::invalid_input,
                  fmt::format("{} sent shared memory whose rings are not new", (*made)->peer())};

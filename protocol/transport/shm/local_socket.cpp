@@ -13,7 +13,7 @@ constexpr std::size_t kMaxMessageDescriptors = 8;
 Result<LocalAddress> make_address(const std::string& text, std::size_t first) {
     LocalAddress address;
     address.storage.sun_family = AF_UNIX;
-    // A path needs its end marked; an abstract name begins with the zero and is as long as the address says.
+    // A path is NUL-terminated; an abstract name begins with a NUL, and its length follows from the address's length.
     if (text.empty() || text.size() + 1 > sizeof(address.storage.sun_path)) {
         return Error{ErrorCode::invalid_input,
                      fmt::format("\"{}\" cannot be a Unix socket's address: it must have 1 to "
@@ -129,7 +129,7 @@ bool ring(int socket) noexcept {
     const char bell = 1;
     for (;;) {
         if (::send(socket, &bell, 1, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return true;
-        // A socket that is full of rings wakes its reader, too.
+        // A socket full of wake-up bytes wakes its reader as well.
         if (errno != EINTR) return errno == EAGAIN || errno == EWOULDBLOCK;
     }
 }

@@ -27,8 +27,8 @@ Status check_memory(int descriptor, std::size_t bytes) {
     if (seals < 0) return not_shared("it is no memfd");
     if ((seals & kSeals) != kSeals) return not_shared("its size is not sealed");
     struct statfs system {};
-    // Huge pages can run out under a mapping, which is a SIGBUS; so can those of a mounted file system of limited size,
-    // but its files cannot have these seals.
+    // Huge pages can run out under a mapping, which causes a SIGBUS. Pages of a mounted file system of limited size
+    // can, too, but its files cannot have these seals.
     if (::fstatfs(descriptor, &system) != 0 || system.f_type != TMPFS_MAGIC) {
         return not_shared("it does not consist of ordinary pages");
     }
@@ -41,7 +41,7 @@ Status check_memory(int descriptor, std::size_t bytes) {
 }
 
 bool is_populated(int descriptor, std::size_t bytes) {
-    constexpr std::size_t kBlockBytes = 512;  // stat's, whatever the file system's are
+    constexpr std::size_t kBlockBytes = 512;  // the unit of st_blocks on every file system
     struct stat facts {};
     return ::fstat(descriptor, &facts) == 0 && static_cast<std::size_t>(facts.st_blocks) >= bytes / kBlockBytes;
 }
@@ -60,7 +60,7 @@ SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
 }
 
 Result<UniqueFd> SharedMemory::make_file(const char* name, std::size_t bytes) {
-    // Beyond this limit ftruncate() sends a signal that ends the program.
+    // Beyond this limit ftruncate() sends a signal that kills the program.
     struct rlimit most {};
     if (::getrlimit(RLIMIT_FSIZE, &most) == 0 && bytes > most.rlim_cur) {
         return system_error("the process may not have files of that size", EFBIG);
