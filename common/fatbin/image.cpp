@@ -172,14 +172,14 @@ Result<Image> inspect_trusted(const void* image) {
         return Image{Form::cubin, Bytes(start, *length), {}};
     }
     const std::size_t text_bytes = strnlen(reinterpret_cast<const char*>(start), max_unpacked_bytes);
-    if (text_bytes == max_unpacked_bytes) return too_large("PTX text without an end");
+    if (text_bytes == max_unpacked_bytes) return too_large("PTX text without a terminating NUL");
     return Image{Form::ptx, Bytes(start, text_bytes + 1), {}};
 }
 
 Result<Image> inspect(Bytes image) {
     if (image.size() >= 4) {
         if (starts_with(image.data(), wrapper_magic)) {
-            return malformed("a fat binary wrapper holds pointers and cannot travel");
+            return malformed("a fat binary wrapper contains pointers and cannot be sent");
         }
         if (starts_with(image.data(), container_magic)) return bounded_container(image);
         if (starts_with(image.data(), elf_magic)) return bounded_cubin(image);

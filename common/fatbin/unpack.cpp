@@ -48,7 +48,7 @@ Status expand(const Entry& entry, std::byte* target) {
         written = result;
     }
     if (written != entry.unpacked_bytes) {
-        return malformed(fmt::format("entry states {} bytes, {} came out", entry.unpacked_bytes, written));
+        return malformed(fmt::format("entry states {} bytes, but unpacked to {}", entry.unpacked_bytes, written));
     }
     return {};
 }

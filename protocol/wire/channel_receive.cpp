@@ -54,24 +54,24 @@ std::optional<Stop> check_kind(const FrameHeader& header) {
     switch (header.type) {
         case FrameType::ack:
             if (header.sequence == 0 && header.payload_bytes == 0) return std::nullopt;
-            return violation("an acknowledgement came with a sequence or a payload");
+            return violation("received an acknowledgement with a sequence number or a payload");
         case FrameType::hello:
         case FrameType::welcome:
         case FrameType::refused:
-            return violation(fmt::format("a handshake frame (type {}) came in a running session",
+            return violation(fmt::format("received a handshake frame (type {}) in a running session",
                                          static_cast<unsigned>(header.type)));
         case FrameType::goodbye:
-            if (header.payload_bytes != 0) return violation("a goodbye came with a payload");
+            if (header.payload_bytes != 0) return violation("received a goodbye with a payload");
             break;
         case FrameType::bulk:
-            if (header.payload_bytes <= sizeof(BulkHeader)) return violation("a bulk frame came without data");
+            if (header.payload_bytes <= sizeof(BulkHeader)) return violation("received a bulk frame without data");
             break;
-        case FrameType::packed: return violation("a packed frame came over a session's own connection");
+        case FrameType::packed: return violation("received a packed frame over a session's own connection");
         case FrameType::commands:
         case FrameType::replies:
         case FrameType::control: break;
     }
-    if (header.sequence == 0) return violation("a session's frame came without a sequence number");
+    if (header.sequence == 0) return violation("received a session's frame without a sequence number");
     return std::nullopt;
 }
 
@@ -225,7 +225,7 @@ std::optional<Stop> Channel::State::read_one(FrameReader& reader) {
         return std::nullopt;
     }
     if (header->sequence != last + 1) {
-        return violation(fmt::format("frame {} came after frame {}: frames are missing", header->sequence, last));
+        return violation(fmt::format("received frame {} after frame {}: frames are missing", header->sequence, last));
     }
     switch (header->type) {
         case FrameType::bulk: return take_bulk(reader, *header);
@@ -243,8 +243,8 @@ std::optional<Stop> Channel::State::take_bulk(FrameReader& reader, const FrameHe
     const std::size_t bytes = header.payload_bytes - sizeof(bulk);
     const auto destination = receiver.bulk_destination(bulk.transfer, bulk.offset, bytes);
     if (destination.size() < bytes) {
-        return violation(fmt::format("bulk data that nobody announced: transfer {}, offset {}, {} bytes", bulk.transfer,
-                                     bulk.offset, bytes));
+        return violation(
+            fmt::format("unexpected bulk data: transfer {}, offset {}, {} bytes", bulk.transfer, bulk.offset, bytes));
     }
     const auto data = destination.first(bytes);
     if (auto status = reader.read(data); !status) {

@@ -64,12 +64,12 @@ Result<FrameHeader> read_header(std::span<const std::byte, kHeaderBytes> bytes) 
     if (!header) return header.error();
     const bool is_piece = header->type == FrameType::bulk || header->type == FrameType::packed;
     if (!is_piece || header->acknowledged != 0) {
-        return violation(fmt::format("a data connection carries pieces of bulk data alone, and a frame of type {} came",
+        return violation(fmt::format("received a frame of type {} on a data connection, which carries only bulk data",
                                      static_cast<unsigned>(header->type)));
     }
     if (header->payload_bytes <= prefix_bytes(header->type) ||
         header->payload_bytes > prefix_bytes(header->type) + Lanes::kMaxPieceBytes) {
-        return violation(fmt::format("a piece's frame of {} bytes came", header->payload_bytes));
+        return violation(fmt::format("received a piece's frame of {} bytes", header->payload_bytes));
     }
     return *header;
 }
@@ -138,10 +138,10 @@ Status Lanes::State::admits(std::size_t index) const {
     if (error) return *error;
     if (index >= most_lanes) {
         return Error{ErrorCode::limit_exceeded,
-                     fmt::format("data connection {} is one too many: {} are taken", index, most_lanes)};
+                     fmt::format("data connection {} exceeds the limit of {}", index, most_lanes)};
     }
     if (std::any_of(lanes.begin(), lanes.end(), [&](const auto& lane) { return lane->index == index; })) {
-        return Error{ErrorCode::invalid_input, fmt::format("there is a data connection {} already", index)};
+        return Error{ErrorCode::invalid_input, fmt::format("data connection {} exists already", index)};
     }
     return {};
 }
@@ -211,7 +211,7 @@ void Lanes::State::run_receiver(Lane& lane) {
     try {
         while (status) status = receive_piece(lane, unpacking);
     } catch (const std::bad_alloc&) {
-        status = Error{ErrorCode::limit_exceeded, "no memory for data that came compressed"};
+        status = Error{ErrorCode::limit_exceeded, "out of memory for compressed data"};
     }
     fail(lane, status.error());
 }
@@ -247,17 +247,18 @@ Status Lanes::State::receive_data(Connection& from, const FrameHeader& header, c
     const bool packed = header.type == FrameType::packed;
     if (packed) {
         if (bytes == 0 || bytes > kMaxPieceBytes)
-            return violation(fmt::format("a packed piece of {} bytes came", bytes));
+            return violation(fmt::format("received a packed piece of {} bytes", bytes));
         unpacking.packed.resize(header.payload_bytes - sizeof(PackedHeader));
         GPUPOOL_TRY(transport::receive_exactly(from, unpacking.packed));
         if (!unpacking.unpack(bytes)) {
-            return violation(fmt::format("a packed piece does not become the {} bytes that it says", bytes));
+            return violation(
+                fmt::format("a packed piece does not decompress to the {} bytes that its header states", bytes));
         }
     }
     const auto place = receiver.piece_destination(bulk.transfer, bulk.offset, bytes);
     if (place.size() < bytes) {
-        return violation(fmt::format("a piece of data that nobody announced: transfer {}, offset {}, {} bytes",
-                                     bulk.transfer, bulk.offset, bytes));
+        return violation(fmt::format("unexpected piece of data: transfer {}, offset {}, {} bytes", bulk.transfer,
+                                     bulk.offset, bytes));
     }
     Status read;
     if (!packed) {
@@ -273,7 +274,7 @@ Status Lanes::State::note_landed(std::uint64_t number) {
     bool awaited = false;
     {
         const Lock lock(mutex);
-        if (!landed.add(number)) return violation(fmt::format("piece {} came twice, or far out of order", number));
+        if (!landed.add(number)) return violation(fmt::format("received piece {} twice, or far out of order", number));
         awaited = arrived.has_waiters();
     }
     if (awaited) arrived.notify_all();
@@ -303,7 +304,8 @@ Status Lanes::add(std::size_t index, std::unique_ptr<Connection> connection) {
         added.receiver = quiet_thread("gpupool-receive", [&state, &added] { state.run_receiver(added); });
     } catch (const std::system_error& cause) {
         state.lanes.pop_back();
-        return Error{ErrorCode::limit_exceeded, fmt::format("no thread for a data connection: {}", cause.what())};
+        return Error{ErrorCode::limit_exceeded,
+                     fmt::format("cannot start a thread for a data connection: {}", cause.what())};
     }
     try {
         added.sender = quiet_thread("gpupool-send", [&state, &added] { state.run_sender(added); });

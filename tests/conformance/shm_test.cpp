@@ -261,7 +261,7 @@ TEST(Choose, AServerElsewhereHasNoLocalName) {
 TEST(Choose, APathIsNotTcp) {
     const auto connection = transport::connect(*Endpoint::parse("unix:/tmp/x"), Choice::tcp, Clock::now() + 1s);
     ASSERT_FALSE(connection.ok());
-    EXPECT_NE(connection.error().message.find("tcp excludes"), std::string::npos) << connection.error().message;
+    EXPECT_NE(connection.error().message.find("tcp forbids"), std::string::npos) << connection.error().message;
 }
 
 // ---- peers that mean harm

@@ -18,8 +18,9 @@ Status Arrival::take_memory() {
     auto descriptors = receive_with_descriptors(socket_.get(), greeting);
     if (!descriptors) return descriptors.error();
     if (greeting != kGreeting || descriptors->size() != 3) {
-        return Error{ErrorCode::invalid_input,
-                     fmt::format("{} sent no shared memory that this version of gpupool knows", peer_)};
+        return Error{
+            ErrorCode::invalid_input,
+            fmt::format("{} did not send shared memory in a form that this version of gpupool supports", peer_)};
     }
     std::vector<UniqueFd> all;
     all.push_back(std::move(socket_));

@@ -65,7 +65,7 @@ Result<UniqueFd> ShmConnection::take_given(std::uint64_t number) {
         if (!descriptors) return descriptors.error();
         if (given != number) continue;
         if (descriptors->size() == 1) return std::move(descriptors->front());
-        return Error{ErrorCode::invalid_input, fmt::format("{} did not give the descriptor that it said", peer_)};
+        return Error{ErrorCode::invalid_input, fmt::format("{} announced a descriptor but did not pass it", peer_)};
     }
 }
 
@@ -105,7 +105,7 @@ Status ShmConnection::wait_for_room() {
         if (shut_down_.load(std::memory_order_acquire)) return closed_here();
         if (!woken) return woken.error();
         if (*woken == Woken::too_late)
-            return Error{ErrorCode::timed_out, fmt::format("{} took nothing in time", peer_)};
+            return Error{ErrorCode::timed_out, fmt::format("{} accepted no data in time", peer_)};
         if (!there) return closed_there();
     }
     return {};

@@ -92,7 +92,8 @@ Status send_with_descriptors(int socket, std::span<const std::byte> bytes, std::
     if (sent < 0 && (errno == EPIPE || errno == ECONNRESET)) {
         return Error{ErrorCode::closed, "the other side closed the connection"};
     }
-    return sent < 0 ? system_error("sendmsg", errno) : Error{ErrorCode::system, "a local socket takes no message"};
+    return sent < 0 ? system_error("sendmsg", errno)
+                    : Error{ErrorCode::system, "a local socket did not accept a whole message"};
 }
 
 Result<std::vector<UniqueFd>> receive_with_descriptors(int socket, std::span<std::byte> bytes) {
@@ -120,7 +121,7 @@ Result<std::vector<UniqueFd>> receive_with_descriptors(int socket, std::span<std
     }
     if (received <= 0) return Error{ErrorCode::closed, "the other side closed the connection"};
     if (static_cast<std::size_t>(received) != bytes.size() || (message.msg_flags & MSG_CTRUNC) != 0) {
-        return Error{ErrorCode::invalid_input, "a local connection began with something else than shared memory"};
+        return Error{ErrorCode::invalid_input, "a message on a local socket has a wrong size"};
     }
     return descriptors;
 }

@@ -20,7 +20,7 @@ bool take(std::uint32_t& sleeps) noexcept {
 }
 
 Error impossible(const char* whose) {
-    return {ErrorCode::invalid_input, std::string("the shared memory holds an impossible index of its ") + whose};
+    return {ErrorCode::invalid_input, std::string("the shared memory contains an invalid index of its ") + whose};
 }
 
 }  // namespace

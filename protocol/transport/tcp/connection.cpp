@@ -112,7 +112,7 @@ Result<std::size_t> TcpConnection::send_once(std::span<const ConstBuffer> buffer
         if (sent >= 0) return static_cast<std::size_t>(sent);
         if ((flags & MSG_DONTWAIT) != 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::size_t{0};
         if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            return Error{ErrorCode::timed_out, fmt::format("{} took nothing in time", peer_)};
+            return Error{ErrorCode::timed_out, fmt::format("{} accepted no data in time", peer_)};
         }
         if (errno != EINTR) return failure("send", errno);
     }
