@@ -97,11 +97,11 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes, AppendTicket
         return Error{ErrorCode::limit_exceeded, "too much unacknowledged data for an answer from a receiving thread"};
     }
     // What makes room is that the peer acknowledges, so all must be on its way.
-    const auto ticket = next_ticket++;
+    const auto position = next_ticket++;
     unlock_and_rouse(lock);
     receiver.on_append_waits(true);
     lock.lock();
-    room.wait(lock, [&] { return ticket == serving_ticket && (over() || fits(1)); });
+    room.wait(lock, [&] { return position == serving_ticket && (over() || fits(1)); });
     lock.unlock();  // nobody takes the room meanwhile: it is this ticket's turn
     receiver.on_append_waits(false);
     lock.lock();
