@@ -56,13 +56,13 @@ void Channel::State::fail(Lock& lock, Error cause, bool resumable) {
         phase = Phase::ended;
         error = closing ? closed_here() : std::move(cause);
     }
-    Graveyard graveyard;
-    if (phase == Phase::ended && !sending) outbox.clear(graveyard);  // else whoever sends does it when it is back
+    ReleasedFrames released;
+    if (phase == Phase::ended && !sending) outbox.clear(released);  // else whoever sends does it when it is back
     const auto broken = connection;
     wake_everybody();
     lock.unlock();
     broken->shutdown();
-    graveyard.clear();
+    released.clear();
     lock.lock();
 }
 
@@ -134,8 +134,8 @@ Status Channel::attach(std::unique_ptr<transport::Connection> connection, std::u
 
     // Acknowledgements may go beyond `peer_received`, when the old connection still delivered after the peer looked:
     // then they say what it has.
-    Graveyard graveyard;
-    (void)state.outbox.acknowledge(peer_received, graveyard);
+    ReleasedFrames released;
+    (void)state.outbox.acknowledge(peer_received, released);
     state.outbox.rewind();
     state.connection = std::move(connection);
     state.learn_connection();
@@ -145,7 +145,7 @@ Status Channel::attach(std::unique_ptr<transport::Connection> connection, std::u
     state.ack_urgent = true;
     state.wake_everybody();
     lock.unlock();
-    graveyard.clear();
+    released.clear();
     return {};
 }
 

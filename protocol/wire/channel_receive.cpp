@@ -279,13 +279,13 @@ Stop Channel::State::take_goodbye(const FrameHeader& header) {
 }
 
 std::optional<Stop> Channel::State::apply_acknowledged(std::uint64_t sequence) {
-    Graveyard graveyard;
+    ReleasedFrames released;
     Lock lock(mutex);
     const auto attempted = outbox.attempted();
-    if (!outbox.acknowledge(sequence, graveyard)) {
+    if (!outbox.acknowledge(sequence, released)) {
         return violation(fmt::format("frame {} was acknowledged, but only {} were sent", sequence, attempted));
     }
-    wake_who_waits(lock, graveyard);
+    wake_who_waits(lock, released);
     return std::nullopt;
 }
 

@@ -256,19 +256,19 @@ void Channel::State::begin_batch(Lock& lock) {
     batch.build(batch_acknowledges);
 }
 
-// Of room and progress, and empties the graveyard. Without the lock, which is released where there is anything to do.
-void Channel::State::wake_who_waits(Lock& lock, Graveyard& graveyard) {
-    if (!room.has_waiters() && !progress.has_waiters() && graveyard.empty()) return;
+// Of room and progress, and empties `released`. Without the lock, which is released where there is anything to do.
+void Channel::State::wake_who_waits(Lock& lock, ReleasedFrames& released) {
+    if (!room.has_waiters() && !progress.has_waiters() && released.empty()) return;
     lock.unlock();
     room.notify_all();
     progress.notify_all();
-    graveyard.clear();
+    released.clear();
     lock.lock();
 }
 
 // Locks again and gives the role back.
 void Channel::State::end_batch(Lock& lock, const Status& status) {
-    Graveyard graveyard;
+    ReleasedFrames released;
     if (TrafficObserver* const watched = observer.load(std::memory_order_acquire);
         watched != nullptr && status && batch_begin != TrafficObserver::Moment()) {
         watched->sent(0, std::max<std::size_t>(batch.frames.size(), 1), batch.total_bytes, batch_begin,
@@ -276,7 +276,7 @@ void Channel::State::end_batch(Lock& lock, const Status& status) {
     }
     lock.lock();
     sending = batch_left = false;
-    outbox.batch_done(status.ok(), !limits.resume, graveyard);
+    outbox.batch_done(status.ok(), !limits.resume, released);
     if (status) {
         ++writes;
         frames_sent += std::max<std::size_t>(batch.frames.size(), 1);
@@ -285,8 +285,8 @@ void Channel::State::end_batch(Lock& lock, const Status& status) {
     } else {
         fail(lock, status.error(), true);
     }
-    if (phase == Phase::ended && !sending) outbox.clear(graveyard);
-    wake_who_waits(lock, graveyard);
+    if (phase == Phase::ended && !sending) outbox.clear(released);
+    wake_who_waits(lock, released);
 }
 
 void Channel::State::send_batch(Lock& lock) {
@@ -318,7 +318,7 @@ bool Channel::State::copy_here(Lock& lock) {
     ++frames_sent;
     bytes_sent += head.size() + data.size();
     note_acknowledged(received);
-    Graveyard nothing;
+    ReleasedFrames nothing;
     wake_who_waits(lock, nothing);
     if (copied == transport::Connection::Copied::all) {
         lock.unlock();

@@ -78,7 +78,7 @@ struct Channel::State {
         bool give_chunk = false;
     };
     Status wait_for_room(Lock& lock, std::size_t bytes, AppendTicket& ticket);
-    void wake_who_waits(Lock& lock, Graveyard& graveyard);
+    void wake_who_waits(Lock& lock, ReleasedFrames& released);
     Status append_own_frame(OutFrame frame, Urgency urgency = Urgency::soon);
     enum class Rouse { nothing, tell, wake };
     Rouse rouse();

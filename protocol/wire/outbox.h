@@ -6,7 +6,7 @@
 // Only what was attempted has its number for good: an urgent record goes in front of the data that is not sent yet.
 //
 // Records and copied data lie in chunks of memory that consecutive frames share, so that appending a record is a bump
-// of a pointer. Frames that leave go into a Graveyard, which the caller empties without holding its lock: the last
+// of a pointer. Frames that leave go into a ReleasedFrames, which the caller empties without holding its lock: the last
 // frame of a transfer runs that transfer's `done`.
 //
 // Ownership: the outbox owns frames and chunks; data by reference belongs to whoever appended it. Threads: none of its
@@ -59,7 +59,7 @@ struct OutFrame {
     }
 };
 
-using Graveyard = std::vector<OutFrame>;
+using ReleasedFrames = std::vector<OutFrame>;
 
 class Outbox {
   public:
@@ -115,23 +115,23 @@ class Outbox {
 
     // The batch that was collected is no longer being sent. When it was `delivered`, it counts as sent, and with
     // `drop_transfers` data by reference is let go of.
-    void batch_done(bool delivered, bool drop_transfers, Graveyard& graveyard);
+    void batch_done(bool delivered, bool drop_transfers, ReleasedFrames& released);
 
     // The peer has everything up to `sequence`. False when it cannot have.
-    [[nodiscard]] bool acknowledge(std::uint64_t sequence, Graveyard& graveyard);
+    [[nodiscard]] bool acknowledge(std::uint64_t sequence, ReleasedFrames& released);
 
     // Sending continues after what the peer has. Only when no batch is being sent.
     void rewind() noexcept { sent_ = acknowledged_; }
 
     // Everything goes. Only when no batch is being sent.
-    void clear(Graveyard& graveyard);
+    void clear(ReleasedFrames& released);
 
   private:
     static constexpr std::size_t kFrameOverheadBytes = 128;  // header and bookkeeping, so that tiny frames count too
 
     void insert(std::size_t at, OutFrame frame);
-    void release(Graveyard& graveyard);
-    void bury(OutFrame&& frame, Graveyard& graveyard);
+    void release(ReleasedFrames& released);
+    void release_frame(OutFrame&& frame, ReleasedFrames& released);
     std::shared_ptr<Chunk> take_chunk(std::size_t bytes);
 
     const std::size_t frame_bytes_;

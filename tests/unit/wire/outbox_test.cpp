@@ -28,13 +28,13 @@ class OutboxTest : public ::testing::Test {
     }
 
     void done(bool delivered, bool drop = false) {
-        Graveyard graveyard;
-        outbox_.batch_done(delivered, drop, graveyard);
+        ReleasedFrames released;
+        outbox_.batch_done(delivered, drop, released);
     }
 
     bool acknowledge(std::uint64_t sequence) {
-        Graveyard graveyard;
-        return outbox_.acknowledge(sequence, graveyard);
+        ReleasedFrames released;
+        return outbox_.acknowledge(sequence, released);
     }
 
     Outbox outbox_{kFrameBytes};
@@ -130,8 +130,8 @@ TEST_F(OutboxTest, ClearFinishesEverything) {
     add_word(1);
     add_transfer(finished);
     {
-        Graveyard graveyard;
-        outbox_.clear(graveyard);
+        ReleasedFrames released;
+        outbox_.clear(released);
     }
     EXPECT_EQ(finished, 2);
     EXPECT_FALSE(outbox_.has_unsent());
