@@ -126,12 +126,12 @@ Channel::State::AppendTicket::~AppendTicket() {
 // What there is to do, without the lock, that the pump finds what was appended: it is woken when it sleeps, told when
 // it looks; while it works it finds that by itself.
 Channel::State::Rouse Channel::State::rouse() {
-    switch (doing) {
-        case Pump::looks: doing = Pump::works; return Rouse::tell;
-        case Pump::dozes:
-        case Pump::sleeps: doing = Pump::wakes; return Rouse::wake;
-        case Pump::works:
-        case Pump::wakes: break;
+    switch (pump_state) {
+        case PumpState::polling: pump_state = PumpState::running; return Rouse::tell;
+        case PumpState::dozing:
+        case PumpState::sleeping: pump_state = PumpState::waking; return Rouse::wake;
+        case PumpState::running:
+        case PumpState::waking: break;
     }
     return Rouse::nothing;
 }
@@ -169,7 +169,8 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Urgency urgency
     if (urgency == Urgency::later || urgency == Urgency::ahead_of_bulk || !state.can_send()) return {};
     if (urgency == Urgency::now || state.sends_itself()) {
         state.send_here(lock);
-    } else if (!state.copies && (state.pump_sleeps() || state.doing == State::Pump::wakes) && spinning_pays()) {
+    } else if (!state.copies && (state.pump_is_asleep() || state.pump_state == State::PumpState::waking) &&
+               spinning_pays()) {
         // It sleeps only after a while, and waking up takes far longer than sending: nothing waits for that, but where
         // so much is on its way already that it does not matter.
         const State::Rouse due = state.rouse();
@@ -392,11 +393,11 @@ Status Channel::flush() {
 
 // Looks for more to send before the pump sleeps. Did anything come, if somebody else may have sent it since?
 bool Channel::State::poll_for_work(Lock& lock) {
-    doing = Pump::looks;
+    pump_state = PumpState::polling;
     lock.unlock();
     const bool came = pump_spin.until([&] { return news.load(std::memory_order_acquire); });
     lock.lock();
-    doing = Pump::works;
+    pump_state = PumpState::running;
     news.store(false, std::memory_order_relaxed);
     return came;
 }
@@ -432,8 +433,8 @@ void Channel::State::run_pump() {
         // no frame to travel with; in a steady exchange nobody has to wake it for them.
         const bool owes_ack = phase == Phase::open && received > acknowledged_to_peer;
         const bool lightly = phase == Phase::open && (owes_ack || !lingered);
-        const auto woken = [&] { return doing == Pump::wakes || stopping; };
-        doing = lightly ? Pump::dozes : Pump::sleeps;
+        const auto woken = [&] { return pump_state == PumpState::waking || stopping; };
+        pump_state = lightly ? PumpState::dozing : PumpState::sleeping;
         if (!lightly) {
             pump_wake.wait(lock, woken);
             lingered = polled = false;
@@ -443,7 +444,7 @@ void Channel::State::run_pump() {
             lingered = true;
             if (received > acknowledged_to_peer) ack_urgent = true;
         }
-        doing = Pump::works;
+        pump_state = PumpState::running;
     }
 }
 

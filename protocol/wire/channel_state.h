@@ -57,7 +57,7 @@ struct Channel::State {
     using Lock = std::unique_lock<std::mutex>;
     enum class Phase { open, broken, ended };
     // `wakes`: was told to, and will some time later.
-    enum class Pump { works, looks, dozes, sleeps, wakes };
+    enum class PumpState { running, polling, dozing, sleeping, waking };
     enum class Reading { idle, reading, reporting };
 
     State(std::unique_ptr<transport::Connection> first, Receiver& to, const Limits& given);
@@ -84,7 +84,9 @@ struct Channel::State {
     Rouse rouse();
     void deliver(Rouse what);
     void unlock_and_rouse(Lock& lock);
-    [[nodiscard]] bool pump_sleeps() const { return doing == Pump::dozes || doing == Pump::sleeps; }
+    [[nodiscard]] bool pump_is_asleep() const {
+        return pump_state == PumpState::dozing || pump_state == PumpState::sleeping;
+    }
     [[nodiscard]] bool can_send() const;
     [[nodiscard]] bool sends_itself() const;
     void begin_batch(Lock& lock);
@@ -145,7 +147,7 @@ struct Channel::State {
     // that one processor reads all the time is dear for another to write. After the lock was released, which the pump
     // takes next.
     alignas(64) std::atomic<bool> news{false};
-    alignas(64) Pump doing = Pump::works;
+    alignas(64) PumpState pump_state = PumpState::running;
     Spin pump_spin;                 // the pump's
     std::uint64_t next_ticket = 0;  // appends that wait for room go on in the order they came
     std::uint64_t serving_ticket = 0;
