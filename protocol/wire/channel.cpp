@@ -39,7 +39,7 @@ void Channel::State::learn_connection() {
 }
 
 void Channel::State::wake_everybody() {
-    deliver(rouse());  // with the lock held: at the end that does not matter
+    wake_pump(prepare_wakeup());  // with the lock held: at the end that does not matter
     reader_wake.notify_all();
     room.notify_all();
     progress.notify_all();
@@ -93,7 +93,7 @@ void Channel::close(std::chrono::milliseconds timeout) {
         OutFrame frame;
         frame.type = FrameType::goodbye;
         const auto goodbye = state.outbox.add_frame(std::move(frame));
-        state.deliver(state.rouse());
+        state.wake_pump(state.prepare_wakeup());
         state.progress.wait_for(
             lock, timeout, [&] { return state.phase != State::Phase::open || state.outbox.acknowledged() >= goodbye; });
     }

@@ -294,7 +294,7 @@ void Channel::State::mark_received(const FrameHeader& header, bool prompt) {
     received = header.sequence;
     received_since_ack_bytes += kHeaderBytes + header.payload_bytes;
     if (prompt || received_since_ack_bytes >= acknowledge_every_bytes) ack_urgent = true;
-    if (ack_urgent || pump_state == PumpState::sleeping) unlock_and_rouse(lock);
+    if (ack_urgent || pump_state == PumpState::sleeping) unlock_and_wake_pump(lock);
 }
 
 }  // namespace gpupool::wire

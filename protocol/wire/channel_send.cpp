@@ -98,7 +98,7 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes, AppendTicket
     }
     // What makes room is that the peer acknowledges, so all must be on its way.
     const auto position = next_ticket++;
-    unlock_and_rouse(lock);
+    unlock_and_wake_pump(lock);
     receiver.on_append_waits(true);
     lock.lock();
     room.wait(lock, [&] { return position == serving_ticket && (over() || fits(1)); });
@@ -125,26 +125,26 @@ Channel::State::AppendTicket::~AppendTicket() {
 
 // What there is to do, without the lock, that the pump finds what was appended: it is woken when it sleeps, told when
 // it looks; while it works it finds that by itself.
-Channel::State::Rouse Channel::State::rouse() {
+Channel::State::PumpWakeup Channel::State::prepare_wakeup() {
     switch (pump_state) {
-        case PumpState::polling: pump_state = PumpState::running; return Rouse::tell;
+        case PumpState::polling: pump_state = PumpState::running; return PumpWakeup::set_flag;
         case PumpState::dozing:
-        case PumpState::sleeping: pump_state = PumpState::waking; return Rouse::wake;
+        case PumpState::sleeping: pump_state = PumpState::waking; return PumpWakeup::notify;
         case PumpState::running:
         case PumpState::waking: break;
     }
-    return Rouse::nothing;
+    return PumpWakeup::none;
 }
 
-void Channel::State::deliver(Rouse what) {
-    if (what == Rouse::tell) news.store(true, std::memory_order_release);
-    if (what == Rouse::wake) pump_wake.notify_one();
+void Channel::State::wake_pump(PumpWakeup what) {
+    if (what == PumpWakeup::set_flag) work_flag.store(true, std::memory_order_release);
+    if (what == PumpWakeup::notify) pump_wake.notify_one();
 }
 
-void Channel::State::unlock_and_rouse(Lock& lock) {
-    const Rouse due = rouse();
+void Channel::State::unlock_and_wake_pump(Lock& lock) {
+    const PumpWakeup due = prepare_wakeup();
     lock.unlock();
-    deliver(due);
+    wake_pump(due);
 }
 
 Status Channel::append_erased(FrameType type, std::size_t bytes, Urgency urgency, Fill fill, void* context) {
@@ -173,12 +173,12 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Urgency urgency
                spinning_pays()) {
         // It sleeps only after a while, and waking up takes far longer than sending: nothing waits for that, but where
         // so much is on its way already that it does not matter.
-        const State::Rouse due = state.rouse();
+        const State::PumpWakeup due = state.prepare_wakeup();
         state.send_here(lock);
         if (lock.owns_lock()) lock.unlock();
-        state.deliver(due);
+        state.wake_pump(due);
     } else {
-        state.unlock_and_rouse(lock);
+        state.unlock_and_wake_pump(lock);
     }
     return {};
 }
@@ -188,7 +188,7 @@ Status Channel::State::append_own_frame(OutFrame frame, Urgency urgency) {
     Lock lock(mutex);
     GPUPOOL_TRY(wait_for_room(lock, frame.payload_bytes(), ticket));
     outbox.add_frame(std::move(frame));
-    if (urgency != Urgency::later) unlock_and_rouse(lock);
+    if (urgency != Urgency::later) unlock_and_wake_pump(lock);
     return {};
 }
 
@@ -360,7 +360,7 @@ void Channel::State::send_here(Lock& lock) {
     } else {
         end_batch(lock, taken ? Status() : Status(taken.error()));
     }
-    if (batch_left || can_send()) unlock_and_rouse(lock);
+    if (batch_left || can_send()) unlock_and_wake_pump(lock);
 }
 
 void Channel::nudge() {
@@ -387,7 +387,7 @@ Status Channel::flush() {
         }
     }
     if (state.phase == State::Phase::ended) return *state.error;
-    if (state.can_send()) state.unlock_and_rouse(lock);  // what came while this call was sending
+    if (state.can_send()) state.unlock_and_wake_pump(lock);  // what came while this call was sending
     return {};
 }
 
@@ -395,10 +395,10 @@ Status Channel::flush() {
 bool Channel::State::poll_for_work(Lock& lock) {
     pump_state = PumpState::polling;
     lock.unlock();
-    const bool came = pump_spin.until([&] { return news.load(std::memory_order_acquire); });
+    const bool came = pump_spin.until([&] { return work_flag.load(std::memory_order_acquire); });
     lock.lock();
     pump_state = PumpState::running;
-    news.store(false, std::memory_order_relaxed);
+    work_flag.store(false, std::memory_order_relaxed);
     return came;
 }
 

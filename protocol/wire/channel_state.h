@@ -80,10 +80,10 @@ struct Channel::State {
     Status wait_for_room(Lock& lock, std::size_t bytes, AppendTicket& ticket);
     void wake_who_waits(Lock& lock, ReleasedFrames& released);
     Status append_own_frame(OutFrame frame, Urgency urgency = Urgency::soon);
-    enum class Rouse { nothing, tell, wake };
-    Rouse rouse();
-    void deliver(Rouse what);
-    void unlock_and_rouse(Lock& lock);
+    enum class PumpWakeup { none, set_flag, notify };
+    PumpWakeup prepare_wakeup();
+    void wake_pump(PumpWakeup what);
+    void unlock_and_wake_pump(Lock& lock);
     [[nodiscard]] bool pump_is_asleep() const {
         return pump_state == PumpState::dozing || pump_state == PumpState::sleeping;
     }
@@ -146,7 +146,7 @@ struct Channel::State {
     // The pump looks for it without the lock. Whoever appends writes it only while the pump looks, and once: a word
     // that one processor reads all the time is dear for another to write. After the lock was released, which the pump
     // takes next.
-    alignas(64) std::atomic<bool> news{false};
+    alignas(64) std::atomic<bool> work_flag{false};
     alignas(64) PumpState pump_state = PumpState::running;
     Spin pump_spin;                 // the pump's
     std::uint64_t next_ticket = 0;  // appends that wait for room go on in the order they came
