@@ -38,7 +38,7 @@ void Channel::State::learn_connection() {
     can_poll.store(connection->can_poll() && spinning_pays(), std::memory_order_relaxed);
 }
 
-void Channel::State::wake_everybody() {
+void Channel::State::wake_all_threads() {
     wake_pump(prepare_wakeup());  // with the lock held: at the end that does not matter
     reader_wake.notify_all();
     room.notify_all();
@@ -59,7 +59,7 @@ void Channel::State::fail(Lock& lock, Error cause, bool resumable) {
     ReleasedFrames released;
     if (phase == Phase::ended && !sending) outbox.clear(released);  // else whoever sends does it when it is back
     const auto broken = connection;
-    wake_everybody();
+    wake_all_threads();
     lock.unlock();
     broken->shutdown();
     released.clear();
@@ -99,7 +99,7 @@ void Channel::close(std::chrono::milliseconds timeout) {
     }
     state.fail(lock, closed_here(), false);
     state.stopping = true;
-    state.wake_everybody();
+    state.wake_all_threads();
     state.progress.wait(lock, [&] { return !state.sending; });
     lock.unlock();
     if (state.pump.joinable()) state.pump.join();
@@ -143,7 +143,7 @@ Status Channel::attach(std::unique_ptr<transport::Connection> connection, std::u
     state.phase = Phase::open;
     state.acknowledged_to_peer = 0;
     state.ack_urgent = true;
-    state.wake_everybody();
+    state.wake_all_threads();
     lock.unlock();
     released.clear();
     return {};

@@ -285,7 +285,7 @@ std::optional<Stop> Channel::State::apply_acknowledged(std::uint64_t sequence) {
     if (!outbox.acknowledge(sequence, released)) {
         return violation(fmt::format("frame {} was acknowledged, but only {} were sent", sequence, attempted));
     }
-    wake_who_waits(lock, released);
+    notify_waiters(lock, released);
     return std::nullopt;
 }
 

@@ -258,7 +258,7 @@ void Channel::State::begin_batch(Lock& lock) {
 }
 
 // Of room and progress, and empties `released`. Without the lock, which is released where there is anything to do.
-void Channel::State::wake_who_waits(Lock& lock, ReleasedFrames& released) {
+void Channel::State::notify_waiters(Lock& lock, ReleasedFrames& released) {
     if (!room.has_waiters() && !progress.has_waiters() && released.empty()) return;
     lock.unlock();
     room.notify_all();
@@ -287,7 +287,7 @@ void Channel::State::end_batch(Lock& lock, const Status& status) {
         fail(lock, status.error(), true);
     }
     if (phase == Phase::ended && !sending) outbox.clear(released);
-    wake_who_waits(lock, released);
+    notify_waiters(lock, released);
 }
 
 void Channel::State::send_batch(Lock& lock) {
@@ -320,7 +320,7 @@ bool Channel::State::copy_here(Lock& lock) {
     bytes_sent += head.size() + data.size();
     note_acknowledged(received);
     ReleasedFrames nothing;
-    wake_who_waits(lock, nothing);
+    notify_waiters(lock, nothing);
     if (copied == transport::Connection::Copied::all) {
         lock.unlock();
         return true;

@@ -64,7 +64,7 @@ struct Channel::State {
 
     // channel.cpp
     void fail(Lock& lock, Error cause, bool resumable);
-    void wake_everybody();
+    void wake_all_threads();
     void learn_connection();
     [[nodiscard]] bool on_reader() const { return reading_here == this; }
 
@@ -78,7 +78,7 @@ struct Channel::State {
         bool give_chunk = false;
     };
     Status wait_for_room(Lock& lock, std::size_t bytes, AppendTicket& ticket);
-    void wake_who_waits(Lock& lock, ReleasedFrames& released);
+    void notify_waiters(Lock& lock, ReleasedFrames& released);
     Status append_own_frame(OutFrame frame, Urgency urgency = Urgency::soon);
     enum class PumpWakeup { none, set_flag, notify };
     PumpWakeup prepare_wakeup();
