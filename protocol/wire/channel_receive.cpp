@@ -13,8 +13,8 @@ namespace {
 // How long the end waits for the acknowledgement of the peer's goodbye to leave.
 constexpr std::chrono::milliseconds kFarewellTimeout{200};
 // Frames that who looks takes at once, before it does something with them.
-constexpr std::size_t kMaxLookedFor = 8;
-constexpr unsigned kLooksForTheRest = 500;  // some tens of microseconds
+constexpr std::size_t kMaxFramesPerPoll = 8;
+constexpr unsigned kMaxIncompletePolls = 500;  // some tens of microseconds
 
 Stop violation(std::string message) {
     return {{ErrorCode::invalid_input, std::move(message)}, false};
@@ -109,20 +109,20 @@ Stop Channel::State::read_frames(transport::Connection& from) {
         reading_from = &from;
         frames.emplace(from);
         applied = 0;
-        found_stop.reset();
+        polled_stop.reset();
     }
     std::optional<Stop> stop;
-    while (!stop) stop = read_when_it_comes(from);
+    while (!stop) stop = read_after_arrival(from);
     return std::move(*stop);
 }
 
-std::optional<Stop> Channel::State::read_when_it_comes(transport::Connection& from) {
-    const bool looks = can_poll.load(std::memory_order_relaxed);
-    const auto came = looks ? from.wait_arrival() : Status();
+std::optional<Stop> Channel::State::read_after_arrival(transport::Connection& from) {
+    const bool polls = can_poll.load(std::memory_order_relaxed);
+    const auto arrived = polls ? from.wait_arrival() : Status();
     const std::lock_guard role(receiving);
-    std::optional<Stop> stop = std::move(found_stop);  // which made the wait end
-    if (!stop && !came) stop = lost(came.error());
-    if (!stop && looks && from.arrived_bytes() == 0) return std::nullopt;  // who looked was quicker
+    std::optional<Stop> stop = std::move(polled_stop);  // which made the wait end
+    if (!stop && !arrived) stop = lost(arrived.error());
+    if (!stop && polls && from.arrived_bytes() == 0) return std::nullopt;  // who looked was quicker
     while (!stop) {
         stop = read_if_memory_allows(*frames);
         if (frames->buffered_bytes() == 0) break;
@@ -132,7 +132,7 @@ std::optional<Stop> Channel::State::read_when_it_comes(transport::Connection& fr
 }
 
 // Is the next frame buffered, or what is not has arrived at `beyond`, so that reading it waits for nothing?
-bool Channel::State::frame_is_here(const transport::Connection* beyond) const {
+bool Channel::State::frame_has_arrived(const transport::Connection* beyond) const {
     std::array<std::byte, kHeaderBytes> bytes;
     if (!frames->peek(bytes)) return false;
     const auto header = decode(bytes);
@@ -145,21 +145,21 @@ bool Channel::State::frame_is_here(const transport::Connection* beyond) const {
 Channel::State::PollResult Channel::State::poll_frames(transport::Connection& from) {
     const std::unique_lock role(receiving, std::try_to_lock);
     if (!role) return PollResult::busy;
-    if (reading_from != &from || found_stop) return PollResult::ended;
+    if (reading_from != &from || polled_stop) return PollResult::ended;
     const auto* const before = std::exchange(reading_here, this);
     std::size_t taken = 0;
-    for (; !found_stop; ++taken) {
+    for (; !polled_stop; ++taken) {
         if (taken != 0 && frames->buffered_bytes() == 0) break;  // to ask for more can cost a system call
         // What is buffered the reader would not see arrive, so all of that is taken.
-        const bool more = taken < kMaxLookedFor;
+        const bool more = taken < kMaxFramesPerPoll;
         if (more) frames->gather(kHeaderBytes);
-        if (!frame_is_here(more ? &from : nullptr)) break;
-        found_stop = read_if_memory_allows(*frames);
+        if (!frame_has_arrived(more ? &from : nullptr)) break;
+        polled_stop = read_if_memory_allows(*frames);
     }
     reading_here = before;
-    if (found_stop) {  // the reader wakes, and reports it; told here, since the pump may notice the end before
+    if (polled_stop) {  // the reader wakes, and reports it; told here, since the pump may notice the end before
         Lock lock(mutex);
-        fail(lock, found_stop->cause, found_stop->resumable);
+        fail(lock, polled_stop->cause, polled_stop->resumable);
     }
     return taken != 0                      ? PollResult::received
            : frames->buffered_bytes() == 0 ? PollResult::nothing
@@ -176,7 +176,7 @@ Channel::PollingReceiver::PollingReceiver(Channel& channel) : channel_(channel) 
 }
 
 void Channel::PollingReceiver::end() {
-    if (const auto looked_at = std::exchange(connection_, nullptr)) looked_at->end_polling();
+    if (const auto polled = std::exchange(connection_, nullptr)) polled->end_polling();
 }
 
 void Channel::PollingReceiver::poll() {
@@ -189,7 +189,7 @@ void Channel::PollingReceiver::poll() {
         case State::PollResult::busy: break;
         // The rest is a moment away, or does not fit: the reader, which can wait, takes it then.
         case State::PollResult::incomplete:
-            if (++incomplete_ >= kLooksForTheRest) end();
+            if (++incomplete_ >= kMaxIncompletePolls) end();
             break;
         case State::PollResult::ended: end(); break;
     }

@@ -14,17 +14,17 @@ namespace {
 // How long an acknowledgement waits for a frame to travel with.
 constexpr std::chrono::milliseconds kAckTimeout{2};
 // Frames that the peer has not acknowledged, where it has next to nothing to do: those of a few calls.
-constexpr std::size_t kMaxOnTheWay = 16;
+constexpr std::size_t kMaxUnacknowledged = 16;
 // The same where callers send by copying: it keeps up, as far as its acknowledgements tell, of which there is one every
 // 2 ms. (On few processors nobody sends so; conformance.channel_polling does, with GPUPOOL_SPIN=always.)
-constexpr std::size_t kMaxCopiedOnTheWay = 512;
+constexpr std::size_t kMaxCopiedUnacknowledged = 512;
 // A frame that may be copied while the lock is held: to give the lock back and take it again costs more.
 constexpr std::size_t kCopiedUnderLockBytes = 16u << 10;
 // How long the pump lets records gather, and how long where the peer has enough to do with little ones: where the last
 // batch was no larger than this.
-constexpr std::chrono::microseconds kGatherFor{2};
-constexpr std::chrono::microseconds kGatherLongFor{5};
-constexpr std::size_t kLittleBatchBytes = 16u << 10;
+constexpr std::chrono::microseconds kGatherTime{2};
+constexpr std::chrono::microseconds kLongGatherTime{5};
+constexpr std::size_t kSmallBatchBytes = 16u << 10;
 
 bool carries_records(FrameType type) {
     return type == FrameType::commands || type == FrameType::replies;
@@ -240,7 +240,7 @@ Status Channel::append_bulk(std::uint64_t transfer, std::uint64_t offset, std::s
 // Is a record that is in no hurry sent by who appends it? Only where the peer keeps up: then the pump would be a way
 // round, and otherwise it sends many at a time.
 bool Channel::State::sends_itself() const {
-    return copies && outbox.retained() <= kMaxCopiedOnTheWay;
+    return copies && outbox.retained() <= kMaxCopiedUnacknowledged;
 }
 
 bool Channel::State::can_send() const {
@@ -395,21 +395,21 @@ Status Channel::flush() {
 bool Channel::State::poll_for_work(Lock& lock) {
     pump_state = PumpState::polling;
     lock.unlock();
-    const bool came = pump_spin.until([&] { return work_flag.load(std::memory_order_acquire); });
+    const bool found = pump_spin.until([&] { return work_flag.load(std::memory_order_acquire); });
     lock.lock();
     pump_state = PumpState::running;
     work_flag.store(false, std::memory_order_relaxed);
-    return came;
+    return found;
 }
 
 // Where sending costs next to nothing, the pump would send every record by itself, and contend for the lock with the
 // thread that appends them. Where it is a system call, much comes meanwhile, but the first record goes alone; and who
 // is about to wait for an answer to it would have to wait for that call before its own, instead of sending both in one.
-void Channel::State::let_gather(Lock& lock) {
+void Channel::State::let_records_gather(Lock& lock) {
     if (batch_left || stopping) return;
-    const bool enough = !sending && outbox.retained() > kMaxOnTheWay && batch.total_bytes <= kLittleBatchBytes;
+    const bool enough = !sending && outbox.retained() > kMaxUnacknowledged && batch.total_bytes <= kSmallBatchBytes;
     lock.unlock();
-    const auto end = std::chrono::steady_clock::now() + (enough ? kGatherLongFor : kGatherFor);
+    const auto end = std::chrono::steady_clock::now() + (enough ? kLongGatherTime : kGatherTime);
     while (std::chrono::steady_clock::now() < end) spin_pause();
     lock.lock();
 }
@@ -421,12 +421,12 @@ void Channel::State::run_pump() {
         if (batch_left || can_send()) {
             send_batch(lock);
             lingered = polled = false;
-            if (copies) let_gather(lock);
+            if (copies) let_records_gather(lock);
             continue;
         }
         if (!polled) {
             polled = !poll_for_work(lock);
-            if (!polled && !copies) let_gather(lock);
+            if (!polled && !copies) let_records_gather(lock);
             continue;
         }
         // After activity the pump sleeps lightly for a moment, which makes it the timer of acknowledgements that find

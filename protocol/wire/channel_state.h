@@ -96,16 +96,16 @@ struct Channel::State {
     bool copy_here(Lock& lock);
     void note_acknowledged(std::uint64_t sequence);
     bool poll_for_work(Lock& lock);
-    void let_gather(Lock& lock);
+    void let_records_gather(Lock& lock);
     void run_pump();
 
     // channel_receive.cpp
     void run_reader();
     Stop read_frames(transport::Connection& from);
-    std::optional<Stop> read_when_it_comes(transport::Connection& from);
+    std::optional<Stop> read_after_arrival(transport::Connection& from);
     std::optional<Stop> read_if_memory_allows(FrameReader& reader);
     std::optional<Stop> read_one(FrameReader& reader);
-    [[nodiscard]] bool frame_is_here(const transport::Connection* beyond) const;
+    [[nodiscard]] bool frame_has_arrived(const transport::Connection* beyond) const;
     enum class PollResult { received, nothing, incomplete, busy, ended };
     PollResult poll_frames(transport::Connection& from);
     std::optional<Stop> take_bulk(FrameReader& reader, const FrameHeader& header);
@@ -155,8 +155,8 @@ struct Channel::State {
     std::mutex receiving;  // guards what follows
     transport::Connection* reading_from = nullptr;
     std::optional<FrameReader> frames;
-    std::uint64_t applied = 0;       // the last acknowledgement taken from it, which spares the lock for repeated ones
-    std::optional<Stop> found_stop;  // by who looked, for the reader to report
+    std::uint64_t applied = 0;        // the last acknowledgement taken from it, which spares the lock for repeated ones
+    std::optional<Stop> polled_stop;  // by who looked, for the reader to report
 
     std::uint64_t received = 0;  // the last sequence that arrived whole
     std::uint64_t acknowledged_to_peer = 0;
