@@ -374,8 +374,8 @@ Status Channel::flush() {
     State::Lock lock(state.mutex);
     if (state.on_reader()) return Error{ErrorCode::internal, "a Receiver must not wait for its channel to send"};
     const auto all_sent = [&outbox = state.outbox, last = state.outbox.last_sequence(),
-                           before = state.outbox.gone_before()] {
-        return outbox.sent() >= last + (outbox.gone_before() - before);
+                           before = state.outbox.overtakes()] {
+        return outbox.sent() >= last + (outbox.overtakes() - before);
     };
     // Sending from here saves the way through the pump's thread.
     while (state.phase != State::Phase::ended && !all_sent()) {

@@ -57,7 +57,7 @@ std::byte* Outbox::add_urgent_record(FrameType type, std::size_t bytes) {
     std::byte* const place = frame.chunk->data.get();
     insert(static_cast<std::size_t>(before - first_), std::move(frame));
     last_urgent_ = before;
-    ++gone_before_;
+    ++overtakes_;
     return place;
 }
 

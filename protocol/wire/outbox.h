@@ -94,7 +94,7 @@ class Outbox {
     [[nodiscard]] std::uint64_t attempted() const noexcept { return attempted_; }
     [[nodiscard]] std::uint64_t acknowledged() const noexcept { return acknowledged_; }
     // Urgent records that went before others so far: so much later is what was appended before them and not attempted.
-    [[nodiscard]] std::uint64_t gone_before() const noexcept { return gone_before_; }
+    [[nodiscard]] std::uint64_t overtakes() const noexcept { return overtakes_; }
     // Frames, sent and unsent.
     [[nodiscard]] std::size_t retained() const noexcept { return frames_.size(); }
 
@@ -141,7 +141,7 @@ class Outbox {
     std::uint64_t attempted_ = 0;
     std::uint64_t acknowledged_ = 0;
     std::uint64_t last_urgent_ = 0;  // of those that went before others
-    std::uint64_t gone_before_ = 0;
+    std::uint64_t overtakes_ = 0;
     bool open_ = false;       // frames_.back() takes further records
     bool in_flight_ = false;  // frames in (sent_, in_flight_end_] are being sent
     std::uint64_t in_flight_end_ = 0;
