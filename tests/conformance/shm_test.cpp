@@ -460,7 +460,7 @@ TEST(ShmHostile, ScribblesWithoutEnd) {
                 std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(it.memory + at))
                     .store(value, std::memory_order_relaxed);
             }
-            (void)shm::ring(it.client.socket());
+            (void)shm::send_wakeup(it.client.socket());
         }
     });
     // Every attempt ends, with bytes or with an error.

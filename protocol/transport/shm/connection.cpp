@@ -78,7 +78,7 @@ Error ShmConnection::closed_there() const {
 }
 
 Status ShmConnection::publish() {
-    if (out_.publish() && !ring(parts_.socket.get())) return closed_there();
+    if (out_.publish() && !send_wakeup(parts_.socket.get())) return closed_there();
     return {};
 }
 
@@ -101,7 +101,7 @@ Status ShmConnection::wait_for_room() {
     const auto deadline = send_timeout_.count() == 0 ? kNoDeadline : Clock::now() + send_timeout_;
     while (out_.prepare_to_sleep()) {
         const auto woken = sleep_at(parts_.room.get(), kNoEvent, deadline);
-        const bool there = woken && *woken == Woken::by_socket && take_rings(parts_.room.get());
+        const bool there = woken && *woken == Woken::by_socket && take_wakeups(parts_.room.get());
         if (shut_down_.load(std::memory_order_acquire)) return closed_here();
         if (!woken) return woken.error();
         if (*woken == Woken::too_late)
@@ -149,7 +149,7 @@ Connection::Copied ShmConnection::copy_whole(std::span<const ConstBuffer> buffer
 
 // If the peer is gone, nothing needs to be done: the receiving thread notices.
 void ShmConnection::wake_peer() noexcept {
-    (void)ring(parts_.socket.get());
+    (void)send_wakeup(parts_.socket.get());
 }
 
 // Called inside receive(), with the receiving role held; so a polling thread does not interfere.
@@ -165,7 +165,7 @@ Status ShmConnection::sleep_for_bytes(Clock::time_point deadline) {
     const auto woken = sleep_at(parts_.socket.get(), reader_yield_.wake_descriptor(), deadline);
     if (!woken) return woken.error();
     if (*woken == Woken::by_socket) {
-        if (!take_rings(parts_.socket.get())) peer_gone_.store(true, std::memory_order_release);
+        if (!take_wakeups(parts_.socket.get())) peer_gone_.store(true, std::memory_order_release);
     } else if (*woken == Woken::otherwise) {
         reader_yield_.woken();
     } else if (in_.readable_bytes() == 0) {
@@ -178,14 +178,15 @@ Status ShmConnection::wait_arrival() {
     if (reader_yield_.spin([&] { return in_.readable_bytes() != 0; })) return {};
     // A polling thread needs no wake-up byte, and sending one costs the sender a system call: so a reader that sleeps
     // beside a polling thread requests none.
-    bool rung = true;
+    bool wants_wakeup = true;
     const auto prepare = [&](bool alone) {
-        rung = alone;
-        return !rung || in_.prepare_to_sleep();
+        wants_wakeup = alone;
+        return !wants_wakeup || in_.prepare_to_sleep();
     };
     if (!reader_yield_.fall_asleep(prepare)) return {};
-    auto slept = sleep_for_bytes(rung ? deadline_ : std::min(deadline_, Clock::now() + ReaderYield::kMaxYield));
-    if (!rung && !slept && slept.error().code == ErrorCode::timed_out && Clock::now() < deadline_) slept = Status();
+    auto slept = sleep_for_bytes(wants_wakeup ? deadline_ : std::min(deadline_, Clock::now() + ReaderYield::kMaxYield));
+    if (!wants_wakeup && !slept && slept.error().code == ErrorCode::timed_out && Clock::now() < deadline_)
+        slept = Status();
     reader_yield_.wake_up([&] { in_.stay_awake(); });
     if (shut_down_.load(std::memory_order_acquire)) return closed_here();
     if (peer_gone_.load(std::memory_order_acquire) && in_.readable_bytes() == 0) return closed_there();
@@ -201,7 +202,7 @@ Result<std::size_t> ShmConnection::receive_some(MutableBuffer buffer) {
     if (shut_down_.load(std::memory_order_acquire)) return closed_here();
     const auto received = in_.read(buffer.first(std::min(buffer.size(), kReceiveBytes)));
     if (received && *received > 0 && in_.release())
-        (void)ring(parts_.room.get());  // a writer that is gone needs no wake-up
+        (void)send_wakeup(parts_.room.get());  // a writer that is gone needs no wake-up
     return received;
 }
 

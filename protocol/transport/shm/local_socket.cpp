@@ -126,19 +126,19 @@ Result<std::vector<UniqueFd>> receive_with_descriptors(int socket, std::span<std
     return descriptors;
 }
 
-bool ring(int socket) noexcept {
-    const char bell = 1;
+bool send_wakeup(int socket) noexcept {
+    const char byte = 1;
     for (;;) {
-        if (::send(socket, &bell, 1, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return true;
+        if (::send(socket, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return true;
         // A socket full of wake-up bytes wakes its reader as well.
         if (errno != EINTR) return errno == EAGAIN || errno == EWOULDBLOCK;
     }
 }
 
-bool take_rings(int socket) noexcept {
-    char bells[256];
+bool take_wakeups(int socket) noexcept {
+    char bytes[256];
     for (;;) {
-        const ssize_t count = ::recv(socket, bells, sizeof(bells), MSG_DONTWAIT);
+        const ssize_t count = ::recv(socket, bytes, sizeof(bytes), MSG_DONTWAIT);
         if (count > 0) return true;
         if (count == 0) return false;
         if (errno != EINTR) return errno == EAGAIN || errno == EWOULDBLOCK;

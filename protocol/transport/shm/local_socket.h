@@ -46,9 +46,9 @@ Status send_with_descriptors(int socket, std::span<const std::byte> bytes, std::
 Result<std::vector<UniqueFd>> receive_with_descriptors(int socket, std::span<std::byte> bytes);
 
 // Wakes the thread that sleeps at the other end of `socket`. False if that end is gone.
-bool ring(int socket) noexcept;
+bool send_wakeup(int socket) noexcept;
 
 // Consumes wake-up bytes. False if the other end is gone.
-bool take_rings(int socket) noexcept;
+bool take_wakeups(int socket) noexcept;
 
 }  // namespace gpupool::transport::shm

@@ -209,7 +209,7 @@ class Scribbler {
     [[nodiscard]] int file() const { return file_; }
     [[nodiscard]] cli::SessionStatus session() const { return client_->session(); }
     // Wakes the server, which may sleep.
-    void ring() const { (void)transport::shm::ring(socket_); }
+    void ring() const { (void)transport::shm::send_wakeup(socket_); }
 
   private:
     int file_ = -1;
