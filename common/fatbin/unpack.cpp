@@ -8,14 +8,14 @@ namespace gpupool::fatbin {
 namespace {
 
 // An LZ4 block cannot expand by more than this factor; a larger claim is refused before memory is allocated.
-constexpr std::uint64_t lz4_max_ratio = 255;
+constexpr std::uint64_t kLz4MaxRatio = 255;
 
 Error malformed(std::string message) {
     return Error{ErrorCode::invalid_input, "code image: " + std::move(message)};
 }
 
 Status check_lz4(const Entry& entry) {
-    if (entry.unpacked_bytes > entry.stored.size() * lz4_max_ratio + lz4_max_ratio ||
+    if (entry.unpacked_bytes > entry.stored.size() * kLz4MaxRatio + kLz4MaxRatio ||
         entry.unpacked_bytes > LZ4_MAX_INPUT_SIZE || entry.stored.size() > LZ4_MAX_INPUT_SIZE) {
         return malformed(fmt::format("{} LZ4 bytes cannot hold {}", entry.stored.size(), entry.unpacked_bytes));
     }
@@ -33,7 +33,7 @@ Status check_zstd(const Entry& entry) {
 
 Status expand(const Entry& entry, std::byte* target) {
     std::uint64_t written = 0;
-    if ((entry.flags & flag::lz4) != 0) {
+    if ((entry.flags & flag::kLz4) != 0) {
         const int result =
             LZ4_decompress_safe(reinterpret_cast<const char*>(entry.stored.data()), reinterpret_cast<char*>(target),
                                 static_cast<int>(entry.stored.size()), static_cast<int>(entry.unpacked_bytes));
@@ -66,7 +66,7 @@ Result<Unpacked> unpack(const Entry& entry, std::uint64_t limit_bytes) {
                      fmt::format("code image: entry of {} bytes exceeds {}", entry.unpacked_bytes, limit_bytes)};
     }
     if (!entry.compressed) return Unpacked(entry.stored);
-    GPUPOOL_TRY((entry.flags & flag::lz4) != 0 ? check_lz4(entry) : check_zstd(entry));
+    GPUPOOL_TRY((entry.flags & flag::kLz4) != 0 ? check_lz4(entry) : check_zstd(entry));
     // Not zeroed: a false claim then costs address space, not memory.
     std::unique_ptr<std::byte[]> target(new std::byte[entry.unpacked_bytes]);
     GPUPOOL_TRY(expand(entry, target.get()));

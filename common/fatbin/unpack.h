@@ -28,6 +28,6 @@ class Unpacked {
 };
 
 // `entry` must come from `container_entries` or `image_entries`.
-Result<Unpacked> unpack(const Entry& entry, std::uint64_t limit_bytes = max_unpacked_bytes);
+Result<Unpacked> unpack(const Entry& entry, std::uint64_t limit_bytes = kMaxUnpackedBytes);
 
 }  // namespace gpupool::fatbin
