@@ -47,7 +47,7 @@ void unlock_after_fork() {
     state().mutex.unlock();
 }
 
-constexpr std::array<std::string_view, 6> level_names = {"trace", "debug", "info", "warn", "error", "off"};
+constexpr std::array<std::string_view, 6> kLevelNames = {"trace", "debug", "info", "warn", "error", "off"};
 
 void install(std::shared_ptr<spdlog::sinks::sink> sink, Level level) {
     // Time, process, thread, message. write() puts the level into the message, under the name that settings use.
@@ -62,12 +62,12 @@ void install(std::shared_ptr<spdlog::sinks::sink> sink, Level level) {
 }  // namespace
 
 std::string_view to_string(Level level) noexcept {
-    return level_names[static_cast<std::size_t>(level)];
+    return kLevelNames[static_cast<std::size_t>(level)];
 }
 
 Result<Level> parse_level(std::string_view text) {
-    for (std::size_t i = 0; i < level_names.size(); ++i) {
-        if (level_names[i] == text) return static_cast<Level>(i);
+    for (std::size_t i = 0; i < kLevelNames.size(); ++i) {
+        if (kLevelNames[i] == text) return static_cast<Level>(i);
     }
     return Error{ErrorCode::invalid_input,
                  fmt::format("'{}' is not a log level: trace, debug, info, warn, error, off", text)};

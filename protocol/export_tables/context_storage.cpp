@@ -20,16 +20,16 @@ struct Remembered {
     void* key = nullptr;
     void* value = nullptr;
 };
-constexpr std::size_t remembered_count = 8;
-thread_local constinit Remembered remembered[remembered_count];
+constexpr std::size_t kRememberedCount = 8;
+thread_local constinit Remembered remembered[kRememberedCount];
 
 Remembered& memory_of(CUcontext context, void* key) noexcept {
     const auto mixed = reinterpret_cast<std::uintptr_t>(context) * 31 + reinterpret_cast<std::uintptr_t>(key);
-    return remembered[(mixed >> 4 ^ mixed >> 9) % remembered_count];
+    return remembered[(mixed >> 4 ^ mixed >> 9) % kRememberedCount];
 }
 
 // Destructors may store values again; a program whose destructors always do must not keep the context from ending.
-constexpr int max_destructor_rounds = 4;
+constexpr int kMaxDestructorRounds = 4;
 
 }  // namespace
 
@@ -40,7 +40,7 @@ CUresult ContextStorage::put(CUcontext context, void* key, void* value, StorageD
         for (const Entry& entry : entries) {
             if (entry.key == key) return CUDA_ERROR_INVALID_HANDLE;
         }
-        if (entries.size() == max_entries) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (entries.size() == kMaxEntries) return CUDA_ERROR_OUT_OF_MEMORY;
         entries.push_back({key, value, destructor});
         generation_.fetch_add(1, std::memory_order_release);
         return CUDA_SUCCESS;
@@ -83,7 +83,7 @@ CUresult ContextStorage::remove(CUcontext context, void* key) noexcept {
 }
 
 void ContextStorage::context_ends(CUcontext context) noexcept {
-    for (int round = 0; round < max_destructor_rounds; ++round) {
+    for (int round = 0; round < kMaxDestructorRounds; ++round) {
         Entries ended;
         {
             const std::lock_guard guard(mutex_);

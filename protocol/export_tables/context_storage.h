@@ -23,7 +23,7 @@ using StorageDestructor = void (*)(CUcontext context, void* key, void* value);
 class ContextStorage {
   public:
     // Entries per context; beyond that a put returns CUDA_ERROR_OUT_OF_MEMORY.
-    static constexpr std::size_t max_entries = 65536;
+    static constexpr std::size_t kMaxEntries = 65536;
 
     CUresult put(CUcontext context, void* key, void* value, StorageDestructor destructor) noexcept;
     CUresult get(CUcontext context, void* key, void** value) noexcept;

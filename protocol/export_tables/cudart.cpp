@@ -8,8 +8,8 @@ namespace gpupool::client::export_tables {
 namespace {
 
 struct CudartInterface {
-    static constexpr const char* name = "CUDART_INTERFACE";
-    static constexpr std::size_t slot_count = 13;
+    static constexpr const char* kName = "CUDART_INTERFACE";
+    static constexpr std::size_t kSlotCount = 13;
 };
 
 CUresult load_image(CUmodule* module, const void* image) noexcept {
@@ -52,8 +52,8 @@ CUresult load_compiler() noexcept {
 }
 
 struct CallbackHooks {
-    static constexpr const char* name = "TOOLS_RUNTIME_CALLBACK_HOOKS";
-    static constexpr std::size_t slot_count = 7;
+    static constexpr const char* kName = "TOOLS_RUNTIME_CALLBACK_HOOKS";
+    static constexpr std::size_t kSlotCount = 7;
 };
 
 // One word per callback id; all zero, because no profiler ever subscribes. cudart checks their number.
@@ -88,8 +88,8 @@ CUresult context_id(CUcontext context, std::uint64_t* id) noexcept {
 }
 
 struct ContextChecks {
-    static constexpr const char* name = "CONTEXT_CHECKS";
-    static constexpr std::size_t slot_count = 15;
+    static constexpr const char* kName = "CONTEXT_CHECKS";
+    static constexpr std::size_t kSlotCount = 15;
 };
 
 // 0: an ordinary context, to be used as it is; cudart reads `other` only if the flag is 1.

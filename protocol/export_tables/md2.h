@@ -8,8 +8,8 @@
 
 namespace gpupool::client::export_tables {
 
-constexpr std::size_t md2_block_bytes = 16;
-using Md2Digest = std::array<std::uint8_t, md2_block_bytes>;
+constexpr std::size_t kMd2BlockBytes = 16;
+using Md2Digest = std::array<std::uint8_t, kMd2BlockBytes>;
 
 class Md2 {
   public:
@@ -20,9 +20,9 @@ class Md2 {
   private:
     void absorb(const std::uint8_t* block) noexcept;
 
-    std::array<std::uint8_t, 3 * md2_block_bytes> state_{};
-    std::array<std::uint8_t, md2_block_bytes> checksum_{};
-    std::array<std::uint8_t, md2_block_bytes> buffer_{};
+    std::array<std::uint8_t, 3 * kMd2BlockBytes> state_{};
+    std::array<std::uint8_t, kMd2BlockBytes> checksum_{};
+    std::array<std::uint8_t, kMd2BlockBytes> buffer_{};
     std::size_t buffered_bytes_ = 0;
 };
 

@@ -23,16 +23,16 @@ Slot slot(Function* function) noexcept {
 
 void report_unlisted(const char* table, std::size_t index) noexcept;
 
-// One function per slot, so that the log can name it. `Tag` has `name` and `slot_count`.
+// One function per slot, so that the log can name it. `Tag` has `kName` and `kSlotCount`.
 template <class Tag, std::size_t Index>
 CUresult unlisted() noexcept {
     static std::atomic_flag reported = ATOMIC_FLAG_INIT;
-    if (!reported.test_and_set(std::memory_order_relaxed)) report_unlisted(Tag::name, Index);
+    if (!reported.test_and_set(std::memory_order_relaxed)) report_unlisted(Tag::kName, Index);
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 template <class Tag>
-using Table = std::array<Slot, Tag::slot_count>;
+using Table = std::array<Slot, Tag::kSlotCount>;
 
 // A listed slot may be null if the driver's is null.
 template <class Tag>
@@ -40,8 +40,8 @@ Table<Tag> make_table(std::initializer_list<std::pair<std::size_t, Slot>> listed
     Table<Tag> table = []<std::size_t... Index>(std::index_sequence<Index...>) {
         return Table<Tag>{slot(unlisted<Tag, Index>)...};
     }
-    (std::make_index_sequence<Tag::slot_count>());
-    table[0] = reinterpret_cast<Slot>(Tag::slot_count * sizeof(Slot));
+    (std::make_index_sequence<Tag::kSlotCount>());
+    table[0] = reinterpret_cast<Slot>(Tag::kSlotCount * sizeof(Slot));
     for (const auto& [index, function] : listed) table[index] = function;
     return table;
 }

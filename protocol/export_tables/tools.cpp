@@ -8,8 +8,8 @@ namespace gpupool::client::export_tables {
 namespace {
 
 struct ToolsTls {
-    static constexpr const char* name = "TOOLS_TLS";
-    static constexpr std::size_t slot_count = 3;
+    static constexpr const char* kName = "TOOLS_TLS";
+    static constexpr std::size_t kSlotCount = 3;
 };
 
 CUresult current_context(CUcontext* context) noexcept {
@@ -20,8 +20,8 @@ CUresult current_context(CUcontext* context) noexcept {
 }
 
 struct ToolsIdentifiers {
-    static constexpr const char* name = "21318c60 (contexts and streams)";
-    static constexpr std::size_t slot_count = 93;
+    static constexpr const char* kName = "21318c60 (contexts and streams)";
+    static constexpr std::size_t kSlotCount = 93;
 };
 
 CUresult context_id(CUcontext context, std::uint64_t* id) noexcept {
@@ -46,8 +46,8 @@ CUresult resolve_stream(CUcontext context, CUstream stream, void** object, int p
 }
 
 struct ToolsModules {
-    static constexpr const char* name = "6e163fbe (module functions)";
-    static constexpr std::size_t slot_count = 99;
+    static constexpr const char* kName = "6e163fbe (module functions)";
+    static constexpr std::size_t kSlotCount = 99;
 };
 
 // Returns the number of kernels, not a CUresult.
@@ -58,8 +58,8 @@ int for_each_function(CUcontext context, CUmodule module, FunctionVisitor visit,
 }
 
 struct ComputeCache {
-    static constexpr const char* name = "1734dc26 (compute cache)";
-    static constexpr std::size_t slot_count = 14;
+    static constexpr const char* kName = "1734dc26 (compute cache)";
+    static constexpr std::size_t kSlotCount = 14;
 };
 
 // Reports failure, so that cuBLASLt works without the cache.
