@@ -1,4 +1,4 @@
-// The receiving half: the reader's thread, and who looks instead of it.
+// The receiving half: the reader, and threads that poll instead of it.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -10,9 +10,9 @@
 namespace gpupool::wire {
 namespace {
 
-// How long the end waits for the acknowledgement of the peer's goodbye to leave.
+// How long the end waits until the acknowledgement of the peer's goodbye has been sent.
 constexpr std::chrono::milliseconds kFarewellTimeout{200};
-// Frames that who looks takes at once, before it does something with them.
+// Frames that a polling thread receives at once before it acts on them.
 constexpr std::size_t kMaxFramesPerPoll = 8;
 constexpr unsigned kMaxIncompletePolls = 500;  // some tens of microseconds
 
@@ -30,7 +30,7 @@ Stop lost(const Error& cause) {
     return {cause, true};
 }
 
-// Tells of a frame from its header until its payload was taken.
+// Reports a frame to the observer, from its header until its payload was processed.
 class Observed {
   public:
     Observed(TrafficObserver* observer, const FrameHeader& header) : observer_(observer), header_(header) {
@@ -83,7 +83,7 @@ void Channel::State::run_reader() {
     Lock lock(mutex);
     reading_here = this;
     for (;;) {
-        // A connection that broke before it was read from is taken up all the same, so that each is reported once.
+        // A connection that broke before the first read is processed as well, so that every break is reported once.
         reader_wake.wait(lock, [&] { return phase == Phase::ended || generation != reader_generation; });
         if (generation == reader_generation) break;
         reader_generation = generation;
@@ -120,9 +120,9 @@ std::optional<Stop> Channel::State::read_after_arrival(transport::Connection& fr
     const bool polls = can_poll.load(std::memory_order_relaxed);
     const auto arrived = polls ? from.wait_arrival() : Status();
     const std::lock_guard role(receiving);
-    std::optional<Stop> stop = std::move(polled_stop);  // which made the wait end
+    std::optional<Stop> stop = std::move(polled_stop);  // set by a polling thread, it ended the wait
     if (!stop && !arrived) stop = lost(arrived.error());
-    if (!stop && polls && from.arrived_bytes() == 0) return std::nullopt;  // who looked was quicker
+    if (!stop && polls && from.arrived_bytes() == 0) return std::nullopt;  // a polling thread received it
     while (!stop) {
         stop = read_if_memory_allows(*frames);
         if (frames->buffered_bytes() == 0) break;
@@ -131,7 +131,7 @@ std::optional<Stop> Channel::State::read_after_arrival(transport::Connection& fr
     return stop;
 }
 
-// Is the next frame buffered, or what is not has arrived at `beyond`, so that reading it waits for nothing?
+// Whether reading the next frame will not block: it is buffered, or its remainder has arrived at `beyond`.
 bool Channel::State::frame_has_arrived(const transport::Connection* beyond) const {
     std::array<std::byte, kHeaderBytes> bytes;
     if (!frames->peek(bytes)) return false;
@@ -149,15 +149,15 @@ Channel::State::PollResult Channel::State::poll_frames(transport::Connection& fr
     const auto* const before = std::exchange(reading_here, this);
     std::size_t taken = 0;
     for (; !polled_stop; ++taken) {
-        if (taken != 0 && frames->buffered_bytes() == 0) break;  // to ask for more can cost a system call
-        // What is buffered the reader would not see arrive, so all of that is taken.
+        if (taken != 0 && frames->buffered_bytes() == 0) break;  // asking for more can cost a system call
+        // All buffered frames are processed, because the reader would not notice their arrival.
         const bool more = taken < kMaxFramesPerPoll;
         if (more) frames->gather(kHeaderBytes);
         if (!frame_has_arrived(more ? &from : nullptr)) break;
         polled_stop = read_if_memory_allows(*frames);
     }
     reading_here = before;
-    if (polled_stop) {  // the reader wakes, and reports it; told here, since the pump may notice the end before
+    if (polled_stop) {  // the reader wakes and reports it; recorded here, because the pump may notice the end earlier
         Lock lock(mutex);
         fail(lock, polled_stop->cause, polled_stop->resumable);
     }
@@ -187,7 +187,7 @@ void Channel::PollingReceiver::poll() {
         case State::PollResult::received: incomplete_ = 0; break;
         case State::PollResult::nothing:
         case State::PollResult::busy: break;
-        // The rest is a moment away, or does not fit: the reader, which can wait, takes it then.
+        // The rest arrives soon, or does not fit: then the reader, which may block, receives it.
         case State::PollResult::incomplete:
             if (++incomplete_ >= kMaxIncompletePolls) end();
             break;
@@ -195,7 +195,7 @@ void Channel::PollingReceiver::poll() {
     }
 }
 
-// Without memory for what came the session ends, and not the program, in a thread that is none of its own.
+// If there is no memory for a frame, the session ends, but not the program, whose thread this may be.
 std::optional<Stop> Channel::State::read_if_memory_allows(FrameReader& reader) {
     try {
         return read_one(reader);
@@ -219,8 +219,8 @@ std::optional<Stop> Channel::State::read_one(FrameReader& reader) {
     }
     if (header->type == FrameType::ack) return std::nullopt;
 
-    const std::uint64_t last = received;  // only who reads writes it
-    if (header->sequence <= last) {       // sent again after a break, but it had arrived
+    const std::uint64_t last = received;  // written by the receiving thread only
+    if (header->sequence <= last) {       // sent again after a break, although it had arrived
         if (auto status = reader.skip(header->payload_bytes); !status) return lost(status.error());
         return std::nullopt;
     }
@@ -251,8 +251,8 @@ std::optional<Stop> Channel::State::take_bulk(FrameReader& reader, const FrameHe
         receiver.on_bulk_lost(bulk.transfer, bulk.offset, bytes);
         return lost(status.error());
     }
-    // A sender that would have to send it again may be waiting to use that memory, so the acknowledgement leaves as
-    // soon as the burst is over.
+    // With resumption, a sender may wait to reuse its memory until the data is acknowledged. So the acknowledgement is
+    // sent as soon as the burst is over.
     mark_received(header, limits.resume && reader.buffered_bytes() < kHeaderBytes);
     receiver.on_bulk(bulk.transfer, bulk.offset, bytes);
     return std::nullopt;
@@ -268,7 +268,7 @@ std::optional<Stop> Channel::State::take_frame(FrameReader& reader, const FrameH
     return std::nullopt;
 }
 
-// Waits, for once, for the sending side: after this nothing more is read that it could hold up.
+// Exceptionally waits for the sending side: nothing more is read afterwards, so nothing can be delayed.
 Stop Channel::State::take_goodbye(const FrameHeader& header) {
     mark_received(header, true);
     Lock lock(mutex);

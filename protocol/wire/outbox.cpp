@@ -97,7 +97,7 @@ void Outbox::batch_done(bool delivered, bool drop_transfers, ReleasedFrames& rel
         for (std::uint64_t sequence = sent_ + 1; drop_transfers && sequence <= in_flight_end_; ++sequence) {
             OutFrame& frame = frames_[static_cast<std::size_t>(sequence - first_)];
             if (!frame.transfer) continue;
-            frame.data = nullptr;  // never sent again: without resumption there is nobody to send it to
+            frame.data = nullptr;  // never sent again without resumption
             OutFrame gone;
             gone.transfer = std::move(frame.transfer);
             released.push_back(std::move(gone));
@@ -114,7 +114,7 @@ bool Outbox::acknowledge(std::uint64_t sequence, ReleasedFrames& released) {
     return true;
 }
 
-// Frames of a batch that is being sent stay although the peer may have acknowledged them: their memory is in use.
+// Keeps frames of a batch that is being sent even if the peer has acknowledged them: their memory is in use.
 void Outbox::release(ReleasedFrames& released) {
     const std::uint64_t through = in_flight_ ? std::min(acknowledged_, sent_) : acknowledged_;
     while (first_ <= through) {
