@@ -17,15 +17,15 @@ class CountingCondition {
   public:
     [[nodiscard]] bool has_waiters() const noexcept { return waiting_ != 0; }
     template <class Predicate>
-    void wait(std::unique_lock<std::mutex>& lock, Predicate over) {
+    void wait(std::unique_lock<std::mutex>& lock, Predicate ready) {
         ++waiting_;
-        changed_.wait(lock, std::move(over));
+        changed_.wait(lock, std::move(ready));
         --waiting_;
     }
     template <class Predicate>
-    void wait_for(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout, Predicate over) {
+    void wait_for(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout, Predicate ready) {
         ++waiting_;
-        changed_.wait_for(lock, timeout, std::move(over));
+        changed_.wait_for(lock, timeout, std::move(ready));
         --waiting_;
     }
     void notify_all() noexcept { changed_.notify_all(); }

@@ -32,7 +32,7 @@ void take_least(std::optional<unsigned>& least, std::optional<unsigned> one) {
 }
 
 // Lowers `least` to the smallest quota of the group and of its ancestors.
-void look_down(const std::string& mount, std::string group, std::optional<unsigned>& least) {
+void lower_to_path_quotas(const std::string& mount, std::string group, std::optional<unsigned>& least) {
     for (;;) {
         take_least(least, quota_of(mount + group));
         const std::size_t last = group.rfind('/');
@@ -56,9 +56,9 @@ std::optional<unsigned> processors_of_quota(const std::string& groups, const std
         const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
         const std::string group = line.substr(second + 1);
         if (controllers == ",,") {
-            look_down(mount, group, least);
+            lower_to_path_quotas(mount, group, least);
         } else if (controllers.find(",cpu,") != std::string::npos) {
-            look_down(mount + "/cpu", group, least);
+            lower_to_path_quotas(mount + "/cpu", group, least);
         }
     }
     return least;

@@ -73,12 +73,12 @@ void Contention::note(TimePoint now) noexcept {
     constexpr auto ticks = [](std::chrono::milliseconds time) {
         return std::chrono::steady_clock::duration(time).count();
     };
-    const Ticks last = while_.load(std::memory_order_relaxed);
-    const bool goes_on = at - over < kGoesOnWithin * last;
-    const Ticks next = goes_on ? std::min(2 * last, ticks(kLongest)) : ticks(kShortest);
+    const Ticks last = pause_.load(std::memory_order_relaxed);
+    const bool same = at - over < kSameWithin * last;
+    const Ticks next = same ? std::min(2 * last, ticks(kLongest)) : ticks(kShortest);
     Ticks expected = over;
     if (until_.compare_exchange_strong(expected, at + next, std::memory_order_relaxed)) {
-        while_.store(next, std::memory_order_relaxed);
+        pause_.store(next, std::memory_order_relaxed);
     }
 }
 

@@ -42,7 +42,7 @@ class Contention {
     static constexpr std::chrono::milliseconds kShortest{1}, kLongest{256};
     // A note within this many times the length of the previous pause is taken as the same contention and doubles the
     // pause.
-    static constexpr int kGoesOnWithin = 4;
+    static constexpr int kSameWithin = 4;
 
     [[nodiscard]] bool lasts(TimePoint now) const noexcept {
         return now.time_since_epoch().count() < until_.load(std::memory_order_relaxed);
@@ -51,17 +51,17 @@ class Contention {
     // To call between two polls, made at `before` and `now`: if the interval is long because the calling thread was
     // suspended, notes contention and returns true.
     bool note_poll(TimePoint before, TimePoint now) noexcept {
-        return now - before > kOthersTurn && note_suspended(now);
+        return now - before > kSuspendedAfter && note_suspended(now);
     }
 
   private:
     using Ticks = std::chrono::steady_clock::rep;
     // A few polls take far less time. A longer interval means that the thread was suspended or waited for a lock.
-    static constexpr std::chrono::microseconds kOthersTurn{500};
+    static constexpr std::chrono::microseconds kSuspendedAfter{500};
     bool note_suspended(TimePoint now) noexcept;
 
     const Matters matters_;
-    std::atomic<Ticks> until_{0}, while_{0};
+    std::atomic<Ticks> until_{0}, pause_{0};
 };
 
 // The process-wide instance. With GPUPOOL_SPIN=always it ignores notes.
