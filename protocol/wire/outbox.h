@@ -100,8 +100,7 @@ class Outbox {
     // Number of frames, sent and unsent.
     [[nodiscard]] std::size_t retained() const noexcept { return frames_.size(); }
 
-    // The only unsent frame, if there is exactly one and it consists of records: it can be sent without keeping a
-    // batch.
+    // The only unsent frame, if there is exactly one and it consists of records: sending it needs no batch.
     [[nodiscard]] const OutFrame* only_unsent() const noexcept {
         const bool one = !in_flight_ && open_ && sent_ + 1 == last_sequence();
         return one ? &frames_[frames_.size() - 1] : nullptr;

@@ -153,7 +153,8 @@ Clock::time_point TcpConnection::next_check() const {
     return Clock::now() + answer_timeout_ / kChecks;
 }
 
-// A live peer acknowledges or answers probes even if its application reads nothing.
+// True if the peer's host does not respond for answer_timeout_. A live host acknowledges data or answers probes even if
+// its application reads nothing.
 bool TcpConnection::vanished() noexcept {
     tcp_info info{};
     socklen_t bytes = sizeof(info);
@@ -173,7 +174,7 @@ Status TcpConnection::wait_readable() {
         pollfd entry{descriptor_, POLLIN, 0};
         const int ready = ::poll(&entry, 1, poll_timeout_ms(std::min(deadline_, next_check())));
         if (ready > 0) {
-            unanswered_since_.store(0, std::memory_order_relaxed);  // somebody is there
+            unanswered_since_.store(0, std::memory_order_relaxed);  // the peer responds
             return {};
         }
         if (ready < 0 && errno != EINTR) return failure("poll", errno);
@@ -240,7 +241,7 @@ Status TcpConnection::wait_arrival() {
     if (entries[1].revents != 0) reader_yield_.woken();
     reader_yield_.wake_up([] {});
     if (ready < 0 && problem != EINTR) return failure("poll", problem);
-    if (entries[0].revents != 0) unanswered_since_.store(0, std::memory_order_relaxed);  // somebody is there
+    if (entries[0].revents != 0) unanswered_since_.store(0, std::memory_order_relaxed);  // the peer responds
     if (Clock::now() >= deadline_) return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
     if (ready == 0 && vanished()) return failure("receive", ETIMEDOUT);
     return {};
