@@ -1,5 +1,7 @@
 // Files that a setting names: read whole, or opened for appending. These functions never block, because an application
 // may be waiting for the caller: a FIFO, a socket, a folder or a device is refused with an error that says so.
+//
+// Ownership: values. Threads: any. Errors: Result, whose message names the file.
 #pragma once
 
 #include <cstddef>

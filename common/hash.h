@@ -2,6 +2,8 @@
 //
 // `fingerprint` (XXH3, 128 bits) is fast but not safe against attackers: use it only as a key for data that one party
 // wrote itself. Where a tenant could profit from a collision with another tenant's data, use common/digest (SHA-256).
+//
+// Ownership: values. Threads: any; one Fingerprinter belongs to one thread. Errors: none.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,6 @@
 // Makes text from a peer safe to write into a log line.
+//
+// Ownership: values. Threads: any. Errors: none.
 #pragma once
 
 #include <string>

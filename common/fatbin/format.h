@@ -3,6 +3,8 @@
 // A container is a header of 16 bytes followed by entries. An entry is a header of at least 64 bytes followed by its
 // payload, padded to a multiple of eight. All fields are little endian. Offsets inside an entry count from its start,
 // so that an entry can be copied to another container unchanged.
+//
+// Ownership: constants. Threads: any. Errors: none.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,6 @@
 // Computes the hash that identifies a code image.
+//
+// Ownership: a value. Threads: any. Errors: none.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,7 @@
 // The wire layout of each call's parameters and of each notice, as text. A golden file pins it, and the fingerprint
 // covers it.
+//
+// Threads: any. Errors: none.
 #pragma once
 
 #include <cstdint>

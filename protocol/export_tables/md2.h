@@ -1,4 +1,6 @@
 // MD2 (RFC 1319) and HMAC over it (RFC 2104), which libcudart's integrity check uses. Not for security purposes.
+//
+// Ownership: values. Threads: any. Errors: none.
 #pragma once
 
 #include <array>
