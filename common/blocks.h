@@ -1,4 +1,4 @@
-// Blocks of addresses in a map by their first address.
+// Finds the block that contains an address in an ordered map whose keys are the blocks' first addresses.
 //
 // Threads: as for the map.
 #pragma once
@@ -7,7 +7,8 @@
 
 namespace gpupool {
 
-// The entry whose block holds `address`, end() where none does. `bytes_of` gives the length of a mapped value's block.
+// The entry whose block contains `address`, or end() if there is none. `bytes_of` returns the length of a mapped
+// value's block.
 template <class Map, class BytesOf>
 auto find_block(Map& map, std::uint64_t address, BytesOf bytes_of) {
     auto it = map.upper_bound(address);

@@ -19,7 +19,7 @@ std::span<const std::byte> Compressor::compress(std::span<const std::byte> piece
     packed_.resize(piece.size() - piece.size() / 8);
     const std::size_t bytes =
         ZSTD_compressCCtx(context_.get(), packed_.data(), packed_.size(), piece.data(), piece.size(), kFastest);
-    if (ZSTD_isError(bytes) != 0) return {};  // as a rule because it does not fit
+    if (ZSTD_isError(bytes) != 0) return {};  // usually because the result does not fit into `packed_`
     return std::span(packed_).first(bytes);
 }
 

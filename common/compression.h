@@ -1,8 +1,8 @@
-// Data made smaller for the wire, by zstd at its fastest: code images and pieces of copies.
+// Compression of data for the wire (code images and pieces of copies), with zstd at its fastest level.
 //
-// Ownership: values; what a Compressor gives is its own. Threads: functions any, an object one at a time. Errors:
-// damaged data is said to be so; nothing is ever written outside of the room that was given. What is compressed must
-// not change meanwhile.
+// Ownership: values; the span that a Compressor returns points into the Compressor. Threads: the functions, any; an
+// object, one at a time. Errors: decompress() reports damaged data and never writes outside of `room`. The input must
+// not change during the call.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,10 @@ struct ZSTD_DCtx_s;
 
 namespace gpupool {
 
-// Keeps its memory from one piece to the next, which it takes with the first.
+// Keeps its memory from one piece to the next; allocates it with the first.
 class Compressor {
   public:
-    // Valid until the next call. Empty where it would not become smaller by an eighth.
+    // The result is valid until the next call. Empty if compression would save less than an eighth.
     std::span<const std::byte> compress(std::span<const std::byte> piece);
 
   private:
@@ -42,7 +42,7 @@ class Decompressor {
     std::unique_ptr<ZSTD_DCtx_s, Free> context_;
 };
 
-// The same where pieces are few. Nothing where it would not become smaller by an eighth.
+// Without an object, for callers with few pieces. Nothing if compression would save less than an eighth.
 std::optional<std::vector<std::byte>> compress(std::span<const std::byte> piece);
 bool decompress(std::span<const std::byte> packed, std::span<std::byte> room);
 

@@ -1,7 +1,8 @@
-// A condition variable that knows whether anybody waits. Waking is a system call, and no lock of the call path is held
-// across one; with this, who has nobody to wake need not give its lock back, and take it again, to find that out.
+// A condition variable that knows whether a thread waits on it. Waking a thread is a system call, and no lock of the
+// call path is held across a system call. A notifier that sees that there is no waiter keeps its lock and skips the
+// call.
 //
-// Threads: any; wait() and has_waiters() with the mutex held that guards what is waited for.
+// Threads: any; wait() and has_waiters() are called with the mutex held that guards the waited-for condition.
 #pragma once
 
 #include <chrono>
@@ -16,15 +17,15 @@ class CountingCondition {
   public:
     [[nodiscard]] bool has_waiters() const noexcept { return waiting_ != 0; }
     template <class Predicate>
-    void wait(std::unique_lock<std::mutex>& lock, Predicate over) {
+    void wait(std::unique_lock<std::mutex>& lock, Predicate ready) {
         ++waiting_;
-        changed_.wait(lock, std::move(over));
+        changed_.wait(lock, std::move(ready));
         --waiting_;
     }
     template <class Predicate>
-    void wait_for(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout, Predicate over) {
+    void wait_for(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds timeout, Predicate ready) {
         ++waiting_;
-        changed_.wait_for(lock, timeout, std::move(over));
+        changed_.wait_for(lock, timeout, std::move(ready));
         --waiting_;
     }
     void notify_all() noexcept { changed_.notify_all(); }

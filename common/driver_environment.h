@@ -1,9 +1,8 @@
-// The variables by which a user tells the CUDA driver what to do, as far as a client may say them to its server's
-// driver.
+// The environment variables of the CUDA driver that a client may pass on to its server's driver.
 //
-// Others of the driver's variables make it load a library (CUDA_INJECTION64_PATH) or write files (CUDA_COREDUMP_FILE,
-// CUDA_CACHE_PATH, CUDA_MPS_PIPE_DIRECTORY): a tenant must not set them on the server. CUDA_LAUNCH_BLOCKING is the
-// client's own affair: a worker's launches must never block its dispatcher.
+// Other driver variables make the driver load a library (CUDA_INJECTION64_PATH) or write files (CUDA_COREDUMP_FILE,
+// CUDA_CACHE_PATH, CUDA_MPS_PIPE_DIRECTORY): a tenant must not set them on the server. The client itself honours
+// CUDA_LAUNCH_BLOCKING: a worker's launches must never block its dispatcher.
 #pragma once
 
 #include <algorithm>

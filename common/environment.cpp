@@ -5,7 +5,7 @@
 namespace gpupool::environment {
 
 std::optional<std::string> raw(const char* name) {
-    // What runs with more rights than its caller has takes no file's name from that caller.
+    // secure_getenv: a set-user-ID program must not take file names from its caller's environment.
     const char* value = ::secure_getenv(name);
     if (value == nullptr) return std::nullopt;
     return std::string(value);

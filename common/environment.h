@@ -1,9 +1,9 @@
-// Look-ups in the environment.
+// Reads environment variables.
 //
-// An unset variable is nullopt. An empty value counts as unset, as users expect of `NAME= program`; who must tell the
-// two apart uses `raw`.
+// An unset variable is nullopt. An empty value counts as unset, as users expect of `NAME= program`; `raw` distinguishes
+// the two.
 //
-// Ownership: values. Threads: as getenv: safe while nobody changes the environment. Errors: none.
+// Ownership: values. Threads: any, as long as no thread changes the environment (as for getenv). Errors: none.
 #pragma once
 
 #include <optional>
@@ -11,12 +11,12 @@
 
 namespace gpupool::environment {
 
-// The value as it is, "" included.
+// The unmodified value; may be empty.
 std::optional<std::string> raw(const char* name);
 
 std::optional<std::string> text(const char* name);
 
-// Is this switch of CUDA's on? Its value begins with 1, as in CUDA_LAUNCH_BLOCKING=1.
+// True if this CUDA switch is on: its value begins with 1, as in CUDA_LAUNCH_BLOCKING=1.
 bool cuda_switch(const char* name);
 
 }  // namespace gpupool::environment

@@ -1,13 +1,13 @@
-// Where the running executable lies, for what is installed beside it.
+// The location of the running executable, to find files that are installed beside it.
 //
-// Threads: any. Errors: none; where the system does not say, the current folder stands for it.
+// Threads: any. Errors: none; if the system call fails, "." is returned.
 #pragma once
 
 #include <string>
 
 namespace gpupool {
 
-// Its folder, without a slash at the end.
+// Its folder, without a trailing slash.
 std::string executable_directory();
 
 }  // namespace gpupool

@@ -1,7 +1,7 @@
-// First in, first out, in one block of memory that is used again: std::deque takes and gives back a block every few
-// elements, however few there are at a time.
+// A first-in, first-out queue in one block of memory that is reused. std::deque allocates and frees a block every few
+// elements, even if it never holds more than a few.
 //
-// Ownership: of its elements. Threads: one at a time. Errors: std::bad_alloc where it has to grow.
+// Ownership: owns its elements. Threads: one at a time. Errors: std::bad_alloc when it has to grow.
 #pragma once
 
 #include <cassert>
@@ -29,7 +29,7 @@ class Fifo {
         ++size_;
         back() = std::move(element);
     }
-    // In front of the element at `i`. Moves those behind it.
+    // Inserts before the element at `i`; moves the elements behind it.
     void insert(std::size_t i, T element) {
         push_back(std::move(element));
         for (std::size_t at = size_ - 1; at > i; --at) {
@@ -41,7 +41,7 @@ class Fifo {
         front() = T();
         first_ = place(1);
         if (--size_ == 0 && slots_.size() > kKept) {
-            move_to(kKept);  // what a burst took is given back
+            move_to(kKept);  // release the memory that a burst needed
         }
     }
 

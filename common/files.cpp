@@ -28,7 +28,7 @@ Error not_a_file(const std::string& path, const struct stat& facts) {
 }  // namespace
 
 Result<std::optional<std::string>> read_file(const std::string& path, std::size_t limit_bytes) {
-    // Without O_NONBLOCK a FIFO would keep us here until somebody writes to it.
+    // Without O_NONBLOCK, opening a FIFO would block until another process opens it for writing.
     const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     if (!fd && (errno == ENOENT || errno == ENOTDIR)) {
         return std::optional<std::string>();
@@ -70,7 +70,7 @@ Result<UniqueFd> open_to_append(const std::string& path, unsigned mode) {
     struct stat facts {};
     if (!fd || ::fstat(fd.get(), &facts) != 0) {
         const int problem = errno;
-        // A FIFO that nobody reads, a socket.
+        // A FIFO without a reader, or a socket.
         if (problem == ENXIO && ::stat(path.c_str(), &facts) == 0) {
             return not_a_file(path, facts);
         }

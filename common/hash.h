@@ -1,7 +1,7 @@
 // Content hashes.
 //
-// `fingerprint` (XXH3, 128 bits) is fast and collides by accident never, on purpose easily: a key for what one party
-// wrote itself. Where one tenant could profit from another's collision, the key must come from common/digest (SHA-256).
+// `fingerprint` (XXH3, 128 bits) is fast but not safe against attackers: use it only as a key for data that one party
+// wrote itself. Where a tenant could profit from a collision with another tenant's data, use common/digest (SHA-256).
 //
 // Ownership: values. Threads: any; one Fingerprinter belongs to one thread. Errors: none.
 #pragma once
@@ -24,10 +24,10 @@ struct Fingerprint {
 
 Fingerprint fingerprint(std::span<const std::byte> bytes) noexcept;
 
-// 32 hexadecimal digits, the usual way round.
+// 32 hexadecimal digits, most significant first.
 std::string to_string(const Fingerprint& fingerprint);
 
-// The same over pieces: the result depends on the bytes alone, not on how they were cut.
+// Computes the same fingerprint piece by piece. The result does not depend on how the bytes were divided into pieces.
 class Fingerprinter {
   public:
     Fingerprinter();

@@ -1,6 +1,6 @@
 #include "common/log.h"
 
-// The distribution's fmt, and no thread-local caches: they would be wrong in a forked child.
+// Uses the distribution's fmt. No thread-local caches: they would be wrong in a forked child.
 #ifndef SPDLOG_FMT_EXTERNAL
 #define SPDLOG_FMT_EXTERNAL
 #endif
@@ -47,10 +47,10 @@ void unlock_after_fork() {
     state().mutex.unlock();
 }
 
-constexpr std::array<std::string_view, 6> level_names = {"trace", "debug", "info", "warn", "error", "off"};
+constexpr std::array<std::string_view, 6> kLevelNames = {"trace", "debug", "info", "warn", "error", "off"};
 
 void install(std::shared_ptr<spdlog::sinks::sink> sink, Level level) {
-    // When, which process and thread, what; how bad is said by write(), in the words of the settings.
+    // Time, process, thread, message. write() puts the level into the message, under the name that settings use.
     sink->set_formatter(std::make_unique<spdlog::pattern_formatter>("%Y-%m-%d %H:%M:%S.%e %P:%t %v"));
     State& current = state();
     const std::lock_guard lock(current.mutex);
@@ -62,19 +62,19 @@ void install(std::shared_ptr<spdlog::sinks::sink> sink, Level level) {
 }  // namespace
 
 std::string_view to_string(Level level) noexcept {
-    return level_names[static_cast<std::size_t>(level)];
+    return kLevelNames[static_cast<std::size_t>(level)];
 }
 
 Result<Level> parse_level(std::string_view text) {
-    for (std::size_t i = 0; i < level_names.size(); ++i) {
-        if (level_names[i] == text) return static_cast<Level>(i);
+    for (std::size_t i = 0; i < kLevelNames.size(); ++i) {
+        if (kLevelNames[i] == text) return static_cast<Level>(i);
     }
     return Error{ErrorCode::invalid_input,
                  fmt::format("'{}' is not a log level: trace, debug, info, warn, error, off", text)};
 }
 
 Status to_file(const std::string& path, Level level) {
-    // Opened once ahead of spdlog: for errno's meaning, and because a log may hold what is nobody else's business.
+    // Opened before spdlog opens it: this gives the meaning of errno, and creates the file unreadable for other users.
     const auto probe = open_to_append(path, 0600);
     if (!probe) return probe.error().within("the log file");
     try {
@@ -112,7 +112,7 @@ void detail::write(Level level, fmt::string_view format, fmt::format_args argume
         current.sink->log(message);
         current.sink->flush();
     } catch (...) {
-        // A full disk must not become the application's problem.
+        // A full disk must not disturb the application.
     }
 }
 

@@ -1,12 +1,12 @@
 // The process-wide log: `log::warn("worker {} ended: {}", pid, reason)`.
 //
-// There is no sink until someone asks for one, so that a library inside a stranger's process never prints. A message
-// below the level costs one relaxed load and a branch.
+// There is no sink until one is installed, so that the client library never prints inside an application's process. A
+// message below the level costs one relaxed load and a branch.
 //
 // Ownership: one sink per process, never destroyed (threads may log while the process exits). Threads: any; messages
-// are written whole, one at a time, and flushed. A fork waits for the message being written, so that the child can log
-// on. Errors: `to_file` says why a file cannot be written; logging itself never fails or throws, a message that cannot
-// be written is dropped.
+// are written whole, one at a time, and flushed. A fork waits for the message being written, so that the child can go
+// on logging. Errors: `to_file` reports why a file cannot be written. Logging itself never fails or throws: a message
+// that cannot be written is dropped.
 #pragma once
 
 #include <fmt/format.h>
@@ -25,10 +25,10 @@ enum class Level : int { trace, debug, info, warn, error, off };
 std::string_view to_string(Level level) noexcept;
 Result<Level> parse_level(std::string_view text);
 
-// Each replaces the sink that there was. A file is appended to, with mode 0600 when it is created.
+// Each of these replaces the current sink. A file is appended to, and created with mode 0600.
 Status to_file(const std::string& path, Level level);
 void to_stderr(Level level);
-// To what is standard error now, through a descriptor of the log's own: something else may take its place afterwards.
+// Logs to a duplicate of the present standard error, so that descriptor 2 may be redirected afterwards.
 Status to_present_stderr(Level level);
 
 namespace detail {

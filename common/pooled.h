@@ -1,6 +1,7 @@
-// Objects that come and go with calls: memory is asked for only where there never were as many of them.
+// Short-lived objects of the call path, from a process-wide pool. The pool allocates memory only when more of them
+// exist at once than ever before.
 //
-// Ownership: as of any object; the memory itself stays until the process ends. Threads: any. Errors: std::bad_alloc.
+// Ownership: as of any object; the pool keeps the memory until the process ends. Threads: any. Errors: std::bad_alloc.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,7 @@
 
 namespace gpupool {
 
-// Never destroyed: threads may still call while the program ends.
+// Never destroyed: threads may still make calls while the process exits.
 inline std::pmr::memory_resource& object_pool() {
     static auto& pool = *new std::pmr::synchronized_pool_resource;
     return pool;
@@ -22,7 +23,7 @@ std::shared_ptr<T> make_shared_pooled(Arguments&&... arguments) {
                                    std::forward<Arguments>(arguments)...);
 }
 
-// A base of what is made with `new`, or std::make_unique.
+// Base class of objects that are created with `new` or std::make_unique.
 struct Pooled {
     static void* operator new(std::size_t bytes) { return object_pool().allocate(bytes); }
     static void operator delete(void* object, std::size_t bytes) { object_pool().deallocate(object, bytes); }

@@ -1,4 +1,4 @@
-// Text of a peer's, made fit for a line of a log.
+// Makes text from a peer safe to write into a log line.
 //
 // Ownership: values. Threads: any. Errors: none.
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace gpupool {
 
-// The first `max_bytes`, with a question mark for every byte that is none of ASCII's printable ones.
+// The first `max_bytes` bytes, each byte that is not printable ASCII replaced by a question mark.
 std::string printable(std::string_view text, std::size_t max_bytes = 128);
 
 }  // namespace gpupool

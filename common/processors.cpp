@@ -10,7 +10,8 @@
 namespace gpupool {
 namespace {
 
-// Version 2 has quota and period in one file, in microseconds or as "max"; version 1 in two, -1 for none.
+// Control groups version 2 keep quota and period (microseconds, or "max") in one file; version 1 in two, with -1 for no
+// quota.
 std::optional<unsigned> quota_of(const std::string& folder) {
     long long quota = 0, period = 0;
     std::ifstream both(folder + "/cpu.max");
@@ -30,8 +31,8 @@ void take_least(std::optional<unsigned>& least, std::optional<unsigned> one) {
     }
 }
 
-// Of the group and of all above it.
-void look_down(const std::string& mount, std::string group, std::optional<unsigned>& least) {
+// Lowers `least` to the smallest quota of the group and of its ancestors.
+void lower_to_path_quotas(const std::string& mount, std::string group, std::optional<unsigned>& least) {
     for (;;) {
         take_least(least, quota_of(mount + group));
         const std::size_t last = group.rfind('/');
@@ -55,9 +56,9 @@ std::optional<unsigned> processors_of_quota(const std::string& groups, const std
         const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
         const std::string group = line.substr(second + 1);
         if (controllers == ",,") {
-            look_down(mount, group, least);
+            lower_to_path_quotas(mount, group, least);
         } else if (controllers.find(",cpu,") != std::string::npos) {
-            look_down(mount + "/cpu", group, least);
+            lower_to_path_quotas(mount + "/cpu", group, least);
         }
     }
     return least;

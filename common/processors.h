@@ -1,6 +1,6 @@
-// How many processors this process has for itself.
+// How many processors this process may use.
 //
-// Threads: any. Errors: what cannot be read limits nothing.
+// Threads: any. Errors: none; a limit that cannot be read is ignored.
 #pragma once
 
 #include <optional>
@@ -8,12 +8,13 @@
 
 namespace gpupool {
 
-// Those that it may run on, and no more than its control groups' quotas of processor time come to; at least 1.
+// The number of processors in its affinity mask, limited by the processor time quotas of its control groups; at least
+// 1.
 unsigned processors_allowed();
 
-// What those quotas come to, rounded down; none where there is none. `groups` is what /proc/self/cgroup holds (see
-// cgroups(7)), `mount` where the groups lie. A container may see its own group as the root or under the host's name, so
-// that every group on the way down counts.
+// The number of processors that those quotas amount to, rounded down; nullopt without a quota. `groups` is the content
+// of /proc/self/cgroup (see cgroups(7)), `mount` the folder where the groups are mounted. A container may see its own
+// group as the root or under the host's name, so every group along the path counts.
 std::optional<unsigned> processors_of_quota(const std::string& groups, const std::string& mount);
 
 }  // namespace gpupool

@@ -1,7 +1,8 @@
-// A thread of ours in somebody else's process: signals that are sent to the process are none of its business. Those of
-// faults are its own, and end where the application wants them.
+// Starts a thread inside an application's process that blocks all signals, so that the process's signals go to the
+// application's own threads. Signals for faults stay unblocked: a fault of this thread reaches the application's
+// handler.
 //
-// Ownership: the caller's. Threads: any. Errors: std::system_error where no thread can be had.
+// Ownership: the caller's. Threads: any. Errors: std::system_error if no thread can be created.
 #pragma once
 
 #include <pthread.h>

@@ -1,10 +1,10 @@
-// Our own failures, with their cause.
+// gpupool's own failures, with their cause.
 //
-// `Result<T>` is what every function of gpupool returns that can fail for a reason of ours (a socket closed, a frame
-// was malformed, a file could not be read). The driver's verdicts are `CUresult` and never travel in here.
+// Every function that can fail for a reason of gpupool's own (a socket was closed, a frame was malformed, a file could
+// not be read) returns `Result<T>`. The driver's results are `CUresult` and are never put into a Result.
 //
-// Ownership: values. Threads: none. Errors: `Error::message` is written for a person: what happened and, where there
-// is one, what to do.
+// Ownership: values. Threads: as for any value. Errors: `Error::message` is written for a person: what happened and,
+// where possible, what to do about it.
 #pragma once
 
 #include <optional>
@@ -16,15 +16,15 @@
 namespace gpupool {
 
 enum class ErrorCode {
-    invalid_input,   // a peer or a user gave something malformed
-    limit_exceeded,  // well-formed, but larger than we accept
-    closed,          // the other side went away, or we closed
+    invalid_input,   // a peer or a user supplied something malformed
+    limit_exceeded,  // well-formed, but larger than accepted
+    closed,          // the other side closed the connection, or this side did
     timed_out,
-    unavailable,  // nothing there to talk to
+    unavailable,  // no peer could be reached
     unresolved,   // a host name without an address
-    refused,      // the other side said no
+    refused,      // the other side refused
     unsupported,
-    system,  // the operating system failed us
+    system,  // a system call failed
     internal,
 };
 
@@ -34,7 +34,7 @@ struct Error {
     ErrorCode code = ErrorCode::internal;
     std::string message;
 
-    // The same error, told from further out: "context: message".
+    // The same error with a prefix: "context: message".
     [[nodiscard]] Error within(std::string_view context) const;
 };
 
@@ -81,7 +81,7 @@ class [[nodiscard]] Result<void> {
 
 using Status = Result<void>;
 
-// Returns from the enclosing function when `expression` failed.
+// Returns the error from the enclosing function if `expression` failed.
 #define GPUPOOL_TRY(expression)                                      \
     do {                                                             \
         if (auto gpupool_status_ = (expression); !gpupool_status_) { \

@@ -16,13 +16,13 @@ namespace {
 
 constexpr unsigned kEnoughProcessors = 4;
 
-// What GPUPOOL_SPIN asks for.
+// The value of GPUPOOL_SPIN.
 std::string_view asked() {
     const char* const value = std::getenv("GPUPOOL_SPIN");
     return value == nullptr ? "auto" : value;
 }
 
-// 0 where it is no number of processors.
+// 0 if `value` is not a number of processors.
 unsigned processors_named(std::string_view value) noexcept {
     unsigned enough = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), enough);
@@ -38,8 +38,8 @@ bool decide() {
     return processors_allowed() >= (enough == 0 ? kEnoughProcessors : enough);
 }
 
-// Was the processor taken from the calling thread since it asked last (or began)? Who waited for a lock gave it away by
-// itself.
+// Whether the scheduler preempted the calling thread since its previous call of this function (or since it began).
+// Waiting for a lock does not count: the thread then yields the processor voluntarily.
 bool was_suspended() noexcept {
     thread_local long before = 0;
     rusage usage{};
@@ -68,17 +68,17 @@ void Contention::note(TimePoint now) noexcept {
     const Ticks at = now.time_since_epoch().count();
     const Ticks over = until_.load(std::memory_order_relaxed);
     if (at < over || matters_ == Matters::no) {
-        return;  // another thread noted the same
+        return;  // another thread noted the same contention
     }
     constexpr auto ticks = [](std::chrono::milliseconds time) {
         return std::chrono::steady_clock::duration(time).count();
     };
-    const Ticks last = while_.load(std::memory_order_relaxed);
-    const bool goes_on = at - over < kGoesOnWithin * last;
-    const Ticks next = goes_on ? std::min(2 * last, ticks(kLongest)) : ticks(kShortest);
+    const Ticks last = pause_.load(std::memory_order_relaxed);
+    const bool same = at - over < kSameWithin * last;
+    const Ticks next = same ? std::min(2 * last, ticks(kLongest)) : ticks(kShortest);
     Ticks expected = over;
     if (until_.compare_exchange_strong(expected, at + next, std::memory_order_relaxed)) {
-        while_.store(next, std::memory_order_relaxed);
+        pause_.store(next, std::memory_order_relaxed);
     }
 }
 

@@ -1,12 +1,12 @@
-// Waiting that looks for a moment before it sleeps.
+// Spins for a short time before the caller sleeps.
 //
-// Being woken costs five to seventy microseconds, more than all else in a round trip on one host; looking costs a
-// processor.
-// So it is done only where processors are to spare, for a short while, and ever more rarely where it did not help; and
-// by nobody in the process for a while after somebody else needed the processor.
+// Waking a thread costs 5 to 70 microseconds, more than everything else in a round trip on one host; spinning costs a
+// processor. So a thread spins only if processors are to spare and only for a short time, and it spins less often where
+// spinning did not help. Once a thread finds that other work needs the processors, no thread of the process spins for a
+// while.
 //
-// Ownership: one Spin per place that waits. Threads: a Spin is used by one thread at a time; Contention, any.
-// Errors: of the setting alone.
+// Ownership: one Spin per place that waits. Threads: a Spin is used by one thread at a time; Contention, any. Errors:
+// only check_spin_setting() reports any.
 #pragma once
 
 #include <atomic>
@@ -17,13 +17,13 @@
 
 namespace gpupool {
 
-// Whether this process has processors to spare for looking: four or more, as processors_allowed() counts them, or as
-// many as GPUPOOL_SPIN says. GPUPOOL_SPIN=always or =never decides it otherwise.
+// Whether this process has enough processors for spinning: at least four as processors_allowed() counts them, or at
+// least the number in GPUPOOL_SPIN. GPUPOOL_SPIN=always and =never override that.
 bool spinning_pays() noexcept;
-// Refuses what GPUPOOL_SPIN cannot be, with its name.
+// An error that names GPUPOOL_SPIN if `value` is not valid for it.
 Status check_spin_setting(std::string_view value);
 
-// Tells the processor that this is a loop that only looks.
+// Tells the processor that this is a spin loop.
 inline void spin_pause() noexcept {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -32,44 +32,47 @@ inline void spin_pause() noexcept {
 #endif
 }
 
-// Whether other threads compete for the processors that this process looks with. Who finds that it was suspended while
-// it looked notes it; then nobody looks for a while, for ever longer where it goes on.
+// Whether other threads compete for the processors that this process spins on. A thread that was suspended while it
+// spun notes it here; then no thread spins for a while, for longer and longer if it is noted again and again.
 class Contention {
   public:
     using TimePoint = std::chrono::steady_clock::time_point;
-    enum class Matters { yes, no };  // no: nothing is ever noted
+    enum class Matters { yes, no };  // no: notes are ignored
     explicit Contention(Matters matters = Matters::yes) noexcept : matters_(matters) {}
     static constexpr std::chrono::milliseconds kShortest{1}, kLongest{256};
-    // What is noted within this many times the last while is of the same contention.
-    static constexpr int kGoesOnWithin = 4;
+    // A note within this many times the length of the previous pause is taken as the same contention and doubles the
+    // pause.
+    static constexpr int kSameWithin = 4;
 
     [[nodiscard]] bool lasts(TimePoint now) const noexcept {
         return now.time_since_epoch().count() < until_.load(std::memory_order_relaxed);
     }
     void note(TimePoint now) noexcept;
-    // PollResult at `before` and not again until now: notes it where the calling thread was suspended meanwhile.
+    // To call between two polls, made at `before` and `now`: if the interval is long because the calling thread was
+    // suspended, notes contention and returns true.
     bool note_poll(TimePoint before, TimePoint now) noexcept {
-        return now - before > kOthersTurn && note_suspended(now);
+        return now - before > kSuspendedAfter && note_suspended(now);
     }
 
   private:
     using Ticks = std::chrono::steady_clock::rep;
-    // A few looks take far less; this is the processor given to another thread, or a lock that somebody had.
-    static constexpr std::chrono::microseconds kOthersTurn{500};
+    // A few polls take far less time. A longer interval means that the thread was suspended or waited for a lock.
+    static constexpr std::chrono::microseconds kSuspendedAfter{500};
     bool note_suspended(TimePoint now) noexcept;
 
     const Matters matters_;
-    std::atomic<Ticks> until_{0}, while_{0};
+    std::atomic<Ticks> until_{0}, pause_{0};
 };
 
-// This process's; with GPUPOOL_SPIN=always it does not matter.
+// The process-wide instance. With GPUPOOL_SPIN=always it ignores notes.
 Contention& contention() noexcept;
 
 class Spin {
   public:
     explicit Spin(Contention& contention = gpupool::contention()) noexcept : contention_(contention) {}
 
-    // Asks `look` until it says true, for at most `budget`; its last answer.
+    // Polls `condition` until it returns true, for at most `budget`; returns its last result. May poll only once: see
+    // the top of this file.
     template <class Condition>
     bool until(Condition&& condition, std::chrono::microseconds budget = kBudget) {
         if (condition()) {
@@ -104,10 +107,10 @@ class Spin {
     }
 
   private:
-    // A round trip through a network of one site, or a short kernel's time: a few wakings' worth.
+    // About a round trip within one site's network, or a short kernel: worth a few wake-ups.
     static constexpr std::chrono::microseconds kBudget{200};
     static constexpr int kPollsPerClock = 8;
-    static constexpr unsigned kMaxMisses = 6;  // then one wait in 63 begins with looking
+    static constexpr unsigned kMaxMisses = 6;  // then one wait in 63 spins
 
     bool worth_it() noexcept {
         if (skip_ != 0) {
@@ -119,7 +122,7 @@ class Spin {
 
     Contention& contention_;
     unsigned misses_ = 0;  // in a row
-    unsigned skip_ = 0;    // waits that sleep at once
+    unsigned skip_ = 0;    // how many of the next waits do not spin
 };
 
 }  // namespace gpupool

@@ -1,7 +1,7 @@
 // A file descriptor with one owner.
 //
-// Ownership: closes what it holds. Threads: as an int. Errors: none; close() failures are not reported, since nothing
-// could be done about them. Anything whose loss matters is synchronised before.
+// Ownership: closes its descriptor. Threads: as an int. Errors: none; failures of close() are not reported, because
+// nothing could be done about them. A caller that must not lose data calls fsync() first.
 #pragma once
 
 #include <unistd.h>
@@ -28,7 +28,7 @@ class UniqueFd {
 
     [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
     void reset(int fd = -1) noexcept {
-        // Linux has released the descriptor even when close() says EINTR: never repeat it.
+        // Linux has released the descriptor even if close() returns EINTR: never repeat it.
         if (const int old = std::exchange(fd_, fd); old >= 0 && old != fd) ::close(old);
     }
 

@@ -16,24 +16,24 @@ struct Unit {
     double factor;
 };
 
-constexpr double kibi = 1024.0;
-constexpr std::array byte_units = {
+constexpr double kKibi = 1024.0;
+constexpr std::array kByteUnits = {
     Unit{"", 1},
     Unit{"b", 1},
-    Unit{"k", kibi},
-    Unit{"m", kibi* kibi},
-    Unit{"g", kibi* kibi* kibi},
-    Unit{"t", kibi* kibi* kibi* kibi},
-    Unit{"kib", kibi},
-    Unit{"mib", kibi* kibi},
-    Unit{"gib", kibi* kibi* kibi},
-    Unit{"tib", kibi* kibi* kibi* kibi},
+    Unit{"k", kKibi},
+    Unit{"m", kKibi* kKibi},
+    Unit{"g", kKibi* kKibi* kKibi},
+    Unit{"t", kKibi* kKibi* kKibi* kKibi},
+    Unit{"kib", kKibi},
+    Unit{"mib", kKibi* kKibi},
+    Unit{"gib", kKibi* kKibi* kKibi},
+    Unit{"tib", kKibi* kKibi* kKibi* kKibi},
     Unit{"kb", 1e3},
     Unit{"mb", 1e6},
     Unit{"gb", 1e9},
     Unit{"tb", 1e12},
 };
-constexpr std::array duration_units = {
+constexpr std::array kDurationUnits = {
     Unit{"", 1e3}, Unit{"ms", 1}, Unit{"s", 1e3}, Unit{"m", 60e3}, Unit{"min", 60e3}, Unit{"h", 3600e3},
 };
 
@@ -50,9 +50,10 @@ std::string_view trim(std::string_view text) {
     return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-// A number and one of the units, as a whole number of the smallest one; `limit` keeps the result exact in a double.
+// Parses a number with one of the units, and returns it in the smallest unit. `kLimit` keeps the result exact in a
+// double.
 Result<std::uint64_t> amount(std::string_view text, std::span<const Unit> units, std::string_view expected) {
-    constexpr double limit = 9007199254740992.0;  // 2^53
+    constexpr double kLimit = 9007199254740992.0;  // 2^53
     const Error wrong{ErrorCode::invalid_input, fmt::format("'{}' is not {}", text, expected)};
     const std::string given = lower(trim(text));
     double value = 0;
@@ -63,7 +64,7 @@ Result<std::uint64_t> amount(std::string_view text, std::span<const Unit> units,
     for (const Unit& unit : units) {
         if (unit.name != name) continue;
         const double result = value * unit.factor;
-        if (result >= limit) return Error{ErrorCode::limit_exceeded, fmt::format("'{}' is too large", text)};
+        if (result >= kLimit) return Error{ErrorCode::limit_exceeded, fmt::format("'{}' is too large", text)};
         return static_cast<std::uint64_t>(result + 0.5);
     }
     return wrong;
@@ -72,11 +73,11 @@ Result<std::uint64_t> amount(std::string_view text, std::span<const Unit> units,
 }  // namespace
 
 Result<std::uint64_t> parse_bytes(std::string_view text) {
-    return amount(text, byte_units, "a size such as 8GiB, 512MiB or 4096");
+    return amount(text, kByteUnits, "a size such as 8GiB, 512MiB or 4096");
 }
 
 Result<std::chrono::milliseconds> parse_duration(std::string_view text) {
-    auto result = amount(text, duration_units, "a duration such as 5s, 250ms or 2m");
+    auto result = amount(text, kDurationUnits, "a duration such as 5s, 250ms or 2m");
     if (!result) return result.error();
     return std::chrono::milliseconds(*result);
 }
@@ -96,7 +97,7 @@ std::string format_bytes(std::uint64_t bytes) {
     constexpr std::array names = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     double value = static_cast<double>(bytes);
     std::size_t unit = 0;
-    for (; value >= kibi && unit + 1 < names.size(); ++unit) value /= kibi;
+    for (; value >= kKibi && unit + 1 < names.size(); ++unit) value /= kKibi;
     return fmt::format("{:.4g} {}", value, names[unit]);
 }
 

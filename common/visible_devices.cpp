@@ -10,7 +10,7 @@
 namespace gpupool {
 namespace {
 
-constexpr std::string_view uuid_prefix = "GPU-";
+constexpr std::string_view kUuidPrefix = "GPU-";
 
 std::string_view trim(std::string_view text) {
     const auto first = text.find_first_not_of(" \t");
@@ -18,7 +18,7 @@ std::string_view trim(std::string_view text) {
     return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-// As strtoul reads it: "1gpu" is 1. Anything that is no number at all is invalid.
+// As strtoul parses it: "1gpu" is 1. Text that does not begin with a number is invalid.
 std::optional<int> by_ordinal(std::string_view entry, std::size_t device_count) {
     if (entry.starts_with('+')) entry.remove_prefix(1);
     int ordinal = -1;
@@ -28,12 +28,12 @@ std::optional<int> by_ordinal(std::string_view entry, std::size_t device_count) 
 }
 
 std::optional<int> by_uuid(std::string_view entry, std::span<const DeviceUuid> devices) {
-    std::string wanted(entry.substr(uuid_prefix.size()));
+    std::string wanted(entry.substr(kUuidPrefix.size()));
     std::transform(wanted.begin(), wanted.end(), wanted.begin(),
                    [](char c) { return c >= 'A' && c <= 'F' ? static_cast<char>(c - 'A' + 'a') : c; });
     std::optional<int> found;
     for (std::size_t i = 0; i < devices.size(); ++i) {
-        if (!std::string_view(uuid_text(devices[i])).substr(uuid_prefix.size()).starts_with(wanted)) continue;
+        if (!std::string_view(uuid_text(devices[i])).substr(kUuidPrefix.size()).starts_with(wanted)) continue;
         if (found) return std::nullopt;  // ambiguous
         found = static_cast<int>(i);
     }
@@ -62,19 +62,19 @@ std::optional<std::string> visible_among(const std::optional<std::string>& allow
     for (const std::string_view entry : entries(*wanted)) {
         std::optional<std::string_view> named;
         if (const auto same = std::find(mine.begin(), mine.end(), entry);
-            entry.starts_with(uuid_prefix) && same != mine.end()) {
+            entry.starts_with(kUuidPrefix) && same != mine.end()) {
             named = *same;
         } else if (const auto ordinal = by_ordinal(entry, mine.size())) {
             named = mine[static_cast<std::size_t>(*ordinal)];
         }
-        if (!named) break;  // as with the driver, what names nothing ends the list
+        if (!named) break;  // as with the driver, an invalid entry ends the list
         result += (result.empty() ? "" : ",") + std::string(*named);
     }
     return result;
 }
 
 std::string uuid_text(const DeviceUuid& uuid) {
-    std::string text(uuid_prefix);
+    std::string text(kUuidPrefix);
     for (std::size_t i = 0; i < uuid.size(); ++i) {
         if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
         text += fmt::format("{:02x}", uuid[i]);
@@ -90,13 +90,13 @@ std::vector<int> visible_devices(const std::optional<std::string>& value, std::s
         return visible;
     }
     std::string_view rest = *value;
-    const bool uuids = trim(rest).starts_with(uuid_prefix);
+    const bool uuids = trim(rest).starts_with(kUuidPrefix);
     for (bool more = true; more;) {
         const auto comma = rest.find(',');
         const std::string_view entry = trim(rest.substr(0, comma));
         more = comma != std::string_view::npos;
         if (more) rest.remove_prefix(comma + 1);
-        if (uuids != entry.starts_with(uuid_prefix)) break;
+        if (uuids != entry.starts_with(kUuidPrefix)) break;
         const auto device = uuids ? by_uuid(entry, devices) : by_ordinal(entry, devices.size());
         if (!device) break;
         if (std::find(visible.begin(), visible.end(), *device) != visible.end()) return {};

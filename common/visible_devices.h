@@ -1,7 +1,8 @@
-// CUDA_VISIBLE_DEVICES, as the driver reads it: for drivers that are not NVIDIA's, and for what an operator allows.
+// Interprets CUDA_VISIBLE_DEVICES as NVIDIA's driver does: for the software GPU, and for an operator's restriction of
+// it.
 //
-// Ownership: values; nothing is read but the arguments. Threads: any. Errors: none: as with CUDA, an entry that names
-// nothing ends the list, and what came before it stands.
+// Ownership: values; only the arguments are read. Threads: any. Errors: none; as with CUDA, an invalid entry ends the
+// list, and the entries before it stay valid.
 #pragma once
 
 #include <array>
@@ -15,14 +16,15 @@ namespace gpupool {
 
 using DeviceUuid = std::array<std::uint8_t, 16>;
 
-// Which of `devices` the program sees, in the order it will number them. `value` is the variable, nullopt where it is
-// unset (everything is visible); the empty string hides all devices, "-1" ends the list, a repeated entry empties it.
-// Entries are ordinals, of which trailing garbage is ignored, or unambiguous beginnings of "GPU-<uuid>"; the two do not
-// mix.
+// The indices of the `devices` that the program sees, in the order in which it numbers them. `value` is the variable,
+// nullopt if it is unset (all devices are visible). An empty value hides all devices, "-1" ends the list, a repeated
+// entry makes the list empty. Entries are ordinals (trailing garbage is ignored) or unambiguous prefixes of
+// "GPU-<uuid>"; a list must not mix the two.
 std::vector<int> visible_devices(const std::optional<std::string>& value, std::span<const DeviceUuid> devices);
 
-// What a driver is to be given where the operator shows `allowed` (the variable; unset: everything) and a program,
-// which numbers only these, asks for `wanted`. A UUID is passed on where the operator named the same.
+// The value to give to a driver if the operator allows `allowed` (a value of the variable; nullopt: all devices) and
+// the program asks for `wanted`, in which it numbers only the allowed devices. A UUID is passed on if the operator's
+// list contains the same UUID.
 std::optional<std::string> visible_among(const std::optional<std::string>& allowed,
                                          const std::optional<std::string>& wanted);
 

@@ -1,8 +1,8 @@
-// The fat binary container as it lies in memory: magics, field offsets, flags. Nothing here reads anything.
+// The layout of a fat binary container in memory: magic numbers, field offsets, flags. Nothing here parses anything.
 //
-// A container is a 16 byte header followed by entries; an entry is a header of at least 64 bytes followed by its
-// payload, padded to eight. Everything is little endian, offsets inside an entry count from the entry's start, so that
-// an entry can be moved to another container as it is.
+// A container is a header of 16 bytes followed by entries. An entry is a header of at least 64 bytes followed by its
+// payload, padded to a multiple of eight. All fields are little endian. Offsets inside an entry count from its start,
+// so that an entry can be copied to another container unchanged.
 //
 // Ownership: constants. Threads: any. Errors: none.
 #pragma once
@@ -14,15 +14,15 @@
 
 namespace gpupool::fatbin {
 
-constexpr std::uint32_t wrapper_magic = 0x466243B1;
-constexpr std::uint32_t container_magic = 0xBA55ED50;
-constexpr std::uint32_t elf_magic = 0x464C457F;
+constexpr std::uint32_t kWrapperMagic = 0x466243B1;
+constexpr std::uint32_t kContainerMagic = 0xBA55ED50;
+constexpr std::uint32_t kElfMagic = 0x464C457F;
 
 // Version 1 names a file in its last word, version 2 a NULL-terminated list of further containers (relocatable code).
-constexpr std::uint32_t wrapper_version_single = 1;
-constexpr std::uint32_t wrapper_version_linked = 2;
+constexpr std::uint32_t kWrapperVersionSingle = 1;
+constexpr std::uint32_t kWrapperVersionLinked = 2;
 
-// What nvcc places in .nvFatBinSegment and what cudart hands to the driver.
+// The structure that nvcc puts into .nvFatBinSegment and that cudart passes to the driver.
 struct Wrapper {
     std::uint32_t magic;
     std::uint32_t version;
@@ -31,44 +31,44 @@ struct Wrapper {
 };
 static_assert(sizeof(Wrapper) == 24);
 
-constexpr std::size_t container_header_bytes = 16;
+constexpr std::size_t kContainerHeaderBytes = 16;
 namespace container_field {
-constexpr std::size_t version = 4;        // u16
-constexpr std::size_t header_bytes = 6;   // u16
-constexpr std::size_t entries_bytes = 8;  // u64, what follows the header
+constexpr std::size_t kVersion = 4;       // u16
+constexpr std::size_t kHeaderBytes = 6;   // u16
+constexpr std::size_t kEntriesBytes = 8;  // u64, bytes that follow the header
 }  // namespace container_field
-constexpr std::uint16_t container_version = 1;
+constexpr std::uint16_t kContainerVersion = 1;
 
-constexpr std::size_t entry_header_bytes = 0x40;
+constexpr std::size_t kEntryHeaderBytes = 0x40;
 namespace entry_field {
-constexpr std::size_t kind = 0x00;              // u16
-constexpr std::size_t header_bytes = 0x04;      // u32
-constexpr std::size_t payload_bytes = 0x08;     // u64, padded to eight
-constexpr std::size_t compressed_bytes = 0x10;  // u32 without padding, 0: stored
-constexpr std::size_t minor = 0x18;             // u16
-constexpr std::size_t major = 0x1A;             // u16
-constexpr std::size_t arch = 0x1C;              // u32, decimal: 90 is compute capability 9.0
-constexpr std::size_t flags = 0x28;             // u64
-constexpr std::size_t unpacked_bytes = 0x38;    // u64, 0 when stored
+constexpr std::size_t kKind = 0x00;             // u16
+constexpr std::size_t kHeaderBytes = 0x04;      // u32
+constexpr std::size_t kPayloadBytes = 0x08;     // u64, padded to eight
+constexpr std::size_t kCompressedBytes = 0x10;  // u32 without padding, 0: stored
+constexpr std::size_t kMinor = 0x18;            // u16
+constexpr std::size_t kMajor = 0x1A;            // u16
+constexpr std::size_t kArch = 0x1C;             // u32, decimal: 90 is compute capability 9.0
+constexpr std::size_t kFlags = 0x28;            // u64
+constexpr std::size_t kUnpackedBytes = 0x38;    // u64, 0 when stored
 }  // namespace entry_field
 
 enum class Kind : std::uint16_t { ptx = 1, cubin = 2, lto_ir = 8 };
 
 namespace flag {
-constexpr std::uint64_t debug = 0x2;
-constexpr std::uint64_t lz4 = 0x2000;
-constexpr std::uint64_t zstd = 0x8000;
-constexpr std::uint64_t arch_specific = 0x100000;    // "a": this very compute capability and no other
-constexpr std::uint64_t family_specific = 0x200000;  // "f": this compute capability and later ones of its family
+constexpr std::uint64_t kDebug = 0x2;
+constexpr std::uint64_t kLz4 = 0x2000;
+constexpr std::uint64_t kZstd = 0x8000;
+constexpr std::uint64_t kArchSpecific = 0x100000;    // "a": exactly this compute capability
+constexpr std::uint64_t kFamilySpecific = 0x200000;  // "f": this compute capability and later ones of its family
 }  // namespace flag
 
-// Bounds on what we read, whoever wrote it.
-constexpr std::uint64_t max_image_bytes = std::uint64_t{4} << 30;
-constexpr std::uint64_t max_unpacked_bytes = std::uint64_t{1} << 30;
-constexpr std::size_t max_entries = 4096;
-constexpr std::size_t max_prelinked = 65536;
+// Limits on what is read, from any source.
+constexpr std::uint64_t kMaxImageBytes = std::uint64_t{4} << 30;
+constexpr std::uint64_t kMaxUnpackedBytes = std::uint64_t{1} << 30;
+constexpr std::size_t kMaxEntries = 4096;
+constexpr std::size_t kMaxPrelinked = 65536;
 
-// Unaligned little-endian read; the caller has checked that the bytes are there.
+// Unaligned little-endian read; the caller has checked the bounds.
 template <class T>
 T read_at(const std::byte* from, std::size_t offset) noexcept {
     T value;

@@ -7,13 +7,14 @@
 namespace gpupool::fatbin {
 namespace {
 
-// Families are the minors of one major, but for 10.1 (later renamed to 11.0), which stood alone.
+// A family is the minor versions of one major version, except 10.1 (later renamed to 11.0), which is a family of its
+// own.
 bool same_family(std::uint32_t entry_arch, std::uint32_t device_arch) {
     if (entry_arch / 10 != device_arch / 10 || device_arch < entry_arch) return false;
     return entry_arch == device_arch || (entry_arch != 101 && device_arch != 101);
 }
 
-// Larger is better, 0 does not fit. The kinds are ranked first, then the architecture.
+// Larger is better, 0 means that the device cannot run it. The kind ranks before the architecture.
 std::uint64_t rank(const Entry& entry, ComputeCapability device, Preference preference) {
     if (!runs_on(entry, device)) return 0;
     const bool wants_ptx = preference != Preference::cubin_only;
@@ -27,10 +28,10 @@ std::uint64_t rank(const Entry& entry, ComputeCapability device, Preference pref
     return kind_rank == 0 ? 0 : (kind_rank << 32) + entry.arch;
 }
 
-// Among equals: arch-specific, family-specific, plain.
+// Order among entries of equal rank: arch-specific, family-specific, plain.
 int specificity(const Entry& entry) {
-    if ((entry.flags & flag::arch_specific) != 0) return 2;
-    return (entry.flags & flag::family_specific) != 0 ? 1 : 0;
+    if ((entry.flags & flag::kArchSpecific) != 0) return 2;
+    return (entry.flags & flag::kFamilySpecific) != 0 ? 1 : 0;
 }
 
 template <class T>
@@ -43,8 +44,8 @@ void put(std::vector<std::byte>& target, std::size_t offset, T value) {
 bool runs_on(const Entry& entry, ComputeCapability device) noexcept {
     if (entry.whole.empty() && entry.arch == 0) return true;
     const std::uint32_t device_arch = device.major * 10 + device.minor;
-    if ((entry.flags & flag::arch_specific) != 0) return entry.arch == device_arch;
-    if ((entry.flags & flag::family_specific) != 0) return same_family(entry.arch, device_arch);
+    if ((entry.flags & flag::kArchSpecific) != 0) return entry.arch == device_arch;
+    if ((entry.flags & flag::kFamilySpecific) != 0) return same_family(entry.arch, device_arch);
     if (entry.kind == Kind::cubin) return entry.arch / 10 == device.major && entry.arch <= device_arch;
     return entry.arch <= device_arch;
 }
@@ -70,16 +71,16 @@ Result<std::vector<std::byte>> repack(std::span<const Entry> entries) {
         }
         entries_bytes += entry.whole.size();
     }
-    if (entries_bytes > max_image_bytes - container_header_bytes) {
+    if (entries_bytes > kMaxImageBytes - kContainerHeaderBytes) {
         return Error{ErrorCode::limit_exceeded,
-                     fmt::format("code image: fat binary of {} bytes exceeds {}", entries_bytes, max_image_bytes)};
+                     fmt::format("code image: fat binary of {} bytes exceeds {}", entries_bytes, kMaxImageBytes)};
     }
-    std::vector<std::byte> container(container_header_bytes);
-    container.reserve(container_header_bytes + entries_bytes);
-    put(container, 0, container_magic);
-    put(container, container_field::version, container_version);
-    put(container, container_field::header_bytes, static_cast<std::uint16_t>(container_header_bytes));
-    put(container, container_field::entries_bytes, entries_bytes);
+    std::vector<std::byte> container(kContainerHeaderBytes);
+    container.reserve(kContainerHeaderBytes + entries_bytes);
+    put(container, 0, kContainerMagic);
+    put(container, container_field::kVersion, kContainerVersion);
+    put(container, container_field::kHeaderBytes, static_cast<std::uint16_t>(kContainerHeaderBytes));
+    put(container, container_field::kEntriesBytes, entries_bytes);
     for (const Entry& entry : entries) container.insert(container.end(), entry.whole.begin(), entry.whole.end());
     return container;
 }

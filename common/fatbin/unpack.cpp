@@ -7,15 +7,15 @@
 namespace gpupool::fatbin {
 namespace {
 
-// An LZ4 block cannot expand by more than this, so a larger claim is refused before anything is allocated.
-constexpr std::uint64_t lz4_max_ratio = 255;
+// An LZ4 block cannot expand by more than this factor; a larger claim is refused before memory is allocated.
+constexpr std::uint64_t kLz4MaxRatio = 255;
 
 Error malformed(std::string message) {
     return Error{ErrorCode::invalid_input, "code image: " + std::move(message)};
 }
 
 Status check_lz4(const Entry& entry) {
-    if (entry.unpacked_bytes > entry.stored.size() * lz4_max_ratio + lz4_max_ratio ||
+    if (entry.unpacked_bytes > entry.stored.size() * kLz4MaxRatio + kLz4MaxRatio ||
         entry.unpacked_bytes > LZ4_MAX_INPUT_SIZE || entry.stored.size() > LZ4_MAX_INPUT_SIZE) {
         return malformed(fmt::format("{} LZ4 bytes cannot hold {}", entry.stored.size(), entry.unpacked_bytes));
     }
@@ -33,7 +33,7 @@ Status check_zstd(const Entry& entry) {
 
 Status expand(const Entry& entry, std::byte* target) {
     std::uint64_t written = 0;
-    if ((entry.flags & flag::lz4) != 0) {
+    if ((entry.flags & flag::kLz4) != 0) {
         const int result =
             LZ4_decompress_safe(reinterpret_cast<const char*>(entry.stored.data()), reinterpret_cast<char*>(target),
                                 static_cast<int>(entry.stored.size()), static_cast<int>(entry.unpacked_bytes));
@@ -48,7 +48,7 @@ Status expand(const Entry& entry, std::byte* target) {
         written = result;
     }
     if (written != entry.unpacked_bytes) {
-        return malformed(fmt::format("entry states {} bytes, {} came out", entry.unpacked_bytes, written));
+        return malformed(fmt::format("entry states {} bytes, but unpacked to {}", entry.unpacked_bytes, written));
     }
     return {};
 }
@@ -66,8 +66,8 @@ Result<Unpacked> unpack(const Entry& entry, std::uint64_t limit_bytes) {
                      fmt::format("code image: entry of {} bytes exceeds {}", entry.unpacked_bytes, limit_bytes)};
     }
     if (!entry.compressed) return Unpacked(entry.stored);
-    GPUPOOL_TRY((entry.flags & flag::lz4) != 0 ? check_lz4(entry) : check_zstd(entry));
-    // Not zeroed: a claim that turns out false costs address space, not memory.
+    GPUPOOL_TRY((entry.flags & flag::kLz4) != 0 ? check_lz4(entry) : check_zstd(entry));
+    // Not zeroed: a false claim then costs address space, not memory.
     std::unique_ptr<std::byte[]> target(new std::byte[entry.unpacked_bytes]);
     GPUPOOL_TRY(expand(entry, target.get()));
     return Unpacked(std::move(target), entry.unpacked_bytes);

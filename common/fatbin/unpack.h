@@ -1,8 +1,8 @@
-// The contents of one entry: stored as they are, zstd frames, LZ4 raw blocks.
+// Unpacks the contents of one entry: stored, a zstd frame, or a raw LZ4 block.
 //
 // Ownership: `Unpacked` either owns its bytes or points at the entry's (stored entries are not copied), so it must not
-// outlive the container. Threads: any. Errors: Result; the size stated in the entry is a promise that is checked, and
-// nothing larger than `limit_bytes` is ever allocated.
+// outlive the container. Threads: any. Errors: Result; the size stated in the entry is checked, and never more than
+// `limit_bytes` is allocated.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ class Unpacked {
         : owned_(std::move(owned)), bytes_(owned_.get(), size_bytes) {}
 
     Bytes bytes() const noexcept { return bytes_; }
-    // For PTX: without the NULs that pad it.
+    // For PTX: the text without the NULs that pad it.
     std::string_view text() const noexcept;
 
   private:
@@ -27,7 +27,7 @@ class Unpacked {
     Bytes bytes_;
 };
 
-// Expects an entry as `container_entries` or `image_entries` gave it.
-Result<Unpacked> unpack(const Entry& entry, std::uint64_t limit_bytes = max_unpacked_bytes);
+// `entry` must come from `container_entries` or `image_entries`.
+Result<Unpacked> unpack(const Entry& entry, std::uint64_t limit_bytes = kMaxUnpackedBytes);
 
 }  // namespace gpupool::fatbin

@@ -1,6 +1,6 @@
-// Every line of the call table as a type: `calls::cuMemAlloc_v2` and so on, with its opcode, names, delivery and rules.
+// Each line of the call table as a type: `calls::cuMemAlloc_v2` and so on, with its opcode, names, delivery and rules.
 //
-// The types are empty; all members are compile-time constants. See `table.def` for what a line says.
+// The types are empty; all members are compile-time constants. `table.def` explains the columns of a line.
 #pragma once
 
 #include "protocol/calls/cuda_api.h"
@@ -12,7 +12,7 @@ namespace gpupool::calls {
 
 using Opcode = std::uint16_t;
 
-// Opcodes below kFirstInternalOpcode belong to driver symbols, those from it on to gpupool's own calls (internal.h).
+// Opcodes below kFirstInternalOpcode belong to driver symbols, the others to gpupool's own calls (internal.h).
 inline constexpr Opcode kFirstInternalOpcode = 0xF000;
 
 #define GP_CALL(op, symbol, base, since, params, deliver, ...)                            \
@@ -28,7 +28,7 @@ inline constexpr Opcode kFirstInternalOpcode = 0xF000;
         static constexpr int kArity = arity_of<Function>;                                 \
         static_assert(kArity == GP_COUNT params, #symbol ": wrong number of parameters"); \
     };
-// The per-thread form of a call is the same call with another default stream: it has no opcode of its own.
+// The per-thread form of a call differs only in its default stream, so it has no opcode of its own.
 #define GP_PER_THREAD(...)
 #include "protocol/calls/internal.def"
 #include "protocol/calls/table.def"
@@ -40,7 +40,7 @@ inline constexpr bool is_handled = Call::kDelivery == Delivery::local || has_rul
                                    has_rule(Call::kRules, Rule::composed);
 template <class Call>
 inline constexpr bool is_served = has_rule(Call::kRules, Rule::served);
-// Does the call travel under its own opcode?
+// True if the call is sent under its own opcode.
 template <class Call>
 inline constexpr bool is_remote = Call::kDelivery != Delivery::local&& Call::kDelivery != Delivery::refused &&
                                   !has_rule(Call::kRules, Rule::composed);

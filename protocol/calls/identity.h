@@ -1,4 +1,4 @@
-// How gpupool's client is told from a driver: `cuGetExportTable` with this identifier succeeds on the client only.
+// Distinguishes gpupool's client from a driver: `cuGetExportTable` with this identifier succeeds only on the client.
 #pragma once
 
 #include "protocol/calls/cuda_api.h"

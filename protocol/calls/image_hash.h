@@ -1,4 +1,4 @@
-// The name of a code image, from its content.
+// Computes the hash that identifies a code image.
 //
 // Ownership: a value. Threads: any. Errors: none.
 #pragma once

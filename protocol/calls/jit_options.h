@@ -1,11 +1,12 @@
-// Which options of the JIT compiler and linker are numbers, and may travel as such.
+// Which options of the JIT compiler and linker are plain numbers that may be sent.
 #pragma once
 
 #include "protocol/calls/cuda_api.h"
 
 namespace gpupool {
 
-// Is the option's value an address, or how much lies at one? It would mean the other process's memory.
+// Whether the option's value is an address, or the size of memory at an address. Such a value has no meaning in another
+// process.
 constexpr bool is_jit_pointer(int option) {
     switch (option) {
         case CU_JIT_INFO_LOG_BUFFER:

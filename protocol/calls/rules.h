@@ -1,7 +1,7 @@
-// What cuda.h cannot say about a call: how it is delivered, and what each pointer parameter means.
+// What cuda.h does not state about a call: how it is delivered, and what each pointer parameter means.
 //
-// A line of the call table (`table.def`) names its rules; they are constant values, looked up at compile time by the
-// codec and by both ends. A pointer parameter without a rule does not compile.
+// A line of the call table (`table.def`) lists its rules. They are constants that the codec and both ends look up at
+// compile time. A pointer parameter without a rule does not compile.
 #pragma once
 
 #include <array>
@@ -13,13 +13,13 @@ namespace gpupool::calls {
 
 // How a call reaches the driver, and what its caller waits for.
 enum class Delivery : std::uint8_t {
-    local,     // answered by the client from the session's state; nothing travels for its sake alone
-    deferred,  // no outputs, or outputs that the client knows beforehand: sent, not waited for
-    sync,      // the caller waits for the reply; the server answers at once
-    blocking,  // the caller waits, and the driver may wait for the GPU or do long work: on a helper thread (a served
-               // call's handler begins on the dispatcher, and gives such work to a helper itself)
-    callback,  // holds a function of the application, which runs in the client
-    refused,   // answered with CUDA_ERROR_NOT_SUPPORTED, by name
+    local,     // answered by the client from the session's state; sends nothing of its own
+    deferred,  // no outputs, or outputs that the client knows in advance: sent without waiting for a reply
+    sync,      // the caller waits for the reply; the driver call does not block
+    blocking,  // the caller waits for the reply; the driver call may wait for the GPU or take long, so a helper makes
+               // it (the handler of a served call starts on the dispatcher and passes such work to a helper itself)
+    callback,  // takes a function of the application, which runs in the client
+    refused,   // answered with CUDA_ERROR_NOT_SUPPORTED; because() gives the reason
 };
 
 std::string_view to_string(Delivery delivery) noexcept;
@@ -33,24 +33,25 @@ enum class Rule : std::uint8_t {
     out_array,  // room for `count` objects
     text,       // NUL-terminated string
     out_text,   // room for `count` characters
-    creates,    // a new handle; the client mints it, the server binds it to the driver's
-    destroys,   // the handle ends with this call
-    local,      // never leaves the client (handled there)
-    address,    // a pointer that travels as the number it is
-    // Of the whole call:
+    creates,    // returns a new handle, which the client mints and the server binds to the driver's
+    destroys,   // the handle is invalid after this call
+    local,      // handled by the client and never sent
+    address,    // a pointer that is sent as a number
+    // Rules for the whole call:
     handled,       // the client has a function of the same name in client/calls/, which may send the call
-    composed,      // as handled, but made of gpupool's own calls: it never travels under its own opcode
+    composed,      // as handled, but the client implements it with gpupool's own calls: never sent under its own opcode
     served,        // the server has a function of the same name in server/worker/handlers/
     stream_order,  // enqueues work on its stream parameter (or, without one, on the default stream)
-    after_held,    // ends what work that was sent before may use: not before that is issued
-    synchronizes,  // reports what failed among the deferred calls before it
-    no_capture,    // not permitted while a stream captures, but in relaxed mode
-    // Of calls that need not wait while the server stays out of the driver (server/worker/scheduling/set_aside.h):
-    needs_no_driver,  // the GPU may be what waits for it
-    gets_in,          // the driver lets it in, whoever waits there (docs/driver-facts.md)
-    gets_in_first,    // the same, and what other threads sent before says nothing of its answer
+    after_held,    // ends something that earlier work may use: executed only after that work has been issued
+    synchronizes,  // reports failures of deferred calls before it
+    no_capture,    // not permitted while a stream captures, except in relaxed mode
+    // Calls that may be executed while the dispatcher makes no driver calls ("driver closed",
+    // server/worker/scheduling/set_aside.h):
+    needs_no_driver,  // makes no driver call; the GPU may be waiting for it
+    gets_in,          // the driver admits this call even while another call blocks in it (docs/driver-facts.md)
+    gets_in_first,    // as gets_in, and may also overtake set-aside commands of other threads
     before_init,      // may be called before cuInit
-    because,          // why a call is refused
+    because,          // the reason for a refusal
 };
 
 struct RuleEntry {
@@ -59,7 +60,7 @@ struct RuleEntry {
     int count_parameter = -1;
     std::size_t count = 0;
     const char* note = nullptr;
-    int count_adjustment = 0;  // the array has this many more (fewer) elements than the count parameter says
+    int count_adjustment = 0;  // added to the value of the count parameter
 };
 
 constexpr RuleEntry in(int p) {

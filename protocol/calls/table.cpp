@@ -89,7 +89,7 @@ const std::vector<CallInfo>& calls() {
     return table;
 }
 
-// A reused opcode does not compile: two cases of one switch.
+// A reused opcode does not compile, because one switch would have the same case twice.
 [[maybe_unused]] constexpr int opcodes_are_unique(Opcode opcode) {
     switch (opcode) {
 #define GP_CALL(op, ...) case op:

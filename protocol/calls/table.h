@@ -1,4 +1,5 @@
-// The call table at run time: names, classes and states by opcode, for reports, traces and cuGetProcAddress.
+// The call table at run time: each call's names, delivery and support by opcode, for reports, traces and
+// cuGetProcAddress.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +13,12 @@ namespace gpupool::calls {
 struct CallInfo {
     std::uint16_t opcode;
     std::string_view name;       // the symbol
-    std::string_view base_name;  // what cuGetProcAddress is asked for; empty for gpupool's own calls
+    std::string_view base_name;  // the name that cuGetProcAddress takes; empty for gpupool's own calls
     int since;                   // CUDA version, e.g. 12040
     Delivery delivery;
-    bool composed;                  // of gpupool's own calls, which have deliveries of their own
-    bool handled;                   // by the client, which may know the answer
-    const char* why_refused;        // or nullptr
+    bool composed;            // implemented by the client with gpupool's own calls, which have their own deliveries
+    bool handled;             // the client has a function for it, which may answer without sending
+    const char* why_refused;  // or nullptr
     const char* per_thread_suffix;  // "_ptsz", "_ptds", or nullptr
     int per_thread_since;
 };
@@ -28,7 +29,7 @@ std::span<const CallInfo> all_calls() noexcept;
 // The call with this opcode, or nullptr.
 const CallInfo* find(std::uint16_t opcode) noexcept;
 
-// The name for logs; "unknown" where there is none.
+// The name for logs; "unknown" if no call has this opcode.
 std::string_view name_of(std::uint16_t opcode) noexcept;
 
 }  // namespace gpupool::calls

@@ -1,4 +1,5 @@
-// A call's arguments as bytes: what the client writes and what the worker reads, parameter by parameter, side by side.
+// The encoding of a call's arguments: the client's writer and the worker's reader, parameter by parameter, next to each
+// other.
 //
 // Body of a command record, for each parameter in order:
 //   value      the value, padded to 8 bytes; a handle as its 64-bit identifier
@@ -95,7 +96,7 @@ void write_command(Writer& out, Arguments arguments, std::integer_sequence<int, 
 }
 }  // namespace detail
 
-// Bytes of the body that write_command will write.
+// Size of the body that write_command will write.
 template <class Call>
 std::size_t command_bytes(Arguments arguments) {
     return detail::command_bytes<Call>(arguments, Indices<Call>{});
@@ -107,7 +108,7 @@ void write_command(Writer& out, Arguments arguments) {
 
 // ---- worker: bytes to arguments
 
-// One parameter as the driver will get it, and what it points to. Handles are still the client's.
+// One parameter as the driver will receive it, and the object that it points to. Handles are still the client's.
 template <class Call, int Index>
 struct Slot {
     using T = ArgumentOf<Call, Index>;
@@ -118,8 +119,8 @@ struct Slot {
     static constexpr bool one =
         kind == Shape::in || kind == Shape::out || kind == Shape::inout || kind == Shape::creates;
     static constexpr bool many = kind == Shape::in_array || kind == Shape::out_array;
-    // Bytes stay where they are, in the command's body. What may hold handles is copied, since these are translated,
-    // and a command that is held is read again.
+    // Byte arrays stay in the command's body. Arrays that may contain handles are copied, because translation
+    // overwrites the handles, and the body of a queued command is decoded again later.
     static constexpr bool in_place =
         kind == Shape::in_array &&
         (std::is_same_v<Pointee, char> || std::is_same_v<Pointee, unsigned char> || std::is_same_v<Pointee, std::byte>);
@@ -160,8 +161,8 @@ struct Slot {
         }
     }
 
-    // Second pass, when all values are known: arrays must have the size that their count parameter says, since the
-    // driver will trust it.
+    // Second pass, when all values are known: arrays must have the size of their count parameter, which the driver
+    // trusts.
     void settle(Reader& in, Arguments arguments) {
         if constexpr (kind == Shape::in_array) {
             if (value != nullptr && object.size() != element_count<Call, Index>(arguments)) {
@@ -228,7 +229,7 @@ struct SlotsOf<Call, std::integer_sequence<int, Index...>> : Slot<Call, Index>..
         }
         return in.ok();
     }
-    // The parameter's slot, by the name that the table gives it: slots.at<Call::stream>().
+    // The slot of a parameter, by its name in the table: slots.at<Call::stream>().
     template <int Which>
     Slot<Call, Which>& at() {
         return *this;
@@ -244,7 +245,7 @@ struct SlotsOf<Call, std::integer_sequence<int, Index...>> : Slot<Call, Index>..
 };
 }  // namespace detail
 
-// All parameters of a call, read from a command's body. `read` is false when the bytes do not fit the call.
+// All parameters of a call, decoded from a command's body. `read` returns false if the bytes are not a valid encoding.
 template <class Call>
 using Slots = detail::SlotsOf<Call, Indices<Call>>;
 

@@ -1,4 +1,4 @@
-// Writing to and reading from a record's body, 8 bytes aligned, every read checked.
+// Writing and reading a record's body, in units of 8 bytes; every read is checked.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace gpupool::codec {
 
-// Writes without checks: the size was computed by the same rules just before.
+// Writes without bounds checks: the caller computed the size by the same rules.
 class Writer {
   public:
     explicit Writer(std::byte* place) : place_(place) {}
@@ -48,7 +48,7 @@ class Writer {
     std::byte* place_;
 };
 
-// Reads a peer's bytes: after the first read past the end everything reads as zero and `ok()` is false.
+// Reads bytes from a peer. After the first read past the end, every read returns zero and `ok()` is false.
 class Reader {
   public:
     explicit Reader(std::span<std::byte> body) : place_(body.data()), left_(body.size()) {}
@@ -63,7 +63,7 @@ class Reader {
         return v;
     }
 
-    // `count` bytes in place, or nullptr.
+    // Pointer to the next `count` bytes, or nullptr.
     std::byte* take(std::size_t count) {
         if (count > left_ || aligned(count) > left_) {
             ok_ = false;

@@ -1,7 +1,8 @@
-// Handles as they travel.
+// The wire form of handles.
 //
-// An application never sees the server driver's handles: it sees identifiers that the client minted when the object was
-// created (so creation need not be waited for), or that the worker minted for objects the driver made by itself.
+// An application never sees the server driver's handles. It sees identifiers that the client minted when the object was
+// created (so that it need not wait for the creation), or that the worker minted for objects that the driver created by
+// itself.
 //
 //   bits 63..60  0
 //   bits 59..52  kind (HandleKind)
@@ -9,7 +10,7 @@
 //   bits 50..4   serial number, never reused within a session
 //   bits 3..0    0, so that a handle looks aligned
 //
-// NULL, and the special streams 1 (legacy) and 2 (per-thread), travel as themselves.
+// NULL and the special streams 1 (legacy) and 2 (per-thread) are sent unchanged.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +48,7 @@ enum class HandleKind : std::uint8_t {
     count_,
 };
 
-// Which kind a handle type is; `none` for everything that is not a handle.
+// The kind of a handle type; `none` for types that are not handles.
 template <class T>
 inline constexpr HandleKind handle_kind_of = HandleKind::none;
 template <>

@@ -52,7 +52,7 @@ std::string line_of(std::integer_sequence<int, Index...>) {
     return line;
 }
 
-// What of a notice has a fixed layout.
+// The part of a notice that has a fixed layout.
 std::string describe(NoticeType type) {
     const auto line = [](const char* name, std::size_t bytes) {
         return std::string(name) + ' ' + std::to_string(bytes);

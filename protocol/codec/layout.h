@@ -1,5 +1,5 @@
-// How each call's parameters, and each notice, lie on the wire, as text: what the golden file pins and the fingerprint
-// covers.
+// The wire layout of each call's parameters and of each notice, as text. A golden file pins it, and the fingerprint
+// covers it.
 //
 // Threads: any. Errors: none.
 #pragma once
@@ -10,11 +10,11 @@
 
 namespace gpupool::codec {
 
-// One line per call that travels, in opcode order: "opcode name parameter:shape:bytes ..."; then one per notice, by
-// number: "notice:number name bytes ...".
+// One line per call that is sent, in opcode order: "opcode name parameter:shape:bytes ..."; then one line per notice,
+// by number: "notice:number name bytes ...".
 std::vector<std::string> wire_layout();
 
-// Covers opcodes, parameter layouts and record formats: two ends that differ in it cannot understand each other.
+// Covers opcodes, parameter layouts and record formats. Two ends with different fingerprints are incompatible.
 std::uint64_t table_fingerprint() noexcept;
 
 }  // namespace gpupool::codec

@@ -10,9 +10,10 @@
 namespace gpupool::codec {
 namespace {
 
-constexpr std::size_t kGroup = 8;  // bytes of one mask byte, read and written as one where memory allows
+constexpr std::size_t kGroup =
+    8;  // bytes covered by one mask byte; read and written as one word if all of them belong to the block
 
-// Reading what others write at the same time is the purpose of this function and the next two.
+// This function and the next two read memory that other threads may be writing; that is their purpose.
 __attribute__((no_sanitize("thread"))) std::uint64_t read_group(const std::byte* at) {
     return __atomic_load_n(reinterpret_cast<const std::uint64_t*>(at), __ATOMIC_RELAXED);
 }
@@ -23,7 +24,7 @@ __attribute__((no_sanitize("thread"))) std::byte read_byte(const std::byte* at) 
 
 __attribute__((no_sanitize("thread"))) bool differ(const std::byte* one, const std::byte* other, std::size_t bytes) {
 #if defined(__SANITIZE_THREAD__)
-    for (std::size_t i = 0; i < bytes; ++i) {  // which also looks into the C library's functions
+    for (std::size_t i = 0; i < bytes; ++i) {  // its interceptors also check memcmp()
         if (static_cast<const volatile std::byte*>(one)[i] != other[i]) {
             return true;
         }
@@ -46,7 +47,7 @@ std::uint64_t expand(std::uint8_t mask) {
     return wide;
 }
 
-// In one piece, so that nobody sees half of a word, and without touching the bytes beside.
+// Writes the group atomically, so that no thread sees half of a word, and leaves the unmasked bytes unchanged.
 void merge_group(std::byte* at, std::uint64_t value, std::uint8_t mask) {
     auto* const word = reinterpret_cast<std::uint64_t*>(at);
     if (mask == 0xff) {
@@ -80,7 +81,7 @@ class Window {
         if (masks_.empty()) {
             first_ = group_address;
         }
-        masks_.resize((group_address - first_) / kGroup, 0);  // groups without a change between
+        masks_.resize((group_address - first_) / kGroup, 0);  // unchanged groups in between
         masks_.push_back(mask);
         for (unsigned i = 0; i < kGroup; ++i) {
             if ((mask >> i & 1u) != 0) {
@@ -153,7 +154,7 @@ void write_group(const SharedBlock& block, std::uint64_t group_address, std::uin
     }
 }
 
-// Every byte whose bit is set lies in the block.
+// Whether every byte whose bit is set lies in the block.
 bool fits(const SharedBlock& block, const ChangeHeader& header, const std::byte* masks) {
     const std::uint64_t end = block.address + block.bytes, window_end = header.address + header.window_bytes;
     if (window_end < header.address || header.address + kGroup <= block.address || window_end >= end + kGroup) {

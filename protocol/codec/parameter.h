@@ -1,4 +1,4 @@
-// One parameter of one call: what it is, by its type and its rule.
+// How one parameter of a call is encoded, derived from its type and its rule.
 #pragma once
 
 #include <cstddef>
@@ -14,25 +14,25 @@ using calls::Rule;
 using calls::rule_at;
 using calls::RuleEntry;
 
-// `void` and `const void` data is bytes.
+// `void` and `const void` data counts as bytes.
 template <class T>
 using PointeeOf = std::conditional_t<std::is_void_v<std::remove_pointer_t<T>>, std::byte,
                                      std::remove_const_t<std::remove_pointer_t<T>>>;
 
 enum class Shape {
-    value,      // travels in the command as it is (or as a handle)
-    address,    // a pointer as a number
-    absent,     // stays in the client
-    in,         // one object there
-    out,        // one object back
-    inout,      // both
-    in_array,   // objects there
-    out_array,  // objects back
-    text,       // a string there
-    creates,    // the minted handle there
+    value,      // sent in the command as it is (or as a handle)
+    address,    // a pointer, sent as a number
+    absent,     // not sent
+    in,         // one object, client to worker
+    out,        // one object, worker to client
+    inout,      // one object, in both directions
+    in_array,   // objects, client to worker
+    out_array,  // objects, worker to client
+    text,       // a string, client to worker
+    creates,    // the minted handle, client to worker
 };
 
-// Not every pointer is data: handles are pointers to incomplete types.
+// Handles are pointers to incomplete types, not pointers to data.
 template <class T>
 inline constexpr bool is_data_pointer = std::is_pointer_v<T> && !is_handle<T>;
 
@@ -90,8 +90,8 @@ const ArgumentOf<Call, Index>& argument(Arguments arguments) {
     return *static_cast<const ArgumentOf<Call, Index>*>(arguments[Index]);
 }
 
-// How many elements an array parameter has, by its rule and the count parameter's value. A count behind a null pointer
-// is 0.
+// Number of elements of an array parameter, from its rule and the count parameter's value. 0 if the count parameter is
+// a null pointer.
 template <class Call, int Index>
 std::size_t element_count(Arguments arguments) {
     constexpr RuleEntry entry = rule_at<Call, Index>;

@@ -1,7 +1,8 @@
-// Records: what `commands` and `replies` frames are made of.
+// Records: the content of `commands` and `replies` frames.
 //
-// A record is a fixed header and a body, a multiple of 8 bytes together. Both ends have the same byte order and ABI
-// (x86-64 Linux); the table fingerprint in the handshake covers the layouts of calls, headers and notices (layout.h).
+// A record is a fixed header and a body; their total size is a multiple of 8 bytes. Both ends have the same byte order
+// and ABI (x86-64 Linux); the table fingerprint in the handshake covers the layouts of calls, headers and notices
+// (layout.h).
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ constexpr std::size_t aligned(std::size_t bytes) {
 
 enum CommandFlags : std::uint16_t {
     kReplyWanted = 1,
-    kPerThreadDefaultStream = 2,  // NULL streams mean the calling thread's
+    kPerThreadDefaultStream = 2,  // a NULL stream is the calling thread's per-thread stream
 };
 
 struct CommandHeader {
@@ -32,8 +33,8 @@ struct CommandHeader {
 static_assert(sizeof(CommandHeader) == 32 && std::is_trivially_copyable_v<CommandHeader>);
 
 enum class ReplyKind : std::uint16_t {
-    result = 0,  // answers a command: `result`, then outputs
-    notice = 1,  // unasked: Notice
+    result = 0,  // reply to a command: `result`, then outputs
+    notice = 1,  // a notice: see NoticeType
 };
 
 struct ReplyHeader {
@@ -44,29 +45,29 @@ struct ReplyHeader {
     std::int32_t result;          // CUresult
     std::int32_t deferred;        // CUresult of an earlier deferred call that this call reports, or 0
     std::uint32_t thread;         // of the command
-    std::uint32_t other_context;  // 1: it failed in another context than the command was sent in
+    std::uint32_t other_context;  // 1: the deferred call failed in another context than the command was sent in
 };
 static_assert(sizeof(ReplyHeader) == 32 && std::is_trivially_copyable_v<ReplyHeader>);
 
-// Notices: what a worker says without being asked. layout.cpp pins numbers and sizes.
+// Notices: messages of a worker that are not replies. layout.cpp pins numbers and sizes.
 enum class NoticeType : std::uint16_t {
     pull = 1,              // PullNotice: send this part of a transfer now
-    host_function = 2,     // HostFunctionNotice: run it, then say gpHostFunctionDone
+    host_function = 2,     // HostFunctionNotice: run it, then send gpHostFunctionDone
     deferred_error = 3,    // DeferredErrorNotice: a deferred call failed
-    hold = 4,              // StreamHoldNotice: a stream has too much outstanding, or has caught up
-    output = 5,            // what kernels printed: 8 bytes of length, then the text
-    transfer_failed = 6,   // TransferFailedNotice: no more of it will be asked for or sent
+    hold = 4,              // StreamHoldNotice: throttle a stream, or end that
+    output = 5,            // output of kernels: 8 bytes of length, then the text
+    transfer_failed = 6,   // TransferFailedNotice: no further pieces of it will be pulled or sent
     graph_function = 7,    // GraphFunctionNotice: as host_function, for a graph's node
     graph_upload = 8,      // GraphCopyNotice: send this host memory as bulk data of the transfer, in pieces
     graph_download = 9,    // GraphCopyNotice: the transfer's bulk data goes to this host memory
-    errors = 10,           // as output, of standard error: failed assertions
-    host_memory = 11,      // what the GPU wrote to mapped host memory: a record of memory_changes.h
-    event_complete = 12,   // EventCompleteNotice: a record that gpEventWatch asked about has ended
-    pieces_sent = 13,      // PiecesSentNotice: what follows is not acted on before they have landed
-    ended = 14,            // the last: why the server has ended the session, 8 bytes of length, then the text
-    ahead_taken = 15,      // AheadTakenNotice: what was sent ahead of this transfer takes no room any more
-    slab_prepared = 16,    // SlabPreparedNotice: what came of gpSlabPrepare
-    stream_complete = 17,  // StreamCompleteNotice: what gpStreamWatch asked about
+    errors = 10,           // as output, for standard error: failed assertions
+    host_memory = 11,      // changes of mapped host memory by the GPU: a record of memory_changes.h
+    event_complete = 12,   // EventCompleteNotice: a record watched by gpEventWatch has completed
+    pieces_sent = 13,      // PiecesSentNotice: the client acts on later records only after these pieces have landed
+    ended = 14,            // the last notice: why the server has ended the session; 8 bytes of length, then the text
+    ahead_taken = 15,      // AheadTakenNotice: data sent ahead of this transfer no longer counts against kMaxAheadBytes
+    slab_prepared = 16,    // SlabPreparedNotice: the result of gpSlabPrepare
+    stream_complete = 17,  // StreamCompleteNotice: a stream watched by gpStreamWatch has completed
     trace_records = 20,    // TraceHeader, then TraceRecords (trace_records.h)
     trace_name = 21        // TraceName, then the text
 };
@@ -92,9 +93,10 @@ struct HostFunctionNotice {
 };
 struct GraphFunctionNotice {
     std::uint64_t ticket;    // for gpHostFunctionDone
-    std::uint64_t function;  // as the client named it; 0: none, only the answer is wanted, behind what was sent before
+    std::uint64_t function;  // the client's name for it; 0: no function, the client only answers, after it has
+                             // processed earlier records
 };
-// The part of named host memory that a graph's copy reads or writes; its data travels packed.
+// The part of named host memory that a graph's copy reads or writes. Its data is sent packed.
 struct GraphCopyNotice {
     std::uint64_t transfer;  // minted by the worker
     std::uint64_t memory;    // host_memory_number()
@@ -102,19 +104,19 @@ struct GraphCopyNotice {
     std::uint64_t width_bytes, rows, slices;
 };
 inline constexpr std::uint64_t kTransferOfWorker = 1ull << 63;
-// Bits of a transfer's name. Sent ahead: pieces of it may come before the worker has asked for them, of all such
-// transfers together no more than kMaxAheadBytes that it has not said to have taken (AheadTakenNotice,
-// TransferFailedNotice).
+// Flag bits of a transfer's number. kTransferSentAhead: the client may send pieces of the transfer before the worker
+// pulls them. The client keeps the total size of such data at or below kMaxAheadBytes until the worker reports that it
+// has taken it (AheadTakenNotice, TransferFailedNotice).
 inline constexpr std::uint64_t kTransferSentAhead = 1ull << 62;
 inline constexpr std::size_t kAheadPieceBytes = 1u << 20;
 inline constexpr std::uint64_t kMaxAheadBytes = 32u << 20;
 inline constexpr std::size_t kGraphPieceBytes = 1u << 20;
-// Of copies between graphs and the client's memory that are under way at one time, in a session.
+// Limit on copies between graphs and the client's memory that are under way at one time in a session.
 inline constexpr std::uint64_t kMaxGraphCopyBytes = 4ull << 30;
 
 struct DeferredErrorNotice {
     std::uint64_t number;   // of the command
-    std::uint64_t context;  // that it failed in
+    std::uint64_t context;  // in which it failed
     std::int32_t result;
     std::uint16_t opcode;
     std::uint16_t reserved;
@@ -124,22 +126,22 @@ struct EventCompleteNotice {
     std::int32_t result;
     std::uint32_t reserved;
 };
-// Bulk data that went over other connections of the session: all pieces up to this number (protocol/wire/lanes.h).
+// Bulk data sent over lanes: all pieces up to this number (protocol/wire/lanes.h).
 struct PiecesSentNotice {
     std::uint64_t number;
 };
-// A stream by its handle; a default stream as 1 (legacy) or 2, with its context and thread; all zero: every stream.
-// kHoldsGraphChanges: no stream, but changes that nobody waits for of the executable graph that stands for the context.
-inline constexpr std::uint64_t kHoldsGraphChanges = 3;  // no handle is so small
+// A stream by its handle; a default stream as 1 (legacy) or 2 (per-thread), with its context and thread; all zero:
+// every stream. kHoldsGraphChanges: deferred changes of the executable graph whose handle is in `context`.
+inline constexpr std::uint64_t kHoldsGraphChanges = 3;  // smaller than every handle
 struct StreamHoldNotice {
     std::uint64_t stream;
     std::uint64_t context;
     std::uint32_t thread;
-    std::uint32_t held;  // 1: do not send more work for it, 0: go on
+    std::uint32_t held;  // 1: send no more work for it; 0: send again
 };
 
-// Named as there. All that came before the gpStreamWatch of that number is complete, or (any other result) only a call
-// can say why not.
+// The stream is named as in StreamHoldNotice. CUDA_SUCCESS: all work sent before the gpStreamWatch with number
+// `command` is complete. Any other result: the client must query the stream to learn its state.
 struct StreamCompleteNotice {
     std::uint64_t stream;
     std::uint64_t context;
@@ -149,7 +151,7 @@ struct StreamCompleteNotice {
 };
 
 inline constexpr std::size_t kMaxRecordBytes = 256u << 10;
-inline constexpr std::size_t kMaxInlineBytes = 64u << 10;  // of copy data in a command
+inline constexpr std::size_t kMaxInlineBytes = 64u << 10;  // copy data in one command
 inline constexpr std::size_t kMaxArrayElements = 1u << 20;
 
 }  // namespace gpupool::codec

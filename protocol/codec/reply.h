@@ -1,9 +1,9 @@
-// A call's results as bytes: what the worker writes and what the client reads.
+// The encoding of a call's results: the worker's writer and the client's reader.
 //
 // Body of a reply record, for each parameter with output that the client asked for, in order:
 //   out, inout  the object
 //   out_array   8 bytes: elements; then the elements
-// Nothing but the header when the driver refused the call.
+// Only the header if the driver refused the call.
 #pragma once
 
 #include <cstring>
@@ -84,13 +84,14 @@ template <class Call, int... Index>
 bool read_reply(std::span<std::byte> body, Arguments arguments, std::integer_sequence<int, Index...>) {
     Reader in(body);
     (void)arguments;
-    // Arrays first: their counts may be outputs too, which would change under them.
+    // In parameter order. The count of an array may itself be an output; it follows its array in every call, so that
+    // the caller's count still bounds the array.
     (read_output<Call, Index>(in, arguments), ...);
     return in.ok();
 }
 }  // namespace detail
 
-// Stores a reply's outputs where the caller's pointers say; false when the bytes do not fit the call.
+// Stores a reply's outputs through the caller's pointers; false if the bytes are not a valid encoding.
 template <class Call>
 bool read_reply(std::span<std::byte> body, Arguments arguments) {
     return detail::read_reply<Call>(body, arguments, Indices<Call>{});

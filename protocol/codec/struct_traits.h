@@ -1,7 +1,7 @@
-// Which structs may travel as their bytes, and which handles lie inside them.
+// Which structs may be sent as their bytes, and which handles they contain.
 //
-// A struct that holds pointers or handles must not be sent as it is. Every struct that a rule sends is listed here: as
-// plain, or with the visitor that finds its handles. An unlisted struct does not compile.
+// A struct with pointers or handles must not be sent unchanged. Every struct that a rule sends is listed here: as
+// plain, or with a visitor that finds its handles. An unlisted struct does not compile.
 #pragma once
 
 #include <cstring>
@@ -13,7 +13,7 @@
 
 namespace gpupool::codec {
 
-// A field's number as a peer sent it: it may be none of its enumeration's, so it is not read as one.
+// The numeric value of an enumeration field from a peer. It may be no valid enumerator, so it must not be read as one.
 template <class Enum>
 int number_of(const Enum& field) {
     static_assert(sizeof(Enum) == sizeof(int));
@@ -43,7 +43,7 @@ struct StructTraits {
         static void visit(type&, Visit&&) {}       \
     };
 
-// `visit_body` sees `value` and calls `visit(handle)` for each handle inside.
+// `visit_body` uses `value` and calls `visit(handle)` for each handle in it.
 #define GP_WITH_HANDLES(type, visit_body)                        \
     template <>                                                  \
     struct StructTraits<type> {                                  \
@@ -71,7 +71,7 @@ GP_PLAIN(CUDA_TEXTURE_DESC)
 GP_PLAIN(CUDA_RESOURCE_VIEW_DESC)
 GP_PLAIN(CUmemPoolProps)  // win32SecurityAttributes is NULL on Linux
 GP_PLAIN(CUgraphEdgeData)
-GP_PLAIN(CUgraphExecUpdateResultInfo)  // its nodes are named by hand, on both sides
+GP_PLAIN(CUgraphExecUpdateResultInfo)  // both sides translate its nodes by hand
 
 GP_WITH_HANDLES(LaunchShape, { visit(value.function); })
 GP_WITH_HANDLES(CUDA_MEMCPY3D, {

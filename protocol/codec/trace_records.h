@@ -1,9 +1,9 @@
-// What a worker says of its own work while its session is traced: which command its dispatcher issued and when, what
-// its helper threads did, what the GPU did in which stream. The client makes a timeline of it
+// Records of a worker's own work, sent while its session is traced: which command its dispatcher issued and when, what
+// its helpers did, what the GPU did in which stream. The client makes a timeline of them
 // (client/core/tracing/server_trace.h).
 //
-// Times are nanoseconds of the worker's steady clock; those of GPU work are the GPU's, brought to that clock by the
-// worker. Names are said once, before the first record that uses them. Both sides bound what they keep.
+// Times are nanoseconds of the worker's steady clock; the worker converts the GPU's times to that clock. A name is sent
+// once, before the first record that uses it. Both sides limit what they keep.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ namespace gpupool::codec {
 
 enum class TraceKind : std::uint8_t {
     command = 1,   // the dispatcher was busy with a command
-    helper = 2,    // a helper thread was, with the part of it that can block; `track` is the thread
-    kernel = 3,    // from here on the GPU was, for the stream `track`
+    helper = 2,    // a helper thread was busy, including the part that can block; `track` is the thread
+    kernel = 3,    // from here on: the GPU was busy, for the stream `track`
     copy_in = 4,   // host to device
     copy_out = 5,  // device to host
     copy = 6,      // device to device
@@ -24,16 +24,16 @@ enum class TraceKind : std::uint8_t {
 };
 
 enum TraceFlags : std::uint8_t {
-    kTraceHeld = 1,      // the command was not given to the driver yet: its stream has to wait
-    kTraceWasHeld = 2,   // it had been held before
+    kTraceHeld = 1,      // the command was queued instead of issued: its stream has to wait
+    kTraceWasHeld = 2,   // the command had been queued before
     kTraceAnswered = 4,  // the client waits for its reply
 };
 
 struct TraceRecord {
     std::uint64_t begin_ns, end_ns;
-    std::uint64_t number;     // of the command in the session; 0: work of the worker's own
+    std::uint64_t number;     // of the command in the session; 0: the worker's own work
     std::uint64_t bytes;      // of a copy
-    std::uint32_t driver_ns;  // how much of it the driver's calls took; of commands and helpers
+    std::uint32_t driver_ns;  // time spent in driver calls; of commands and helpers
     std::uint32_t name;       // of a kernel: TraceName's id; 0: none
     std::uint32_t track;
     std::uint16_t opcode;
@@ -42,19 +42,19 @@ struct TraceRecord {
 };
 static_assert(sizeof(TraceRecord) == 48 && std::is_trivially_copyable_v<TraceRecord>);
 
-// Before a notice's records: how many the worker has left out so far, because there were too many.
+// Precedes the records of a notice: how many records the worker has omitted so far because there were too many.
 struct TraceHeader {
     std::uint64_t dropped_commands, dropped_gpu_work;
 };
 
 struct TraceName {
     std::uint32_t id;
-    std::uint32_t is_track;  // 1: a stream's, whose records have `track` == id; 0: a kernel's
+    std::uint32_t is_track;  // 1: of a stream, whose records have `track` == id; 0: of a kernel
     std::uint64_t bytes;     // of the text that follows
 };
 
 inline constexpr std::size_t kMaxTraceRecords = 1024;  // in one notice
 inline constexpr std::size_t kMaxTraceNameBytes = 4096;
-inline constexpr std::size_t kMaxTraceNames = 64u << 10;  // kernels and streams of one session together
+inline constexpr std::size_t kMaxTraceNames = 64u << 10;  // kernels and streams of one session in total
 
 }  // namespace gpupool::codec

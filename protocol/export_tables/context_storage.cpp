@@ -12,7 +12,7 @@
 namespace gpupool::client::export_tables {
 namespace {
 
-// Direct-mapped and without a destructor: usable until the thread's very end.
+// A thread's cache: direct-mapped, and without a destructor, so that it is usable until the thread's very end.
 struct Remembered {
     const ContextStorage* storage = nullptr;
     std::uint64_t generation = 0;
@@ -20,16 +20,16 @@ struct Remembered {
     void* key = nullptr;
     void* value = nullptr;
 };
-constexpr std::size_t remembered_count = 8;
-thread_local constinit Remembered remembered[remembered_count];
+constexpr std::size_t kRememberedCount = 8;
+thread_local constinit Remembered remembered[kRememberedCount];
 
 Remembered& memory_of(CUcontext context, void* key) noexcept {
     const auto mixed = reinterpret_cast<std::uintptr_t>(context) * 31 + reinterpret_cast<std::uintptr_t>(key);
-    return remembered[(mixed >> 4 ^ mixed >> 9) % remembered_count];
+    return remembered[(mixed >> 4 ^ mixed >> 9) % kRememberedCount];
 }
 
-// Destructors may store again; a program that always does must not keep the context from ending.
-constexpr int max_destructor_rounds = 4;
+// Destructors may store values again; a program whose destructors always do must not keep the context from ending.
+constexpr int kMaxDestructorRounds = 4;
 
 }  // namespace
 
@@ -40,7 +40,7 @@ CUresult ContextStorage::put(CUcontext context, void* key, void* value, StorageD
         for (const Entry& entry : entries) {
             if (entry.key == key) return CUDA_ERROR_INVALID_HANDLE;
         }
-        if (entries.size() == max_entries) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (entries.size() == kMaxEntries) return CUDA_ERROR_OUT_OF_MEMORY;
         entries.push_back({key, value, destructor});
         generation_.fetch_add(1, std::memory_order_release);
         return CUDA_SUCCESS;
@@ -50,7 +50,7 @@ CUresult ContextStorage::put(CUcontext context, void* key, void* value, StorageD
 }
 
 CUresult ContextStorage::get(CUcontext context, void* key, void** value) noexcept {
-    // Read before the look-up: a change in between makes what is remembered stale, never wrong.
+    // Read before the look-up: a change in between makes the cached entry stale, never wrong.
     const std::uint64_t generation = generation_.load(std::memory_order_acquire);
     Remembered& memory = memory_of(context, key);
     if (memory.storage == this && memory.generation == generation && memory.context == context && memory.key == key) {
@@ -83,7 +83,7 @@ CUresult ContextStorage::remove(CUcontext context, void* key) noexcept {
 }
 
 void ContextStorage::context_ends(CUcontext context) noexcept {
-    for (int round = 0; round < max_destructor_rounds; ++round) {
+    for (int round = 0; round < kMaxDestructorRounds; ++round) {
         Entries ended;
         {
             const std::lock_guard guard(mutex_);
@@ -93,7 +93,7 @@ void ContextStorage::context_ends(CUcontext context) noexcept {
             contexts_.erase(entries);
             generation_.fetch_add(1, std::memory_order_release);
         }
-        // Not under the lock: destructors look other keys up.
+        // Without the lock: destructors look other keys up.
         for (const Entry& entry : ended) {
             if (entry.destructor != nullptr) entry.destructor(context, entry.key, entry.value);
         }
@@ -112,7 +112,7 @@ ContextStorage& context_storage() noexcept {
 
 namespace {
 
-// Made when the library is loaded: a child that is forked while a thread makes it would wait for that thread for ever.
+// Created when the library is loaded: a child that is forked while another thread creates it would wait for ever.
 [[maybe_unused]] const ContextStorage& made_early = context_storage();
 
 }  // namespace
@@ -123,7 +123,7 @@ void context_ends(CUcontext context) noexcept {
 
 namespace {
 
-// Null means the current context, of which there has to be one.
+// Null means the current context; there must be one.
 CUresult resolve(CUcontext& context) noexcept {
     if (context != nullptr) return CUDA_SUCCESS;
     ClientView* client = view();
@@ -151,7 +151,7 @@ CUresult get(void** value, CUcontext context, void* key) noexcept {
 }  // namespace
 
 const void* context_local_storage() noexcept {
-    // The one table that states no size: three functions and a null.
+    // The only table without its size in slot 0: three functions and a null.
     static const std::array<Slot, 4> table = {slot(put), slot(remove), slot(get), nullptr};
     return table.data();
 }

@@ -1,10 +1,10 @@
-// Values that libraries attach to a context, by key: what stands behind CONTEXT_LOCAL_STORAGE.
+// Values that libraries attach to a context, by key: the implementation of the table CONTEXT_LOCAL_STORAGE.
 //
-// cudart looks its own state up here on nearly every call, so a look-up that was made before on the same thread takes
-// no lock: each thread remembers its last ones, together with the storage's generation, which every change advances.
+// cudart looks its own state up here on nearly every call, so a repeated look-up on the same thread takes no lock: each
+// thread caches its last results together with the storage's generation, which every change increments.
 //
-// Ownership: values are the caller's; their destructor is told when the context ends. Threads: any. Errors: CUresult
-// with the driver's measured meanings: INVALID_HANDLE for a missing key, and for putting a key that is there.
+// Ownership: values are the caller's; their destructor is called when the context ends. Threads: any. Errors: CUresult
+// with the meanings measured on NVIDIA's driver: INVALID_HANDLE for a missing key, and for a put of an existing key.
 #pragma once
 
 #include <atomic>
@@ -22,17 +22,17 @@ using StorageDestructor = void (*)(CUcontext context, void* key, void* value);
 
 class ContextStorage {
   public:
-    // Entries of one context; beyond that a put gives CUDA_ERROR_OUT_OF_MEMORY.
-    static constexpr std::size_t max_entries = 65536;
+    // Entries per context; beyond that a put returns CUDA_ERROR_OUT_OF_MEMORY.
+    static constexpr std::size_t kMaxEntries = 65536;
 
     CUresult put(CUcontext context, void* key, void* value, StorageDestructor destructor) noexcept;
     CUresult get(CUcontext context, void* key, void** value) noexcept;
-    // Forgets the value without telling its destructor.
+    // Removes the value without calling its destructor.
     CUresult remove(CUcontext context, void* key) noexcept;
-    // Takes everything out that was stored for the context, then tells the destructors, in the order of storing.
+    // Removes everything stored for the context, then calls the destructors in the order of storing.
     void context_ends(CUcontext context) noexcept;
 
-    // Around fork(), so that the child does not find it locked.
+    // Called around fork(), so that the mutex is not locked in the child.
     void lock() noexcept { mutex_.lock(); }
     void unlock() noexcept { mutex_.unlock(); }
 
@@ -46,11 +46,11 @@ class ContextStorage {
 
     std::mutex mutex_;
     std::unordered_map<CUcontext, Entries> contexts_;
-    // Advances under the lock; starts at 1, so that a thread's empty memory matches nothing.
+    // Incremented with the mutex held; starts at 1, so that a thread's empty cache matches nothing.
     std::atomic<std::uint64_t> generation_{1};
 };
 
-// The process's one storage.
+// The process-wide storage.
 ContextStorage& context_storage() noexcept;
 
 }  // namespace gpupool::client::export_tables

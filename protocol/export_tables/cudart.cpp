@@ -1,4 +1,4 @@
-// The tables that every copy of libcudart asks for when it starts: its own interface, the callback hooks, context
+// The tables that every copy of libcudart requests when it starts: its own interface, the callback hooks, context
 // checks.
 #include "protocol/export_tables/client_view.h"
 #include "protocol/export_tables/table.h"
@@ -8,8 +8,8 @@ namespace gpupool::client::export_tables {
 namespace {
 
 struct CudartInterface {
-    static constexpr const char* name = "CUDART_INTERFACE";
-    static constexpr std::size_t slot_count = 13;
+    static constexpr const char* kName = "CUDART_INTERFACE";
+    static constexpr std::size_t kSlotCount = 13;
 };
 
 CUresult load_image(CUmodule* module, const void* image) noexcept {
@@ -19,7 +19,7 @@ CUresult load_image(CUmodule* module, const void* image) noexcept {
     return client->load_module(module, image);
 }
 
-// cudart up to 11 loads modules here; later ones call cuLibraryLoadData.
+// cudart up to 11 loads modules with this; later versions call cuLibraryLoadData.
 CUresult load_wrapper(CUmodule* module, const void* wrapper) noexcept {
     return load_image(module, wrapper);
 }
@@ -39,24 +39,24 @@ CUresult primary_context(CUcontext* context, CUdevice device) noexcept {
     return client->primary_context(device, context);
 }
 
-// Only the OpenGL and VDPAU set-up calls start a primary context with properties.
+// Only the OpenGL and VDPAU set-up calls create a primary context with properties.
 CUresult start_primary_context(CUdevice, const std::uint64_t*) noexcept {
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 void accept_size(std::size_t) noexcept {}
 
-// The PTX compiler lives with the server's driver: there is nothing to load.
+// The PTX compiler is part of the server's driver: there is nothing to load.
 CUresult load_compiler() noexcept {
     return CUDA_SUCCESS;
 }
 
 struct CallbackHooks {
-    static constexpr const char* name = "TOOLS_RUNTIME_CALLBACK_HOOKS";
-    static constexpr std::size_t slot_count = 7;
+    static constexpr const char* kName = "TOOLS_RUNTIME_CALLBACK_HOOKS";
+    static constexpr std::size_t kSlotCount = 7;
 };
 
-// One word per callback id; all zero, since no profiler ever subscribes. cudart checks that there are enough.
+// One word per callback id; all zero, because no profiler ever subscribes. cudart checks their number.
 std::uint32_t runtime_enable_words[1024];
 std::uint32_t resource_enable_words[14];
 
@@ -88,18 +88,18 @@ CUresult context_id(CUcontext context, std::uint64_t* id) noexcept {
 }
 
 struct ContextChecks {
-    static constexpr const char* name = "CONTEXT_CHECKS";
-    static constexpr std::size_t slot_count = 15;
+    static constexpr const char* kName = "CONTEXT_CHECKS";
+    static constexpr std::size_t kSlotCount = 15;
 };
 
-// 0: the context is an ordinary one, to be used as it is; `other` is only looked at when the flag is 1.
+// 0: an ordinary context, to be used as it is; cudart reads `other` only if the flag is 1.
 CUresult check_context(CUcontext, std::uint32_t* flag, CUcontext*) noexcept {
     if (flag == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *flag = 0;
     return CUDA_SUCCESS;
 }
 
-// 0: cudart keeps the handle that CUDART_INTERFACE gave it instead of the one that Retain returns; they are the same.
+// 0: cudart keeps the handle from CUDART_INTERFACE instead of the one that Retain returns; they are the same.
 std::uint32_t uses_retained_handle() noexcept {
     return 0;
 }

@@ -13,15 +13,15 @@ namespace gpupool::client::export_tables {
 namespace {
 
 struct IntegrityCheck {
-    static constexpr const char* name = "INTEGRITY_CHECK";
-    static constexpr std::size_t slot_count = 3;
+    static constexpr const char* kName = "INTEGRITY_CHECK";
+    static constexpr std::size_t kSlotCount = 3;
 };
 
-constexpr std::array<std::uint8_t, 16> key = {0x14, 0x6A, 0xDD, 0xAE, 0x53, 0xA9, 0xA7, 0x52,
-                                              0xAA, 0x08, 0x41, 0x36, 0x0B, 0xF5, 0x5A, 0x9F};
-constexpr std::uint64_t fixed_low_0 = 0x3341181C03CB675C;
-constexpr std::uint64_t fixed_low_1 = 0x1841181C03CB675C;
-constexpr std::uint64_t fixed_high = 0x8ED383AA1F4CD1E8;
+constexpr std::array<std::uint8_t, 16> kKey = {0x14, 0x6A, 0xDD, 0xAE, 0x53, 0xA9, 0xA7, 0x52,
+                                               0xAA, 0x08, 0x41, 0x36, 0x0B, 0xF5, 0x5A, 0x9F};
+constexpr std::uint64_t kFixedLow0 = 0x3341181C03CB675C;
+constexpr std::uint64_t kFixedLow1 = 0x1841181C03CB675C;
+constexpr std::uint64_t kFixedHigh = 0x8ED383AA1F4CD1E8;
 
 template <class T>
 void append(std::vector<std::uint8_t>& message, const T& value) {
@@ -32,7 +32,7 @@ void append(std::vector<std::uint8_t>& message, const T& value) {
 Md2Digest fixed_answer(std::uint64_t low) {
     Md2Digest digest;
     std::memcpy(digest.data(), &low, sizeof low);
-    std::memcpy(digest.data() + sizeof low, &fixed_high, sizeof fixed_high);
+    std::memcpy(digest.data() + sizeof low, &kFixedHigh, sizeof kFixedHigh);
     return digest;
 }
 
@@ -43,7 +43,7 @@ CUresult answer(std::uint32_t version, std::uint64_t unix_seconds, std::uint8_t*
     const void* const* table = static_cast<const void* const*>(integrity_check());
     IntegrityFacts facts;
     facts.driver_version = static_cast<std::uint32_t>(client->driver_version());
-    // Both at the time of the call: a forked child and another thread have their own.
+    // Both are read at each call: a forked child and another thread differ.
     facts.process = static_cast<std::uint32_t>(::getpid());
     facts.thread = static_cast<std::uint32_t>(::pthread_self());
     facts.cudart_table = reinterpret_cast<std::uint64_t>(cudart_interface());
@@ -62,8 +62,8 @@ CUresult answer(std::uint32_t version, std::uint64_t unix_seconds, std::uint8_t*
 
 Md2Digest integrity_answer(const IntegrityFacts& facts, std::span<const DeviceIdentity> devices, std::uint32_t version,
                            std::uint64_t unix_seconds) {
-    if (version % 10 == 0) return fixed_answer(fixed_low_0);
-    if (version % 10 == 1) return fixed_answer(fixed_low_1);
+    if (version % 10 == 0) return fixed_answer(kFixedLow0);
+    if (version % 10 == 1) return fixed_answer(kFixedLow1);
     std::vector<std::uint8_t> message;
     message.reserve(48 + 28 * devices.size());
     append(message, facts.driver_version);
@@ -80,7 +80,7 @@ Md2Digest integrity_answer(const IntegrityFacts& facts, std::span<const DeviceId
         append(message, device.pci_bus);
         append(message, device.pci_device);
     }
-    return hmac_md2(key, message);
+    return hmac_md2(kKey, message);
 }
 
 const void* integrity_check() noexcept {

@@ -1,6 +1,6 @@
-// What INTEGRITY_CHECK answers: a keyed hash over what both sides know, by which libcudart sees that it talks to a
-// driver of which it read the same facts. It holds the process, the thread and table addresses, so the client computes
-// it itself.
+// The answer of INTEGRITY_CHECK: a keyed hash over facts that libcudart has read from the driver as well, by which
+// libcudart verifies that it talks to that driver. The facts include process, thread and table addresses, so the client
+// computes the hash itself.
 //
 // Ownership: values. Threads: any. Errors: none.
 #pragma once
@@ -22,7 +22,7 @@ struct IntegrityFacts {
     std::uint64_t integrity_function = 0;
 };
 
-// The answer to (version, unix_seconds). Versions that end in 0 and 1 are asked first and have fixed answers.
+// The answer to (version, unix_seconds). libcudart asks for versions ending in 0 and 1 first; their answers are fixed.
 Md2Digest integrity_answer(const IntegrityFacts& facts, std::span<const DeviceIdentity> devices, std::uint32_t version,
                            std::uint64_t unix_seconds);
 

@@ -7,7 +7,7 @@ namespace gpupool::client::export_tables {
 namespace {
 
 // RFC 1319, section 3.2: a permutation made of the digits of pi.
-constexpr std::uint8_t substitution[256] = {
+constexpr std::uint8_t kSubstitution[256] = {
     41,  46,  67,  201, 162, 216, 124, 1,   61,  54,  84,  161, 236, 240, 6,   19,  98,  167, 5,   243, 192, 199,
     115, 140, 152, 147, 43,  217, 188, 76,  130, 202, 30,  155, 87,  60,  253, 212, 224, 22,  103, 66,  111, 24,
     138, 23,  229, 18,  190, 78,  196, 214, 218, 158, 222, 73,  160, 251, 245, 142, 187, 47,  238, 122, 169, 104,
@@ -22,21 +22,21 @@ constexpr std::uint8_t substitution[256] = {
     80,  180, 143, 237, 31,  26,  219, 153, 141, 51,  159, 17,  131, 20,
 };
 
-constexpr int rounds = 18;
+constexpr int kRounds = 18;
 
 }  // namespace
 
 void Md2::absorb(const std::uint8_t* block) noexcept {
-    std::uint8_t last = checksum_[md2_block_bytes - 1];
-    for (std::size_t i = 0; i < md2_block_bytes; ++i) {
-        checksum_[i] ^= substitution[block[i] ^ last];
+    std::uint8_t last = checksum_[kMd2BlockBytes - 1];
+    for (std::size_t i = 0; i < kMd2BlockBytes; ++i) {
+        checksum_[i] ^= kSubstitution[block[i] ^ last];
         last = checksum_[i];
-        state_[md2_block_bytes + i] = block[i];
-        state_[2 * md2_block_bytes + i] = block[i] ^ state_[i];
+        state_[kMd2BlockBytes + i] = block[i];
+        state_[2 * kMd2BlockBytes + i] = block[i] ^ state_[i];
     }
     std::uint8_t mixed = 0;
-    for (int round = 0; round < rounds; ++round) {
-        for (std::uint8_t& byte : state_) mixed = byte ^= substitution[mixed];
+    for (int round = 0; round < kRounds; ++round) {
+        for (std::uint8_t& byte : state_) mixed = byte ^= kSubstitution[mixed];
         mixed = static_cast<std::uint8_t>(mixed + round);
     }
 }
@@ -52,7 +52,7 @@ void Md2::add(std::span<const std::uint8_t> bytes) noexcept {
 }
 
 Md2Digest Md2::finish() noexcept {
-    const std::size_t padding_bytes = md2_block_bytes - buffered_bytes_;
+    const std::size_t padding_bytes = kMd2BlockBytes - buffered_bytes_;
     Md2Digest padding;
     padding.fill(static_cast<std::uint8_t>(padding_bytes));
     add(std::span(padding).first(padding_bytes));

@@ -1,5 +1,4 @@
-// MD2 (RFC 1319) and HMAC over it (RFC 2104): libcudart makes the driver prove itself with them. Not for anything that
-// needs to be secure.
+// MD2 (RFC 1319) and HMAC over it (RFC 2104), which libcudart's integrity check uses. Not for security purposes.
 //
 // Ownership: values. Threads: any. Errors: none.
 #pragma once
@@ -11,25 +10,25 @@
 
 namespace gpupool::client::export_tables {
 
-constexpr std::size_t md2_block_bytes = 16;
-using Md2Digest = std::array<std::uint8_t, md2_block_bytes>;
+constexpr std::size_t kMd2BlockBytes = 16;
+using Md2Digest = std::array<std::uint8_t, kMd2BlockBytes>;
 
 class Md2 {
   public:
     void add(std::span<const std::uint8_t> bytes) noexcept;
-    // Once, at the end.
+    // Call once, at the end.
     Md2Digest finish() noexcept;
 
   private:
     void absorb(const std::uint8_t* block) noexcept;
 
-    std::array<std::uint8_t, 3 * md2_block_bytes> state_{};
-    std::array<std::uint8_t, md2_block_bytes> checksum_{};
-    std::array<std::uint8_t, md2_block_bytes> buffer_{};
+    std::array<std::uint8_t, 3 * kMd2BlockBytes> state_{};
+    std::array<std::uint8_t, kMd2BlockBytes> checksum_{};
+    std::array<std::uint8_t, kMd2BlockBytes> buffer_{};
     std::size_t buffered_bytes_ = 0;
 };
 
-// Keys longer than a block are hashed first, as RFC 2104 says.
+// Keys longer than a block are hashed first, as RFC 2104 specifies.
 Md2Digest hmac_md2(std::span<const std::uint8_t> key, std::span<const std::uint8_t> message) noexcept;
 
 }  // namespace gpupool::client::export_tables

@@ -38,7 +38,7 @@ struct Known {
     const void* (*table)() noexcept;
 };
 
-constexpr std::array known = {
+constexpr std::array kKnown = {
     Known{uuid("6bd5fb6c-5bf4-e74a-8987-d93912fd9df9"), cudart_interface},
     Known{uuid("a094798c-2e74-2e74-93f2-0800200c0a66"), runtime_callback_hooks},
     Known{uuid("42d85a81-23f6-cb47-8298-f6e78a3aecdc"), tools_tls},
@@ -66,7 +66,7 @@ void report_unlisted(const char* table, std::size_t index) noexcept {
 }
 
 const void* find(const CUuuid& id) noexcept {
-    for (const Known& entry : known) {
+    for (const Known& entry : kKnown) {
         if (std::memcmp(entry.id.data(), id.bytes, entry.id.size()) == 0) return entry.table();
     }
     return nullptr;

@@ -1,4 +1,4 @@
-// One accessor per table, each in the file of its family. Internal to this folder.
+// One accessor per table, each defined in the file of its family. Internal to this folder.
 #pragma once
 
 namespace gpupool::client::export_tables {

@@ -1,5 +1,5 @@
-// Tables made for profilers which the mathematical libraries use as well: identities of contexts and streams (cuBLAS,
-// cuBLASLt, cuFFT), a module's kernels (cuFFT), and a cache that cuBLASLt asks for without checking whether it got it.
+// Tables for profilers that the mathematical libraries use as well: identities of contexts and streams (cuBLAS,
+// cuBLASLt, cuFFT), a module's kernels (cuFFT), and a cache that cuBLASLt requests without checking whether it exists.
 #include "protocol/export_tables/client_view.h"
 #include "protocol/export_tables/table.h"
 #include "protocol/export_tables/tables.h"
@@ -8,8 +8,8 @@ namespace gpupool::client::export_tables {
 namespace {
 
 struct ToolsTls {
-    static constexpr const char* name = "TOOLS_TLS";
-    static constexpr std::size_t slot_count = 3;
+    static constexpr const char* kName = "TOOLS_TLS";
+    static constexpr std::size_t kSlotCount = 3;
 };
 
 CUresult current_context(CUcontext* context) noexcept {
@@ -20,8 +20,8 @@ CUresult current_context(CUcontext* context) noexcept {
 }
 
 struct ToolsIdentifiers {
-    static constexpr const char* name = "21318c60 (contexts and streams)";
-    static constexpr std::size_t slot_count = 93;
+    static constexpr const char* kName = "21318c60 (contexts and streams)";
+    static constexpr std::size_t kSlotCount = 93;
 };
 
 CUresult context_id(CUcontext context, std::uint64_t* id) noexcept {
@@ -46,11 +46,11 @@ CUresult resolve_stream(CUcontext context, CUstream stream, void** object, int p
 }
 
 struct ToolsModules {
-    static constexpr const char* name = "6e163fbe (module functions)";
-    static constexpr std::size_t slot_count = 99;
+    static constexpr const char* kName = "6e163fbe (module functions)";
+    static constexpr std::size_t kSlotCount = 99;
 };
 
-// The result is the number of kernels and not a CUresult.
+// Returns the number of kernels, not a CUresult.
 int for_each_function(CUcontext context, CUmodule module, FunctionVisitor visit, void* user) noexcept {
     ClientView* client = view();
     if (client == nullptr || visit == nullptr) return 0;
@@ -58,11 +58,11 @@ int for_each_function(CUcontext context, CUmodule module, FunctionVisitor visit,
 }
 
 struct ComputeCache {
-    static constexpr const char* name = "1734dc26 (compute cache)";
-    static constexpr std::size_t slot_count = 14;
+    static constexpr const char* kName = "1734dc26 (compute cache)";
+    static constexpr std::size_t kSlotCount = 14;
 };
 
-// Whatever cuBLASLt asks of the cache has failed, upon which it does without.
+// Reports failure, so that cuBLASLt works without the cache.
 int no_cache() noexcept {
     return 1;
 }

@@ -1,6 +1,6 @@
 @0xd0b2a1c4e5f60718;
-# Control frames: what the administration and the daemon say to each other. What a worker tells its client besides replies
-# travels in reply frames, as notices (protocol/codec/record.h).
+# Control frames: the messages between the administration command and the daemon. A worker sends its client everything
+# besides replies as notices in reply frames (protocol/codec/record.h).
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpupool::schema");
@@ -9,8 +9,8 @@ struct Control {
   union {
     statusRequest @0 :Void;          # administration -> daemon
     status @1 :ServerStatus;         # daemon -> administration
-    deferredError @2 :DeferredError; # of no use: errors travel as notices (protocol/codec/record.h)
-    message @3 :Text;                # of no use
+    deferredError @2 :DeferredError; # unused: errors are sent as notices (protocol/codec/record.h)
+    message @3 :Text;                # unused
   }
 }
 

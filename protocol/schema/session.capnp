@@ -1,16 +1,17 @@
 @0xb5a6b6d9a2f0c3e1;
-# The handshake: what client and server tell each other before the first command.
+# The handshake: the messages that client and server exchange before the first command.
 #
-# Life of a session: the client sends Hello as its first frame. The daemon checks version, credentials and capacity and
-# answers Refused (and closes), or hands the connection to a worker, which initialises the driver and answers Welcome.
-# From then on both sides speak through a wire::Channel. `sessionId` names the session in status, logs and on resumption;
-# `sessionToken` is the secret that a resuming connection, or a further one of the session (lane), must show.
+# Life of a session: the client sends Hello as its first frame. The daemon checks version, credentials and capacity. It
+# replies Refused (and closes), or passes the connection to a worker, which initialises the driver and replies Welcome.
+# From then on both sides communicate through a wire::Channel. `sessionId` identifies the session in status, logs and on
+# resumption; `sessionToken` is the secret that a resuming connection, or a lane, must show.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpupool::schema");
 
 const protocolVersion :UInt32 = 3;
-# Raised when the frame or record format changes. Calls are not versioned: an unknown opcode is refused by itself.
+# Raised when the frame or record format changes. Calls are not versioned: a server refuses an unknown opcode
+# individually.
 
 struct Hello {
   protocolVersion @0 :UInt32;
@@ -19,9 +20,9 @@ struct Hello {
     session @2 :SessionRequest;
     administration @3 :Void;         # `gpupool status` and the like: Control frames follow
     resume @4 :ResumeRequest;        # not yet: the daemon refuses it
-    lane @7 :LaneRequest;            # one more connection of a session, for bulk data alone (protocol/wire/lanes.h)
+    lane @7 :LaneRequest;            # one more connection of a session, only for bulk data (protocol/wire/lanes.h)
   }
-  token @5 :Text;                    # the credential; empty: none
+  token @5 :Text;                    # the credential; empty if there is none
   client @6 :ClientInfo;
 }
 
@@ -30,14 +31,14 @@ struct ClientInfo {
   hostname @1 :Text;
   processName @2 :Text;
   processId @3 :UInt32;
-  userName @4 :Text;                 # empty: the client's machine has no name for it
+  userName @4 :Text;                 # empty if the client's machine has no name for it
   userId @5 :UInt32;
 }
 
 struct SessionRequest {
   quota @0 :Quota;
-  addressWindows @1 :List(AddressWindow);   # ranges free in the client, most wanted first
-  environment @2 :List(EnvironmentEntry);   # the CUDA_* variables that the server's driver is to see
+  addressWindows @1 :List(AddressWindow);   # address ranges free in the client, best first
+  environment @2 :List(EnvironmentEntry);   # CUDA_* variables for the server's driver
   compression @3 :Compression;              # of bulk data that the worker sends over lanes
 
   enum Compression {
@@ -48,7 +49,7 @@ struct SessionRequest {
 }
 
 struct Quota {
-  # What the session asks for; 0: the server's default. The server has the last word.
+  # The requested quota; 0: the server's default. The server may grant less.
   memoryBytes @0 :UInt64;
 }
 
@@ -69,7 +70,7 @@ struct ResumeRequest {
 }
 
 struct LaneRequest {
-  # Answered by a bare acknowledgement, or Refused. Each index is taken once in a session.
+  # Answered by an ack frame, or by Refused. Each index is used once in a session.
   sessionId @0 :Text;
   sessionToken @1 :Data;
   index @2 :UInt32;                  # below Welcome.maxLanes
@@ -97,7 +98,7 @@ struct Welcome {
   serverVersion @4 :Text;
   driverVersion @5 :Int32;           # cuDriverGetVersion of the server's driver
   driverKind @6 :Text;               # "nvidia" or "software"
-  window @7 :AddressWindow;          # the one of the client's that the worker reserved as well
+  window @7 :AddressWindow;          # one of the client's, which the worker has reserved as well
   devices @8 :List(Device);
   peers @9 :List(PeerAttributes);
   errors @10 :List(ErrorText);       # the driver's own names and descriptions
@@ -121,7 +122,7 @@ struct Device {
 struct Attribute {
   id @0 :Int32;
   value @1 :Int32;
-  status @2 :Int32;                  # the CUresult of the query; value counts only with 0
+  status @2 :Int32;                  # the CUresult of the query; value is valid only if it is 0
 }
 
 struct PeerAttributes {

@@ -1,14 +1,14 @@
 @0xe7c1d2b3a4958677;
-# Between gpupoold and its workers, over a local socket: one message at a time, each behind its length (UInt32, bytes).
+# Messages between gpupoold and its workers, over a local socket: one at a time, each preceded by its length (UInt32,
+# bytes).
 #
-# A worker is started with the descriptor of its supervision socket. One for the stock first receives Preparation, loads
-# its driver, and sends Report with the state `stock`; until it gets a session it lives no longer than the daemon.
+# A worker is started with the descriptor of its supervision socket. A worker of the stock first receives Preparation,
+# loads its driver, and sends Report with the state `stock`; until it gets a session it ends together with the daemon.
 #
-# A worker receives Assignment (with what the client's connection
-# consists of as SCM_RIGHTS descriptors), sends Report whenever something changed and at least once a second, and ends when told to
-# Stop. When the daemon goes away the worker lives on, tries to reach the daemon's supervision path for its grace, and
-# introduces itself again with Report; after the grace it ends itself. Further connections of a session (Lane) come with
-# theirs.
+# A worker receives Assignment, with the descriptors of the client's connection (SCM_RIGHTS). It sends Report whenever
+# something has changed and at least once a second, and ends when it receives Stop. If the daemon dies, the worker goes
+# on: it tries to reach the daemon's supervision path for a grace period and introduces itself again with Report; after
+# that period it ends itself. Further connections of a session are passed in the same way, each with a Lane message.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpupool::schema");
@@ -17,14 +17,14 @@ using Session = import "session.capnp";
 struct ToWorker {
   union {
     assignment @0 :Assignment;
-    stop @1 :Text;                   # why
+    stop @1 :Text;                   # the reason
     prepare @2 :Preparation;
-    lane @3 :Lane;                   # a further connection of the session comes with it
+    lane @3 :Lane;                   # comes with a further connection of the session
   }
 }
 
 struct Preparation {
-  sessionId @0 :Text;                # that the session will have
+  sessionId @0 :Text;                # of the session that the worker will serve
   driverPath @1 :Text;
   environment @2 :List(Session.EnvironmentEntry);
   daemonProcessId @3 :UInt32;
@@ -42,15 +42,15 @@ struct Assignment {
   hello @2 :Session.Hello;
   peer @3 :Text;
   driverPath @4 :Text;               # the driver library to load
-  visibleDevices @5 :Text;           # what CUDA_VISIBLE_DEVICES is to be, empty: all
+  visibleDevices @5 :Text;           # the value for CUDA_VISIBLE_DEVICES; empty: all
   supervisionPath @6 :Text;          # where to find a restarted daemon
   daemonGraceMilliseconds @7 :UInt32;
   memoryQuotaBytes @8 :UInt64;
   logLevel @9 :Text;
-  images :group {                    # of earlier sessions
-    directory @10 :Text;             # empty: none are kept
-    tenant @11 :Text;                # whose they are, as a folder's name in it
-    limitBytes @12 :UInt64;          # of all tenants' together
+  images :group {                    # the store of code images
+    directory @10 :Text;             # empty: no store
+    tenant @11 :Text;                # the tenant's folder in it
+    limitBytes @12 :UInt64;          # of all tenants in total
   }
   maxLanes @13 :UInt32;              # further connections that the session may have
   issuers @14 :UInt32;               # threads that issue launches besides the dispatcher
@@ -67,7 +67,7 @@ struct Report {
   client @6 :Session.ClientInfo;
   memoryQuotaBytes @7 :UInt64;
   deviceUuids @8 :List(Text);        # of the devices that memoryUsed counts: the session may not see all of the server's
-  sessionToken @9 :Data;             # so that a daemon that took the session over can let its lanes in
+  sessionToken @9 :Data;             # lets a restarted daemon admit this session's lanes
   maxLanes @10 :UInt32;
-  context @11 :Bool;                 # in stock: it holds a context, as it was told to
+  context @11 :Bool;                 # in stock: it holds a context, as Preparation requested
 }

@@ -20,7 +20,7 @@ std::optional<Error> accept_failure(int error) {
     switch (error) {
         case EINTR:
         case ECONNABORTED:
-        // Of TCP alone: what the network did to the one connection.
+        // TCP only: network errors of the one connection.
         case EPROTO:
         case ENETDOWN:
         case ENOPROTOOPT:

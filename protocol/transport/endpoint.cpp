@@ -49,7 +49,7 @@ Result<Endpoint> Endpoint::parse(std::string_view text, std::optional<std::uint1
     if (rest.starts_with(kPath)) {
         rest.remove_prefix(kPath.size());
         if (!rest.starts_with('/')) return malformed(text, "after unix: an absolute path must follow");
-        if (rest.find('\0') != rest.npos) return malformed(text, "the path holds a zero");
+        if (rest.find('\0') != rest.npos) return malformed(text, "the path contains a NUL character");
         if (rest.size() > kMaxPathBytes) return malformed(text, "the path is too long for a socket");
         return Endpoint{{}, 0, std::string(rest)};
     }
@@ -67,14 +67,15 @@ Result<Endpoint> Endpoint::parse(std::string_view text, std::optional<std::uint1
         if (end == rest.npos) return malformed(text, "the closing ] is missing");
         host = rest.substr(1, end - 1);
         rest.remove_prefix(end + 1);
-        if (!is_ipv6(host)) return malformed(text, "what stands in brackets is not an IPv6 address");
+        if (!is_ipv6(host)) return malformed(text, "the text in brackets is not an IPv6 address");
         if (!rest.empty() && rest.front() != ':') return malformed(text, "after ] only :PORT may follow");
     } else {
         if (std::ranges::count(rest, ':') > 1) return malformed(text, "an IPv6 address is written in brackets");
         host = rest.substr(0, rest.find(':'));
         rest.remove_prefix(host.size());
         if (host.empty()) return malformed(text, "the host is missing (0.0.0.0 and [::] mean every interface)");
-        if (!std::ranges::all_of(host, is_host_character)) return malformed(text, "the host has an odd character");
+        if (!std::ranges::all_of(host, is_host_character))
+            return malformed(text, "the host contains an invalid character");
     }
     if (host.size() > kMaxHostBytes) return malformed(text, "the host is too long");
 

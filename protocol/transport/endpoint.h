@@ -1,6 +1,6 @@
-// Where a server listens, as users write it: "tcp://HOST:PORT", "HOST:PORT", "[IPV6]:PORT", "unix:/PATH".
+// A server's address, as users write it: "tcp://HOST:PORT", "HOST:PORT", "[IPV6]:PORT", "unix:/PATH".
 //
-// Ownership: values. Threads: none. Errors: `invalid_input`, naming the text and what is expected.
+// Ownership: values. Threads: any. Errors: `invalid_input`, with the text and what is expected.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace gpupool::transport {
 
-// Where a server listens and a client looks when nobody says anything else.
+// Where a server listens and a client connects by default.
 inline constexpr std::uint16_t kDefaultPort = 9470;
 inline constexpr const char* kDefaultAddress = "127.0.0.1:9470";
 
 struct Endpoint {
     std::string host;  // a name, an IPv4 address, or an IPv6 address without brackets
     std::uint16_t port = 0;
-    std::string path{};  // of a Unix socket; then there is neither host nor port
+    std::string path{};  // of a Unix socket; host and port are then unused
 
-    // Without `default_port` the text must name a port. Port 0 is allowed: a listener takes a free one.
+    // Without `default_port` the text must contain a port. Port 0 is allowed: a listener then picks a free one.
     static Result<Endpoint> parse(std::string_view text, std::optional<std::uint16_t> default_port = std::nullopt);
 
     [[nodiscard]] bool is_path() const { return !path.empty(); }

@@ -19,7 +19,7 @@ bool is_any(const std::string& host) {
     return host == "0.0.0.0" || host == "::";
 }
 
-// One name for a server at all addresses, whichever of them its clients use.
+// The name of a server that listens at all addresses, whichever of them its clients use.
 std::string name_at_all(std::uint16_t port) {
     return fmt::format("gpupool/*:{}", port);
 }
@@ -36,7 +36,7 @@ Result<std::unique_ptr<Connection>> connect_locally(const Endpoint& endpoint, st
     if (names.empty()) {
         return Error{
             ErrorCode::unsupported,
-            fmt::format("shared memory needs a server on this host, and {} is another's", endpoint.to_string())};
+            fmt::format("shared memory needs a server on this host, but {} is on another host", endpoint.to_string())};
     }
     names.push_back(name_at_all(endpoint.port));
     std::string reasons;
@@ -46,8 +46,8 @@ Result<std::unique_ptr<Connection>> connect_locally(const Endpoint& endpoint, st
         reasons += (reasons.empty() ? "" : "; ") + connection.error().message;
     }
     return Error{ErrorCode::unsupported,
-                 fmt::format("there is no shared memory with {}: its gpupoold must run on this host, in this network "
-                             "name space and without local = false, else GPUPOOL_TRANSPORT=tcp reaches it ({})",
+                 fmt::format("cannot share memory with {}: its gpupoold must run on this host, in this network name "
+                             "space and without local = false; GPUPOOL_TRANSPORT=tcp uses TCP instead ({})",
                              endpoint.to_string(), reasons)};
 }
 
@@ -57,15 +57,14 @@ Result<Choice> parse_choice(std::string_view text) {
     if (text == "auto") return Choice::automatic;
     if (text == "tcp") return Choice::tcp;
     if (text == "shm") return Choice::shm;
-    return Error{ErrorCode::invalid_input, fmt::format("'{}' is none of auto, tcp and shm", text)};
+    return Error{ErrorCode::invalid_input, fmt::format("'{}' is not a transport: auto, tcp or shm", text)};
 }
 
 Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, Choice choice, Clock::time_point deadline) {
     if (endpoint.is_path()) {
         if (choice != Choice::tcp) return shm::connect_to_path(endpoint.path);
-        return Error{
-            ErrorCode::invalid_input,
-            fmt::format("{} is reached over shared memory, which the transport tcp excludes", endpoint.to_string())};
+        return Error{ErrorCode::invalid_input,
+                     fmt::format("{} needs shared memory, which the setting tcp forbids", endpoint.to_string())};
     }
     const auto addresses = tcp::resolve(endpoint, deadline);
     if (!addresses) return addresses.error().within(fmt::format("cannot connect to {}", endpoint.to_string()));
@@ -83,7 +82,7 @@ Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint) {
 Result<std::unique_ptr<Listener>> listen_beside(const Endpoint& tcp_address) {
     if (tcp_address.is_path()) return std::unique_ptr<Listener>();
     if (is_any(tcp_address.host)) return shm::listen_at_name(name_at_all(tcp_address.port));
-    const auto addresses = tcp::resolve(tcp_address, kNoDeadline);  // a number, which it was bound to
+    const auto addresses = tcp::resolve(tcp_address, kNoDeadline);  // numeric: the listener is bound to it
     if (!addresses || !tcp::is_own(addresses->front())) return std::unique_ptr<Listener>();
     return shm::listen_at_name(name_at(addresses->front()));
 }

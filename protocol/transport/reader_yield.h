@@ -1,7 +1,7 @@
-// The thread that receives, beside others that look for what they wait for (Connection::begin_polling()): it gives way
-// to them, dozes while they go on, and is woken when the last has ended.
+// Coordinates the reader with threads that poll for data themselves (Connection::begin_polling()): the reader yields to
+// them, sleeps while they go on, and is woken when the last of them has ended.
 //
-// Threads: begin() and end() any; the others the receiving one's.
+// Threads: begin() and end(), any; the others, only the reader.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -20,11 +20,12 @@ namespace gpupool::transport {
 
 class ReaderYield {
   public:
-    // Who looks may be kept from it, even by waiting for what has arrived here: so nobody gives way for longer.
+    // A polling thread may stop polling without ending, even because it waits for data that has arrived here. So the
+    // reader never yields for longer than this.
     static constexpr std::chrono::milliseconds kMaxYield{1};
 
     [[nodiscard]] bool works() const noexcept { return wake_.get() >= 0; }
-    // Readable when the sleeper is to wake; woken() makes it unreadable.
+    // Readable when the reader is to wake; woken() resets it.
     [[nodiscard]] int wake_descriptor() const noexcept { return wake_.get(); }
     void woken() noexcept {
         std::uint64_t count = 0;
@@ -36,7 +37,7 @@ class ReaderYield {
         polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         pollers_.store(pollers_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     }
-    // `arrange` says whether the sleeper will learn of what arrives without being woken now.
+    // `arrange` returns whether the sleeping reader will notice new data without being woken now.
     template <class Arrange>
     void end(Arrange arrange) noexcept {
         const std::lock_guard lock(mutex_);
@@ -47,7 +48,8 @@ class ReaderYield {
         (void)!::write(wake_.get(), &one, sizeof(one));
     }
 
-    // False when nothing came for as long as it pays to stay awake: neither something to read nor somebody who looks.
+    // Spins until `readable`, or until spinning no longer pays: then returns false, if there is neither data nor a
+    // thread that polls.
     template <class Readable>
     bool spin(Readable readable) {
         for (;;) {
@@ -65,8 +67,8 @@ class ReaderYield {
             if (mine()) return true;
         }
     }
-    // The receiving thread is about to sleep: `prepare(alone)` returns false where it must not, and says whether
-    // anybody looks beside it. Until wake_up(), whose `done` runs as `prepare` does, with the mutex held.
+    // The reader is about to sleep. `prepare(alone)` returns false if it must not; `alone` is whether no thread polls.
+    // The reader counts as asleep until wake_up(), whose `done` runs with the mutex held, as `prepare` does.
     template <class Prepare>
     bool fall_asleep(Prepare prepare) {
         const std::lock_guard lock(mutex_);
@@ -81,24 +83,25 @@ class ReaderYield {
     }
 
   private:
-    // Looks of others count as long as one follows the other: what came between two of them they would have found.
+    // Counts polls of other threads as one series as long as each follows shortly after the previous one: the reader
+    // would find nothing in between.
     void note_others() noexcept {
         const auto now = std::chrono::steady_clock::now();
         foreign_polls_ = now - last_foreign_poll_ < kDozeTime ? foreign_polls_ + 1 : 1;
         last_foreign_poll_ = now;
     }
 
-    // After so many looks of others who receives dozes while they go on, for so long at a time: to watch them costs a
-    // processor, and costs them, who write what is watched.
+    // After this many polls of other threads in a series, the reader sleeps for kDozeTime at a time while they go on.
+    // Watching them would cost a processor, and would slow them down, because they write the word that it watches.
     static constexpr unsigned kPollsUntilDozing = 64;
     static constexpr std::chrono::microseconds kDozeTime{50};
 
     std::mutex mutex_;
-    std::atomic<unsigned> pollers_{0};     // read without
-    std::atomic<std::uint32_t> polls_{0};  // that have begun; read without
+    std::atomic<unsigned> pollers_{0};     // read without the mutex
+    std::atomic<std::uint32_t> polls_{0};  // how many have begun; read without the mutex
     bool asleep_ = false;
     const UniqueFd wake_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-    Spin spin_;                   // the receiving thread's, with the next
+    Spin spin_;                   // used by the reader only, as the next two
     unsigned foreign_polls_ = 0;  // in a row
     std::chrono::steady_clock::time_point last_foreign_poll_{};
 };

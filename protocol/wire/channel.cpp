@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMaxBetweenAcksBytes = 1u << 20;
 constexpr std::size_t kLeastBulkFrameBytes = 4u << 10;
-constexpr std::size_t kMaxBulkFrameBytes = 1u << 20;  // so that other records can go between
+constexpr std::size_t kMaxBulkFrameBytes = 1u << 20;  // so that other records can be sent in between
 
 Error closed_here() {
     return {ErrorCode::closed, "the channel was closed"};
@@ -20,7 +20,7 @@ Error closed_here() {
 
 }  // namespace
 
-// The peer's limit is not known, but is the same in practice: acknowledging well within it keeps it sending.
+// The peer's limit is not known but is the same in practice: acknowledging well within it keeps the peer sending.
 Channel::State::State(std::unique_ptr<transport::Connection> first, Receiver& to, const Limits& given)
     : receiver(to),
       limits(given),
@@ -31,21 +31,21 @@ Channel::State::State(std::unique_ptr<transport::Connection> first, Receiver& to
     learn_connection();
 }
 
-// What saves hand-overs where processors are to spare: does whoever has something to send do best to send it, since it
-// is no more than a copy? May who waits for something see it arrive?
+// Decides which hand-overs between threads can be avoided, if processors are to spare: an appending thread sends by
+// itself if that is only a copy, and a waiting thread receives by itself if it can poll.
 void Channel::State::learn_connection() {
     copies = connection->sends_by_copying() && spinning_pays();
     can_poll.store(connection->can_poll() && spinning_pays(), std::memory_order_relaxed);
 }
 
-void Channel::State::wake_everybody() {
-    deliver(rouse());  // with the lock held: at the end that does not matter
+void Channel::State::wake_all_threads() {
+    wake_pump(prepare_wakeup());  // with the lock held: at the end of a connection this does not matter
     reader_wake.notify_all();
     room.notify_all();
     progress.notify_all();
 }
 
-// Breaks or ends the channel and makes both threads leave the connection. The first cause stays.
+// Breaks or ends the channel and makes both threads leave the connection. Keeps the first cause.
 void Channel::State::fail(Lock& lock, Error cause, bool resumable) {
     if (phase == Phase::ended) return;
     if (resumable && limits.resume && !closing && !peer_goodbye) {
@@ -56,13 +56,14 @@ void Channel::State::fail(Lock& lock, Error cause, bool resumable) {
         phase = Phase::ended;
         error = closing ? closed_here() : std::move(cause);
     }
-    Graveyard graveyard;
-    if (phase == Phase::ended && !sending) outbox.clear(graveyard);  // else whoever sends does it when it is back
+    ReleasedFrames released;
+    if (phase == Phase::ended && !sending)
+        outbox.clear(released);  // else the sending thread does it when its call returns
     const auto broken = connection;
-    wake_everybody();
+    wake_all_threads();
     lock.unlock();
     broken->shutdown();
-    graveyard.clear();
+    released.clear();
     lock.lock();
 }
 
@@ -93,13 +94,13 @@ void Channel::close(std::chrono::milliseconds timeout) {
         OutFrame frame;
         frame.type = FrameType::goodbye;
         const auto goodbye = state.outbox.add_frame(std::move(frame));
-        state.deliver(state.rouse());
+        state.wake_pump(state.prepare_wakeup());
         state.progress.wait_for(
             lock, timeout, [&] { return state.phase != State::Phase::open || state.outbox.acknowledged() >= goodbye; });
     }
     state.fail(lock, closed_here(), false);
     state.stopping = true;
-    state.wake_everybody();
+    state.wake_all_threads();
     state.progress.wait(lock, [&] { return !state.sending; });
     lock.unlock();
     if (state.pump.joinable()) state.pump.join();
@@ -132,10 +133,10 @@ Status Channel::attach(std::unique_ptr<transport::Connection> connection, std::u
     state.progress.wait(lock, [&] { return state.phase == Phase::ended || (!state.sending && reader_done()); });
     if (state.phase == Phase::ended) return *state.error;
 
-    // Acknowledgements may go beyond `peer_received`, when the old connection still delivered after the peer looked:
-    // then they say what it has.
-    Graveyard graveyard;
-    (void)state.outbox.acknowledge(peer_received, graveyard);
+    // Acknowledgements may exceed `peer_received`, if the old connection still delivered frames after the peer had read
+    // its number: then they are the more recent information.
+    ReleasedFrames released;
+    (void)state.outbox.acknowledge(peer_received, released);
     state.outbox.rewind();
     state.connection = std::move(connection);
     state.learn_connection();
@@ -143,9 +144,9 @@ Status Channel::attach(std::unique_ptr<transport::Connection> connection, std::u
     state.phase = Phase::open;
     state.acknowledged_to_peer = 0;
     state.ack_urgent = true;
-    state.wake_everybody();
+    state.wake_all_threads();
     lock.unlock();
-    graveyard.clear();
+    released.clear();
     return {};
 }
 

@@ -1,4 +1,4 @@
-// The receiving half: the reader's thread, and who looks instead of it.
+// The receiving half: the reader, and threads that poll instead of it.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -10,11 +10,11 @@
 namespace gpupool::wire {
 namespace {
 
-// How long the end waits for the acknowledgement of the peer's goodbye to leave.
+// How long the end waits until the acknowledgement of the peer's goodbye has been sent.
 constexpr std::chrono::milliseconds kFarewellTimeout{200};
-// Frames that who looks takes at once, before it does something with them.
-constexpr std::size_t kMaxLookedFor = 8;
-constexpr unsigned kLooksForTheRest = 500;  // some tens of microseconds
+// Frames that a polling thread receives at once before it acts on them.
+constexpr std::size_t kMaxFramesPerPoll = 8;
+constexpr unsigned kMaxIncompletePolls = 500;  // some tens of microseconds
 
 Stop violation(std::string message) {
     return {{ErrorCode::invalid_input, std::move(message)}, false};
@@ -30,7 +30,7 @@ Stop lost(const Error& cause) {
     return {cause, true};
 }
 
-// Tells of a frame from its header until its payload was taken.
+// Reports a frame to the observer, from its header until its payload was processed.
 class Observed {
   public:
     Observed(TrafficObserver* observer, const FrameHeader& header) : observer_(observer), header_(header) {
@@ -54,24 +54,24 @@ std::optional<Stop> check_kind(const FrameHeader& header) {
     switch (header.type) {
         case FrameType::ack:
             if (header.sequence == 0 && header.payload_bytes == 0) return std::nullopt;
-            return violation("an acknowledgement came with a sequence or a payload");
+            return violation("received an acknowledgement with a sequence number or a payload");
         case FrameType::hello:
         case FrameType::welcome:
         case FrameType::refused:
-            return violation(fmt::format("a handshake frame (type {}) came in a running session",
+            return violation(fmt::format("received a handshake frame (type {}) in a running session",
                                          static_cast<unsigned>(header.type)));
         case FrameType::goodbye:
-            if (header.payload_bytes != 0) return violation("a goodbye came with a payload");
+            if (header.payload_bytes != 0) return violation("received a goodbye with a payload");
             break;
         case FrameType::bulk:
-            if (header.payload_bytes <= sizeof(BulkHeader)) return violation("a bulk frame came without data");
+            if (header.payload_bytes <= sizeof(BulkHeader)) return violation("received a bulk frame without data");
             break;
-        case FrameType::packed: return violation("a packed frame came over a session's own connection");
+        case FrameType::packed: return violation("received a packed frame over a session's own connection");
         case FrameType::commands:
         case FrameType::replies:
         case FrameType::control: break;
     }
-    if (header.sequence == 0) return violation("a session's frame came without a sequence number");
+    if (header.sequence == 0) return violation("received a session's frame without a sequence number");
     return std::nullopt;
 }
 
@@ -83,7 +83,7 @@ void Channel::State::run_reader() {
     Lock lock(mutex);
     reading_here = this;
     for (;;) {
-        // A connection that broke before it was read from is taken up all the same, so that each is reported once.
+        // A connection that broke before the first read is processed as well, so that every break is reported once.
         reader_wake.wait(lock, [&] { return phase == Phase::ended || generation != reader_generation; });
         if (generation == reader_generation) break;
         reader_generation = generation;
@@ -109,20 +109,20 @@ Stop Channel::State::read_frames(transport::Connection& from) {
         reading_from = &from;
         frames.emplace(from);
         applied = 0;
-        found_stop.reset();
+        polled_stop.reset();
     }
     std::optional<Stop> stop;
-    while (!stop) stop = read_when_it_comes(from);
+    while (!stop) stop = read_after_arrival(from);
     return std::move(*stop);
 }
 
-std::optional<Stop> Channel::State::read_when_it_comes(transport::Connection& from) {
-    const bool looks = can_poll.load(std::memory_order_relaxed);
-    const auto came = looks ? from.wait_arrival() : Status();
+std::optional<Stop> Channel::State::read_after_arrival(transport::Connection& from) {
+    const bool polls = can_poll.load(std::memory_order_relaxed);
+    const auto arrived = polls ? from.wait_arrival() : Status();
     const std::lock_guard role(receiving);
-    std::optional<Stop> stop = std::move(found_stop);  // which made the wait end
-    if (!stop && !came) stop = lost(came.error());
-    if (!stop && looks && from.arrived_bytes() == 0) return std::nullopt;  // who looked was quicker
+    std::optional<Stop> stop = std::move(polled_stop);  // set by a polling thread, it ended the wait
+    if (!stop && !arrived) stop = lost(arrived.error());
+    if (!stop && polls && from.arrived_bytes() == 0) return std::nullopt;  // a polling thread received it
     while (!stop) {
         stop = read_if_memory_allows(*frames);
         if (frames->buffered_bytes() == 0) break;
@@ -131,8 +131,8 @@ std::optional<Stop> Channel::State::read_when_it_comes(transport::Connection& fr
     return stop;
 }
 
-// Is the next frame buffered, or what is not has arrived at `beyond`, so that reading it waits for nothing?
-bool Channel::State::frame_is_here(const transport::Connection* beyond) const {
+// Whether reading the next frame will not block: it is buffered, or its remainder has arrived at `beyond`.
+bool Channel::State::frame_has_arrived(const transport::Connection* beyond) const {
     std::array<std::byte, kHeaderBytes> bytes;
     if (!frames->peek(bytes)) return false;
     const auto header = decode(bytes);
@@ -145,21 +145,21 @@ bool Channel::State::frame_is_here(const transport::Connection* beyond) const {
 Channel::State::PollResult Channel::State::poll_frames(transport::Connection& from) {
     const std::unique_lock role(receiving, std::try_to_lock);
     if (!role) return PollResult::busy;
-    if (reading_from != &from || found_stop) return PollResult::ended;
+    if (reading_from != &from || polled_stop) return PollResult::ended;
     const auto* const before = std::exchange(reading_here, this);
     std::size_t taken = 0;
-    for (; !found_stop; ++taken) {
-        if (taken != 0 && frames->buffered_bytes() == 0) break;  // to ask for more can cost a system call
-        // What is buffered the reader would not see arrive, so all of that is taken.
-        const bool more = taken < kMaxLookedFor;
+    for (; !polled_stop; ++taken) {
+        if (taken != 0 && frames->buffered_bytes() == 0) break;  // asking for more can cost a system call
+        // All buffered frames are processed, because the reader would not notice their arrival.
+        const bool more = taken < kMaxFramesPerPoll;
         if (more) frames->gather(kHeaderBytes);
-        if (!frame_is_here(more ? &from : nullptr)) break;
-        found_stop = read_if_memory_allows(*frames);
+        if (!frame_has_arrived(more ? &from : nullptr)) break;
+        polled_stop = read_if_memory_allows(*frames);
     }
     reading_here = before;
-    if (found_stop) {  // the reader wakes, and reports it; told here, since the pump may notice the end before
+    if (polled_stop) {  // the reader wakes and reports it; recorded here, because the pump may notice the end earlier
         Lock lock(mutex);
-        fail(lock, found_stop->cause, found_stop->resumable);
+        fail(lock, polled_stop->cause, polled_stop->resumable);
     }
     return taken != 0                      ? PollResult::received
            : frames->buffered_bytes() == 0 ? PollResult::nothing
@@ -176,7 +176,7 @@ Channel::PollingReceiver::PollingReceiver(Channel& channel) : channel_(channel) 
 }
 
 void Channel::PollingReceiver::end() {
-    if (const auto looked_at = std::exchange(connection_, nullptr)) looked_at->end_polling();
+    if (const auto polled = std::exchange(connection_, nullptr)) polled->end_polling();
 }
 
 void Channel::PollingReceiver::poll() {
@@ -187,15 +187,15 @@ void Channel::PollingReceiver::poll() {
         case State::PollResult::received: incomplete_ = 0; break;
         case State::PollResult::nothing:
         case State::PollResult::busy: break;
-        // The rest is a moment away, or does not fit: the reader, which can wait, takes it then.
+        // The rest arrives soon, or does not fit: then the reader, which may block, receives it.
         case State::PollResult::incomplete:
-            if (++incomplete_ >= kLooksForTheRest) end();
+            if (++incomplete_ >= kMaxIncompletePolls) end();
             break;
         case State::PollResult::ended: end(); break;
     }
 }
 
-// Without memory for what came the session ends, and not the program, in a thread that is none of its own.
+// If there is no memory for a frame, the session ends, but not the program, whose thread this may be.
 std::optional<Stop> Channel::State::read_if_memory_allows(FrameReader& reader) {
     try {
         return read_one(reader);
@@ -219,13 +219,13 @@ std::optional<Stop> Channel::State::read_one(FrameReader& reader) {
     }
     if (header->type == FrameType::ack) return std::nullopt;
 
-    const std::uint64_t last = received;  // only who reads writes it
-    if (header->sequence <= last) {       // sent again after a break, but it had arrived
+    const std::uint64_t last = received;  // written by the receiving thread only
+    if (header->sequence <= last) {       // sent again after a break, although it had arrived
         if (auto status = reader.skip(header->payload_bytes); !status) return lost(status.error());
         return std::nullopt;
     }
     if (header->sequence != last + 1) {
-        return violation(fmt::format("frame {} came after frame {}: frames are missing", header->sequence, last));
+        return violation(fmt::format("received frame {} after frame {}: frames are missing", header->sequence, last));
     }
     switch (header->type) {
         case FrameType::bulk: return take_bulk(reader, *header);
@@ -243,16 +243,16 @@ std::optional<Stop> Channel::State::take_bulk(FrameReader& reader, const FrameHe
     const std::size_t bytes = header.payload_bytes - sizeof(bulk);
     const auto destination = receiver.bulk_destination(bulk.transfer, bulk.offset, bytes);
     if (destination.size() < bytes) {
-        return violation(fmt::format("bulk data that nobody announced: transfer {}, offset {}, {} bytes", bulk.transfer,
-                                     bulk.offset, bytes));
+        return violation(
+            fmt::format("unexpected bulk data: transfer {}, offset {}, {} bytes", bulk.transfer, bulk.offset, bytes));
     }
     const auto data = destination.first(bytes);
     if (auto status = reader.read(data); !status) {
         receiver.on_bulk_lost(bulk.transfer, bulk.offset, bytes);
         return lost(status.error());
     }
-    // A sender that would have to send it again may be waiting to use that memory, so the acknowledgement leaves as
-    // soon as the burst is over.
+    // With resumption, a sender may wait to reuse its memory until the data is acknowledged. So the acknowledgement is
+    // sent as soon as the burst is over.
     mark_received(header, limits.resume && reader.buffered_bytes() < kHeaderBytes);
     receiver.on_bulk(bulk.transfer, bulk.offset, bytes);
     return std::nullopt;
@@ -268,7 +268,7 @@ std::optional<Stop> Channel::State::take_frame(FrameReader& reader, const FrameH
     return std::nullopt;
 }
 
-// Waits, for once, for the sending side: after this nothing more is read that it could hold up.
+// Exceptionally waits for the sending side: nothing more is read afterwards, so nothing can be delayed.
 Stop Channel::State::take_goodbye(const FrameHeader& header) {
     mark_received(header, true);
     Lock lock(mutex);
@@ -279,13 +279,13 @@ Stop Channel::State::take_goodbye(const FrameHeader& header) {
 }
 
 std::optional<Stop> Channel::State::apply_acknowledged(std::uint64_t sequence) {
-    Graveyard graveyard;
+    ReleasedFrames released;
     Lock lock(mutex);
     const auto attempted = outbox.attempted();
-    if (!outbox.acknowledge(sequence, graveyard)) {
+    if (!outbox.acknowledge(sequence, released)) {
         return violation(fmt::format("frame {} was acknowledged, but only {} were sent", sequence, attempted));
     }
-    wake_who_waits(lock, graveyard);
+    notify_waiters(lock, released);
     return std::nullopt;
 }
 
@@ -294,7 +294,7 @@ void Channel::State::mark_received(const FrameHeader& header, bool prompt) {
     received = header.sequence;
     received_since_ack_bytes += kHeaderBytes + header.payload_bytes;
     if (prompt || received_since_ack_bytes >= acknowledge_every_bytes) ack_urgent = true;
-    if (ack_urgent || doing == Pump::sleeps) unlock_and_rouse(lock);
+    if (ack_urgent || pump_state == PumpState::sleeping) unlock_and_wake_pump(lock);
 }
 
 }  // namespace gpupool::wire

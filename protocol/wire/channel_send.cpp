@@ -11,26 +11,26 @@
 namespace gpupool::wire {
 namespace {
 
-// How long an acknowledgement waits for a frame to travel with.
+// How long an acknowledgement waits for a frame that can carry it.
 constexpr std::chrono::milliseconds kAckTimeout{2};
-// Frames that the peer has not acknowledged, where it has next to nothing to do: those of a few calls.
-constexpr std::size_t kMaxOnTheWay = 16;
-// The same where callers send by copying: it keeps up, as far as its acknowledgements tell, of which there is one every
-// 2 ms. (On few processors nobody sends so; conformance.channel_polling does, with GPUPOOL_SPIN=always.)
-constexpr std::size_t kMaxCopiedOnTheWay = 512;
-// A frame that may be copied while the lock is held: to give the lock back and take it again costs more.
+// With at most this many unacknowledged frames the peer has next to nothing to do: the frames of a few calls.
+constexpr std::size_t kMaxUnacknowledged = 16;
+// The same if callers send by copying: the peer keeps up, as far as its acknowledgements show, which it sends every 2
+// ms. (With few processors no thread sends this way; conformance.channel_polling does, with GPUPOOL_SPIN=always.)
+constexpr std::size_t kMaxCopiedUnacknowledged = 512;
+// Up to this size a frame is copied while the lock is held: releasing and retaking the lock would cost more.
 constexpr std::size_t kCopiedUnderLockBytes = 16u << 10;
-// How long the pump lets records gather, and how long where the peer has enough to do with little ones: where the last
-// batch was no larger than this.
-constexpr std::chrono::microseconds kGatherFor{2};
-constexpr std::chrono::microseconds kGatherLongFor{5};
-constexpr std::size_t kLittleBatchBytes = 16u << 10;
+// How long the pump waits for more records to gather; the longer time applies if the peer has enough small records to
+// process, that is, if the last batch was no larger than this.
+constexpr std::chrono::microseconds kGatherTime{2};
+constexpr std::chrono::microseconds kLongGatherTime{5};
+constexpr std::size_t kSmallBatchBytes = 16u << 10;
 
 bool carries_records(FrameType type) {
     return type == FrameType::commands || type == FrameType::replies;
 }
 
-// `checked`: what its CRC covers.
+// `checked`: the bytes that the payload's CRC covers.
 void write_header(const OutFrame& frame, std::uint64_t sequence, std::uint64_t acknowledged,
                   transport::ConstBuffer checked, std::span<std::byte, kHeaderBytes> out) {
     FrameHeader header;
@@ -79,7 +79,7 @@ void Batch::drop(std::size_t bytes) {
     }
 }
 
-// Waits until `bytes` more may be retained, behind those that already wait.
+// Blocks until `bytes` more may be retained; appends are served in the order in which they began to wait.
 Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes, AppendTicket& ticket) {
     const auto over = [&] { return phase == Phase::ended || closing; };
     const auto fits = [&](std::size_t times) {
@@ -96,13 +96,13 @@ Status Channel::State::wait_for_room(Lock& lock, std::size_t bytes, AppendTicket
         if (fits(2)) return {};
         return Error{ErrorCode::limit_exceeded, "too much unacknowledged data for an answer from a receiving thread"};
     }
-    // What makes room is that the peer acknowledges, so all must be on its way.
+    // Room becomes free when the peer acknowledges, so everything must have been sent.
     const auto position = next_ticket++;
-    unlock_and_rouse(lock);
+    unlock_and_wake_pump(lock);
     receiver.on_append_waits(true);
     lock.lock();
     room.wait(lock, [&] { return position == serving_ticket && (over() || fits(1)); });
-    lock.unlock();  // nobody takes the room meanwhile: it is this ticket's turn
+    lock.unlock();  // no other append can take the room: this ticket is being served
     receiver.on_append_waits(false);
     lock.lock();
     ++serving_ticket;
@@ -115,36 +115,36 @@ Channel::State::AppendTicket::~AppendTicket() {
     if (!give_chunk) return;
     std::shared_ptr<Chunk> chunk;
     try {
-        chunk = std::make_shared<Chunk>(state.outbox.chunk_bytes());  // a system call, perhaps
+        chunk = std::make_shared<Chunk>(state.outbox.chunk_bytes());  // may be a system call
     } catch (const std::bad_alloc&) {
-        return;  // who needs it will ask, and can be told
+        return;  // the append that needs the memory allocates it itself, and can report a failure
     }
     const Lock lock(state.mutex);
     chunk = state.outbox.give_chunk(std::move(chunk));
 }
 
-// What there is to do, without the lock, that the pump finds what was appended: it is woken when it sleeps, told when
-// it looks; while it works it finds that by itself.
-Channel::State::Rouse Channel::State::rouse() {
-    switch (doing) {
-        case Pump::looks: doing = Pump::works; return Rouse::tell;
-        case Pump::dozes:
-        case Pump::sleeps: doing = Pump::wakes; return Rouse::wake;
-        case Pump::works:
-        case Pump::wakes: break;
+// Returns what must be done, after releasing the lock, to make the pump notice appended frames: notify it if it sleeps,
+// set the flag if it polls. While it runs it notices by itself.
+Channel::State::PumpWakeup Channel::State::prepare_wakeup() {
+    switch (pump_state) {
+        case PumpState::polling: pump_state = PumpState::running; return PumpWakeup::set_flag;
+        case PumpState::dozing:
+        case PumpState::sleeping: pump_state = PumpState::waking; return PumpWakeup::notify;
+        case PumpState::running:
+        case PumpState::waking: break;
     }
-    return Rouse::nothing;
+    return PumpWakeup::none;
 }
 
-void Channel::State::deliver(Rouse what) {
-    if (what == Rouse::tell) news.store(true, std::memory_order_release);
-    if (what == Rouse::wake) pump_wake.notify_one();
+void Channel::State::wake_pump(PumpWakeup what) {
+    if (what == PumpWakeup::set_flag) work_flag.store(true, std::memory_order_release);
+    if (what == PumpWakeup::notify) pump_wake.notify_one();
 }
 
-void Channel::State::unlock_and_rouse(Lock& lock) {
-    const Rouse due = rouse();
+void Channel::State::unlock_and_wake_pump(Lock& lock) {
+    const PumpWakeup due = prepare_wakeup();
     lock.unlock();
-    deliver(due);
+    wake_pump(due);
 }
 
 Status Channel::append_erased(FrameType type, std::size_t bytes, Urgency urgency, Fill fill, void* context) {
@@ -165,19 +165,20 @@ Status Channel::append_erased(FrameType type, std::size_t bytes, Urgency urgency
     std::memset(place + padded - 8, 0, 8);
     fill(context, place);
     ticket.give_chunk = state.outbox.wants_chunk();
-    // Where somebody sends, that thread looks for more when it is done.
+    // If another thread is sending, that thread checks for more when it is done.
     if (urgency == Urgency::later || urgency == Urgency::ahead_of_bulk || !state.can_send()) return {};
     if (urgency == Urgency::now || state.sends_itself()) {
         state.send_here(lock);
-    } else if (!state.copies && (state.pump_sleeps() || state.doing == State::Pump::wakes) && spinning_pays()) {
-        // It sleeps only after a while, and waking up takes far longer than sending: nothing waits for that, but where
-        // so much is on its way already that it does not matter.
-        const State::Rouse due = state.rouse();
+    } else if (!state.copies && (state.pump_is_asleep() || state.pump_state == State::PumpState::waking) &&
+               spinning_pays()) {
+        // The pump sleeps only after a while without work, and waking it takes far longer than sending. So this thread
+        // sends first and wakes the pump afterwards.
+        const State::PumpWakeup due = state.prepare_wakeup();
         state.send_here(lock);
         if (lock.owns_lock()) lock.unlock();
-        state.deliver(due);
+        state.wake_pump(due);
     } else {
-        state.unlock_and_rouse(lock);
+        state.unlock_and_wake_pump(lock);
     }
     return {};
 }
@@ -187,7 +188,7 @@ Status Channel::State::append_own_frame(OutFrame frame, Urgency urgency) {
     Lock lock(mutex);
     GPUPOOL_TRY(wait_for_room(lock, frame.payload_bytes(), ticket));
     outbox.add_frame(std::move(frame));
-    if (urgency != Urgency::later) unlock_and_rouse(lock);
+    if (urgency != Urgency::later) unlock_and_wake_pump(lock);
     return {};
 }
 
@@ -212,7 +213,8 @@ Status Channel::append_frame(FrameType type, std::span<const std::byte> payload)
 
 Status Channel::append_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
                             std::function<void()> done, Urgency urgency) {
-    // Every frame holds a share, and so does this call: `done` runs once, when the last one has gone, however it went.
+    // Every frame shares ownership, and so does this call: `done` runs once, when the last owner is gone, for whatever
+    // reason.
     std::shared_ptr<Transfer> shared;
     if (done) shared = std::make_shared<Transfer>(std::move(done));
     while (!data.empty()) {
@@ -236,17 +238,18 @@ Status Channel::append_bulk(std::uint64_t transfer, std::uint64_t offset, std::s
     return {};
 }
 
-// Is a record that is in no hurry sent by who appends it? Only where the peer keeps up: then the pump would be a way
-// round, and otherwise it sends many at a time.
+// Whether the appending thread sends a record of Urgency::soon by itself. Only if the peer keeps up: then the pump
+// would only add a detour; otherwise the pump sends many records at a time.
 bool Channel::State::sends_itself() const {
-    return copies && outbox.retained() <= kMaxCopiedOnTheWay;
+    return copies && outbox.retained() <= kMaxCopiedUnacknowledged;
 }
 
 bool Channel::State::can_send() const {
     return phase == Phase::open && !sending && (outbox.has_unsent() || ack_urgent);
 }
 
-// Takes the sending role and collects what has accumulated (at least an acknowledgement). Leaves unlocked.
+// Takes the sending role and collects the accumulated frames (or just an acknowledgement). Returns with the lock
+// released.
 void Channel::State::begin_batch(Lock& lock) {
     sending = true;
     if (observer.load(std::memory_order_relaxed) != nullptr) batch_begin = std::chrono::steady_clock::now();
@@ -256,19 +259,20 @@ void Channel::State::begin_batch(Lock& lock) {
     batch.build(batch_acknowledges);
 }
 
-// Of room and progress, and empties the graveyard. Without the lock, which is released where there is anything to do.
-void Channel::State::wake_who_waits(Lock& lock, Graveyard& graveyard) {
-    if (!room.has_waiters() && !progress.has_waiters() && graveyard.empty()) return;
+// Notifies the waiters of `room` and `progress`, and destroys the `released` frames. Releases the lock for that, unless
+// there is nothing to do.
+void Channel::State::notify_waiters(Lock& lock, ReleasedFrames& released) {
+    if (!room.has_waiters() && !progress.has_waiters() && released.empty()) return;
     lock.unlock();
     room.notify_all();
     progress.notify_all();
-    graveyard.clear();
+    released.clear();
     lock.lock();
 }
 
-// Locks again and gives the role back.
+// Takes the lock again and gives the sending role back.
 void Channel::State::end_batch(Lock& lock, const Status& status) {
-    Graveyard graveyard;
+    ReleasedFrames released;
     if (TrafficObserver* const watched = observer.load(std::memory_order_acquire);
         watched != nullptr && status && batch_begin != TrafficObserver::Moment()) {
         watched->sent(0, std::max<std::size_t>(batch.frames.size(), 1), batch.total_bytes, batch_begin,
@@ -276,7 +280,7 @@ void Channel::State::end_batch(Lock& lock, const Status& status) {
     }
     lock.lock();
     sending = batch_left = false;
-    outbox.batch_done(status.ok(), !limits.resume, graveyard);
+    outbox.batch_done(status.ok(), !limits.resume, released);
     if (status) {
         ++writes;
         frames_sent += std::max<std::size_t>(batch.frames.size(), 1);
@@ -285,8 +289,8 @@ void Channel::State::end_batch(Lock& lock, const Status& status) {
     } else {
         fail(lock, status.error(), true);
     }
-    if (phase == Phase::ended && !sending) outbox.clear(graveyard);
-    wake_who_waits(lock, graveyard);
+    if (phase == Phase::ended && !sending) outbox.clear(released);
+    notify_waiters(lock, released);
 }
 
 void Channel::State::send_batch(Lock& lock) {
@@ -299,8 +303,8 @@ void Channel::State::send_batch(Lock& lock) {
     end_batch(lock, to->send(batch.buffers));
 }
 
-// The same as send_here() where it is one small frame and no more than a copy, which costs less than to give the lock
-// back and take it again. Leaves unlocked; false: nothing was done.
+// Does the work of send_here() for one small frame on a connection that sends by copying: cheaper than releasing and
+// retaking the lock. Releases the lock; returns false if it did nothing.
 bool Channel::State::copy_here(Lock& lock) {
     const OutFrame* const frame = outbox.only_unsent();
     if (frame == nullptr || frame->bytes > kCopiedUnderLockBytes ||
@@ -318,8 +322,8 @@ bool Channel::State::copy_here(Lock& lock) {
     ++frames_sent;
     bytes_sent += head.size() + data.size();
     note_acknowledged(received);
-    Graveyard nothing;
-    wake_who_waits(lock, nothing);
+    ReleasedFrames nothing;
+    notify_waiters(lock, nothing);
     if (copied == transport::Connection::Copied::all) {
         lock.unlock();
         return true;
@@ -330,7 +334,7 @@ bool Channel::State::copy_here(Lock& lock) {
     return true;
 }
 
-// The peer knows of what was received up to there.
+// The peer has been sent an acknowledgement of everything up to `sequence`.
 void Channel::State::note_acknowledged(std::uint64_t sequence) {
     acknowledged_to_peer = sequence;
     if (received == sequence) {
@@ -339,8 +343,8 @@ void Channel::State::note_acknowledged(std::uint64_t sequence) {
     }
 }
 
-// By this thread, as far as that goes without waiting. What the connection does not take at once is left to the pump,
-// and the sending role with it; what came meanwhile is the pump's as well.
+// Sends from this thread, as far as possible without blocking. Leaves to the pump what the connection does not accept
+// at once, together with the sending role, and frames appended meanwhile.
 void Channel::State::send_here(Lock& lock) {
     if (copies && copy_here(lock)) return;
     const auto to = connection;
@@ -351,7 +355,7 @@ void Channel::State::send_here(Lock& lock) {
         lock.lock();
         if (phase != Phase::ended) {
             batch_left = true;
-        } else {  // the pump may have left already
+        } else {  // the pump may have returned already
             const Error cause = *error;
             lock.unlock();
             end_batch(lock, cause);
@@ -359,7 +363,7 @@ void Channel::State::send_here(Lock& lock) {
     } else {
         end_batch(lock, taken ? Status() : Status(taken.error()));
     }
-    if (batch_left || can_send()) unlock_and_rouse(lock);
+    if (batch_left || can_send()) unlock_and_wake_pump(lock);
 }
 
 void Channel::nudge() {
@@ -373,10 +377,10 @@ Status Channel::flush() {
     State::Lock lock(state.mutex);
     if (state.on_reader()) return Error{ErrorCode::internal, "a Receiver must not wait for its channel to send"};
     const auto all_sent = [&outbox = state.outbox, last = state.outbox.last_sequence(),
-                           before = state.outbox.gone_before()] {
-        return outbox.sent() >= last + (outbox.gone_before() - before);
+                           before = state.outbox.overtakes()] {
+        return outbox.sent() >= last + (outbox.overtakes() - before);
     };
-    // Sending from here saves the way through the pump's thread.
+    // Sends from this thread, which avoids the detour through the pump.
     while (state.phase != State::Phase::ended && !all_sent()) {
         if (state.can_send()) {
             state.send_batch(lock);
@@ -386,29 +390,31 @@ Status Channel::flush() {
         }
     }
     if (state.phase == State::Phase::ended) return *state.error;
-    if (state.can_send()) state.unlock_and_rouse(lock);  // what came while this call was sending
+    if (state.can_send()) state.unlock_and_wake_pump(lock);  // appended while this call was sending
     return {};
 }
 
-// Looks for more to send before the pump sleeps. Did anything come, if somebody else may have sent it since?
+// Polls for more to send before the pump sleeps. True if a frame was appended, even if another thread has sent it
+// since.
 bool Channel::State::poll_for_work(Lock& lock) {
-    doing = Pump::looks;
+    pump_state = PumpState::polling;
     lock.unlock();
-    const bool came = pump_spin.until([&] { return news.load(std::memory_order_acquire); });
+    const bool found = pump_spin.until([&] { return work_flag.load(std::memory_order_acquire); });
     lock.lock();
-    doing = Pump::works;
-    news.store(false, std::memory_order_relaxed);
-    return came;
+    pump_state = PumpState::running;
+    work_flag.store(false, std::memory_order_relaxed);
+    return found;
 }
 
-// Where sending costs next to nothing, the pump would send every record by itself, and contend for the lock with the
-// thread that appends them. Where it is a system call, much comes meanwhile, but the first record goes alone; and who
-// is about to wait for an answer to it would have to wait for that call before its own, instead of sending both in one.
-void Channel::State::let_gather(Lock& lock) {
+// Waits briefly so that records gather into one batch. If sending costs next to nothing, the pump would otherwise send
+// every record by itself, and contend for the lock with the thread that appends them. If sending is a system call, many
+// records arrive during the call, but the first would be sent alone; and a thread that then waits for a reply would
+// have to wait for that call before its own, instead of sending both in one.
+void Channel::State::let_records_gather(Lock& lock) {
     if (batch_left || stopping) return;
-    const bool enough = !sending && outbox.retained() > kMaxOnTheWay && batch.total_bytes <= kLittleBatchBytes;
+    const bool enough = !sending && outbox.retained() > kMaxUnacknowledged && batch.total_bytes <= kSmallBatchBytes;
     lock.unlock();
-    const auto end = std::chrono::steady_clock::now() + (enough ? kGatherLongFor : kGatherFor);
+    const auto end = std::chrono::steady_clock::now() + (enough ? kLongGatherTime : kGatherTime);
     while (std::chrono::steady_clock::now() < end) spin_pause();
     lock.lock();
 }
@@ -420,30 +426,30 @@ void Channel::State::run_pump() {
         if (batch_left || can_send()) {
             send_batch(lock);
             lingered = polled = false;
-            if (copies) let_gather(lock);
+            if (copies) let_records_gather(lock);
             continue;
         }
         if (!polled) {
             polled = !poll_for_work(lock);
-            if (!polled && !copies) let_gather(lock);
+            if (!polled && !copies) let_records_gather(lock);
             continue;
         }
-        // After activity the pump sleeps lightly for a moment, which makes it the timer of acknowledgements that find
-        // no frame to travel with; in a steady exchange nobody has to wake it for them.
+        // After activity the pump dozes for a moment, as the timer of acknowledgements that find no frame to carry
+        // them. In a steady exchange no thread then has to wake it for them.
         const bool owes_ack = phase == Phase::open && received > acknowledged_to_peer;
         const bool lightly = phase == Phase::open && (owes_ack || !lingered);
-        const auto woken = [&] { return doing == Pump::wakes || stopping; };
-        doing = lightly ? Pump::dozes : Pump::sleeps;
+        const auto woken = [&] { return pump_state == PumpState::waking || stopping; };
+        pump_state = lightly ? PumpState::dozing : PumpState::sleeping;
         if (!lightly) {
             pump_wake.wait(lock, woken);
             lingered = polled = false;
         } else if (pump_wake.wait_for(lock, kAckTimeout, woken)) {
-            polled = false;  // where more follows, nobody has to wake it again
+            polled = false;  // if more follows, no thread has to wake the pump again
         } else {
             lingered = true;
             if (received > acknowledged_to_peer) ack_urgent = true;
         }
-        doing = Pump::works;
+        pump_state = PumpState::running;
     }
 }
 

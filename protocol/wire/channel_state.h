@@ -1,14 +1,14 @@
-// What a Channel is made of; only channel*.cpp include this.
+// The internals of a Channel; only channel*.cpp include this.
 //
-//   channel.cpp          the public face: life, attach, close
+//   channel.cpp          the public interface: start, attach, close
 //   channel_send.cpp     appending, back-pressure, the pump
-//   channel_receive.cpp  the reader, and who looks
+//   channel_receive.cpp  the reader and polling receivers
 //
-// Threads: `mutex` guards every member that is neither const nor said to be otherwise. It is never held across a call
-//   of the connection (but copy_whole(), which is a copy), of the Receiver or of a `done`. Two roles pass between
-//   threads: whoever set `sending` may use the batch and send on `connection` (with `batch_left` it has passed that on
-//   to the pump); whoever holds `receiving`, which is taken before `mutex`, may receive and call the Receiver: the
-//   reader, or who looks.
+// Threads: `mutex` guards every member that is neither const nor documented otherwise. It is never held across a call
+// of the connection (except copy_whole(), which only copies), of the Receiver or of a `done`. Two roles pass between
+// threads. The thread that set `sending` may use the batch and send on `connection`; by setting `batch_left` it passes
+// that role to the pump. The thread that holds `receiving`, which is locked before `mutex`, may receive and call the
+// Receiver: the reader, or a thread that polls.
 // Life: open -> (broken -> open by attach())* -> ended. `broken` exists only with Limits::resume.
 #pragma once
 
@@ -29,18 +29,18 @@
 
 namespace gpupool::wire {
 
-// Why reading stopped. A violation will be repeated by a peer that means it, so a new connection would not help.
+// Why reading stopped. A peer that violates the protocol would do so again, so a new connection would not help.
 struct Stop {
     Error cause;
     bool resumable = false;
 };
 
-// One gather write: headers are made here, payloads stay where they are.
+// One gather write: headers are built here, payloads stay in their memory.
 struct Batch {
     static constexpr std::size_t kMaxFrames = 64;
     static constexpr std::size_t kMaxBytes = 1u << 20;
 
-    // Makes `buffers` from `frames`, or from a bare acknowledgement where there are none.
+    // Builds `buffers` from `frames`, or from a bare acknowledgement if there are none.
     void build(std::uint64_t acknowledged);
 
     std::vector<OutFrame> frames;
@@ -56,21 +56,22 @@ struct Batch {
 struct Channel::State {
     using Lock = std::unique_lock<std::mutex>;
     enum class Phase { open, broken, ended };
-    // `wakes`: was told to, and will some time later.
-    enum class Pump { works, looks, dozes, sleeps, wakes };
+    // polling: spins for new frames. dozing: sleeps until woken or until an acknowledgement is due. waking: was
+    // notified while asleep, but does not run yet.
+    enum class PumpState { running, polling, dozing, sleeping, waking };
     enum class Reading { idle, reading, reporting };
 
     State(std::unique_ptr<transport::Connection> first, Receiver& to, const Limits& given);
 
     // channel.cpp
     void fail(Lock& lock, Error cause, bool resumable);
-    void wake_everybody();
+    void wake_all_threads();
     void learn_connection();
     [[nodiscard]] bool on_reader() const { return reading_here == this; }
 
     // channel_send.cpp
-    // An append's, declared before its lock: when that is released, whoever waits behind it is woken, and the outbox
-    // given the memory that it wants.
+    // One per append, declared before its lock, so that its destructor runs after the unlock: it wakes the next append
+    // in the queue and gives the outbox the memory that it needs.
     struct AppendTicket {
         ~AppendTicket();
         State& state;
@@ -78,13 +79,15 @@ struct Channel::State {
         bool give_chunk = false;
     };
     Status wait_for_room(Lock& lock, std::size_t bytes, AppendTicket& ticket);
-    void wake_who_waits(Lock& lock, Graveyard& graveyard);
+    void notify_waiters(Lock& lock, ReleasedFrames& released);
     Status append_own_frame(OutFrame frame, Urgency urgency = Urgency::soon);
-    enum class Rouse { nothing, tell, wake };
-    Rouse rouse();
-    void deliver(Rouse what);
-    void unlock_and_rouse(Lock& lock);
-    [[nodiscard]] bool pump_sleeps() const { return doing == Pump::dozes || doing == Pump::sleeps; }
+    enum class PumpWakeup { none, set_flag, notify };
+    PumpWakeup prepare_wakeup();
+    void wake_pump(PumpWakeup what);
+    void unlock_and_wake_pump(Lock& lock);
+    [[nodiscard]] bool pump_is_asleep() const {
+        return pump_state == PumpState::dozing || pump_state == PumpState::sleeping;
+    }
     [[nodiscard]] bool can_send() const;
     [[nodiscard]] bool sends_itself() const;
     void begin_batch(Lock& lock);
@@ -94,16 +97,16 @@ struct Channel::State {
     bool copy_here(Lock& lock);
     void note_acknowledged(std::uint64_t sequence);
     bool poll_for_work(Lock& lock);
-    void let_gather(Lock& lock);
+    void let_records_gather(Lock& lock);
     void run_pump();
 
     // channel_receive.cpp
     void run_reader();
     Stop read_frames(transport::Connection& from);
-    std::optional<Stop> read_when_it_comes(transport::Connection& from);
+    std::optional<Stop> read_after_arrival(transport::Connection& from);
     std::optional<Stop> read_if_memory_allows(FrameReader& reader);
     std::optional<Stop> read_one(FrameReader& reader);
-    [[nodiscard]] bool frame_is_here(const transport::Connection* beyond) const;
+    [[nodiscard]] bool frame_has_arrived(const transport::Connection* beyond) const;
     enum class PollResult { received, nothing, incomplete, busy, ended };
     PollResult poll_frames(transport::Connection& from);
     std::optional<Stop> take_bulk(FrameReader& reader, const FrameHeader& header);
@@ -124,57 +127,57 @@ struct Channel::State {
     AdaptiveMutex mutex;
 
     std::shared_ptr<transport::Connection> connection;
-    bool copies = false;                // it sends by copying, and processors are to spare
-    std::atomic<bool> can_poll{false};  // it lets who waits see what has arrived; the same
+    bool copies = false;                // the connection sends by copying, and processors are to spare
+    std::atomic<bool> can_poll{false};  // the connection can be polled, and processors are to spare
     std::uint64_t generation = 1;       // of `connection`
     Phase phase = Phase::open;
     std::optional<Error> error;        // why it ended
     std::optional<Error> break_cause;  // why it is broken
     bool started = false;
     bool closing = false;   // close() was called
-    bool stopping = false;  // the threads are to return
+    bool stopping = false;  // the channel's threads shall return
     bool peer_goodbye = false;
 
     Outbox outbox;
     bool sending = false;
-    Batch batch;                            // whoever set `sending`
-    TrafficObserver::Moment batch_begin{};  // with an observer
-    bool batch_left = false;                // begun by a thread that may not wait; `sending` is the pump's now
+    Batch batch;                            // used by the thread that set `sending`
+    TrafficObserver::Moment batch_begin{};  // set only with an observer
+    bool batch_left = false;  // partly sent by a thread that must not block; the pump has the sending role now
     std::uint64_t batch_acknowledges = 0;
-    // The pump looks for it without the lock. Whoever appends writes it only while the pump looks, and once: a word
-    // that one processor reads all the time is dear for another to write. After the lock was released, which the pump
-    // takes next.
-    alignas(64) std::atomic<bool> news{false};
-    alignas(64) Pump doing = Pump::works;
-    Spin pump_spin;                 // the pump's
-    std::uint64_t next_ticket = 0;  // appends that wait for room go on in the order they came
+    // Notifies a polling pump, which reads it without the lock. An appending thread sets it only while the pump polls,
+    // and only once, because writing a word that another processor polls is expensive. It sets the flag after it has
+    // released the lock, which the pump takes next.
+    alignas(64) std::atomic<bool> work_flag{false};
+    alignas(64) PumpState pump_state = PumpState::running;
+    Spin pump_spin;                 // used by the pump only
+    std::uint64_t next_ticket = 0;  // appends that wait for room proceed in order of their numbers
     std::uint64_t serving_ticket = 0;
 
-    std::mutex receiving;  // guards what follows
+    std::mutex receiving;  // guards the next members, up to polled_stop
     transport::Connection* reading_from = nullptr;
     std::optional<FrameReader> frames;
-    std::uint64_t applied = 0;       // the last acknowledgement taken from it, which spares the lock for repeated ones
-    std::optional<Stop> found_stop;  // by who looked, for the reader to report
+    std::uint64_t applied = 0;        // the last acknowledgement applied; saves taking the lock for repeated ones
+    std::optional<Stop> polled_stop;  // found by a polling thread, for the reader to report
 
-    std::uint64_t received = 0;  // the last sequence that arrived whole
+    std::uint64_t received = 0;  // the last sequence that was received completely
     std::uint64_t acknowledged_to_peer = 0;
     std::size_t received_since_ack_bytes = 0;
     bool ack_urgent = false;
 
     Reading reading = Reading::idle;
     std::uint64_t reader_generation = 0;
-    static thread_local const State* reading_here;  // whose Receiver the thread may be in
+    static thread_local const State* reading_here;  // the channel whose Receiver this thread may be calling
 
     std::uint64_t frames_sent = 0;
     std::uint64_t bytes_sent = 0;
     std::uint64_t writes = 0;
-    std::atomic<std::uint64_t> frames_received{0};  // the reader's
+    std::atomic<std::uint64_t> frames_received{0};  // written by the receiving thread
     std::atomic<std::uint64_t> bytes_received{0};
 
     std::condition_variable pump_wake;
     std::condition_variable reader_wake;
-    CountingCondition room;      // retained bytes went
-    CountingCondition progress;  // a batch was sent, an acknowledgement came, a phase or role changed
+    CountingCondition room;      // retained bytes were released
+    CountingCondition progress;  // a batch was sent, an acknowledgement arrived, a phase or role changed
 
     std::thread pump;
     std::thread reader;

@@ -1,4 +1,4 @@
-// Whether bulk data is compressed on its way.
+// Whether bulk data is compressed for sending.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,9 @@
 namespace gpupool::wire {
 
 enum class CompressionMode : std::uint8_t {
-    when_it_pays,  // PackingChoice decides, piece by piece
+    when_it_pays,  // PackingChoice decides for each piece
     never,
-    always,  // whatever becomes smaller, for tests
+    always,  // every piece that becomes smaller, for tests
 };
 
 }  // namespace gpupool::wire

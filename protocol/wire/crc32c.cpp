@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli): the processor's instruction where there is one, a table elsewhere.
+// CRC-32C (Castagnoli): uses the processor's instruction if it has one, else a table.
 #include <array>
 #include <cstring>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint32_t kPolynomial = 0x82f63b78;  // reflected
 
-// Eight tables: table[k][b] is what byte b does with k more bytes behind it.
+// Eight tables: table[k][b] is the contribution of byte b with k more bytes behind it.
 using Tables = std::array<std::array<std::uint32_t, 256>, 8>;
 
 constexpr Tables make_tables() {
@@ -52,8 +52,9 @@ std::uint32_t by_table(const std::byte* data, std::size_t bytes, std::uint32_t c
 }
 
 #if defined(__x86_64__)
-// The instruction has a latency of three cycles and a throughput of one: three independent streams over neighbouring
-// blocks keep it busy. Joining them needs "what kBlockBytes zero bytes do to a CRC", which is linear and so a table.
+// The instruction has a latency of three cycles and a throughput of one per cycle: three independent streams over
+// neighbouring blocks use it fully. Joining them needs the effect of kBlockBytes zero bytes on a CRC, which is linear
+// and so can be tabulated.
 constexpr std::size_t kBlockBytes = 1024;
 
 constexpr std::uint32_t after_zeros(std::uint32_t crc) {

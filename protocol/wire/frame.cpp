@@ -14,7 +14,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "fields are copied as they lie in memory");
 
 constexpr std::uint32_t kMagic = 0x31465047;  // "GPF1"
-constexpr std::size_t kCheckedBytes = 32;     // what header_crc covers
+constexpr std::size_t kCheckedBytes = 32;     // bytes covered by header_crc
 
 template <class T>
 void put(std::byte* header, std::size_t offset, T value) noexcept {
@@ -57,7 +57,7 @@ Result<FrameHeader> decode(std::span<const std::byte, kHeaderBytes> in) {
     if (const auto reserved = get<std::uint32_t>(at, 36); reserved != 0) {
         return Error{ErrorCode::invalid_input, fmt::format("a frame's reserved field is {:#010x}, not 0", reserved)};
     }
-    // From here on the bytes are what the peer wanted to say.
+    // The bytes are undamaged: later errors are the peer's.
     FrameHeader header;
     header.payload_bytes = get<std::uint32_t>(at, 4);
     header.sequence = get<std::uint64_t>(at, 8);

@@ -1,7 +1,7 @@
-// Reads a connection in the pieces that frames ask for, with few system calls: small pieces come out of a read-ahead
-// buffer, large ones go straight to their destination.
+// Reads a connection in the portions that frames need, with few system calls: small portions come from a read-ahead
+// buffer, large ones are received directly into their destination.
 //
-// Ownership: borrows the connection. Threads: the one that receives. Errors: those of the connection.
+// Ownership: borrows the connection. Threads: only the receiving thread. Errors: those of the connection.
 #pragma once
 
 #include <array>
@@ -20,16 +20,16 @@ class FrameReader {
     // Fills all of `out`.
     Status read(std::span<std::byte> out);
 
-    // Reads ahead, without waiting, so that at least `bytes` are buffered, if they have arrived. Errors are the next
-    // read()'s.
+    // Reads ahead, without blocking, so that at least `bytes` are buffered if they have arrived. The next read()
+    // reports errors.
     void gather(std::size_t bytes);
-    // The next bytes, which stay; false where fewer are buffered.
+    // Copies the next bytes without consuming them; false if fewer are buffered.
     bool peek(std::span<std::byte> out) const;
 
-    // Reads `bytes` and forgets them.
+    // Reads and discards `bytes`.
     Status skip(std::size_t bytes);
 
-    // What has been read ahead and not been asked for.
+    // How many bytes have been read ahead and not been consumed.
     [[nodiscard]] std::size_t buffered_bytes() const noexcept { return end_ - begin_; }
 
   private:

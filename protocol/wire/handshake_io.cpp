@@ -14,11 +14,12 @@ Result<ReceivedFrame> read_bounded(transport::Connection& connection, std::size_
     auto header = decode(bytes);
     if (!header) return header.error();
     if (header->payload_bytes > max_payload_bytes) {
-        return Error{ErrorCode::limit_exceeded, fmt::format("a frame of {} bytes came where at most {} are accepted",
-                                                            header->payload_bytes, max_payload_bytes)};
+        return Error{ErrorCode::limit_exceeded,
+                     fmt::format("received a frame of {} bytes where at most {} are accepted", header->payload_bytes,
+                                 max_payload_bytes)};
     }
     if (header->sequence != 0 || header->acknowledged != 0) {
-        return Error{ErrorCode::invalid_input, "a session's frame came where a handshake was expected"};
+        return Error{ErrorCode::invalid_input, "received a session's frame where a handshake frame was expected"};
     }
     ReceivedFrame frame{header->type, std::vector<std::byte>(header->payload_bytes)};
     if (!frame.payload.empty()) GPUPOOL_TRY(transport::receive_exactly(connection, frame.payload));

@@ -1,10 +1,10 @@
 // Single frames on a bare connection: the handshake, and administration, before or without a Channel.
 //
-// These frames are not retained: their sequence is 0. Reading takes exactly one frame's bytes and not one more, so that
-// whoever continues on the connection (a worker, a Channel) finds the stream at a frame's start.
+// These frames are not retained: their sequence is 0. Reading consumes exactly one frame's bytes, so that the next user
+// of the connection (a worker, a Channel) starts at the beginning of a frame.
 //
-// Threads: one reads, one writes. Errors: those of the connection (`timed_out` when the whole frame is not there in
-//   time), `invalid_input`, `unsupported` and `limit_exceeded` for what a peer may not send.
+// Threads: one reads, one writes. Errors: those of the connection (`timed_out` if the whole frame has not arrived in
+// time), `invalid_input`, `unsupported` and `limit_exceeded` if the peer violates the protocol.
 #pragma once
 
 #include <chrono>
@@ -24,21 +24,22 @@ struct ReceivedFrame {
     std::vector<std::byte> payload;
 };
 
-// `max_payload_bytes` is checked before memory is taken. The deadline bounds the whole frame and is lifted afterwards.
+// `max_payload_bytes` is checked before memory is allocated. The deadline applies to the whole frame and is cleared
+// afterwards.
 Result<ReceivedFrame> read_frame(transport::Connection& connection, std::size_t max_payload_bytes,
                                  transport::Clock::time_point deadline = transport::kNoDeadline);
 Result<ReceivedFrame> read_frame(transport::Connection& connection, std::size_t max_payload_bytes,
                                  std::chrono::milliseconds timeout);
 
-// The answer to a hello, of which one frame must come by `deadline`: the answer itself or an ack, by which a server
-// says that it has let the client in and its driver is starting; then the answer may take `starting` longer.
+// Reads the reply to a hello. One frame must arrive by `deadline`: the reply itself, or an ack, by which a server
+// reports that it has admitted the client and its driver is starting; then the reply may take `starting` longer.
 Result<ReceivedFrame> read_answer(transport::Connection& connection, std::size_t max_payload_bytes,
                                   transport::Clock::time_point deadline, std::chrono::milliseconds starting);
 
 Status write_frame(transport::Connection& connection, FrameType type, std::span<const std::byte> payload);
 
-// The same for a peer that is not waited for: what the connection does not take at once is dropped, and the connection
-// is of no further use.
+// As write_frame(), but never blocks: drops what the connection does not accept at once. The connection is of no
+// further use afterwards.
 void write_last_frame(transport::Connection& connection, FrameType type, std::span<const std::byte> payload);
 
 }  // namespace gpupool::wire

@@ -6,7 +6,7 @@ namespace gpupool::wire {
 
 bool Landed::add(std::uint64_t number) {
     if (number <= up_to_) return false;
-    auto after = runs_.upper_bound(number);  // the first run that begins behind it
+    auto after = runs_.upper_bound(number);  // the first run that begins after it
     const auto before = after == runs_.begin() ? runs_.end() : std::prev(after);
     if (before != runs_.end() && number <= before->second) return false;
 

@@ -1,9 +1,9 @@
-// Which of the pieces 1, 2, 3, ... have landed, where they come over several connections in any order.
+// Tracks which of the pieces 1, 2, 3, ... have landed, if they arrive over several connections in any order.
 //
-// Kept as runs, so it is as small as the number of holes: at most what is on its way at a time. A peer that makes more
-// holes than any that means well is refused.
+// Stored as runs, so its size is the number of gaps, at most the number of pieces under way at a time. A peer that
+// causes more gaps than any well-behaved one is refused.
 //
-// Ownership: values. Threads: none of its own. Errors: add() says false.
+// Ownership: values. Threads: none of its own. Errors: add() returns false.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ class Landed {
   public:
     static constexpr std::size_t kMaxHoles = 16u << 10;
 
-    // False for 0, for a piece that has landed already, and for one hole too many.
+    // False for 0, for a piece that has landed already, and if there are too many gaps.
     [[nodiscard]] bool add(std::uint64_t number);
 
     // All pieces up to this one have landed.

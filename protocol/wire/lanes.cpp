@@ -26,7 +26,7 @@ namespace gpupool::wire {
 namespace {
 
 using transport::Connection;
-// A frame's header, and what its payload begins with.
+// A frame's header, and the header at the beginning of its payload.
 using Head = std::array<std::byte, kHeaderBytes + sizeof(PackedHeader)>;
 
 struct Piece {
@@ -40,7 +40,7 @@ constexpr std::size_t prefix_bytes(FrameType type) {
     return type == FrameType::packed ? sizeof(PackedHeader) : sizeof(BulkHeader);
 }
 
-// Writes what goes before the piece's data, of which `packed`, unless it is empty, takes the place.
+// Writes the headers before the piece's data, or before `packed` unless that is empty.
 std::span<const std::byte> write_head(const Piece& piece, std::span<const std::byte> packed, Head& head) {
     FrameHeader header;
     header.type = packed.empty() ? FrameType::bulk : FrameType::packed;
@@ -64,23 +64,23 @@ Result<FrameHeader> read_header(std::span<const std::byte, kHeaderBytes> bytes) 
     if (!header) return header.error();
     const bool is_piece = header->type == FrameType::bulk || header->type == FrameType::packed;
     if (!is_piece || header->acknowledged != 0) {
-        return violation(fmt::format("a data connection carries pieces of bulk data alone, and a frame of type {} came",
+        return violation(fmt::format("received a frame of type {} on a data connection, which carries only bulk data",
                                      static_cast<unsigned>(header->type)));
     }
     if (header->payload_bytes <= prefix_bytes(header->type) ||
         header->payload_bytes > prefix_bytes(header->type) + Lanes::kMaxPieceBytes) {
-        return violation(fmt::format("a piece's frame of {} bytes came", header->payload_bytes));
+        return violation(fmt::format("received a piece's frame of {} bytes", header->payload_bytes));
     }
     return *header;
 }
 
-// What a lane's receiver needs to take packed pieces.
+// The buffers of a lane's receiver for packed pieces.
 struct Unpacking {
     Decompressor decompressor;
     std::vector<std::byte> packed, data;
 
-    // What came in `packed` becomes `bytes`. Not where they belong: it is made of what was made of it before, which the
-    // application may write to there.
+    // Decompresses `packed` to `bytes`. Not directly into the destination: the decompressor reads its earlier output
+    // again, and the application might overwrite that there.
     bool unpack(std::size_t bytes) {
         data.resize(bytes);
         return decompressor.decompress(packed, data);
@@ -90,7 +90,7 @@ struct Unpacking {
 }  // namespace
 
 // `mutex` guards every member that is neither const nor atomic; it is not held across a call of a connection, of the
-// receiver or of a `done`. A lane's connection is there as long as this is.
+// receiver or of a `done`. A lane's connection exists as long as this does.
 struct Lanes::State {
     using Lock = std::unique_lock<std::mutex>;
 
@@ -111,7 +111,7 @@ struct Lanes::State {
     Status receive_piece(const Lane& lane, Unpacking& unpacking);
     Status receive_data(Connection& from, const FrameHeader& header, const PackedHeader& piece, Unpacking& unpacking);
     Status note_landed(std::uint64_t number);
-    [[nodiscard]] Status admits(std::size_t index) const;  // with the lock held
+    [[nodiscard]] Status admits(std::size_t index) const;  // called with the lock held
     bool finish(Error cause);
     void fail(const Lane& lane, const Error& cause);
 
@@ -123,11 +123,11 @@ struct Lanes::State {
 
     mutable std::mutex mutex;
     std::vector<std::unique_ptr<Lane>> lanes;
-    std::optional<Error> error;  // they have ended
+    std::optional<Error> error;  // set: the lanes have ended
     std::deque<Piece> queue;
-    std::size_t queued_bytes = 0;  // with those being sent
+    std::size_t queued_bytes = 0;  // including those being sent
     Landed landed;
-    std::condition_variable work;  // the queue got a piece
+    std::condition_variable work;  // a piece was queued
     CountingCondition room;        // queued_bytes shrank
     CountingCondition arrived;     // landed grew
     std::atomic<std::size_t> count{0};
@@ -138,15 +138,15 @@ Status Lanes::State::admits(std::size_t index) const {
     if (error) return *error;
     if (index >= most_lanes) {
         return Error{ErrorCode::limit_exceeded,
-                     fmt::format("data connection {} is one too many: {} are taken", index, most_lanes)};
+                     fmt::format("data connection {} exceeds the limit of {}", index, most_lanes)};
     }
     if (std::any_of(lanes.begin(), lanes.end(), [&](const auto& lane) { return lane->index == index; })) {
-        return Error{ErrorCode::invalid_input, fmt::format("there is a data connection {} already", index)};
+        return Error{ErrorCode::invalid_input, fmt::format("data connection {} exists already", index)};
     }
     return {};
 }
 
-// False when they had ended before.
+// False if the lanes had ended before.
 bool Lanes::State::finish(Error cause) {
     std::deque<Piece> unsent;
     {
@@ -211,7 +211,7 @@ void Lanes::State::run_receiver(Lane& lane) {
     try {
         while (status) status = receive_piece(lane, unpacking);
     } catch (const std::bad_alloc&) {
-        status = Error{ErrorCode::limit_exceeded, "no memory for data that came compressed"};
+        status = Error{ErrorCode::limit_exceeded, "out of memory for compressed data"};
     }
     fail(lane, status.error());
 }
@@ -240,24 +240,25 @@ Status Lanes::State::receive_piece(const Lane& lane, Unpacking& unpacking) {
     return note_landed(header->sequence);
 }
 
-// To where it goes: as it comes, or when all of what is packed is here.
+// Receives the data: directly into its destination, or, if packed, into a buffer first.
 Status Lanes::State::receive_data(Connection& from, const FrameHeader& header, const PackedHeader& piece,
                                   Unpacking& unpacking) {
     const auto& [bulk, bytes] = piece;
     const bool packed = header.type == FrameType::packed;
     if (packed) {
         if (bytes == 0 || bytes > kMaxPieceBytes)
-            return violation(fmt::format("a packed piece of {} bytes came", bytes));
+            return violation(fmt::format("received a packed piece of {} bytes", bytes));
         unpacking.packed.resize(header.payload_bytes - sizeof(PackedHeader));
         GPUPOOL_TRY(transport::receive_exactly(from, unpacking.packed));
         if (!unpacking.unpack(bytes)) {
-            return violation(fmt::format("a packed piece does not become the {} bytes that it says", bytes));
+            return violation(
+                fmt::format("a packed piece does not decompress to the {} bytes that its header states", bytes));
         }
     }
     const auto place = receiver.piece_destination(bulk.transfer, bulk.offset, bytes);
     if (place.size() < bytes) {
-        return violation(fmt::format("a piece of data that nobody announced: transfer {}, offset {}, {} bytes",
-                                     bulk.transfer, bulk.offset, bytes));
+        return violation(fmt::format("unexpected piece of data: transfer {}, offset {}, {} bytes", bulk.transfer,
+                                     bulk.offset, bytes));
     }
     Status read;
     if (!packed) {
@@ -273,7 +274,7 @@ Status Lanes::State::note_landed(std::uint64_t number) {
     bool awaited = false;
     {
         const Lock lock(mutex);
-        if (!landed.add(number)) return violation(fmt::format("piece {} came twice, or far out of order", number));
+        if (!landed.add(number)) return violation(fmt::format("received piece {} twice, or far out of order", number));
         awaited = arrived.has_waiters();
     }
     if (awaited) arrived.notify_all();
@@ -303,13 +304,14 @@ Status Lanes::add(std::size_t index, std::unique_ptr<Connection> connection) {
         added.receiver = quiet_thread("gpupool-receive", [&state, &added] { state.run_receiver(added); });
     } catch (const std::system_error& cause) {
         state.lanes.pop_back();
-        return Error{ErrorCode::limit_exceeded, fmt::format("no thread for a data connection: {}", cause.what())};
+        return Error{ErrorCode::limit_exceeded,
+                     fmt::format("cannot start a thread for a data connection: {}", cause.what())};
     }
     try {
         added.sender = quiet_thread("gpupool-send", [&state, &added] { state.run_sender(added); });
         state.count.fetch_add(1, std::memory_order_relaxed);
     } catch (const std::system_error&) {
-        // It only listens, then. The other side may be sending on it already, so it cannot be given up.
+        // The lane then only receives. The other side may be sending on it already, so it must not be closed.
     }
     return {};
 }
@@ -360,7 +362,7 @@ void Lanes::end(const Error& cause) {
 
 void Lanes::close() {
     end({ErrorCode::closed, "the data connections were closed"});
-    // No lane is added any more, and none goes before this does.
+    // No lane is added any more, and none is removed before this object is destroyed.
     for (const auto& lane : state_->lanes) {
         if (lane->sender.joinable()) lane->sender.join();
         if (lane->receiver.joinable()) lane->receiver.join();

@@ -57,7 +57,7 @@ std::byte* Outbox::add_urgent_record(FrameType type, std::size_t bytes) {
     std::byte* const place = frame.chunk->data.get();
     insert(static_cast<std::size_t>(before - first_), std::move(frame));
     last_urgent_ = before;
-    ++gone_before_;
+    ++overtakes_;
     return place;
 }
 
@@ -90,42 +90,42 @@ void Outbox::collect(std::vector<OutFrame>& batch, std::size_t max_frames, std::
     if (in_flight_end_ == last_sequence()) open_ = false;
 }
 
-void Outbox::batch_done(bool delivered, bool drop_transfers, Graveyard& graveyard) {
+void Outbox::batch_done(bool delivered, bool drop_transfers, ReleasedFrames& released) {
     assert(in_flight_);
     in_flight_ = false;
     if (delivered) {
         for (std::uint64_t sequence = sent_ + 1; drop_transfers && sequence <= in_flight_end_; ++sequence) {
             OutFrame& frame = frames_[static_cast<std::size_t>(sequence - first_)];
             if (!frame.transfer) continue;
-            frame.data = nullptr;  // never sent again: without resumption there is nobody to send it to
+            frame.data = nullptr;  // never sent again without resumption
             OutFrame gone;
             gone.transfer = std::move(frame.transfer);
-            graveyard.push_back(std::move(gone));
+            released.push_back(std::move(gone));
         }
         sent_ = in_flight_end_;
     }
-    release(graveyard);
+    release(released);
 }
 
-bool Outbox::acknowledge(std::uint64_t sequence, Graveyard& graveyard) {
+bool Outbox::acknowledge(std::uint64_t sequence, ReleasedFrames& released) {
     if (sequence > attempted_) return false;
     acknowledged_ = std::max(acknowledged_, sequence);
-    release(graveyard);
+    release(released);
     return true;
 }
 
-// Frames of a batch that is being sent stay although the peer may have acknowledged them: their memory is in use.
-void Outbox::release(Graveyard& graveyard) {
+// Keeps frames of a batch that is being sent even if the peer has acknowledged them: their memory is in use.
+void Outbox::release(ReleasedFrames& released) {
     const std::uint64_t through = in_flight_ ? std::min(acknowledged_, sent_) : acknowledged_;
     while (first_ <= through) {
-        bury(std::move(frames_.front()), graveyard);
+        release_frame(std::move(frames_.front()), released);
         frames_.pop_front();
         ++first_;
     }
     sent_ = std::max(sent_, first_ - 1);
 }
 
-void Outbox::bury(OutFrame&& frame, Graveyard& graveyard) {
+void Outbox::release_frame(OutFrame&& frame, ReleasedFrames& released) {
     retained_bytes_ -= frame.payload_bytes() + kFrameOverheadBytes;
     retained_records_ -= frame.records;
     if (!spare_ && frame.chunk && frame.chunk != current_ && frame.chunk.use_count() == 1 &&
@@ -133,15 +133,15 @@ void Outbox::bury(OutFrame&& frame, Graveyard& graveyard) {
         spare_ = std::move(frame.chunk);
     }
     const bool last_of_chunk = frame.chunk && frame.chunk.use_count() == 1;
-    if (last_of_chunk || frame.transfer) graveyard.push_back(std::move(frame));
+    if (last_of_chunk || frame.transfer) released.push_back(std::move(frame));
 }
 
-void Outbox::clear(Graveyard& graveyard) {
+void Outbox::clear(ReleasedFrames& released) {
     assert(!in_flight_);
     acknowledged_ = last_sequence();
     attempted_ = std::max(attempted_, acknowledged_);
     open_ = false;
-    release(graveyard);
+    release(released);
 }
 
 }  // namespace gpupool::wire

@@ -5,7 +5,7 @@
 namespace gpupool::wire {
 namespace {
 
-// The newest measurement counts for one part in so many.
+// A moving average: the newest measurement has a weight of 1 / parts.
 double mean(double before, double now, double parts = 4) {
     return before == 0 ? now : before + (now - before) / parts;
 }
@@ -30,7 +30,7 @@ PackingChoice::Next PackingChoice::next(std::uint64_t transfer, std::size_t byte
 
 void PackingChoice::packed(std::size_t bytes, std::size_t packed_bytes, Duration took) {
     const auto of = static_cast<double>(bytes);
-    // What took longer than it had to may have had to share its processor.
+    // A long measurement may be due to sharing the processor, so a shorter one replaces the average at once.
     const double now = took.count() / of;
     packing_ = std::min(now, mean(packing_, now));
     ratio_ = packed_bytes == 0 ? 1 : static_cast<double>(packed_bytes) / of;
@@ -39,8 +39,8 @@ void PackingChoice::packed(std::size_t bytes, std::size_t packed_bytes, Duration
 void PackingChoice::sent(std::size_t left_bytes, bool behind, Duration took) {
     if (left_bytes < kLeastLeftBytes || took < kLeastTime) return;
     const double line = took.count() / static_cast<double>(left_bytes);
-    // Where the line kept up it would have taken more; or only what is on this side of it did, of which some may be
-    // where nobody sees it.
+    // If nothing remained unsent, the line could have carried more; or only the local buffers accepted the data, some
+    // of which may be invisible here. So such a measurement may lower the time per byte but not raise it.
     line_ = behind ? mean(line_, line) : std::min(line_, mean(line_, line, kPartsWhereItKeptUp));
 }
 

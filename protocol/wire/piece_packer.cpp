@@ -14,21 +14,22 @@ std::span<const std::byte> PiecePacker::pack(std::uint64_t transfer, std::span<c
         next = choice_.next(transfer, data.size());
     }
     const auto packed = next == PackingChoice::Next::pack ? compress(data) : std::span<const std::byte>();
-    if (line_.unsent_bytes() == 0) {  // it had nothing to do for a while: of that it says nothing
+    if (line_.unsent_bytes() == 0) {  // the line was idle for a while: the time until now says nothing about it
         began_ = Clock::now();
         unsent_before_ = 0;
     }
     return packed;
 }
 
-// Of a copy, since the application may write there meanwhile, which no compressor promises to bear.
+// Compresses a copy, because the application may write to the memory meanwhile, which no compressor promises to
+// tolerate.
 std::span<const std::byte> PiecePacker::compress(std::span<const std::byte> data) {
     const auto began = Clock::now();
     std::span<const std::byte> packed;
     try {
         copy_.assign(data.begin(), data.end());
         packed = compressor_.compress(copy_);
-    } catch (const std::bad_alloc&) {  // then as it is
+    } catch (const std::bad_alloc&) {  // then it is sent uncompressed
     }
     choice_.packed(data.size(), packed.size(), Clock::now() - began);
     return packed;

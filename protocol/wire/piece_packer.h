@@ -1,7 +1,7 @@
-// Makes one lane's pieces smaller before they are sent, where that pays (packing_choice.h).
+// Compresses a lane's pieces before they are sent, if that pays (packing_choice.h).
 //
-// Ownership: one for each lane, which it outlives neither. Threads: the lane's sender. Errors: none: what cannot be
-// packed is sent as it is.
+// Ownership: one per lane; must not outlive its connection. Threads: the lane's sender. Errors: none: a piece that
+// cannot be packed is sent uncompressed.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +17,14 @@ namespace gpupool::wire {
 
 class PiecePacker {
   public:
-    // Memory that two processes share is no line.
+    // Over shared memory, compression never pays.
     PiecePacker(const transport::Connection& line, CompressionMode mode)
         : line_(line), choice_(line.sends_by_copying() ? CompressionMode::never : mode) {}
 
-    // The next piece to send, made smaller; valid until the next call. Empty: it is to be sent as it is.
+    // The next piece to send, compressed; valid until the next call. Empty if it is to be sent uncompressed.
     std::span<const std::byte> pack(std::uint64_t transfer, std::span<const std::byte> data);
 
-    // The connection has taken it, all in all so much.
+    // The connection has accepted the piece, `bytes` in total.
     void sent(std::size_t bytes);
 
   private:

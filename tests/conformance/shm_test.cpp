@@ -261,7 +261,7 @@ TEST(Choose, AServerElsewhereHasNoLocalName) {
 TEST(Choose, APathIsNotTcp) {
     const auto connection = transport::connect(*Endpoint::parse("unix:/tmp/x"), Choice::tcp, Clock::now() + 1s);
     ASSERT_FALSE(connection.ok());
-    EXPECT_NE(connection.error().message.find("tcp excludes"), std::string::npos) << connection.error().message;
+    EXPECT_NE(connection.error().message.find("tcp forbids"), std::string::npos) << connection.error().message;
 }
 
 // ---- peers that mean harm
@@ -460,7 +460,7 @@ TEST(ShmHostile, ScribblesWithoutEnd) {
                 std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(it.memory + at))
                     .store(value, std::memory_order_relaxed);
             }
-            (void)shm::ring(it.client.socket());
+            (void)shm::send_wakeup(it.client.socket());
         }
     });
     // Every attempt ends, with bytes or with an error.

@@ -12,14 +12,15 @@
 
 namespace gpupool::transport::shm {
 
-// With mutex_ held, and the greeting there to be read.
+// Called with mutex_ held, when the greeting can be read.
 Status Arrival::take_memory() {
     std::array<std::byte, kGreeting.size()> greeting;
     auto descriptors = receive_with_descriptors(socket_.get(), greeting);
     if (!descriptors) return descriptors.error();
     if (greeting != kGreeting || descriptors->size() != 3) {
-        return Error{ErrorCode::invalid_input,
-                     fmt::format("{} sent no shared memory that this version of gpupool knows", peer_)};
+        return Error{
+            ErrorCode::invalid_input,
+            fmt::format("{} did not send shared memory in a form that this version of gpupool supports", peer_)};
     }
     std::vector<UniqueFd> all;
     all.push_back(std::move(socket_));
@@ -32,8 +33,8 @@ Status Arrival::take_memory() {
 
 Result<Connection*> Arrival::inner(Clock::time_point deadline) {
     if (Connection* const ready = ready_.load(std::memory_order_acquire)) return ready;
-    // One thread waits for the greeting: another that came to the socket later would wait for a ring that is not for
-    // it.
+    // Only one thread waits for the greeting: a second one would poll the socket until a wake-up byte arrives that is
+    // meant for another thread.
     const std::lock_guard alone(greeting_);
     if (Connection* const ready = ready_.load(std::memory_order_acquire)) return ready;
     for (;;) {

@@ -1,8 +1,8 @@
-// A connection that was accepted and whose client has yet to send the shared memory: takes it when first used, then is
-// as good as any.
+// An accepted connection whose client has not sent the shared memory yet. It takes the memory at its first use and then
+// works as any connection.
 //
-// Ownership: owns the socket, then the connection. Threads, errors: as Connection says; `invalid_input` when what came
-//   is no such memory.
+// Ownership: owns the socket, then the connection. Threads, errors: as Connection; `invalid_input` if the client sends
+// something else.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@
 
 namespace gpupool::transport::shm {
 
-// What the client sends with the other sockets and the memory. Its digits are the version of the memory's layout, to
-// which the size of the rings belongs (connection.h).
+// The client sends this together with the other sockets and the memory. Its digits are the version of the memory's
+// layout, which includes the size of the rings (connection.h).
 inline constexpr std::array kGreeting = {std::byte{'g'}, std::byte{'p'}, std::byte{'s'}, std::byte{'h'},
                                          std::byte{'m'}, std::byte{'0'}, std::byte{'0'}, std::byte{'1'}};
 
@@ -27,7 +27,7 @@ class Arrival final : public Connection {
   public:
     Arrival(UniqueFd socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {}
 
-    // What has not come when the server wants to say something is not waited for.
+    // Does not wait for the memory if it has not arrived yet.
     Status send(std::span<const ConstBuffer> buffers) override;
     Result<std::size_t> send_some(std::span<const ConstBuffer> buffers) override;
     Result<std::size_t> receive(MutableBuffer buffer) override;
@@ -42,15 +42,15 @@ class Arrival final : public Connection {
     Result<Connection*> inner(Clock::time_point deadline);
     Status take_memory();
 
-    std::mutex greeting_;       // whose holder waits for the greeting; taken before mutex_
-    mutable std::mutex mutex_;  // guards socket_ and the making of made_
-    UniqueFd socket_;           // until made_ has it
+    std::mutex greeting_;       // held while waiting for the greeting; taken before mutex_
+    mutable std::mutex mutex_;  // guards socket_ and the creation of made_
+    UniqueFd socket_;           // until made_ owns it
     const std::string peer_;
     bool shut_down_ = false;  // guarded by mutex_
     std::unique_ptr<Connection> made_;
-    std::atomic<Connection*> ready_{nullptr};    // made_, once it is there
-    Clock::time_point deadline_ = kNoDeadline;   // the receiving thread's
-    std::chrono::milliseconds send_timeout_{0};  // the sending thread's
+    std::atomic<Connection*> ready_{nullptr};    // made_, once it exists
+    Clock::time_point deadline_ = kNoDeadline;   // used by the receiving thread only
+    std::chrono::milliseconds send_timeout_{0};  // used by the sending thread only
 };
 
 }  // namespace gpupool::transport::shm

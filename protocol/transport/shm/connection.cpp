@@ -13,9 +13,9 @@
 namespace gpupool::transport::shm {
 namespace {
 
-// How much is copied before the other side may begin with it.
+// How much is copied before the other side may start to read it.
 constexpr std::size_t kStepBytes = 64u << 10;
-// One receive() gives no more, so that the writer has room again meanwhile.
+// At most this much per receive(), so that the writer gets room in the meantime.
 constexpr std::size_t kReceiveBytes = 128u << 10;
 
 static_assert(2 * sizeof(RingControl) <= kControlBytes);
@@ -28,7 +28,8 @@ RingMemory ring_of(const SharedMemory& memory, bool to_server) {
 
 enum class Woken { by_socket, otherwise, too_late };
 
-// Sleeps until `socket` was rung, its other end is gone, the event descriptor was written to, or the time is over.
+// Sleeps until a wake-up byte arrives at `socket`, its other end is gone, the event descriptor is readable, or the
+// deadline has passed.
 Result<Woken> sleep_at(int socket, int event, Clock::time_point deadline) {
     for (;;) {
         std::array entries{pollfd{socket, POLLIN, 0}, pollfd{event, POLLIN, 0}};
@@ -39,7 +40,7 @@ Result<Woken> sleep_at(int socket, int event, Clock::time_point deadline) {
     }
 }
 
-constexpr int kNoEvent = -1;  // poll() passes over it
+constexpr int kNoEvent = -1;  // poll() ignores it
 
 }  // namespace
 
@@ -64,7 +65,7 @@ Result<UniqueFd> ShmConnection::take_given(std::uint64_t number) {
         if (!descriptors) return descriptors.error();
         if (given != number) continue;
         if (descriptors->size() == 1) return std::move(descriptors->front());
-        return Error{ErrorCode::invalid_input, fmt::format("{} did not give the descriptor that it said", peer_)};
+        return Error{ErrorCode::invalid_input, fmt::format("{} announced a descriptor but did not pass it", peer_)};
     }
 }
 
@@ -77,11 +78,11 @@ Error ShmConnection::closed_there() const {
 }
 
 Status ShmConnection::publish() {
-    if (out_.publish() && !ring(parts_.socket.get())) return closed_there();
+    if (out_.publish() && !send_wakeup(parts_.socket.get())) return closed_there();
     return {};
 }
 
-// As much as there is room for; published in steps, but for the last one.
+// Writes as much as there is room for, and publishes it in steps; the caller publishes the last one.
 Result<std::size_t> ShmConnection::send_part(ConstBuffer data) {
     std::size_t total = 0;
     while (total < data.size()) {
@@ -100,11 +101,11 @@ Status ShmConnection::wait_for_room() {
     const auto deadline = send_timeout_.count() == 0 ? kNoDeadline : Clock::now() + send_timeout_;
     while (out_.prepare_to_sleep()) {
         const auto woken = sleep_at(parts_.room.get(), kNoEvent, deadline);
-        const bool there = woken && *woken == Woken::by_socket && take_rings(parts_.room.get());
+        const bool there = woken && *woken == Woken::by_socket && take_wakeups(parts_.room.get());
         if (shut_down_.load(std::memory_order_acquire)) return closed_here();
         if (!woken) return woken.error();
         if (*woken == Woken::too_late)
-            return Error{ErrorCode::timed_out, fmt::format("{} took nothing in time", peer_)};
+            return Error{ErrorCode::timed_out, fmt::format("{} accepted no data in time", peer_)};
         if (!there) return closed_there();
     }
     return {};
@@ -146,12 +147,12 @@ Connection::Copied ShmConnection::copy_whole(std::span<const ConstBuffer> buffer
     return out_.publish() ? Copied::all_and_peer_sleeps : Copied::all;
 }
 
-// One that is gone needs none: whoever receives notices that.
+// If the peer is gone, nothing needs to be done: the receiving thread notices.
 void ShmConnection::wake_peer() noexcept {
-    (void)ring(parts_.socket.get());
+    (void)send_wakeup(parts_.socket.get());
 }
 
-// In the midst of receiving: whoever looks finds that somebody else is at it.
+// Called inside receive(), with the receiving role held; so a polling thread does not interfere.
 Status ShmConnection::wait_for_bytes() {
     if (receive_spin_.until([&] { return in_.readable_bytes() != 0; })) return {};
     if (!in_.prepare_to_sleep()) return {};
@@ -164,7 +165,7 @@ Status ShmConnection::sleep_for_bytes(Clock::time_point deadline) {
     const auto woken = sleep_at(parts_.socket.get(), reader_yield_.wake_descriptor(), deadline);
     if (!woken) return woken.error();
     if (*woken == Woken::by_socket) {
-        if (!take_rings(parts_.socket.get())) peer_gone_.store(true, std::memory_order_release);
+        if (!take_wakeups(parts_.socket.get())) peer_gone_.store(true, std::memory_order_release);
     } else if (*woken == Woken::otherwise) {
         reader_yield_.woken();
     } else if (in_.readable_bytes() == 0) {
@@ -175,15 +176,17 @@ Status ShmConnection::sleep_for_bytes(Clock::time_point deadline) {
 
 Status ShmConnection::wait_arrival() {
     if (reader_yield_.spin([&] { return in_.readable_bytes() != 0; })) return {};
-    // Who looks needs no bell, and to ring it is a system call of the sender: who sleeps beside asks for none.
-    bool rung = true;
+    // A polling thread needs no wake-up byte, and sending one costs the sender a system call: so a reader that sleeps
+    // beside a polling thread requests none.
+    bool wants_wakeup = true;
     const auto prepare = [&](bool alone) {
-        rung = alone;
-        return !rung || in_.prepare_to_sleep();
+        wants_wakeup = alone;
+        return !wants_wakeup || in_.prepare_to_sleep();
     };
     if (!reader_yield_.fall_asleep(prepare)) return {};
-    auto slept = sleep_for_bytes(rung ? deadline_ : std::min(deadline_, Clock::now() + ReaderYield::kMaxYield));
-    if (!rung && !slept && slept.error().code == ErrorCode::timed_out && Clock::now() < deadline_) slept = Status();
+    auto slept = sleep_for_bytes(wants_wakeup ? deadline_ : std::min(deadline_, Clock::now() + ReaderYield::kMaxYield));
+    if (!wants_wakeup && !slept && slept.error().code == ErrorCode::timed_out && Clock::now() < deadline_)
+        slept = Status();
     reader_yield_.wake_up([&] { in_.stay_awake(); });
     if (shut_down_.load(std::memory_order_acquire)) return closed_here();
     if (peer_gone_.load(std::memory_order_acquire) && in_.readable_bytes() == 0) return closed_there();
@@ -195,16 +198,17 @@ void ShmConnection::end_polling() noexcept {
 }
 
 Result<std::size_t> ShmConnection::receive_some(MutableBuffer buffer) {
-    // What had arrived before our own shutdown is still readable, but its reader has been told to stop.
+    // Data that arrived before this side's shutdown is still readable, but the reader has been asked to stop.
     if (shut_down_.load(std::memory_order_acquire)) return closed_here();
     const auto received = in_.read(buffer.first(std::min(buffer.size(), kReceiveBytes)));
-    if (received && *received > 0 && in_.release()) (void)ring(parts_.room.get());  // a writer that is gone needs none
+    if (received && *received > 0 && in_.release())
+        (void)send_wakeup(parts_.room.get());  // a writer that is gone needs no wake-up
     return received;
 }
 
 Result<std::size_t> ShmConnection::receive(MutableBuffer buffer) {
     for (;;) {
-        // Before the look into the ring: what a peer had written when it went is still there to be read.
+        // Read before the ring: data that a peer wrote before it ended can still be received.
         const bool gone = peer_gone_.load(std::memory_order_acquire);
         const auto received = receive_some(buffer);
         if (!received || *received > 0) return received;
@@ -252,7 +256,7 @@ Result<std::unique_ptr<Connection>> adopt(std::vector<UniqueFd> descriptors) {
 Result<std::unique_ptr<Connection>> begin(std::vector<UniqueFd> descriptors) {
     auto made = make_server_end(std::move(descriptors));
     if (!made) return made.error();
-    // The connection's own copies of the indices: what the memory says may change at any time.
+    // Checks the connection's own copies of the indices: the memory may change at any time.
     if ((*made)->unused()) return std::unique_ptr<Connection>(std::move(*made));
     return Error{ErrorCode::invalid_input,
                  fmt::format("{} sent shared memory whose rings are not new", (*made)->peer())};

@@ -1,16 +1,16 @@
 // A Connection between two processes of one host: two rings of bytes in shared memory, and three Unix sockets.
 //
-// The memory is a sealed memfd: a page of control blocks, then the ring from client to server, then the one back, of
-// kRingBytes each. Nothing goes over the sockets but the memory at the start and, later, a byte to wake who sleeps: on
-// the first socket a receiver that waits for bytes, on the second a sender that waits for room. Each has one reader on
-// each side, so no thread takes what was meant for another, and both say at once when the peer is gone. The third
-// carries descriptors (give, take_given), each with eight bytes.
+// The memory is a sealed memfd: a page of control blocks, then the ring from client to server, then the ring from
+// server to client, each of kRingBytes. The sockets carry only the memory at the start and later single bytes that wake
+// a sleeping thread: the first socket wakes a receiver that waits for bytes, the second a sender that waits for room.
+// Each of them has one reader on each side, so that no thread consumes a byte meant for another; both show at once when
+// the peer is gone. The third socket carries descriptors (give, take_given), each with eight bytes.
 //
-// The client makes the memory and the other sockets, and sends all over the first, which it has connected. A client
-// that writes into the memory what it likes harms its own session alone (ring.h).
+// The client creates the memory and the other two sockets, and sends all of them over the first socket, which it has
+// connected. A client that writes garbage into the memory harms only its own session (ring.h).
 //
 // Ownership: owns its descriptors and its mapping; destroying it shuts nothing down, see Connection.
-// Threads, errors: as Connection says; `invalid_input` when the peer's index cannot be true.
+// Threads, errors: as Connection; `invalid_input` if the peer's index is invalid.
 #pragma once
 
 #include <array>
@@ -30,19 +30,19 @@
 namespace gpupool::transport::shm {
 
 inline constexpr std::size_t kControlBytes = 4096;
-// Both sides are built with the same size and do not tell it to each other: who changes it, or anything else of how the
-// memory is laid out, changes the version in kGreeting (arrival.h) with it.
+// Both sides are built with the same size and do not negotiate it: a change of it, or of the memory's layout, must also
+// change the version in kGreeting (arrival.h).
 inline constexpr std::size_t kRingBytes = 2u << 20;
 static_assert(std::has_single_bit(kRingBytes), "places in a ring are found by masking (ring.h)");
 inline constexpr std::size_t kMemoryBytes = kControlBytes + 2 * kRingBytes;
 
 enum class Side { client, server };
 
-// What a connection is made of.
+// What a connection consists of.
 struct Parts {
     UniqueFd socket;
     UniqueFd room;
-    UniqueFd passage;  // for descriptors
+    UniqueFd passage;  // carries descriptors
     SharedMemory memory;
 };
 
@@ -70,7 +70,7 @@ class ShmConnection final : public Connection {
     void shutdown() noexcept override;
     [[nodiscard]] std::string peer() const override { return peer_; }
     [[nodiscard]] int native_handle() const noexcept override { return parts_.socket.get(); }
-    // Whether this end has neither sent nor received, as far as the memory says.
+    // Whether this end has neither sent nor received, according to the memory.
     [[nodiscard]] bool unused() const noexcept { return out_.unused() && in_.unused(); }
     // The three sockets, the memory.
     [[nodiscard]] std::vector<int> descriptors() const override;
@@ -91,11 +91,11 @@ class ShmConnection final : public Connection {
     const std::string peer_;
     std::atomic<bool> shut_down_{false};
 
-    RingWriter out_;  // these are the sending thread's
+    RingWriter out_;  // these are used by the sending thread only
     Spin send_spin_;
     std::chrono::milliseconds send_timeout_{0};
 
-    RingReader in_;  // these are the receiving thread's
+    RingReader in_;  // these are used by the receiving thread only
     Spin receive_spin_;
     std::atomic<bool> peer_gone_{false};
     Clock::time_point deadline_ = kNoDeadline;
@@ -103,14 +103,14 @@ class ShmConnection final : public Connection {
     ReaderYield reader_yield_;
 };
 
-// Takes over the server's end, of which `descriptors` are another process's descriptors().
+// Takes over the server's end; `descriptors` come from another process's descriptors().
 Result<std::unique_ptr<Connection>> adopt(std::vector<UniqueFd> descriptors);
 
-// Begins the server's end of what a client has just made: memory whose rings claim to have been used is refused, since
-// a ring that looks full from the start would make a sender wait.
+// Sets up the server's end of a connection that a client has just made. Refuses memory whose rings claim to have been
+// used: a ring that looks full from the start would block a sender.
 Result<std::unique_ptr<Connection>> begin(std::vector<UniqueFd> descriptors);
 
-// "shm pid 4711 uid 1000", as the kernel knows the other end of `socket`.
+// "shm pid 4711 uid 1000": the other end of `socket`, as the kernel knows it.
 Result<std::string> name_of_peer(int socket);
 
 }  // namespace gpupool::transport::shm

@@ -54,12 +54,12 @@ Result<std::unique_ptr<Connection>> connect_to_name(const std::string& name) {
     const auto address = LocalAddress::abstract(name);
     if (!address) return address.error();
     auto socket = connect_socket(*address);
-    if (!socket) return socket.error().within(fmt::format("nobody listens at the local name {}", name));
+    if (!socket) return socket.error().within(fmt::format("no server listens at the local name {}", name));
     const auto server = peer_of(socket->get());
     if (!server) return server.error();
     if (server->uid != 0 && server->uid != ::geteuid()) {
-        return Error{ErrorCode::refused, fmt::format("the local name {} is user {}'s, who is neither root nor this "
-                                                     "process's user",
+        return Error{ErrorCode::refused, fmt::format("the local name {} belongs to user {}, which is neither root nor "
+                                                     "this process's user",
                                                      name, server->uid)};
     }
     return begin(std::move(*socket));

@@ -1,7 +1,7 @@
 // Opens shared memory connections.
 //
-// Threads: any; never waits. Errors: `unavailable` when nobody listens there, `refused` when whoever does is not
-//   trusted, `system`.
+// Threads: any; never blocks. Errors: `unavailable` if no server listens there, `refused` if the server is not trusted,
+// `system`.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@ namespace gpupool::transport::shm {
 
 Result<std::unique_ptr<Connection>> connect_to_path(const std::string& path);
 
-// Any process may have taken an abstract name first. So that no token goes to a stranger, the server must be root's or
-// of this process's user.
+// Any process may have taken an abstract name first. So that no token is sent to another user's process, the server
+// must run as root or as this process's user.
 Result<std::unique_ptr<Connection>> connect_to_name(const std::string& name);
 
 }  // namespace gpupool::transport::shm

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kBacklog = 128;
 
-// A socket's file, which is removed with its owner unless somebody has put another one in its place.
+// A socket's file. Removed by the destructor, unless another file has taken its place.
 class SocketFile {
   public:
     SocketFile() = default;
@@ -74,7 +74,7 @@ Result<std::unique_ptr<Connection>> ShmListener::accept() {
     }
 }
 
-// Blocking, unlike what open_socket() makes: accept() waits here.
+// Blocking, unlike the sockets of open_socket(): accept() blocks on it.
 Result<UniqueFd> bind_socket(const LocalAddress& address) {
     UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!socket) return system_error("socket", errno);

@@ -13,7 +13,7 @@ constexpr std::size_t kMaxMessageDescriptors = 8;
 Result<LocalAddress> make_address(const std::string& text, std::size_t first) {
     LocalAddress address;
     address.storage.sun_family = AF_UNIX;
-    // A path needs its end marked; an abstract name begins with the zero and is as long as the address says.
+    // A path is NUL-terminated; an abstract name begins with a NUL, and its length follows from the address's length.
     if (text.empty() || text.size() + 1 > sizeof(address.storage.sun_path)) {
         return Error{ErrorCode::invalid_input,
                      fmt::format("\"{}\" cannot be a Unix socket's address: it must have 1 to "
@@ -92,7 +92,8 @@ Status send_with_descriptors(int socket, std::span<const std::byte> bytes, std::
     if (sent < 0 && (errno == EPIPE || errno == ECONNRESET)) {
         return Error{ErrorCode::closed, "the other side closed the connection"};
     }
-    return sent < 0 ? system_error("sendmsg", errno) : Error{ErrorCode::system, "a local socket takes no message"};
+    return sent < 0 ? system_error("sendmsg", errno)
+                    : Error{ErrorCode::system, "a local socket did not accept a whole message"};
 }
 
 Result<std::vector<UniqueFd>> receive_with_descriptors(int socket, std::span<std::byte> bytes) {
@@ -120,24 +121,24 @@ Result<std::vector<UniqueFd>> receive_with_descriptors(int socket, std::span<std
     }
     if (received <= 0) return Error{ErrorCode::closed, "the other side closed the connection"};
     if (static_cast<std::size_t>(received) != bytes.size() || (message.msg_flags & MSG_CTRUNC) != 0) {
-        return Error{ErrorCode::invalid_input, "a local connection began with something else than shared memory"};
+        return Error{ErrorCode::invalid_input, "a message on a local socket has a wrong size"};
     }
     return descriptors;
 }
 
-bool ring(int socket) noexcept {
-    const char bell = 1;
+bool send_wakeup(int socket) noexcept {
+    const char byte = 1;
     for (;;) {
-        if (::send(socket, &bell, 1, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return true;
-        // A socket that is full of rings wakes its reader, too.
+        if (::send(socket, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return true;
+        // A socket full of wake-up bytes wakes its reader as well.
         if (errno != EINTR) return errno == EAGAIN || errno == EWOULDBLOCK;
     }
 }
 
-bool take_rings(int socket) noexcept {
-    char bells[256];
+bool take_wakeups(int socket) noexcept {
+    char bytes[256];
     for (;;) {
-        const ssize_t count = ::recv(socket, bells, sizeof(bells), MSG_DONTWAIT);
+        const ssize_t count = ::recv(socket, bytes, sizeof(bytes), MSG_DONTWAIT);
         if (count > 0) return true;
         if (count == 0) return false;
         if (errno != EINTR) return errno == EAGAIN || errno == EWOULDBLOCK;

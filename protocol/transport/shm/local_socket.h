@@ -1,7 +1,7 @@
-// Unix stream sockets as shared memory connections use them: addresses, who is at the other end, descriptors on the
-// way, and the doorbell.
+// Unix stream sockets for shared memory connections: addresses, the peer's identity, passing of descriptors, and
+// wake-up bytes.
 //
-// Ownership: as the types say. Threads: any. Errors: `unavailable` where nobody listens, `invalid_input`, `system`.
+// Ownership: as the types say. Threads: any. Errors: `unavailable` if no process listens, `invalid_input`, `system`.
 #pragma once
 
 #include <sys/socket.h>
@@ -22,8 +22,7 @@ struct LocalAddress {
     socklen_t bytes = 0;
 
     static Result<LocalAddress> of_path(const std::string& path);
-    // In the abstract name space, which belongs to the network name space as ports do, and where nothing is left
-    // behind.
+    // In the abstract name space, which is part of the network name space as ports are. Leaves no file behind.
     static Result<LocalAddress> abstract(const std::string& name);
 
     [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&storage); }
@@ -31,25 +30,25 @@ struct LocalAddress {
 
 Result<UniqueFd> open_socket();
 
-// Never waits: a Unix socket's listener takes a connection at once or not at all.
+// Never blocks: a Unix socket's listener accepts a connection at once or not at all.
 Result<UniqueFd> connect_socket(const LocalAddress& address);
 
-// Who made the other end, or listened there, as the kernel noted it.
+// The process that created the other end, or listened there, as the kernel recorded it.
 Result<ucred> peer_of(int socket);
 
-// A connected Unix stream socket and nothing else.
+// Fails unless `socket` is a connected Unix stream socket.
 Status check_socket(int socket);
 
-// Sends `bytes`, which are few, with descriptors (at most 8).
+// Sends `bytes`, a short message, with descriptors (at most 8).
 Status send_with_descriptors(int socket, std::span<const std::byte> bytes, std::span<const int> descriptors);
 
-// Receives exactly `bytes.size()` bytes that were sent at once, with all descriptors that came along; does not wait.
+// Receives exactly `bytes.size()` bytes that were sent as one message, with all descriptors sent along; does not block.
 Result<std::vector<UniqueFd>> receive_with_descriptors(int socket, std::span<std::byte> bytes);
 
-// Wakes who sleeps at the other end of `socket`. False when that end is gone.
-bool ring(int socket) noexcept;
+// Wakes the thread that sleeps at the other end of `socket`. False if that end is gone.
+bool send_wakeup(int socket) noexcept;
 
-// Takes what has been rung. False when the other end is gone.
-bool take_rings(int socket) noexcept;
+// Consumes wake-up bytes. False if the other end is gone.
+bool take_wakeups(int socket) noexcept;
 
 }  // namespace gpupool::transport::shm

@@ -17,31 +17,31 @@ namespace {
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 Error not_shared(std::string_view why) {
-    return {ErrorCode::invalid_input, fmt::format("what came as shared memory is none: {}", why)};
+    return {ErrorCode::invalid_input, fmt::format("the received descriptor is not valid shared memory: {}", why)};
 }
 
 }  // namespace
 
 Status check_memory(int descriptor, std::size_t bytes) {
     const int seals = ::fcntl(descriptor, F_GET_SEALS);
-    if (seals < 0) return not_shared("it is no memfd");
+    if (seals < 0) return not_shared("it is not a memfd");
     if ((seals & kSeals) != kSeals) return not_shared("its size is not sealed");
     struct statfs system {};
-    // Huge pages can run out under a mapping, which is a SIGBUS; so can those of a mounted file system of limited size,
-    // but its files cannot have these seals.
+    // Huge pages can run out under a mapping, which causes a SIGBUS. Pages of a mounted file system of limited size
+    // can, too, but its files cannot have these seals.
     if (::fstatfs(descriptor, &system) != 0 || system.f_type != TMPFS_MAGIC) {
         return not_shared("it does not consist of ordinary pages");
     }
     struct stat facts {};
     if (::fstat(descriptor, &facts) != 0) return system_error("fstat", errno);
     if (facts.st_size < 0 || static_cast<std::size_t>(facts.st_size) != bytes) {
-        return not_shared(fmt::format("it has {} bytes and not {}", facts.st_size, bytes));
+        return not_shared(fmt::format("its size is {} bytes instead of {}", facts.st_size, bytes));
     }
     return {};
 }
 
 bool is_populated(int descriptor, std::size_t bytes) {
-    constexpr std::size_t kBlockBytes = 512;  // stat's, whatever the file system's are
+    constexpr std::size_t kBlockBytes = 512;  // the unit of st_blocks on every file system
     struct stat facts {};
     return ::fstat(descriptor, &facts) == 0 && static_cast<std::size_t>(facts.st_blocks) >= bytes / kBlockBytes;
 }
@@ -60,10 +60,10 @@ SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
 }
 
 Result<UniqueFd> SharedMemory::make_file(const char* name, std::size_t bytes) {
-    // Beyond this limit ftruncate() sends a signal that ends the program.
+    // Beyond this limit ftruncate() sends a signal that kills the program.
     struct rlimit most {};
     if (::getrlimit(RLIMIT_FSIZE, &most) == 0 && bytes > most.rlim_cur) {
-        return system_error("the process may not have files of that size", EFBIG);
+        return system_error("the process may not create files of that size", EFBIG);
     }
     UniqueFd descriptor(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!descriptor) return system_error("memfd_create", errno);

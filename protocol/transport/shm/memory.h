@@ -1,10 +1,11 @@
 // Memory that two processes share: a sealed memfd and its mapping.
 //
-// What another process sends as such memory is checked before it is mapped: a memfd of ordinary pages, of exactly the
-// size that was expected, that nobody can shrink any more (SIGBUS) nor make grow (somebody else's account).
+// A descriptor from another process is checked before it is mapped: it must be a memfd of ordinary pages and of exactly
+// the expected size, sealed so that no process can shrink it (which would cause SIGBUS) or grow it (at another
+// process's expense).
 //
 // Ownership: owns descriptor and mapping. Threads: any may read and write the bytes; the rest is constant. Units:
-// bytes. Errors: `invalid_input` for a descriptor that is no such memory, `system`.
+// bytes. Errors: `invalid_input` if a descriptor is not such memory, `system`.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +16,11 @@
 
 namespace gpupool::transport::shm {
 
-// Whether `descriptor` is such memory of exactly `bytes`.
+// Fails unless `descriptor` is such memory of exactly `bytes`.
 Status check_memory(int descriptor, std::size_t bytes);
 
-// Whether all of it is there already, on the account of whoever wrote to it: what is not there yet would be on the
-// account of whoever reads it first.
+// Whether all pages are allocated already, and so charged to the process that wrote them: a missing page would be
+// charged to the process that reads it first.
 bool is_populated(int descriptor, std::size_t bytes);
 
 class SharedMemory {
@@ -30,13 +31,13 @@ class SharedMemory {
     SharedMemory& operator=(SharedMemory&& other) noexcept;
     SharedMemory(const SharedMemory&) = delete;
 
-    // New memory, all zeros; `name` is what /proc shows.
+    // New zero-filled memory; `name` is shown in /proc.
     static Result<SharedMemory> make(const char* name, std::size_t bytes);
 
-    // Somebody else's.
+    // Maps memory that another process made.
     static Result<SharedMemory> map(UniqueFd descriptor, std::size_t bytes);
 
-    // New memory that nobody has mapped yet.
+    // New memory, not mapped yet.
     static Result<UniqueFd> make_file(const char* name, std::size_t bytes);
 
     [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }

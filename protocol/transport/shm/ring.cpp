@@ -13,14 +13,14 @@ std::atomic_ref<T> shared(T& word) noexcept {
     return std::atomic_ref<T>(word);
 }
 
-// Whether somebody announced to sleep; whoever takes the announcement rings.
+// Whether the other side announced that it sleeps. Clears the announcement: its caller must send the wake-up byte.
 bool take(std::uint32_t& sleeps) noexcept {
     return shared(sleeps).load(std::memory_order_seq_cst) != 0 &&
            shared(sleeps).exchange(0, std::memory_order_relaxed) != 0;
 }
 
 Error impossible(const char* whose) {
-    return {ErrorCode::invalid_input, std::string("the shared memory holds an impossible index of its ") + whose};
+    return {ErrorCode::invalid_input, std::string("the shared memory contains an invalid index of its ") + whose};
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ Result<std::size_t> RingWriter::write(ConstBuffer data) {
     const std::size_t capacity = memory_.bytes.size();
     if (data.size() > capacity - std::min<std::uint64_t>(written_ - read_, capacity)) GPUPOOL_TRY(refresh());
     const std::size_t total = std::min<std::size_t>(data.size(), capacity - (written_ - read_));
-    for (std::size_t done = 0; done < total;) {  // twice at most: the ring may wrap
+    for (std::size_t done = 0; done < total;) {  // at most two rounds: the ring may wrap around
         const std::size_t at = written_ & (capacity - 1);
         const std::size_t count = std::min(total - done, capacity - at);
         std::memcpy(memory_.bytes.data() + at, data.data() + done, count);
@@ -111,7 +111,7 @@ Result<std::size_t> RingReader::read(MutableBuffer out) {
 bool RingReader::release() noexcept {
     const std::uint64_t read = read_.load(std::memory_order_relaxed);
     shared(memory_.control->read).store(read, std::memory_order_seq_cst);
-    // A writer sleeps only where the ring was full, so the read that empties it comes by here at the latest.
+    // A writer sleeps only if the ring was full, so at the latest the read that empties the ring gets here.
     return memory_.bytes.size() - (written_ - read) >= memory_.bytes.size() / 4 && take(memory_.control->writer_sleeps);
 }
 

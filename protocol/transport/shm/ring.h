@@ -1,19 +1,20 @@
-// One direction of a shared memory connection: a ring of bytes between one writer and one reader, in memory that the
-// other side may write to as it likes.
+// One direction of a shared memory connection: a ring of bytes between one writer and one reader, in memory to which
+// the other side has unrestricted write access.
 //
-// Each side keeps its own copy of its own index and of the last index it saw of the other's, and checks every new one:
-// never backwards, never further than the ring allows. Bytes are copied out before anybody looks at them, so what the
-// other side scribbles meanwhile is only ever its own session's nonsense.
+// Each side keeps its own copy of its own index and of the last index that it saw of the other side, and checks every
+// new one: it must not move backwards, nor further than the ring allows. Bytes are copied out before they are
+// interpreted, so a misbehaving peer harms only its own session.
 //
-// Sleeping: whoever finds nothing to do says so in the control block, looks once more, and then waits for the doorbell,
-// which is not the ring's. The other side publishes its index and then looks whether it has to ring. Both sides write
-// one word and then read the other's: at least one of them must see the other, which only sequential consistency gives,
-// so these four accesses have it. On x86-64 that is one locked instruction for every publish().
+// Sleeping: a side that finds nothing to do sets a flag in the control block, checks once more, and then sleeps until
+// it receives a wake-up byte (on a socket, outside of the ring). The other side publishes its index and then checks
+// whether it has to send one. Each side writes one word and then reads the other's; at least one of them must see the
+// other's write. Only sequential consistency guarantees that, so these four accesses are sequentially consistent. On
+// x86-64 that is one locked instruction per publish().
 //
-// Ownership: borrows the memory. Threads: a RingWriter is used by one thread at a time, a RingReader by one other; the
-//   reader's readable_bytes(), prepare_to_sleep() and stay_awake() by any.
-// Units: bytes; indices count what was ever written or read. Errors: `invalid_input` when the other side's index cannot
-//   be true; the ring is of no further use then.
+// Ownership: borrows the memory. Threads: a RingWriter is used by one thread at a time, a RingReader by one other
+// thread at a time; the reader's readable_bytes(), prepare_to_sleep() and stay_awake() by any.
+// Units: bytes; indices count all bytes ever written or read. Errors: `invalid_input` if the other side's index is
+// invalid; the ring is of no further use then.
 #pragma once
 
 #include <atomic>
@@ -26,11 +27,11 @@
 
 namespace gpupool::transport::shm {
 
-// What both sides share of a ring beside its bytes. A line for each side, so that they do not fight for one.
+// The shared state of a ring apart from its bytes. Each side has a cache line of its own, to avoid contention.
 struct RingControl {
-    alignas(64) std::uint64_t written = 0;  // the writer's
-    std::uint32_t reader_sleeps = 0;        // set by the reader, cleared by whoever wakes it
-    alignas(64) std::uint64_t read = 0;     // the reader's
+    alignas(64) std::uint64_t written = 0;  // advanced by the writer
+    std::uint32_t reader_sleeps = 0;        // set by the reader, cleared by the thread that wakes it
+    alignas(64) std::uint64_t read = 0;     // advanced by the reader
     std::uint32_t writer_sleeps = 0;
 };
 static_assert(sizeof(RingControl) == 128);
@@ -43,26 +44,26 @@ struct RingMemory {
 
 class RingWriter {
   public:
-    // Goes on where the control block says that the last writer stopped.
+    // Continues where the previous writer stopped, according to the control block.
     explicit RingWriter(RingMemory memory) noexcept;
 
-    // Whether nothing was ever written, nor claimed to be read.
+    // Whether nothing was ever written, and none claimed to be read.
     [[nodiscard]] bool unused() const noexcept { return written_ == 0 && read_ == 0; }
 
-    // Copies as much of `data` as there is room for, and says how much that was. The reader sees it with publish().
+    // Copies as much of `data` as there is room for, and returns that size. The reader sees it after publish().
     Result<std::size_t> write(ConstBuffer data);
 
-    // Is there room for so much? False where the reader's index is wrong, too, which write() says.
+    // Whether there is room for `bytes`. Also false if the reader's index is invalid, which write() reports.
     [[nodiscard]] bool fits(std::size_t bytes) noexcept;
 
-    // True when the reader sleeps and has to be woken.
+    // True if the reader sleeps and must be woken.
     [[nodiscard]] bool publish() noexcept;
 
     [[nodiscard]] std::size_t unpublished_bytes() const noexcept { return unpublished_; }
 
-    // There may be room, or the reader's index is wrong, which write() says.
+    // Whether there may be room; also true if the reader's index is invalid, which write() reports.
     [[nodiscard]] bool may_write() const noexcept;
-    // True when the reader will wake who sleeps now; false when there is something to do first.
+    // True if the caller may sleep, because the reader will wake it; false if there is room already.
     [[nodiscard]] bool prepare_to_sleep() noexcept;
     void stay_awake() noexcept;
 
@@ -71,26 +72,26 @@ class RingWriter {
 
     RingMemory memory_;
     std::uint64_t written_;
-    std::uint64_t read_;  // the last index seen of the reader's
+    std::uint64_t read_;  // the reader's index as last seen
     std::size_t unpublished_ = 0;
 };
 
 class RingReader {
   public:
-    // Goes on where the control block says that the last reader stopped.
+    // Continues where the previous reader stopped, according to the control block.
     explicit RingReader(RingMemory memory) noexcept;
 
     // Whether nothing was ever read.
     [[nodiscard]] bool unused() const noexcept { return read_.load(std::memory_order_relaxed) == 0; }
 
-    // Copies what has arrived, as much as fits; 0 when there is nothing.
+    // Copies what has arrived, as much as fits; returns 0 if nothing has.
     Result<std::size_t> read(MutableBuffer out);
 
-    // Gives the room of what was read back. True when the writer sleeps and has to be woken, which it is only once a
-    // good part of the ring is free: not for every few bytes.
+    // Returns the room of the bytes read to the writer. True if the writer sleeps and must be woken; it is woken only
+    // when a quarter of the ring is free, not for every few bytes.
     [[nodiscard]] bool release() noexcept;
 
-    // As the writer says, and read() has yet to check.
+    // According to the writer's index, which only read() checks.
     [[nodiscard]] std::size_t readable_bytes() const noexcept;
     [[nodiscard]] bool prepare_to_sleep() noexcept;
     void stay_awake() noexcept;
@@ -99,8 +100,8 @@ class RingReader {
     Status refresh(std::uint64_t read);
 
     RingMemory memory_;
-    std::atomic<std::uint64_t> read_;  // written by who reads
-    std::uint64_t written_;            // the last index seen of the writer's
+    std::atomic<std::uint64_t> read_;  // written by the receiving thread
+    std::uint64_t written_;            // the writer's index as last seen
 };
 
 }  // namespace gpupool::transport::shm

@@ -80,8 +80,8 @@ Result<std::vector<Address>> resolve(const Endpoint& endpoint, Clock::time_point
     const auto literal = asio::ip::make_address(endpoint.host, error);
     if (!error) return std::vector{from_asio(AsioEndpoint(literal, endpoint.port))};
 
-    // The system's resolver cannot be interrupted and may take far longer than a caller can wait, so it runs in a
-    // thread that may outlive this call; all that it touches is its own share of `lookup`.
+    // The system's resolver cannot be interrupted and may take far longer than the caller can wait. So it runs in a
+    // thread that may outlive this call and accesses only `lookup`, which it shares.
     auto lookup = std::make_shared<Lookup>();
     quiet_thread("gpupool-resolve", [endpoint, lookup] { look_up(endpoint, *lookup); }).detach();
 
@@ -111,7 +111,7 @@ bool is_own(const Address& address) {
         return {};
     };
     const std::string_view host = host_of(address.get());
-    constexpr char kLoopbackNet = 127;  // all of it, of which an interface has one
+    constexpr char kLoopbackNet = 127;  // the whole net is local, although an interface lists only one address of it
     if (host.empty()) return false;
     if (host.size() == 4 && host.front() == kLoopbackNet) return true;
     ifaddrs* first = nullptr;

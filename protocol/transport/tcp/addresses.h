@@ -1,10 +1,10 @@
-// Names to addresses and back, for the connector and the listener.
+// Resolves names to addresses and formats addresses, for the connector and the listener.
 //
-// Asio resolves and represents addresses. The descriptors themselves are opened here and not by Asio: they must be
-// close-on-exec from birth (a daemon starts workers while other threads accept), and a connection's data path is two
-// system calls without an event loop, whose registration would make the kernel wake a poller nobody waits on.
+// Asio resolves and represents addresses. The descriptors are opened here and not by Asio: they must be close-on-exec
+// from the start (a daemon starts workers while other threads accept). A connection's data path is two system calls
+// without an event loop, whose registration would make the kernel wake an unused poller.
 //
-// Threads: any. Errors: `unresolved` for a name without an address, or whose look-up takes too long.
+// Threads: any. Errors: `unresolved` for a name without an address, or if resolving it takes too long.
 #pragma once
 
 #include <sys/socket.h>
@@ -33,7 +33,7 @@ struct Address {
 // All addresses of `endpoint`, at least one, in the system's order of preference.
 Result<std::vector<Address>> resolve(const Endpoint& endpoint, Clock::time_point deadline);
 
-// Is it one of this host's, as far as this process sees them: of its network name space?
+// Whether it is an address of this host, as far as this process's network name space shows.
 bool is_own(const Address& address);
 
 Result<Address> local_address(int descriptor);

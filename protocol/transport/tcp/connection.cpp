@@ -23,21 +23,21 @@ namespace {
 
 constexpr std::size_t kMaxPieces = 256;  // per system call; the kernel takes 1024
 
-// A host that vanished without a word is noticed after idle + interval * probes seconds.
+// A host that vanished silently is noticed after idle + interval * probes seconds.
 constexpr int kKeepaliveIdleSeconds = 15;
 constexpr int kKeepaliveIntervalSeconds = 5;
 constexpr int kKeepaliveProbes = 3;
-// The same where something was sent, for which the kernel alone would try for a quarter of an hour.
+// The same after something was sent, which the kernel alone would retransmit for a quarter of an hour.
 constexpr std::chrono::seconds kAnswerTimeout{kKeepaliveIdleSeconds + kKeepaliveIntervalSeconds * kKeepaliveProbes};
-constexpr int kChecks = 6;  // of the peer, within that time
+constexpr int kChecks = 6;  // how often the peer is checked within that time
 
 void set_option(int descriptor, int level, int name, int value) {
-    // These only tune; a socket that does not know one (a local one) works without.
+    // Only tuning: a socket that does not support an option (a local one) works without it.
     (void)::setsockopt(descriptor, level, name, &value, sizeof(value));
 }
 
-// The buffers' sizes stay the kernel's business: setting them would switch off its tuning, which goes further than an
-// unprivileged process may ask for.
+// Leaves the buffer sizes to the kernel: setting them would disable its automatic tuning, which allows more than an
+// unprivileged process may request.
 void tune(int descriptor, int family) {
     if (family != AF_INET && family != AF_INET6) return;
     set_option(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -47,7 +47,7 @@ void tune(int descriptor, int family) {
     set_option(descriptor, IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveProbes);
 }
 
-// Sets the descriptor up and says what its peer is called.
+// Configures the descriptor and returns the description of its peer.
 Result<std::string> prepare(int descriptor) {
     int type = 0;
     socklen_t type_bytes = sizeof(type);
@@ -95,7 +95,7 @@ Error TcpConnection::failure(const char* operation, int errno_value) const {
     return system_error(fmt::format("{} ({})", operation, peer_), errno_value);
 }
 
-// One system call's worth of `buffers`, the first of which is done to `done_bytes`. Zero when nothing is left.
+// One system call for `buffers`, of which `done_bytes` of the first have been sent. Returns zero when nothing is left.
 Result<std::size_t> TcpConnection::send_once(std::span<const ConstBuffer> buffers, std::size_t done_bytes, int flags) {
     std::array<iovec, kMaxPieces> pieces;
     std::size_t count = 0;
@@ -112,7 +112,7 @@ Result<std::size_t> TcpConnection::send_once(std::span<const ConstBuffer> buffer
         if (sent >= 0) return static_cast<std::size_t>(sent);
         if ((flags & MSG_DONTWAIT) != 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::size_t{0};
         if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            return Error{ErrorCode::timed_out, fmt::format("{} took nothing in time", peer_)};
+            return Error{ErrorCode::timed_out, fmt::format("{} accepted no data in time", peer_)};
         }
         if (errno != EINTR) return failure("send", errno);
     }
@@ -144,7 +144,8 @@ std::size_t TcpConnection::unsent_bytes() const noexcept {
 
 void TcpConnection::set_send_timeout(std::chrono::milliseconds timeout) noexcept {
     const timeval limit{timeout.count() / 1000, timeout.count() % 1000 * 1000};
-    // Belongs to the socket, and so to whoever takes it over until they say otherwise.
+    // The option belongs to the socket, so it also applies in a process that takes the socket over, until that sets its
+    // own.
     (void)::setsockopt(descriptor_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 }
 
@@ -152,11 +153,12 @@ Clock::time_point TcpConnection::next_check() const {
     return Clock::now() + answer_timeout_ / kChecks;
 }
 
-// A peer that takes nothing, but is there, answers to that.
+// True if the peer's host does not respond for answer_timeout_. A live host acknowledges data or answers probes even if
+// its application reads nothing.
 bool TcpConnection::vanished() noexcept {
     tcp_info info{};
     socklen_t bytes = sizeof(info);
-    if (::getsockopt(descriptor_, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;  // no TCP
+    if (::getsockopt(descriptor_, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;  // not TCP
     const bool unanswered = (info.tcpi_unacked != 0 && info.tcpi_retransmits != 0) || info.tcpi_probes != 0;
     const auto now = Clock::now();
     const Clock::rep since = unanswered_since_.load(std::memory_order_relaxed);
@@ -172,7 +174,7 @@ Status TcpConnection::wait_readable() {
         pollfd entry{descriptor_, POLLIN, 0};
         const int ready = ::poll(&entry, 1, poll_timeout_ms(std::min(deadline_, next_check())));
         if (ready > 0) {
-            unanswered_since_.store(0, std::memory_order_relaxed);  // somebody is there
+            unanswered_since_.store(0, std::memory_order_relaxed);  // the peer responds
             return {};
         }
         if (ready < 0 && errno != EINTR) return failure("poll", errno);
@@ -183,11 +185,11 @@ Status TcpConnection::wait_readable() {
     }
 }
 
-// Zero bytes where `flags` say not to wait and there is nothing.
+// Returns zero bytes if `flags` forbid blocking and nothing has arrived.
 Result<std::size_t> TcpConnection::receive_now(MutableBuffer buffer, int flags) {
     for (;;) {
         const ssize_t received = ::recv(descriptor_, buffer.data(), buffer.size(), flags);
-        // What had arrived before our own shutdown is still readable, but its reader has been told to stop.
+        // Data that arrived before this side's shutdown is still readable, but the reader has been asked to stop.
         if (shut_down_.load(std::memory_order_acquire)) return failure("receive", 0);
         if (received > 0) return static_cast<std::size_t>(received);
         if (received == 0) return Error{ErrorCode::closed, fmt::format("{} closed the connection", peer_)};
@@ -230,7 +232,7 @@ Status TcpConnection::wait_arrival() {
         watches_ = alone;
         return true;
     });
-    // Beside somebody who looks it is woken by the end of the connection, but not by what arrives.
+    // Beside a polling thread, the reader is woken by the end of the connection but not by data.
     std::array entries{pollfd{descriptor_, static_cast<short>(watches_ ? POLLIN : 0), 0},
                        pollfd{reader_yield_.wake_descriptor(), POLLIN, 0}};
     const auto until = std::min(deadline_, watches_ ? next_check() : Clock::now() + ReaderYield::kMaxYield);
@@ -239,7 +241,7 @@ Status TcpConnection::wait_arrival() {
     if (entries[1].revents != 0) reader_yield_.woken();
     reader_yield_.wake_up([] {});
     if (ready < 0 && problem != EINTR) return failure("poll", problem);
-    if (entries[0].revents != 0) unanswered_since_.store(0, std::memory_order_relaxed);  // somebody is there
+    if (entries[0].revents != 0) unanswered_since_.store(0, std::memory_order_relaxed);  // the peer responds
     if (Clock::now() >= deadline_) return Error{ErrorCode::timed_out, fmt::format("{} sent nothing in time", peer_)};
     if (ready == 0 && vanished()) return failure("receive", ETIMEDOUT);
     return {};

@@ -1,10 +1,10 @@
-// A Connection over a TCP socket (or any other connected stream socket that was handed over).
+// A Connection over a TCP socket (or any other connected stream socket that was passed in).
 //
-// Ownership: the connection owns its descriptor and closes it when destroyed; it does not shut the stream down then, so
-//   a daemon that passed the descriptor to a worker simply destroys its connection.
-// Threads, errors: as Connection says. No SIGPIPE is ever raised. A peer whose host vanished without a word is noticed
-// by
-//   who receives, after half a minute: by the kernel's probes where nothing was sent, else by what stays unanswered.
+// Ownership: the connection owns its descriptor and closes it when destroyed. It does not shut the stream down then, so
+// a daemon that passed the descriptor to a worker simply destroys its connection.
+// Threads, errors: as Connection. No SIGPIPE is ever raised. The receiving thread notices after half a minute if the
+// peer's host vanished silently: by the kernel's keepalive probes if nothing was sent, else because sent data stays
+// unacknowledged.
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,7 @@ class TcpConnection final : public Connection {
     [[nodiscard]] std::size_t unsent_bytes() const noexcept override;
     void set_send_timeout(std::chrono::milliseconds timeout) noexcept override;
     void shutdown() noexcept override;
-    // Instead of half a minute; before anybody receives.
+    // Replaces the half minute; to be called before the first receive().
     void set_answer_timeout(std::chrono::milliseconds timeout) noexcept { answer_timeout_ = timeout; }
     [[nodiscard]] std::string peer() const override { return peer_; }
     [[nodiscard]] int native_handle() const noexcept override { return descriptor_; }
@@ -50,7 +50,7 @@ class TcpConnection final : public Connection {
     Result<std::size_t> send_once(std::span<const ConstBuffer> buffers, std::size_t done_bytes, int flags);
     Result<std::size_t> receive_with_timeout(MutableBuffer buffer);
     Status wait_readable();
-    // Until the peer has to be looked after again, at most.
+    // When to check the peer's reachability next.
     [[nodiscard]] Clock::time_point next_check() const;
     [[nodiscard]] bool vanished() noexcept;
     Result<std::size_t> receive_now(MutableBuffer buffer, int flags);
@@ -59,12 +59,12 @@ class TcpConnection final : public Connection {
     const int descriptor_;
     const std::string peer_;
     std::atomic<bool> shut_down_{false};
-    Clock::time_point deadline_ = kNoDeadline;  // these two are the receiving thread's
+    Clock::time_point deadline_ = kNoDeadline;  // these two are used by the receiving thread only
     std::chrono::milliseconds answer_timeout_;
-    std::atomic<Clock::rep> unanswered_since_{0};  // 0: it answers
+    std::atomic<Clock::rep> unanswered_since_{0};  // 0: the peer answers
     Spin spin_;
     ReaderYield reader_yield_;
-    bool watches_ = false;  // who sleeps in wait_arrival() sees what arrives; the lookout's mutex guards it
+    bool watches_ = false;  // the reader that sleeps in wait_arrival() notices data; guarded by the ReaderYield's mutex
 };
 
 }  // namespace gpupool::transport::tcp

@@ -14,7 +14,7 @@
 namespace gpupool::transport::tcp {
 namespace {
 
-constexpr std::size_t kMaxAddresses = 16;  // of one name; more would only share the deadline too finely
+constexpr std::size_t kMaxAddresses = 16;  // of one name; more would divide the deadline too finely
 
 Status finish_connect(int descriptor, Clock::time_point deadline) {
     for (;;) {
@@ -74,7 +74,8 @@ Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, std::span<
         auto connection = connect_one(address, until);
         if (connection) return connection;
         all_timed_out = all_timed_out && connection.error().code == ErrorCode::timed_out;
-        const bool named = address.to_string() == endpoint.to_string();  // by what is said of all of them
+        const bool named =
+            address.to_string() == endpoint.to_string();  // the common prefix of the message names it already
         reasons += fmt::format("{}{}{}{}", reasons.empty() ? "" : "; ", named ? "" : address.to_string(),
                                named ? "" : ": ", connection.error().message);
     }

@@ -13,9 +13,9 @@
 
 namespace gpupool::transport::tcp {
 
-// Tries every address of `endpoint` in turn, none so long that the ones after it get no chance before `deadline`.
+// Tries the addresses of `endpoint` one after the other, dividing the time until `deadline` among them.
 Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, Clock::time_point deadline);
-// The same where they are known already.
+// The same with addresses that are already resolved.
 Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, std::span<const Address> addresses,
                                             Clock::time_point deadline);
 

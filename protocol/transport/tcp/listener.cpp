@@ -49,7 +49,7 @@ Result<std::unique_ptr<Connection>> TcpListener::accept() {
         if (descriptor >= 0) {
             auto connection = adopt(descriptor);
             if (connection) return connection;
-            continue;  // it went away between its arrival and now
+            continue;  // the client closed it before it was accepted
         }
         if (const auto failure = accept_failure(error)) return *failure;
     }
@@ -61,7 +61,7 @@ Result<int> bind_one(const Address& address) {
     const int on = 1;
     const int off = 0;
     (void)::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    // "[::]" serves IPv4 clients as well, whatever the system's default is.
+    // "[::]" serves IPv4 clients as well, regardless of the system's default.
     if (address.family() == AF_INET6) (void)::setsockopt(descriptor, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
     if (::bind(descriptor, address.get(), address.bytes) != 0 || ::listen(descriptor, kBacklog) != 0) {
         const auto error = system_error("bind", errno);

@@ -1,6 +1,6 @@
 // Accepts TCP connections.
 //
-// Ownership: the listener owns its descriptor. Threads: one accepts, any may shut down. Errors: as Listener says.
+// Ownership: the listener owns its descriptor. Threads: one accepts, any may shut down. Errors: as Listener.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,8 @@
 
 namespace gpupool::transport::tcp {
 
-// Listens on the first address of `endpoint` that can be bound; port 0 takes a free one, see Listener::address().
+// Listens on the first address of `endpoint` that can be bound; for port 0 the system picks a free one, see
+// Listener::address().
 Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint);
 
 }  // namespace gpupool::transport::tcp

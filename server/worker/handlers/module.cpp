@@ -25,7 +25,7 @@ class Loadable {
             parts_.push_back(part.data());
         }
         parts_.push_back(nullptr);
-        wrapper_ = {fatbin::wrapper_magic, fatbin::wrapper_version_linked, joined->bytes.data(), parts_.data()};
+        wrapper_ = {fatbin::kWrapperMagic, fatbin::kWrapperVersionLinked, joined->bytes.data(), parts_.data()};
     }
     Loadable(const Loadable&) = delete;
     Loadable& operator=(const Loadable&) = delete;

@@ -128,9 +128,8 @@ TEST_F(ShmTurnedOff, ByTheServerMeansTcp) {
     EXPECT_EQ(by_itself.errors(), "") << "the way back to TCP is silent";
     Program insists(*daemon_, session_program("steady"), kOverShm);
     EXPECT_NE(insists.wait(), 0);
-    for (const std::string& part :
-         {"there is no shared memory with " + daemon_->address(), std::string("local = false"),
-          "nobody listens at the local name gpupool/" + daemon_->address()}) {
+    for (const std::string& part : {"cannot share memory with " + daemon_->address(), std::string("local = false"),
+                                    "no server listens at the local name gpupool/" + daemon_->address()}) {
         EXPECT_NE(insists.errors().find(part), std::string::npos) << insists.errors();
     }
 }
@@ -210,7 +209,7 @@ class Scribbler {
     [[nodiscard]] int file() const { return file_; }
     [[nodiscard]] cli::SessionStatus session() const { return client_->session(); }
     // Wakes the server, which may sleep.
-    void ring() const { (void)transport::shm::ring(socket_); }
+    void ring() const { (void)transport::shm::send_wakeup(socket_); }
 
   private:
     int file_ = -1;

@@ -40,7 +40,7 @@ TEST(Contention, LastsLongerTheLongerItGoesOn) {
         now += lasting;
         lasting = std::min<Clock::duration>(2 * lasting, Contention::kLongest);
     }
-    now += Contention::kGoesOnWithin * lasting;
+    now += Contention::kSameWithin * lasting;
     contention.note(now);
     EXPECT_FALSE(contention.lasts(now + Contention::kShortest)) << "what came back later begins anew";
 }

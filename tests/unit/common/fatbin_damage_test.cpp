@@ -15,7 +15,7 @@ void put(std::vector<std::byte>& target, std::size_t offset, T value) {
     std::memcpy(target.data() + offset, &value, sizeof value);
 }
 
-constexpr std::size_t first_entry = container_header_bytes;
+constexpr std::size_t first_entry = kContainerHeaderBytes;
 
 // Reads everything there is to read; only that it returns matters.
 void read_all(Bytes bytes) {
@@ -50,7 +50,7 @@ TEST(Damage, TextNeedsItsEnd) {
 }
 
 TEST(Damage, AWrapperCannotTravel) {
-    const Wrapper wrapper{wrapper_magic, wrapper_version_single, nullptr, nullptr};
+    const Wrapper wrapper{kWrapperMagic, kWrapperVersionSingle, nullptr, nullptr};
     auto image = inspect(std::as_bytes(std::span(&wrapper, 1)));
     ASSERT_FALSE(image);
     EXPECT_EQ(image.error().code, ErrorCode::invalid_input);
@@ -58,23 +58,23 @@ TEST(Damage, AWrapperCannotTravel) {
 
 TEST(Damage, ClaimedSizesAreChecked) {
     auto container = make_container({{Kind::ptx, 80, 0, "text"}});
-    put(container, container_field::entries_bytes, ~std::uint64_t{0});
+    put(container, container_field::kEntriesBytes, ~std::uint64_t{0});
     EXPECT_FALSE(container_entries(container));
 
     container = make_container({{Kind::ptx, 80, 0, "text"}});
-    put(container, first_entry + entry_field::payload_bytes, ~std::uint64_t{0} - 0x3F);
+    put(container, first_entry + entry_field::kPayloadBytes, ~std::uint64_t{0} - 0x3F);
     EXPECT_FALSE(container_entries(container));
 
     container = make_container({{Kind::ptx, 80, 0, "text"}});
-    put(container, first_entry + entry_field::payload_bytes, std::uint64_t{16});
+    put(container, first_entry + entry_field::kPayloadBytes, std::uint64_t{16});
     EXPECT_FALSE(container_entries(container));
 
     container = make_container({{Kind::ptx, 80, 0, "text"}});
-    put(container, first_entry + entry_field::header_bytes, std::uint32_t{0});
+    put(container, first_entry + entry_field::kHeaderBytes, std::uint32_t{0});
     EXPECT_FALSE(container_entries(container));
 
-    container = make_container({{Kind::ptx, 80, flag::zstd, "text"}});
-    put(container, first_entry + entry_field::compressed_bytes, std::uint32_t{9});
+    container = make_container({{Kind::ptx, 80, flag::kZstd, "text"}});
+    put(container, first_entry + entry_field::kCompressedBytes, std::uint32_t{9});
     EXPECT_FALSE(container_entries(container));
 }
 
@@ -85,13 +85,13 @@ Entry only_entry(Bytes container) {
 
 TEST(Damage, AnUnpackedSizeThatCannotBeIsRefused) {
     // Four LZ4 bytes cannot become a gigabyte, and a frame that is none states nothing.
-    const auto lz4 = make_container({{Kind::ptx, 80, flag::lz4, "text", 4, max_unpacked_bytes}});
+    const auto lz4 = make_container({{Kind::ptx, 80, flag::kLz4, "text", 4, kMaxUnpackedBytes}});
     auto contents = unpack(only_entry(lz4));
     ASSERT_FALSE(contents);
     EXPECT_EQ(contents.error().code, ErrorCode::invalid_input);
-    const auto zstd = make_container({{Kind::ptx, 80, flag::zstd, "text", 4, max_unpacked_bytes}});
+    const auto zstd = make_container({{Kind::ptx, 80, flag::kZstd, "text", 4, kMaxUnpackedBytes}});
     EXPECT_FALSE(unpack(only_entry(zstd)));
-    const auto huge = make_container({{Kind::ptx, 80, flag::zstd, "text", 4, max_unpacked_bytes + 1}});
+    const auto huge = make_container({{Kind::ptx, 80, flag::kZstd, "text", 4, kMaxUnpackedBytes + 1}});
     contents = unpack(only_entry(huge));
     ASSERT_FALSE(contents);
     EXPECT_EQ(contents.error().code, ErrorCode::limit_exceeded);
@@ -113,7 +113,7 @@ TEST(Damage, ALieAboutTheUnpackedSizeIsSeen) {
 }
 
 TEST(Damage, TooManyEntriesAreRefused) {
-    const std::vector<MadeEntry> many(max_entries + 1, MadeEntry{Kind::ptx, 80, 0, ""});
+    const std::vector<MadeEntry> many(kMaxEntries + 1, MadeEntry{Kind::ptx, 80, 0, ""});
     auto entries = container_entries(make_container(many));
     ASSERT_FALSE(entries);
     EXPECT_EQ(entries.error().code, ErrorCode::limit_exceeded);

@@ -56,14 +56,14 @@ TEST_P(CompressMode, FlagsSayHowAndForWhom) {
     ASSERT_TRUE(entries) << entries.error().message;
     const std::string mode = GetParam();
     for (const Entry& entry : *entries) {
-        EXPECT_EQ((entry.flags & flag::arch_specific) != 0, entry.kind == Kind::cubin && entry.arch == 90);
-        EXPECT_EQ((entry.flags & flag::family_specific) != 0, entry.arch == 100);
-        const std::uint64_t how = entry.flags & (flag::lz4 | flag::zstd);
+        EXPECT_EQ((entry.flags & flag::kArchSpecific) != 0, entry.kind == Kind::cubin && entry.arch == 90);
+        EXPECT_EQ((entry.flags & flag::kFamilySpecific) != 0, entry.arch == 100);
+        const std::uint64_t how = entry.flags & (flag::kLz4 | flag::kZstd);
         // In "balance" (nvcc's default) and "speed" the compiler decides which cubins are worth it.
         if (mode == "none" || mode == "size") {
-            EXPECT_EQ(how, mode == "size" ? flag::zstd : 0);
+            EXPECT_EQ(how, mode == "size" ? flag::kZstd : 0);
         } else if (entry.kind == Kind::ptx) {
-            EXPECT_EQ(how, mode == "speed" ? flag::lz4 : flag::zstd);
+            EXPECT_EQ(how, mode == "speed" ? flag::kLz4 : flag::kZstd);
         }
         EXPECT_EQ(entry.compressed, how != 0);
     }
@@ -74,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(Nvcc, CompressMode, testing::Values("none", "size", "sp
 
 TEST(TrustedImage, FollowsAWrapper) {
     const auto file = fixture("balance.fatbin");
-    const Wrapper wrapper{wrapper_magic, wrapper_version_single, file.data(), nullptr};
+    const Wrapper wrapper{kWrapperMagic, kWrapperVersionSingle, file.data(), nullptr};
     auto image = inspect_trusted(&wrapper);
     ASSERT_TRUE(image) << image.error().message;
     EXPECT_EQ(image->form, Form::wrapper);
@@ -91,7 +91,7 @@ TEST(TrustedImage, CollectsPrelinkedContainers) {
     const auto first = fixture("size.fatbin");
     const auto second = fixture("speed.fatbin");
     const void* list[] = {first.data(), second.data(), nullptr};
-    const Wrapper wrapper{wrapper_magic, wrapper_version_linked, linked.data(), list};
+    const Wrapper wrapper{kWrapperMagic, kWrapperVersionLinked, linked.data(), list};
     auto image = inspect_trusted(&wrapper);
     ASSERT_TRUE(image) << image.error().message;
     EXPECT_EQ(image->bytes.size(), linked.size());
@@ -102,7 +102,7 @@ TEST(TrustedImage, CollectsPrelinkedContainers) {
 
 TEST(TrustedImage, FileNameOfAVersionOneWrapperIsNotAList) {
     const auto file = fixture("none.fatbin");
-    const Wrapper wrapper{wrapper_magic, wrapper_version_single, file.data(), const_cast<char*>("a.cu")};
+    const Wrapper wrapper{kWrapperMagic, kWrapperVersionSingle, file.data(), const_cast<char*>("a.cu")};
     auto image = inspect_trusted(&wrapper);
     ASSERT_TRUE(image) << image.error().message;
     EXPECT_TRUE(image->prelinked.empty());
@@ -132,12 +132,12 @@ TEST(TrustedImage, TextMayBeShorterThanAMagic) {
 
 TEST(TrustedImage, RefusesWhatItCannotFollow) {
     EXPECT_FALSE(inspect_trusted(nullptr));
-    const Wrapper empty{wrapper_magic, wrapper_version_single, nullptr, nullptr};
+    const Wrapper empty{kWrapperMagic, kWrapperVersionSingle, nullptr, nullptr};
     EXPECT_FALSE(inspect_trusted(&empty));
-    const Wrapper astray{wrapper_magic, wrapper_version_single, "no container", nullptr};
+    const Wrapper astray{kWrapperMagic, kWrapperVersionSingle, "no container", nullptr};
     EXPECT_FALSE(inspect_trusted(&astray));
     const auto file = fixture("none.fatbin");
-    const Wrapper newer{wrapper_magic, 3, file.data(), nullptr};
+    const Wrapper newer{kWrapperMagic, 3, file.data(), nullptr};
     auto image = inspect_trusted(&newer);
     ASSERT_FALSE(image);
     EXPECT_EQ(image.error().code, ErrorCode::unsupported);

@@ -50,15 +50,15 @@ TEST(Select, HonoursThePreference) {
 }
 
 TEST(Select, ArchSpecificCodeRunsNowhereElse) {
-    const Made made({{Kind::ptx, 90, flag::arch_specific, "a"}, {Kind::ptx, 80, 0, "b"}});
+    const Made made({{Kind::ptx, 90, flag::kArchSpecific, "a"}, {Kind::ptx, 80, 0, "b"}});
     EXPECT_EQ(choices(made.entries, {9, 0}), (std::vector<Choice>{{Kind::ptx, 90}}));
     EXPECT_EQ(choices(made.entries, {10, 0}), (std::vector<Choice>{{Kind::ptx, 80}}));
-    const Made cubin({{Kind::cubin, 100, flag::arch_specific, "a"}});
+    const Made cubin({{Kind::cubin, 100, flag::kArchSpecific, "a"}});
     EXPECT_EQ(choices(cubin.entries, {10, 3}), (std::vector<Choice>{}));
 }
 
 TEST(Select, FamilyCodeStaysInTheFamily) {
-    const Made made({{Kind::ptx, 100, flag::family_specific, "f"}, {Kind::ptx, 90, 0, "b"}});
+    const Made made({{Kind::ptx, 100, flag::kFamilySpecific, "f"}, {Kind::ptx, 90, 0, "b"}});
     EXPECT_EQ(choices(made.entries, {10, 3}), (std::vector<Choice>{{Kind::ptx, 100}}));
     EXPECT_EQ(choices(made.entries, {12, 0}), (std::vector<Choice>{{Kind::ptx, 90}}));
     EXPECT_EQ(choices(made.entries, {10, 1}), (std::vector<Choice>{{Kind::ptx, 90}}));
@@ -72,10 +72,10 @@ TEST(Select, MachineCodeNeedsTheSameMajorAndNoLaterMinor) {
 }
 
 TEST(Select, KeepsEqualsMostSpecificFirst) {
-    const Made made({{Kind::cubin, 90, 0, "plain"}, {Kind::cubin, 90, flag::arch_specific, "a"}});
+    const Made made({{Kind::cubin, 90, 0, "plain"}, {Kind::cubin, 90, flag::kArchSpecific, "a"}});
     const auto chosen = select(made.entries, {9, 0});
     ASSERT_EQ(chosen.size(), 2u);
-    EXPECT_NE(chosen[0].flags & flag::arch_specific, 0u);
+    EXPECT_NE(chosen[0].flags & flag::kArchSpecific, 0u);
 }
 
 TEST(Select, IntermediateCodeIsTheLastResort) {

@@ -24,24 +24,24 @@ std::vector<std::byte> fixture(const std::string& name) {
 }
 
 std::vector<std::byte> make_container(const std::vector<MadeEntry>& entries) {
-    std::vector<std::byte> container(container_header_bytes);
+    std::vector<std::byte> container(kContainerHeaderBytes);
     for (const MadeEntry& made : entries) {
         const std::size_t start = container.size();
         const std::size_t payload_bytes = (made.payload.size() + 7) / 8 * 8;
-        container.resize(start + entry_header_bytes + payload_bytes);
-        put(container, start + entry_field::kind, static_cast<std::uint16_t>(made.kind));
-        put(container, start + entry_field::header_bytes, static_cast<std::uint32_t>(entry_header_bytes));
-        put(container, start + entry_field::payload_bytes, std::uint64_t{payload_bytes});
-        put(container, start + entry_field::compressed_bytes, made.compressed_bytes);
-        put(container, start + entry_field::arch, made.arch);
-        put(container, start + entry_field::flags, made.flags);
-        put(container, start + entry_field::unpacked_bytes, made.unpacked_bytes);
-        std::memcpy(container.data() + start + entry_header_bytes, made.payload.data(), made.payload.size());
+        container.resize(start + kEntryHeaderBytes + payload_bytes);
+        put(container, start + entry_field::kKind, static_cast<std::uint16_t>(made.kind));
+        put(container, start + entry_field::kHeaderBytes, static_cast<std::uint32_t>(kEntryHeaderBytes));
+        put(container, start + entry_field::kPayloadBytes, std::uint64_t{payload_bytes});
+        put(container, start + entry_field::kCompressedBytes, made.compressed_bytes);
+        put(container, start + entry_field::kArch, made.arch);
+        put(container, start + entry_field::kFlags, made.flags);
+        put(container, start + entry_field::kUnpackedBytes, made.unpacked_bytes);
+        std::memcpy(container.data() + start + kEntryHeaderBytes, made.payload.data(), made.payload.size());
     }
-    put(container, 0, container_magic);
-    put(container, container_field::version, container_version);
-    put(container, container_field::header_bytes, static_cast<std::uint16_t>(container_header_bytes));
-    put(container, container_field::entries_bytes, std::uint64_t{container.size() - container_header_bytes});
+    put(container, 0, kContainerMagic);
+    put(container, container_field::kVersion, kContainerVersion);
+    put(container, container_field::kHeaderBytes, static_cast<std::uint16_t>(kContainerHeaderBytes));
+    put(container, container_field::kEntriesBytes, std::uint64_t{container.size() - kContainerHeaderBytes});
     return container;
 }
 

@@ -69,9 +69,9 @@ TEST(Endpoint, RefusalsSayWhy) {
         {"unix:", "absolute path"},
         {"unix:gpupool.sock", "absolute path"},
         {"unix:/" + std::string(107, 'a'), "too long for a socket"},
-        {std::string("unix:/a\0b", 9), "a zero"},
-        {"local host:80", "odd character"},
-        {std::string("a\0b:80", 6), "odd character"},
+        {std::string("unix:/a\0b", 9), "a NUL"},
+        {"local host:80", "invalid character"},
+        {std::string("a\0b:80", 6), "invalid character"},
         {std::string(300, 'a') + ":80", "too long"},
         {std::string(10'000, 'a'), "too long"},
     };

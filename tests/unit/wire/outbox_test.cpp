@@ -28,13 +28,13 @@ class OutboxTest : public ::testing::Test {
     }
 
     void done(bool delivered, bool drop = false) {
-        Graveyard graveyard;
-        outbox_.batch_done(delivered, drop, graveyard);
+        ReleasedFrames released;
+        outbox_.batch_done(delivered, drop, released);
     }
 
     bool acknowledge(std::uint64_t sequence) {
-        Graveyard graveyard;
-        return outbox_.acknowledge(sequence, graveyard);
+        ReleasedFrames released;
+        return outbox_.acknowledge(sequence, released);
     }
 
     Outbox outbox_{kFrameBytes};
@@ -130,8 +130,8 @@ TEST_F(OutboxTest, ClearFinishesEverything) {
     add_word(1);
     add_transfer(finished);
     {
-        Graveyard graveyard;
-        outbox_.clear(graveyard);
+        ReleasedFrames released;
+        outbox_.clear(released);
     }
     EXPECT_EQ(finished, 2);
     EXPECT_FALSE(outbox_.has_unsent());
@@ -164,7 +164,7 @@ TEST_F(OutboxTest, UrgentRecordsPassDataThatIsNotSentInTheirOwnOrder) {
     add_urgent(3);
     add_urgent(4);
     EXPECT_EQ(outbox_.last_sequence(), 6u);
-    EXPECT_EQ(outbox_.gone_before(), 2u);
+    EXPECT_EQ(outbox_.overtakes(), 2u);
     done(true);
     EXPECT_EQ(collect(), 4u);
     const auto word = [&](std::size_t frame) {
@@ -188,7 +188,7 @@ TEST_F(OutboxTest, UrgentRecordsJoinTheOthersWhereNoDataIsInTheirWay) {
     const std::uint64_t word = 2;
     std::memcpy(outbox_.add_urgent_record(FrameType::commands, 8), &word, 8);
     EXPECT_EQ(outbox_.last_sequence(), 1u);
-    EXPECT_EQ(outbox_.gone_before(), 0u);
+    EXPECT_EQ(outbox_.overtakes(), 0u);
 }
 
 }  // namespace
