@@ -12,7 +12,7 @@ std::uint64_t rounded(std::uint64_t bytes) {
     return (bytes + step - 1) / step * step;
 }
 
-// A block that is used again may be larger than what was asked for, but not by much.
+// A reused block may be larger than requested, but not by much.
 std::uint64_t largest_for(std::uint64_t bytes) {
     return bytes + std::max<std::uint64_t>(bytes / 8, 64u << 10);
 }
@@ -36,7 +36,7 @@ CUresult StreamPool::allocate(std::uint64_t bytes, const StreamKey& stream, std:
         give_unused(lock);
         return CUDA_SUCCESS;
     }
-    give_unused(lock);  // and without the lock: the server may have to be asked
+    give_unused(lock);  // also unlocks: the heap may need a round trip
     const CUresult result = heap_.allocate(bytes, address);
     lock.lock();
     if (result == CUDA_SUCCESS) {
@@ -107,10 +107,10 @@ bool StreamPool::free(std::uint64_t address, const Where& where, std::uint64_t n
     stream.unfenced_bytes = 0;
     if (fence) {
         lock.unlock();
-        Passed passed = fence();  // may wait for the stream, and what others do for that may need this pool
+        Passed passed = fence();  // may wait for the stream, and other threads may need this pool to make progress
         lock.lock();
         if (passed) {
-            Stream& fenced = streams_[where.stream];  // it may have been forgotten meanwhile
+            Stream& fenced = streams_[where.stream];  // found again: it may have been erased meanwhile
             fenced.context = where.context;
             fenced.fences.push_back({now, std::move(passed)});
         }
@@ -142,8 +142,8 @@ bool StreamPool::free_complete(std::uint64_t address) {
     return true;
 }
 
-// Memory that nothing uses: to the heap, or kept where the threshold allows it. Small blocks share the heap's slabs,
-// which keeps some by itself.
+// Returns unused memory to the heap, or keeps it as the release threshold allows. Small blocks always go to the heap,
+// which keeps some memory itself.
 void StreamPool::put_back(const Place& place) {
     if (place.first >= DeviceHeap::kLargeBytes && usage_.reserved_bytes <= release_threshold_) {
         kept_.insert(place);
