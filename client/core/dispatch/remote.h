@@ -192,7 +192,7 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
         // A failed call has outputs only if the server sends some anyway (the log of a JIT compilation).
         const bool outputs = result == CUDA_SUCCESS || !reply.body.empty();
         if (outputs && !codec::read_reply<Call>(reply.body, addresses) && result == CUDA_SUCCESS) {
-            session.violation("a reply that does not fit its call");
+            session.violation("a reply that does not match its call");
             return kSessionLost;
         }
         if (result == CUDA_SUCCESS) {

@@ -69,8 +69,8 @@ struct Message {
     }
 };
 
-Error nonsense(const char* what) {
-    return Error{ErrorCode::invalid_input, fmt::format("the server's welcome makes no sense: {}", what)};
+Error invalid_welcome(const char* what) {
+    return Error{ErrorCode::invalid_input, fmt::format("the server sent an invalid welcome: {}", what)};
 }
 
 // Checks the sizes before anything is copied.
@@ -78,11 +78,11 @@ Status check_size(schema::Welcome::Reader welcome) {
     if (welcome.getDevices().size() > kMaxDevices || welcome.getPeers().size() > kMaxListed ||
         welcome.getErrors().size() > kMaxListed || welcome.getSessionId().size() > kMaxSessionIdBytes ||
         welcome.getSessionToken().size() > kMaxSessionTokenBytes) {
-        return nonsense("it claims too much");
+        return invalid_welcome("it has too many entries");
     }
     for (const auto device : welcome.getDevices()) {
         if (device.getAttributes().size() > kMaxListed) {
-            return nonsense("it claims too much");
+            return invalid_welcome("it has too many entries");
         }
     }
     return {};
@@ -110,7 +110,7 @@ Result<Welcome> read_welcome(schema::Welcome::Reader welcome, const AddressRange
     out.window_base = welcome.getWindow().getBase();
     out.window_bytes = welcome.getWindow().getBytes();
     if (!AddressWindow::is_offered(offered, out.window_base, out.window_bytes)) {
-        return nonsense("the server chose a range of addresses that it was not offered");
+        return invalid_welcome("its address range is not one that the client offered");
     }
     return out;
 }
@@ -192,7 +192,7 @@ Status read_lane_answer(const wire::ReceivedFrame& frame) {
         return {};
     }
     if (frame.type != wire::FrameType::refused) {
-        return Error{ErrorCode::invalid_input, "the server answered with something else than an acknowledgement"};
+        return Error{ErrorCode::invalid_input, "the server did not answer with an acknowledgement"};
     }
     try {
         const Message message(frame.payload);
@@ -214,7 +214,7 @@ Answer read_answer(const wire::ReceivedFrame& frame, const AddressRanges& offere
                           std::string("the server refused the session: ") + refused.getMessage().cStr()}};
         }
         if (frame.type != wire::FrameType::welcome) {
-            return {false, Error{ErrorCode::invalid_input, "the server answered with something else than a welcome"}};
+            return {false, Error{ErrorCode::invalid_input, "the server did not answer with a welcome"}};
         }
         return {false, read_welcome(message.reader->getRoot<schema::Welcome>(), offered)};
     } catch (const kj::Exception& exception) {

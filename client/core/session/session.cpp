@@ -53,7 +53,7 @@ Result<std::unique_ptr<Session>> Session::open(const Config& config, bool& reach
         if (transport::Clock::now() + pause > give_up) {
             Error error = session.error();
             error.message += config.wait_when_full.count() == 0
-                                 ? " (GPUPOOL_WAIT_WHEN_FULL=10m would wait for a place for so long)"
+                                 ? " (set GPUPOOL_WAIT_WHEN_FULL=10m to wait up to ten minutes for a place)"
                                  : " (GPUPOOL_WAIT_WHEN_FULL has passed)";
             return error;
         }
@@ -132,7 +132,7 @@ Answer Session::shake_hands(transport::Connection& connection, const Config& con
     const auto frame = wire::read_answer(connection, kMaxWelcomeBytes, deadline, kDriverStart);
     if (!frame) {
         Error error = sent ? frame.error() : sent.error();
-        error.message = fmt::format("{} does not answer as a gpupool server does: {}", config.server, error.message);
+        error.message = fmt::format("{} does not answer like a gpupool server: {}", config.server, error.message);
         return {false, error};
     }
     return read_answer(*frame, candidates);
@@ -213,7 +213,7 @@ void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payloa
         return;
     }
     if (type != wire::FrameType::replies) {
-        violation("a frame that is none of replies");
+        violation("a frame of an unexpected type");
         return;
     }
     std::size_t offset = 0;
@@ -221,7 +221,7 @@ void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payloa
         codec::ReplyHeader header;
         std::byte* const at = payload.get() + offset;
         if (bytes - offset < sizeof header) {
-            violation("half a reply");
+            violation("an incomplete reply");
             return;
         }
         std::memcpy(&header, at, sizeof header);
@@ -233,13 +233,13 @@ void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payloa
         records_received_.store(records_received_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
         if (header.kind == codec::ReplyKind::notice) {
             if (!take_notice(header, body)) {
-                violation("a notice that makes no sense");
+                violation("an invalid notice");
                 return;
             }
         } else if (ThreadState* thread = thread_by_index(header.thread);
                    header.kind != codec::ReplyKind::result || thread == nullptr ||
                    !thread->reply.deliver(header, body.data(), body.size())) {
-            violation("a reply that nobody waits for");
+            violation("an unexpected reply");
             return;
         } else {
             last_answered_.store(header.number, std::memory_order_relaxed);
@@ -274,7 +274,7 @@ bool Session::take_output(codec::Reader& in, std::FILE* to) {
     const std::size_t bytes = text->size();
     const std::lock_guard lock(output_mutex_);
     if (output_bytes_ + bytes > kMaxOutputBytes) {
-        log::warn("{} bytes that kernels printed are lost: nobody waits for the GPU", bytes);
+        log::warn("{} bytes of kernel output are dropped: the program does not synchronize", bytes);
         return true;
     }
     output_.emplace_back(to, *text);
@@ -289,7 +289,7 @@ bool Session::take_end(codec::Reader& in) {
     if (!text) {
         return false;
     }
-    lose({ErrorCode::closed, "the server has ended it: " + printable(*text, kMaxBytes)});
+    lose({ErrorCode::closed, "the server ended it: " + printable(*text, kMaxBytes)});
     return true;
 }
 
@@ -446,11 +446,11 @@ bool Session::take_graph_function(const codec::GraphFunctionNotice& notice) {
     const std::optional<GraphHosts::Function> known =
         notice.function == 0 ? GraphHosts::Function{[](void*) {}, nullptr} : graph_hosts.function(notice.function);
     if (!known || (notice.ticket & codec::kTransferOfWorker) == 0) {
-        log::error("the server asks for a function that no graph of this program has");
+        log::error("the server requests a host function that no graph of this program has");
         return false;
     }
     if (!host_functions.run_when_due(notice.ticket, [known](CUresult) { known->function(known->argument); })) {
-        log::error("the server asks for more functions of graphs at once than it may");
+        log::error("the server requests too many host functions of graphs at once");
         return false;
     }
     return true;
@@ -462,11 +462,11 @@ bool Session::take_graph_copy(const codec::GraphCopyNotice& notice, bool upload)
     PackedRows rows;
     if (!memory || memory->use != use || (notice.transfer & codec::kTransferOfWorker) == 0 ||
         !rows.describe(notice, *memory)) {
-        log::error("the server asks for memory that no graph of this program has");
+        log::error("the server requests memory that no graph of this program uses");
         return false;
     }
     if (!transfers.takes_named(notice.transfer, rows.bytes())) {
-        log::error("the server asks for more memory of graphs at once than it may");
+        log::error("the server requests too much memory of graphs at once");
         return false;
     }
     if (upload) {
@@ -493,8 +493,8 @@ void Session::on_append_waits(bool waits) {
 void Session::on_closed(const Error& cause) {
     lose(cause.code != ErrorCode::closed
              ? cause
-             : Error{cause.code,
-                     fmt::format("{} without saying why: the server's log may know (session {})", cause.message, id_)});
+             : Error{cause.code, fmt::format("{} without a reason; the server's log may have one (session {})",
+                                             cause.message, id_)});
 }
 
 std::span<std::byte> Session::piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
