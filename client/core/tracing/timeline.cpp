@@ -41,7 +41,7 @@ Status prepare(int file, const std::string& path) {
         return write_all(file, "[\n");
     }
     if (read_part(path, 0, 1) != "[") {  // the descriptor is write-only
-        return Error{ErrorCode::invalid_input, path + " holds something else than a trace: name another file"};
+        return Error{ErrorCode::invalid_input, path + " is not a trace: name another file"};
     }
     if (info.st_size > 3 && read_part(path, static_cast<std::uint64_t>(info.st_size) - 3, 3) == "\n]\n") {
         const bool empty = info.st_size == 4;  // "[\n]\n"

@@ -225,7 +225,7 @@ Status start_timeline(const Config& config, Session& session) {
     try {
         quiet_thread("gpupool-trace", keep_up).detach();  // never ends
     } catch (const std::system_error& error) {
-        return Error{ErrorCode::limit_exceeded, std::string("no trace, which cannot have a thread: ") + error.what()};
+        return Error{ErrorCode::limit_exceeded, std::string("no trace: cannot start its thread: ") + error.what()};
     }
     session.observe(s.wire.get());
     return {};
@@ -288,7 +288,7 @@ void follow_server(const ServerTrace::Calls& calls) noexcept {
         try {
             s.followed = s.server->start(calls);
         } catch (const std::exception& exception) {
-            log::warn("the trace is without the server's part: {}", exception.what());
+            log::warn("the trace lacks the server's part: {}", exception.what());
         }
         mine = before;
     });

@@ -335,7 +335,7 @@ void Transfers::send_ahead(const Ahead& ahead) {
         const std::lock_guard lock(mutex_);
         add_pulls(ahead.transfer, ahead.bytes, codec::kAheadPieceBytes, true);
     }
-    tell_of_pull();
+    notify_of_pull();
 }
 
 // Needs mutex_.
@@ -410,7 +410,7 @@ void Transfers::send_unasked(std::uint64_t transfer, std::span<const std::byte> 
         uploads_[transfer] = std::move(upload);
         add_pulls(transfer, bytes, piece_bytes, false);
     }
-    tell_of_pull();
+    notify_of_pull();
 }
 
 bool Transfers::pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes) {
@@ -422,21 +422,21 @@ bool Transfers::pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t
         }
         const std::uint64_t all = it->second->bytes;
         if (offset > all || bytes > all - offset) {
-            log::error("the server asks for data that is not there");
+            log::error("the server requests data beyond the end of a transfer");
             return false;
         }
         if (pulls_.size() >= kMaxPulls || (it->second->gather && bytes > wire::Lanes::kMaxPieceBytes)) {
-            log::error("the server asks for more data at once than it may");
+            log::error("the server requests too much data at once");
             return false;
         }
         pulls_.push_back({transfer, offset, bytes, false});
     }
-    tell_of_pull();
+    notify_of_pull();
     return true;
 }
 
 // The thread may be waiting for a pull, or for the source of one to become readable.
-void Transfers::tell_of_pull() {
+void Transfers::notify_of_pull() {
     pulled_.notify_one();
     changed_.notify_all();
 }

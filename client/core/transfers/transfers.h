@@ -173,7 +173,7 @@ class Transfers {
     bool note_landed(std::uint64_t transfer, Download& download, std::size_t bytes);
     [[nodiscard]] bool being_written(std::uint64_t transfer) const;
     void answer_pulls();
-    void tell_of_pull();
+    void notify_of_pull();
     [[nodiscard]] bool may_read(const Upload& upload) const;
     void sent(std::uint64_t transfer, std::uint64_t bytes);
     void wait_for_room(std::unique_lock<std::mutex>& lock, std::uint64_t bytes);
