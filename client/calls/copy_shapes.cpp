@@ -60,7 +60,7 @@ bool on_device(const Session& s, std::uint64_t address) {
         return true;
     }
     const auto range = s.memory.find(address);
-    // Host memory that the GPU has at the same address is the GPU's as well.
+    // Host memory that the GPU has at the same address counts as device memory.
     return range && (range->on_device() || s.host_mirrors.device_address(range->base) == range->base);
 }
 
@@ -84,7 +84,8 @@ bool surely_holds(const Session& s, std::uint64_t address, std::uint64_t bytes) 
 
 namespace {
 
-// Natively pinned memory has one address for both, so an end of it may be said to be the device's.
+// With the driver, pinned memory has one address for both sides. So a program may declare such an end to be the
+// device's.
 template <class Host>
 void resolve_end(const Session& s, CUmemorytype& type, CUdeviceptr address, Host*& host) {
     const bool may_be_pinned = type == CU_MEMORYTYPE_DEVICE && s.memory.may_be_host(address) && s.memory.find(address);

@@ -1,4 +1,4 @@
-// Modules: loaded when the application says so, their functions looked up by name.
+// Modules: loaded at once; functions are looked up by name.
 
 #include "client/calls/handlers.h"
 #include "client/calls/memory.h"
