@@ -29,11 +29,11 @@ constexpr std::chrono::milliseconds min_connect_timeout{1};
 constexpr std::chrono::milliseconds max_connect_timeout = std::chrono::minutes(10);
 constexpr std::chrono::milliseconds max_wait_when_full = std::chrono::hours(24);
 
-// What a settings source has said so far; the token's file is read only once it is known to be wanted.
+// The settings read so far. The token's file is read at the end, if it is still wanted.
 struct Draft {
     Config config;
     std::string token_file;
-    std::string folder;  // of the file being read: relative token files are beside it
+    std::string folder;  // folder of the file being read: a relative token file is relative to it
 };
 
 Error invalid(std::string message) {
@@ -143,7 +143,7 @@ Status set_sync(Draft& draft, std::string_view value) {
     return {};
 }
 
-// A switch (standard error) or a file.
+// A switch, of which "on" means standard error, or a file.
 std::string output_name(std::string_view value) {
     if (auto on = parse_switch(value)) {
         return *on ? standard_error_name : "";
@@ -208,7 +208,7 @@ std::string known_keys() {
     return keys;
 }
 
-// A setting's value as text: the settings' parsers take what the environment can say, too.
+// A setting's value as text, because the parsers take what the environment contains.
 Result<std::string> value_text(const toml::node& node) {
     if (const auto* text = node.as_string()) return text->get();
     if (const auto* number = node.as_integer()) return fmt::to_string(number->get());
@@ -239,7 +239,7 @@ Status read_table(Draft& draft, const toml::table& table, const std::string& pat
     return {};
 }
 
-// False where there is no such file.
+// False if there is no such file.
 Result<bool> read_config_file(Draft& draft, const std::string& path) {
     auto text = read_file(path, max_config_bytes);
     if (!text) return text.error();

@@ -84,7 +84,7 @@ Result<ServerStatus> read_answer(const wire::ReceivedFrame& frame, const std::st
             return read_status(control.getStatus());
         }
     } catch (const kj::Exception&) {
-        // Told below, with everything else that is no answer.
+        // Reported below, like any other invalid answer.
     }
     return Error{ErrorCode::invalid_input,
                  fmt::format("what {} answers is no status: is a gpupoold of this version ({}) running there?", server,
@@ -118,7 +118,7 @@ Result<ServerStatus> ask_status(const std::string& server, const std::string& to
     if (sent) {
         sent = send_message(**connection, wire::FrameType::control, request);
     }
-    // A server that refuses may have hung up already: what it said is still there to read.
+    // Even if sending failed: a server that refuses may have closed already, and its refusal is still there to read.
     const auto frame = wire::read_frame(**connection, wire::kMaxPayloadBytes, deadline);
     if (!frame) {
         return Error{frame.error().code, fmt::format("the server at {} did not answer: is it a gpupoold? ({})", address,

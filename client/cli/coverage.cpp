@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kNamesShown = 3;
 
-// Programs that passed and in which the call succeeded, by symbol; separated by spaces.
+// By symbol: the programs that passed and in which the call succeeded, separated by spaces.
 constexpr std::pair<std::string_view, std::string_view> kEvidence[] = {
 #define GP_EVIDENCE(symbol, programs) {#symbol, programs},
 #include "protocol/calls/evidence.def"
@@ -46,7 +46,7 @@ std::string by_what(std::string_view programs) {
         names.push_back(programs.substr(0, end));
         programs.remove_prefix(end == std::string_view::npos ? programs.size() : end + 1);
     }
-    // Those of a GPU say more, and are not to be left out.
+    // Programs that ran on a real GPU first: they are stronger evidence, and must not be among those left out.
     std::stable_partition(names.begin(), names.end(),
                           [](std::string_view name) { return !name.ends_with("@software"); });
     std::string text;
@@ -61,7 +61,7 @@ Coverage coverage() {
     Coverage all;
     for (const calls::CallInfo& call : calls::all_calls()) {
         if (call.base_name.empty()) {
-            continue;  // gpupool's own
+            continue;  // gpupool's own call
         }
         Row row{call.name, "", std::string(calls::to_string(call.delivery)), ""};
         if (call.composed) {

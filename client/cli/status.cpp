@@ -1,4 +1,4 @@
-// gpupool status: what a server is, has and does.
+// gpupool status: shows a server, its devices and its sessions.
 #include <fmt/format.h>
 
 #include <cstdio>

@@ -20,8 +20,8 @@ namespace {
 constexpr std::string_view kTimelineBegins = "[\n";
 constexpr std::string_view kSummaryBegins = "call ";
 
-// Opens the file: where it holds something, that has to begin as what is written there does, so that nobody's other
-// file is lost. What is no file, a terminal or /dev/null, is none here either.
+// Opens the file. If it is not empty, it must begin like a file of this kind, so that no other file is lost. The result
+// is empty if the path is not a regular file (a terminal, /dev/null).
 Result<UniqueFd> open_file(std::string& path, std::string_view beginning) {
     std::error_code problem;
     path = std::filesystem::absolute(path, problem);
