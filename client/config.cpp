@@ -224,7 +224,7 @@ Status read_table(Draft& draft, const toml::table& table, const std::string& pat
     for (auto&& [key, node] : table) {
         const Setting* setting = find_setting(key.str());
         if (setting == nullptr) {
-            return invalid(fmt::format("unknown setting; there are {}", known_keys()))
+            return invalid(fmt::format("unknown setting; known are {}", known_keys()))
                 .within(place(key.source(), key.str()));
         }
         auto text = value_text(node);

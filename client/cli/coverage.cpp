@@ -139,7 +139,7 @@ std::string coverage_markdown() {
 void add_coverage(CLI::App& app, Command& chosen) {
     auto markdown = std::make_shared<bool>(false);
     auto* command = app.add_subcommand("coverage", "List the driver's calls and which of them work");
-    command->add_flag("--markdown", *markdown, "As docs/coverage.md");
+    command->add_flag("--markdown", *markdown, "Print the content of docs/coverage.md");
     command->callback([markdown, &chosen] {
         chosen = [markdown] {
             std::fputs((*markdown ? coverage_markdown() : coverage_text()).c_str(), stdout);

@@ -59,9 +59,9 @@ LocalServer::LocalServer(LocalServer&& other) noexcept
 Result<LocalServer> LocalServer::start(const std::string& driver, const std::string& config_file) {
     const std::string program = executable_directory() + "/gpupoold";
     if (::access(program.c_str(), X_OK) != 0) {
-        return Error{
-            ErrorCode::unavailable,
-            fmt::format("--local needs {}, which is not there: install gpupool's server beside this command", program)};
+        return Error{ErrorCode::unavailable,
+                     fmt::format("--local needs {}, which does not exist: install gpupool's server beside this command",
+                                 program)};
     }
     auto ready = make_pipe();
     auto lifeline = make_pipe();
@@ -107,7 +107,7 @@ Result<LocalServer> LocalServer::start(const std::string& driver, const std::str
     ready->write_end.reset();
     server.address_ = read_line(ready->read_end.get(), Clock::now() + kStartTimeout);
     if (server.address_.empty()) {
-        return Error{ErrorCode::unavailable, "the private server did not start: its own message stands above"};
+        return Error{ErrorCode::unavailable, "the private server did not start: see its own message above"};
     }
     return server;
 }

@@ -232,7 +232,7 @@ int run_program(Options& options) {
     if (!options.memory.empty()) {
         const auto bytes = parse_bytes(options.memory);
         if (!bytes || *bytes < kLeastSessionMemoryBytes) {
-            complain(bytes ? fmt::format("--memory: a quota below {} leaves the program no GPU",
+            complain(bytes ? fmt::format("--memory: a quota below {} is too small to use a GPU",
                                          format_bytes(kLeastSessionMemoryBytes))
                            : bytes.error().within("--memory").message);
             return kExitUsage;
@@ -320,8 +320,9 @@ void add_trace(CLI::App& app, Command& chosen, const std::vector<std::string>& p
     options->trace = true;
     auto* command = app.add_subcommand(
         "trace", "Run a program and write a timeline of what it does: gpupool trace [OPTIONS] -- PROGRAM ARGS");
-    command->add_option("--output", options->trace_output, "The file, for ui.perfetto.dev")->capture_default_str();
-    command->add_option("--summary", options->summary, "Where the summary of calls goes; -: standard error")
+    command->add_option("--output", options->trace_output, "The timeline file, for ui.perfetto.dev")
+        ->capture_default_str();
+    command->add_option("--summary", options->summary, "The file for the summary of calls; -: standard error")
         ->capture_default_str();
     command->add_option("--events", options->trace_events, "How many events a process may write (default: 1000000)")
         ->check(CLI::Range(1, 1'000'000'000));

@@ -34,7 +34,7 @@ Result<UniqueFd> open_file(std::string& path, std::string_view beginning) {
         return UniqueFd();
     }
     if (facts.st_size != 0 && read_part(path, 0, beginning.size()) != beginning) {
-        return Error{ErrorCode::invalid_input, path + " holds something else: name another file, or remove it"};
+        return Error{ErrorCode::invalid_input, path + " has other content: name another file, or remove it"};
     }
     return file;
 }
@@ -81,7 +81,7 @@ void complete_trace(const std::string& path) {
         return;
     }
     if (facts.st_size <= 2) {
-        complain("the trace is empty: the program has used no GPU");
+        complain("the trace is empty: the program used no GPU");
     }
     char last[2] = {};
     off_t end = facts.st_size;

@@ -68,7 +68,7 @@ std::string advice(const Error& error, const std::string& server, bool named) {
     if (!unreachable || server.starts_with("unix:")) {
         return "";
     }
-    return named ? " (is gpupoold running there, and can this machine reach it?)"
+    return named ? " (check that gpupoold runs there and that this machine can reach it)"
                  : " (no server was named: set GPUPOOL_SERVER=HOST:PORT, or start the program with `gpupool run`)";
 }
 
