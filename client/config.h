@@ -23,7 +23,7 @@
 namespace gpupool::client {
 
 // As a file name in `trace`, `summary` and `log`, this means standard error.
-constexpr const char* standard_error_name = "-";
+constexpr const char* kStandardErrorName = "-";
 
 // One for every two processors that the process may use, from 1 to 8, because each lane occupies a thread at either
 // end.

@@ -21,7 +21,7 @@ struct Text {
     Text {                              \
         code, #code, description        \
     }
-constexpr std::array texts = {
+constexpr std::array kTexts = {
     GPUPOOL_TEXT(CUDA_SUCCESS, "no error"),
     GPUPOOL_TEXT(CUDA_ERROR_INVALID_VALUE, "invalid argument"),
     GPUPOOL_TEXT(CUDA_ERROR_OUT_OF_MEMORY, "out of memory"),
@@ -142,21 +142,21 @@ constexpr std::array texts = {
 #undef GPUPOOL_TEXT
 
 // CUDA_ERROR_UNKNOWN is the last value of CUresult, so the enumeration is only sure to hold ten bits.
-constexpr std::size_t max_code = 1024;
-static_assert(CUDA_ERROR_UNKNOWN < max_code && CUDA_ERROR_UNKNOWN >= max_code / 2);
-constexpr std::size_t max_text_bytes = 512;
-constexpr std::size_t max_learned_bytes = 1024 * 1024;
+constexpr std::size_t kMaxCode = 1024;
+static_assert(CUDA_ERROR_UNKNOWN < kMaxCode && CUDA_ERROR_UNKNOWN >= kMaxCode / 2);
+constexpr std::size_t kMaxTextBytes = 512;
+constexpr std::size_t kMaxLearnedBytes = 1024 * 1024;
 
 struct Entry {
     std::atomic<const char*> name{nullptr};
     std::atomic<const char*> description{nullptr};
 };
 
-std::array<Entry, max_code>& entries() noexcept {
+std::array<Entry, kMaxCode>& entries() noexcept {
     // Filled on first use: the first lookup may happen before this library's static objects are constructed.
-    static std::array<Entry, max_code>* const table = [] {
-        static std::array<Entry, max_code> storage;
-        for (const Text& text : texts) {
+    static std::array<Entry, kMaxCode>* const table = [] {
+        static std::array<Entry, kMaxCode> storage;
+        for (const Text& text : kTexts) {
             storage[text.code].name.store(text.name, std::memory_order_relaxed);
             storage[text.code].description.store(text.description, std::memory_order_relaxed);
         }
@@ -167,14 +167,14 @@ std::array<Entry, max_code>& entries() noexcept {
 
 const Entry* entry(CUresult code) noexcept {
     const auto index = static_cast<unsigned>(code);
-    return index < max_code ? &entries()[index] : nullptr;
+    return index < kMaxCode ? &entries()[index] : nullptr;
 }
 
 // Keeps every text for ever: the application may hold the pointer.
 bool replace(std::atomic<const char*>& text, std::string_view with, std::size_t& learned_bytes) {
     const char* old = text.load(std::memory_order_relaxed);
     if (with.empty() || (old != nullptr && with == old)) return true;
-    if (learned_bytes + with.size() + 1 > max_learned_bytes) return false;
+    if (learned_bytes + with.size() + 1 > kMaxLearnedBytes) return false;
     learned_bytes += with.size() + 1;
     // Never destroyed: exit handlers may still ask for a text.
     static auto* const kept = new std::deque<std::string>;
@@ -196,15 +196,15 @@ const char* description(CUresult code) noexcept {
 
 CUresult from_peer(int number) noexcept {
     const auto index = static_cast<std::size_t>(number);  // a negative number becomes one beyond the end
-    const bool known = index < max_code && entries()[index].name.load(std::memory_order_relaxed) != nullptr;
+    const bool known = index < kMaxCode && entries()[index].name.load(std::memory_order_relaxed) != nullptr;
     return known ? static_cast<CUresult>(number) : CUDA_ERROR_UNKNOWN;
 }
 
 bool learn(int code, std::string_view name, std::string_view description) {
     static std::mutex mutex;
     static std::size_t learned_bytes = 0;
-    if (code < 0 || static_cast<std::size_t>(code) >= max_code) return false;
-    if (name.size() > max_text_bytes || description.size() > max_text_bytes) return false;
+    if (code < 0 || static_cast<std::size_t>(code) >= kMaxCode) return false;
+    if (name.size() > kMaxTextBytes || description.size() > kMaxTextBytes) return false;
     Entry& learned = entries()[static_cast<std::size_t>(code)];
     const std::lock_guard guard(mutex);
     return replace(learned.name, name, learned_bytes) && replace(learned.description, description, learned_bytes);

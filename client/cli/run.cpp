@@ -42,7 +42,7 @@ struct Options {
     bool local = false;
     bool trace = false;
     std::string trace_output = "gpupool-trace.json";
-    std::string summary = client::standard_error_name;
+    std::string summary = client::kStandardErrorName;
     std::uint64_t trace_events = 0;  // 0: the client's setting
     std::vector<std::string> program;
 };

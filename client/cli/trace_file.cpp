@@ -51,7 +51,7 @@ Result<TraceFiles> TraceFiles::open(std::string& timeline, std::string& summary)
     if (!files.timeline_) {
         return Error{ErrorCode::invalid_input, timeline + " is not a file"}.within("--output");
     }
-    if (summary != client::standard_error_name) {
+    if (summary != client::kStandardErrorName) {
         opened = open_file(summary, kSummaryBegins);
         if (!opened) {
             return opened.error().within("--summary");

@@ -178,7 +178,7 @@ Status open(const std::string& name, std::FILE*& file) {
     if (name.empty()) {
         return {};
     }
-    if (name == standard_error_name) {
+    if (name == kStandardErrorName) {
         file = stderr;
         return {};
     }
@@ -252,7 +252,7 @@ std::uint64_t now_ns() noexcept {
 
 Status start(const Config& config, Session& session) {
     State& s = state();
-    const bool lines = config.trace_file == standard_error_name;
+    const bool lines = config.trace_file == kStandardErrorName;
     Status started;
     {
         const std::lock_guard lock(s.mutex);
