@@ -142,7 +142,7 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
     if (!capture) {
         return CUDA_ERROR_ILLEGAL_STATE;
     }
-    if (!captures.ends_here(key)) {
+    if (!captures.may_end(key)) {
         captures.invalidate(key);
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     }

@@ -130,7 +130,7 @@ std::optional<Captures::Status> Captures::find(const StreamKey& stream) const {
     return capture == nullptr ? std::nullopt : std::optional<Status>({capture->id, capture->invalid});
 }
 
-bool Captures::ends_here(const StreamKey& stream) const {
+bool Captures::may_end(const StreamKey& stream) const {
     const std::lock_guard lock(mutex_);
     const Capture* const capture = of_stream(stream);
     return capture == nullptr || capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED ||

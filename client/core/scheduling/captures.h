@@ -61,7 +61,7 @@ class Captures {
     void ended(const ContextState& context);
     [[nodiscard]] std::optional<Status> find(const StreamKey& stream) const;
     // May the calling thread end the capture?
-    [[nodiscard]] bool ends_here(const StreamKey& stream) const;
+    [[nodiscard]] bool may_end(const StreamKey& stream) const;
     void invalidate(const StreamKey& stream);
 
     // ---- checks. Each returns success if the call is allowed; otherwise it returns the error and invalidates the
