@@ -335,7 +335,7 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
     if (is_empty(c)) {
         return CUDA_SUCCESS;
     }
-    if (is_absurd(c)) {
+    if (is_too_large(c)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (captures(*s, stream)) {

@@ -49,7 +49,7 @@ bool is_empty(const CUDA_MEMCPY3D& c) {
     return c.WidthInBytes == 0 || c.Height == 0 || c.Depth == 0;
 }
 
-bool is_absurd(const CUDA_MEMCPY3D& c) {
+bool is_too_large(const CUDA_MEMCPY3D& c) {
     constexpr std::size_t kLimit = std::size_t{1} << 46;
     return c.WidthInBytes > kLimit || c.Height > kLimit / c.WidthInBytes ||
            c.Depth > kLimit / (c.WidthInBytes * c.Height);
@@ -106,7 +106,7 @@ CUresult name_host_memory(CUDA_MEMCPY3D& c) {
     if (is_empty(c)) {
         return CUDA_SUCCESS;
     }
-    if (is_absurd(c)) {
+    if (is_too_large(c)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (c.srcMemoryType == CU_MEMORYTYPE_HOST) {

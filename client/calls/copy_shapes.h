@@ -23,7 +23,7 @@ HostSide destination_of(const CUDA_MEMCPY3D& c);
 
 bool is_empty(const CUDA_MEMCPY3D& c);
 // For a copy that is not empty: is it larger than any memory, so that computing its size could overflow?
-bool is_absurd(const CUDA_MEMCPY3D& c);
+bool is_too_large(const CUDA_MEMCPY3D& c);
 
 bool on_device(const Session& s, std::uint64_t address);
 

@@ -15,8 +15,8 @@ std::uint64_t round_up(std::uint64_t value, std::uint64_t step) {
 }  // namespace
 
 CUresult DeviceHeap::allocate(std::uint64_t bytes, std::uint64_t& address) {
-    constexpr std::uint64_t kAbsurd = 1ull << 46;
-    if (bytes > kAbsurd) {
+    constexpr std::uint64_t kMaxBytes = 1ull << 46;
+    if (bytes > kMaxBytes) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     Lock lock(mutex_);
