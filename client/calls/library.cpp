@@ -40,8 +40,8 @@ CUresult ensure_loaded(Library& library) {
 }
 
 // Registers a kernel's function. Returns the registered one, which another thread may have added first.
-CUfunction know_kernel_function(CUkernel kernel, const ContextState& context, CUfunction function, FunctionInfo info) {
-    know_function(function, std::move(info));
+CUfunction add_kernel_function(CUkernel kernel, const ContextState& context, CUfunction function, FunctionInfo info) {
+    add_function(function, std::move(info));
     Registry& r = registry();
     const std::lock_guard lock(r.mutex);
     return r.kernel_functions.emplace(std::pair(kernel, context.handle), function).first->second;
@@ -89,9 +89,9 @@ CUresult get_kernel(CUlibrary handle, Library& library, const char* name, bool l
     library.kernels[name] = kernel;
     if (loaded != 0 && info.layout_known) {
         info.attributes->learn(context->device, attributes);
-        know_kernel_function(kernel, *context, function, info);
+        add_kernel_function(kernel, *context, function, info);
     }
-    know_function(reinterpret_cast<CUfunction>(kernel), std::move(info));
+    add_function(reinterpret_cast<CUfunction>(kernel), std::move(info));
     return CUDA_SUCCESS;
 }
 
@@ -282,7 +282,7 @@ CUresult cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
         if (result != CUDA_SUCCESS) {
             return result;
         }
-        know_module(known->module);
+        add_module(known->module);
     }
     *pMod = known->module;
     return CUDA_SUCCESS;
@@ -331,7 +331,7 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_NOT_FOUND;
     }
     info->attributes->learn(context->device, attributes);
-    *pFunc = know_kernel_function(kernel, *context, function, std::move(known));
+    *pFunc = add_kernel_function(kernel, *context, function, std::move(known));
     return CUDA_SUCCESS;
 }
 

@@ -52,8 +52,8 @@ Registry& registry();
 std::shared_ptr<Library> find_library(CUlibrary handle);
 std::shared_ptr<Module> find_module(CUmodule handle);
 
-void know_module(CUmodule handle);
-void know_function(CUfunction handle, FunctionInfo info);
+void add_module(CUmodule handle);
+void add_function(CUfunction handle, FunctionInfo info);
 // Forgets the module or library that is not null, and its functions.
 void forget_functions_of(CUmodule module, CUlibrary library);
 
