@@ -43,7 +43,7 @@ class ReplySlot {
                 also();
                 return there_.load(std::memory_order_acquire);
             },
-            kLookForReplyFor);
+            kPollForReplyFor);
     }
     // Called by the receiving thread. False if the thread does not expect this reply.
     bool deliver(const codec::ReplyHeader& header, const std::byte* body, std::size_t bytes);
@@ -51,7 +51,7 @@ class ReplySlot {
 
   private:
     // The driver by default spins for as long as it waits for the GPU.
-    static constexpr std::chrono::milliseconds kLookForReplyFor{5};
+    static constexpr std::chrono::milliseconds kPollForReplyFor{5};
 
     AdaptiveMutex mutex_;
     std::condition_variable arrived_;
