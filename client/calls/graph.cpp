@@ -77,7 +77,7 @@ CUresult instantiate_with_log(CUgraphExec* executable, CUgraph graph, CUgraphNod
     return instantiate(executable, graph, 0, error_node, nullptr);
 }
 
-bool says_something(const CUgraphEdgeData& edge) {
+bool has_data(const CUgraphEdgeData& edge) {
     return edge.from_port != 0 || edge.to_port != 0 || edge.type != 0;
 }
 
@@ -91,7 +91,7 @@ CUresult ask_without_data(std::size_t* count, bool arrays, Ask ask) {
     const CUresult result = ask(data.data());
     if (result == CUDA_SUCCESS) {
         for (std::size_t i = 0; i < std::min(*count, data.size()); ++i) {
-            if (says_something(data[i])) {
+            if (has_data(data[i])) {
                 return CUDA_ERROR_LOSSY_QUERY;
             }
         }
