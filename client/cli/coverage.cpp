@@ -39,7 +39,7 @@ struct Coverage {
     std::size_t symbols = 0, work = 0, untested = 0, refused = 0;
 };
 
-std::string by_what(std::string_view programs) {
+std::string program_list(std::string_view programs) {
     std::vector<std::string_view> names;
     while (!programs.empty()) {
         const std::size_t end = programs.find(' ');
@@ -79,7 +79,7 @@ Coverage coverage() {
             row.state = fmt::format("refused ({})", call.why_refused);
             all.refused += forms;
         } else if (seen != evidence.end()) {
-            row.state = fmt::format("works ({})", by_what(seen->second));
+            row.state = fmt::format("works ({})", program_list(seen->second));
             all.work += forms;
         } else {
             row.state = "untested";
