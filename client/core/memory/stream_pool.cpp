@@ -30,13 +30,13 @@ CUresult StreamPool::allocate(std::uint64_t bytes, const StreamKey& stream, std:
     }
     poll_fences();
     if (const auto fit = kept_.lower_bound({bytes, 0}); fit != kept_.end() && fit->first <= largest_for(bytes)) {
-        const Place place = unkeep(fit);
+        const Place place = take_kept(fit);
         address = place.second;
         give(place);
-        give_unused(lock);
+        return_unused(lock);
         return CUDA_SUCCESS;
     }
-    give_unused(lock);  // also unlocks: the heap may need a round trip
+    return_unused(lock);  // also unlocks: the heap may need a round trip
     const CUresult result = heap_.allocate(bytes, address);
     lock.lock();
     if (result == CUDA_SUCCESS) {
@@ -82,7 +82,7 @@ std::optional<StreamPool::Place> StreamPool::take_back(std::uint64_t address) {
     return place;
 }
 
-StreamPool::Place StreamPool::unkeep(std::pmr::set<Place>::iterator it) {
+StreamPool::Place StreamPool::take_kept(std::pmr::set<Place>::iterator it) {
     const Place place = *it;
     kept_.erase(it);
     kept_bytes_ -= place.first;
@@ -116,7 +116,7 @@ bool StreamPool::free(std::uint64_t address, const Where& where, std::uint64_t n
         }
     }
     poll_fences();
-    give_unused(lock);
+    return_unused(lock);
     return true;
 }
 
@@ -138,7 +138,7 @@ bool StreamPool::free_complete(std::uint64_t address) {
         return false;
     }
     put_back(*place);
-    give_unused(lock);
+    return_unused(lock);
     return true;
 }
 
@@ -154,7 +154,7 @@ void StreamPool::put_back(const Place& place) {
     unused_.push_back(place.second);
 }
 
-void StreamPool::give_unused(std::unique_lock<std::mutex>& lock) {
+void StreamPool::return_unused(std::unique_lock<std::mutex>& lock) {
     const std::vector<std::uint64_t> unused = std::exchange(unused_, {});
     lock.unlock();
     for (const std::uint64_t address : unused) {
@@ -191,7 +191,7 @@ void StreamPool::complete(const StreamKey& key, std::uint64_t command) {
     if (const auto it = streams_.find(key); it != streams_.end()) {
         complete(it->second, command);
     }
-    give_unused(lock);
+    return_unused(lock);
 }
 
 void StreamPool::complete(const ContextState& context, std::uint64_t command) {
@@ -201,7 +201,7 @@ void StreamPool::complete(const ContextState& context, std::uint64_t command) {
             complete(stream, command);
         }
     }
-    give_unused(lock);
+    return_unused(lock);
 }
 
 void StreamPool::end(const ContextState& context) {
@@ -214,18 +214,18 @@ void StreamPool::end(const ContextState& context) {
             ++it;
         }
     }
-    give_unused(lock);
+    return_unused(lock);
 }
 
 void StreamPool::release(std::uint64_t keep_bytes) {
     std::unique_lock lock(mutex_);
     poll_fences();
     while (!kept_.empty() && usage_.reserved_bytes > keep_bytes) {
-        const Place place = unkeep(kept_.begin());
+        const Place place = take_kept(kept_.begin());
         usage_.reserved_bytes -= place.first;
         unused_.push_back(place.second);
     }
-    give_unused(lock);
+    return_unused(lock);
 }
 
 void StreamPool::set_release_threshold(std::uint64_t bytes) {

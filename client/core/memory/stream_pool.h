@@ -107,8 +107,8 @@ class StreamPool {
     std::optional<Place> take_back(std::uint64_t address);
     void put_back(const Place& place);
     // Returns unused_ to the heap, without the lock: the heap may need to send. Call it last: it unlocks.
-    void give_unused(std::unique_lock<std::mutex>& lock);
-    Place unkeep(std::pmr::set<Place>::iterator it);
+    void return_unused(std::unique_lock<std::mutex>& lock);
+    Place take_kept(std::pmr::set<Place>::iterator it);
 
     DeviceHeap& heap_;
     mutable std::mutex mutex_;
