@@ -94,7 +94,7 @@ int cannot_start(const std::string& program, int errno_value) {
 // The errno that executing the program will give, 0 if no problem is seen. Checked before anything is started for the
 // program.
 int cannot_execute(const std::string& program) {
-    const auto look_at = [](const std::string& path) {
+    const auto errno_for = [](const std::string& path) {
         struct stat facts {};
         if (::stat(path.c_str(), &facts) != 0) {
             return errno;
@@ -102,14 +102,14 @@ int cannot_execute(const std::string& program) {
         return S_ISREG(facts.st_mode) && ::access(path.c_str(), X_OK) == 0 ? 0 : EACCES;
     };
     if (program.find('/') != std::string::npos) {
-        return look_at(program);
+        return errno_for(program);
     }
     const char* const path = std::getenv("PATH");
     // the last folder may be empty
     std::istringstream folders(std::string(path == nullptr ? "/bin:/usr/bin" : path) + ":");
     int found = ENOENT;
     for (std::string folder; found != 0 && std::getline(folders, folder, ':');) {
-        const int there = look_at(folder.empty() ? program : folder + "/" + program);
+        const int there = errno_for(folder.empty() ? program : folder + "/" + program);
         found = there == 0 || there == EACCES ? there : found;
     }
     return found;

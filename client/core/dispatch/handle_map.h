@@ -35,8 +35,8 @@ class HandleMap {
         return known;
     }
     bool find(Handle handle, Value& value) const {
-        static thread_local RecentLookups<Handle, Value, kRemembered> lately;
-        auto& place = lately.place_of(handle);
+        static thread_local RecentLookups<Handle, Value, kRemembered> recent;
+        auto& place = recent.place_of(handle);
         if (!place.holds(handle, this, generation_.load(std::memory_order_acquire))) {
             const std::shared_lock lock(mutex_);
             const auto it = values_.find(handle);
