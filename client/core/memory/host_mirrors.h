@@ -21,7 +21,7 @@
 //
 // Ownership: the application owns the memory; the baselines are owned here.
 // Threads: any; apply() only the receiving thread, and it never waits for a sender.
-// Errors: the driver's, of publish(); others are said at the methods.
+// Errors: publish() returns the driver's; the other methods say what their results mean.
 #pragma once
 
 #include <atomic>
