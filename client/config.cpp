@@ -20,20 +20,20 @@
 namespace gpupool::client {
 namespace {
 
-constexpr std::size_t max_config_bytes = 64 * 1024;
-constexpr std::size_t max_token_bytes = 4096;
-constexpr std::uint64_t max_trace_events = 1'000'000'000;
-constexpr std::size_t max_lanes = 64;
-constexpr std::size_t max_default_lanes = 8;
-constexpr std::chrono::milliseconds min_connect_timeout{1};
-constexpr std::chrono::milliseconds max_connect_timeout = std::chrono::minutes(10);
-constexpr std::chrono::milliseconds max_wait_when_full = std::chrono::hours(24);
+constexpr std::size_t kMaxConfigBytes = 64 * 1024;
+constexpr std::size_t kMaxTokenBytes = 4096;
+constexpr std::uint64_t kMaxTraceEvents = 1'000'000'000;
+constexpr std::size_t kMaxLanes = 64;
+constexpr std::size_t kMaxDefaultLanes = 8;
+constexpr std::chrono::milliseconds kMinConnectTimeout{1};
+constexpr std::chrono::milliseconds kMaxConnectTimeout = std::chrono::minutes(10);
+constexpr std::chrono::milliseconds kMaxWaitWhenFull = std::chrono::hours(24);
 
-// What a settings source has said so far; the token's file is read only once it is known to be wanted.
+// The settings read so far. The token's file is read at the end, if it is still wanted.
 struct Draft {
     Config config;
     std::string token_file;
-    std::string folder;  // of the file being read: relative token files are beside it
+    std::string folder;  // folder of the file being read: a relative token file is relative to it
 };
 
 Error invalid(std::string message) {
@@ -60,7 +60,7 @@ Status set_transport(Draft& draft, std::string_view value) {
 }
 
 Status set_token(Draft& draft, std::string_view value) {
-    if (value.size() > max_token_bytes) return invalid(fmt::format("a token has at most {} bytes", max_token_bytes));
+    if (value.size() > kMaxTokenBytes) return invalid(fmt::format("a token has at most {} bytes", kMaxTokenBytes));
     draft.config.token = value;
     draft.token_file.clear();
     return {};
@@ -84,7 +84,7 @@ Status set_memory(Draft& draft, std::string_view value) {
 }
 
 std::string file_name(std::string_view value) {
-    return std::string(value == "stderr" || value == "/dev/stderr" ? standard_error_name : value);
+    return std::string(value == "stderr" || value == "/dev/stderr" ? kStandardErrorName : value);
 }
 
 Status set_log(Draft& draft, std::string_view value) {
@@ -102,7 +102,7 @@ Status set_log_level(Draft& draft, std::string_view value) {
 Status set_connect_timeout(Draft& draft, std::string_view value) {
     auto timeout = parse_duration(value);
     if (!timeout) return timeout.error();
-    if (*timeout < min_connect_timeout || *timeout > max_connect_timeout) {
+    if (*timeout < kMinConnectTimeout || *timeout > kMaxConnectTimeout) {
         return invalid(fmt::format("'{}' is not between 1ms and 10m", value));
     }
     draft.config.connect_timeout = *timeout;
@@ -112,7 +112,7 @@ Status set_connect_timeout(Draft& draft, std::string_view value) {
 Status set_wait_when_full(Draft& draft, std::string_view value) {
     auto wait = parse_duration(value);
     if (!wait) return wait.error();
-    if (*wait > max_wait_when_full) return invalid(fmt::format("'{}' is more than 24h", value));
+    if (*wait > kMaxWaitWhenFull) return invalid(fmt::format("'{}' is more than 24h", value));
     draft.config.wait_when_full = *wait;
     return {};
 }
@@ -120,8 +120,8 @@ Status set_wait_when_full(Draft& draft, std::string_view value) {
 Status set_lanes(Draft& draft, std::string_view value) {
     std::size_t lanes = 0;
     const auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), lanes);
-    if (problem != std::errc() || end != value.data() + value.size() || lanes < 1 || lanes > max_lanes) {
-        return invalid(fmt::format("'{}' is not a whole number from 1 to {}", value, max_lanes));
+    if (problem != std::errc() || end != value.data() + value.size() || lanes < 1 || lanes > kMaxLanes) {
+        return invalid(fmt::format("'{}' is not a whole number from 1 to {}", value, kMaxLanes));
     }
     draft.config.lanes = lanes;
     return {};
@@ -143,10 +143,10 @@ Status set_sync(Draft& draft, std::string_view value) {
     return {};
 }
 
-// A switch (standard error) or a file.
+// A switch, of which "on" means standard error, or a file.
 std::string output_name(std::string_view value) {
     if (auto on = parse_switch(value)) {
-        return *on ? standard_error_name : "";
+        return *on ? kStandardErrorName : "";
     }
     return file_name(value);
 }
@@ -159,8 +159,8 @@ Status set_trace(Draft& draft, std::string_view value) {
 Status set_trace_events(Draft& draft, std::string_view value) {
     std::uint64_t events = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), events);
-    if (error != std::errc() || end != value.data() + value.size() || events == 0 || events > max_trace_events) {
-        return invalid(fmt::format("'{}' is not a number from 1 to {}", value, max_trace_events));
+    if (error != std::errc() || end != value.data() + value.size() || events == 0 || events > kMaxTraceEvents) {
+        return invalid(fmt::format("'{}' is not a number from 1 to {}", value, kMaxTraceEvents));
     }
     draft.config.trace_events = events;
     return {};
@@ -177,7 +177,7 @@ struct Setting {
     Status (*set)(Draft&, std::string_view);
 };
 
-constexpr std::array settings = {
+constexpr std::array kSettings = {
     Setting{"server", "GPUPOOL_SERVER", set_server},
     Setting{"transport", "GPUPOOL_TRANSPORT", set_transport},
     Setting{"token", "GPUPOOL_TOKEN", set_token},
@@ -196,7 +196,7 @@ constexpr std::array settings = {
 };
 
 const Setting* find_setting(std::string_view key) {
-    for (const Setting& setting : settings) {
+    for (const Setting& setting : kSettings) {
         if (setting.key == key) return &setting;
     }
     return nullptr;
@@ -204,11 +204,11 @@ const Setting* find_setting(std::string_view key) {
 
 std::string known_keys() {
     std::string keys;
-    for (const Setting& setting : settings) keys += (keys.empty() ? "" : ", ") + std::string(setting.key);
+    for (const Setting& setting : kSettings) keys += (keys.empty() ? "" : ", ") + std::string(setting.key);
     return keys;
 }
 
-// A setting's value as text: the settings' parsers take what the environment can say, too.
+// A setting's value as text, because the parsers take what the environment contains.
 Result<std::string> value_text(const toml::node& node) {
     if (const auto* text = node.as_string()) return text->get();
     if (const auto* number = node.as_integer()) return fmt::to_string(number->get());
@@ -224,7 +224,7 @@ Status read_table(Draft& draft, const toml::table& table, const std::string& pat
     for (auto&& [key, node] : table) {
         const Setting* setting = find_setting(key.str());
         if (setting == nullptr) {
-            return invalid(fmt::format("unknown setting; there are {}", known_keys()))
+            return invalid(fmt::format("unknown setting; known are {}", known_keys()))
                 .within(place(key.source(), key.str()));
         }
         auto text = value_text(node);
@@ -239,9 +239,9 @@ Status read_table(Draft& draft, const toml::table& table, const std::string& pat
     return {};
 }
 
-// False where there is no such file.
+// False if there is no such file.
 Result<bool> read_config_file(Draft& draft, const std::string& path) {
-    auto text = read_file(path, max_config_bytes);
+    auto text = read_file(path, kMaxConfigBytes);
     if (!text) return text.error();
     if (!text->has_value()) return false;
     const toml::parse_result parsed = toml::parse(std::string_view(**text), std::string_view(path));
@@ -280,7 +280,7 @@ Status read_first_file(Draft& draft, const Environment& environment, const std::
 }
 
 Status read_environment(Draft& draft, const Environment& environment) {
-    for (const Setting& setting : settings) {
+    for (const Setting& setting : kSettings) {
         const auto value = environment(setting.variable);
         if (!value || value->empty()) continue;
         if (auto status = setting.set(draft, *value); !status) return status.error().within(setting.variable);
@@ -294,7 +294,7 @@ Status read_environment(Draft& draft, const Environment& environment) {
 
 Status read_token(Draft& draft) {
     if (draft.token_file.empty()) return {};
-    auto text = read_file(draft.token_file, max_token_bytes);
+    auto text = read_file(draft.token_file, kMaxTokenBytes);
     if (!text) return text.error().within("token file");
     if (!text->has_value()) return Error{ErrorCode::unavailable, "there is no token file " + draft.token_file};
     draft.config.token = trim_end(**text);
@@ -305,7 +305,7 @@ Status read_token(Draft& draft) {
 }  // namespace
 
 std::size_t default_lanes() {
-    return std::clamp<std::size_t>(processors_allowed() / 2, 1, max_default_lanes);
+    return std::clamp<std::size_t>(processors_allowed() / 2, 1, kMaxDefaultLanes);
 }
 
 Result<Config> load_config() {
@@ -322,7 +322,7 @@ Result<Config> load_config(const Environment& environment, const std::string& sy
 
 Status open_log(const Config& config) {
     if (config.log_file.empty() || config.log_level == log::Level::off) return {};
-    if (config.log_file == standard_error_name) {
+    if (config.log_file == kStandardErrorName) {
         log::to_stderr(config.log_level);
         return {};
     }

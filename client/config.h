@@ -1,10 +1,11 @@
-// The client's settings: the environment, over a TOML file, over the defaults.
+// The client's settings. The environment takes precedence over a TOML file, and that over the defaults.
 //
 // The file is the first of $GPUPOOL_CONFIG (which must exist), $XDG_CONFIG_HOME/gpupool/client.toml,
 // ~/.config/gpupool/client.toml and /etc/gpupool/client.toml. docs/configuration.md lists the settings.
 //
-// Ownership: values. Threads: read once, before the first session. Errors: Result; the message names the file, line and
-// key, or the variable, and shows what was given.
+// Ownership: values.
+// Threads: read once, before the first session.
+// Errors: Result; the message names the file, line and key, or the variable, and shows the value.
 #pragma once
 
 #include <chrono>
@@ -21,40 +22,42 @@
 
 namespace gpupool::client {
 
-// Where `trace`, `summary` and `log` name a file, this means standard error.
-constexpr const char* standard_error_name = "-";
+// As a file name in `trace`, `summary` and `log`, this means standard error.
+constexpr const char* kStandardErrorName = "-";
 
-// One for every two processors that the process may run on, from 1 to 8: each keeps a thread at either end busy.
+// One for every two processors that the process may use, from 1 to 8, because each lane occupies a thread at either
+// end.
 std::size_t default_lanes();
 
 struct Config {
-    std::string server;  // "HOST:PORT" or "unix:/PATH"; empty: none was named
+    std::string server;  // "HOST:PORT" or "unix:/PATH"; empty: not set
     transport::Choice transport = transport::Choice::automatic;
-    std::string token;                          // what the server authenticates this user by; empty: none
-    std::optional<std::uint64_t> memory_bytes;  // device memory to ask for; nullopt: what the server gives by default
+    std::string token;                          // authenticates this user to the server; empty: none
+    std::optional<std::uint64_t> memory_bytes;  // device memory to ask for; nullopt: the server's default
     std::string log_file;                       // empty: no log
     log::Level log_level = log::Level::info;
     std::chrono::milliseconds connect_timeout{5000};
-    std::chrono::milliseconds wait_when_full{0};  // for a place on a server that has none; 0: it is an error at once
-    std::size_t lanes = default_lanes();          // connections that carry bulk data; 1: the session's own alone
-    wire::CompressionMode compression = wire::CompressionMode::when_it_pays;  // of that data, both ways
-    bool synchronous = false;  // every call waits for the server, so that errors appear where they are made
-    std::string trace_file;    // a timeline; on standard error a line per call; empty: off
-    std::uint64_t trace_events = 1'000'000;  // at most, of this process
-    std::string summary_file;                // calls, bytes, waits and round trips at the end; empty: off
-    std::string source;                      // the file that was read; empty: none
+    std::chrono::milliseconds wait_when_full{0};  // how long to wait for a place on a full server; 0: fail at once
+    std::size_t lanes = default_lanes();          // connections for bulk data; 1: only the session's own
+    // compression of bulk data, in both directions
+    wire::CompressionMode compression = wire::CompressionMode::when_it_pays;
+    bool synchronous = false;  // every call waits for the server, so errors appear at the call that causes them
+    std::string trace_file;    // a timeline; if standard error, a line per call; empty: off
+    std::uint64_t trace_events = 1'000'000;  // limit for this process
+    std::string summary_file;                // summary of calls, bytes, waits and round trips; empty: off
+    std::string source;                      // the configuration file that was read; empty: none
 };
 
-// Returns the value of an environment variable, nullopt where it is unset.
+// Returns the value of an environment variable; nullopt if it is unset.
 using Environment = std::function<std::optional<std::string>(const char* name)>;
 
-// From the process's own environment and files.
+// Reads the process's own environment and files.
 Result<Config> load_config();
 
-// The same with another environment; `system_file` stands for /etc/gpupool/client.toml.
+// The same with another environment; `system_file` replaces /etc/gpupool/client.toml.
 Result<Config> load_config(const Environment& environment, const std::string& system_file);
 
-// Opens the log that the configuration asks for; none is opened where none is asked for.
+// Opens the log, if the configuration asks for one.
 Status open_log(const Config& config);
 
 }  // namespace gpupool::client

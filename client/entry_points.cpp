@@ -1,7 +1,8 @@
-// The symbols of libcuda.so.1, all of them derived from the call table.
+// The symbols of libcuda.so.1, all derived from the call table.
 //
-// An entry point of a call that is handled goes to the function of the same name in gpupool::client::entry; any other
-// is sent to the worker as its line says; a refused one says so. Nothing throws into the application.
+// If the client handles a call, its entry point calls the function of the same name in gpupool::client::entry. Other
+// calls are sent to the worker as the table says. A refused call returns CUDA_ERROR_NOT_SUPPORTED and is logged once.
+// No exception reaches the application.
 
 #include "client/calls/handlers.h"
 #include "client/core/dispatch/remote.h"
@@ -19,7 +20,7 @@ CUresult enter(Body body) noexcept {
             traced.end(result);
             return result;
         }
-        // What a capture forbids changes something, though it be answered here.
+        // A call that a capture forbids changes something, even if the client answers it.
         constexpr bool only_asks =
             Call::kDelivery == calls::Delivery::local && !calls::has_rule(Call::kRules, calls::Rule::no_capture);
         if (this_thread().in_host_function && !only_asks) {

@@ -15,13 +15,13 @@ struct Text {
     const char* description;
 };
 
-// Every value of CUDA 13.0's cuda.h, with the texts (and the spelling) that driver 580 gives: programs print and
-// compare them. docs/driver-facts.md says how they were read.
+// Every value of CUDA 13.0's cuda.h, with the exact texts of driver 580, because programs print and compare them.
+// docs/driver-facts.md says how they were read.
 #define GPUPOOL_TEXT(code, description) \
     Text {                              \
         code, #code, description        \
     }
-constexpr std::array texts = {
+constexpr std::array kTexts = {
     GPUPOOL_TEXT(CUDA_SUCCESS, "no error"),
     GPUPOOL_TEXT(CUDA_ERROR_INVALID_VALUE, "invalid argument"),
     GPUPOOL_TEXT(CUDA_ERROR_OUT_OF_MEMORY, "out of memory"),
@@ -141,22 +141,22 @@ constexpr std::array texts = {
 };
 #undef GPUPOOL_TEXT
 
-// No CUresult can be higher: CUDA_ERROR_UNKNOWN is its last value, so ten bits are what it is sure to hold.
-constexpr std::size_t max_code = 1024;
-static_assert(CUDA_ERROR_UNKNOWN < max_code && CUDA_ERROR_UNKNOWN >= max_code / 2);
-constexpr std::size_t max_text_bytes = 512;
-constexpr std::size_t max_learned_bytes = 1024 * 1024;
+// CUDA_ERROR_UNKNOWN is the last value of CUresult, so the enumeration is only sure to hold ten bits.
+constexpr std::size_t kMaxCode = 1024;
+static_assert(CUDA_ERROR_UNKNOWN < kMaxCode && CUDA_ERROR_UNKNOWN >= kMaxCode / 2);
+constexpr std::size_t kMaxTextBytes = 512;
+constexpr std::size_t kMaxLearnedBytes = 1024 * 1024;
 
 struct Entry {
     std::atomic<const char*> name{nullptr};
     std::atomic<const char*> description{nullptr};
 };
 
-std::array<Entry, max_code>& entries() noexcept {
-    // Filled on first use: the first look-up may come before our own static objects are made.
-    static std::array<Entry, max_code>* const table = [] {
-        static std::array<Entry, max_code> storage;
-        for (const Text& text : texts) {
+std::array<Entry, kMaxCode>& entries() noexcept {
+    // Filled on first use: the first lookup may happen before this library's static objects are constructed.
+    static std::array<Entry, kMaxCode>* const table = [] {
+        static std::array<Entry, kMaxCode> storage;
+        for (const Text& text : kTexts) {
             storage[text.code].name.store(text.name, std::memory_order_relaxed);
             storage[text.code].description.store(text.description, std::memory_order_relaxed);
         }
@@ -167,16 +167,16 @@ std::array<Entry, max_code>& entries() noexcept {
 
 const Entry* entry(CUresult code) noexcept {
     const auto index = static_cast<unsigned>(code);
-    return index < max_code ? &entries()[index] : nullptr;
+    return index < kMaxCode ? &entries()[index] : nullptr;
 }
 
-// Keeps the text for ever: somebody may hold the pointer.
+// Keeps every text for ever: the application may hold the pointer.
 bool replace(std::atomic<const char*>& text, std::string_view with, std::size_t& learned_bytes) {
     const char* old = text.load(std::memory_order_relaxed);
     if (with.empty() || (old != nullptr && with == old)) return true;
-    if (learned_bytes + with.size() + 1 > max_learned_bytes) return false;
+    if (learned_bytes + with.size() + 1 > kMaxLearnedBytes) return false;
     learned_bytes += with.size() + 1;
-    // Reached from a static pointer and never destroyed: exit handlers may still ask for a text.
+    // Never destroyed: exit handlers may still ask for a text.
     static auto* const kept = new std::deque<std::string>;
     text.store(kept->emplace_back(with).c_str(), std::memory_order_release);
     return true;
@@ -195,16 +195,16 @@ const char* description(CUresult code) noexcept {
 }
 
 CUresult from_peer(int number) noexcept {
-    const auto index = static_cast<std::size_t>(number);  // a negative one is beyond the end
-    const bool known = index < max_code && entries()[index].name.load(std::memory_order_relaxed) != nullptr;
+    const auto index = static_cast<std::size_t>(number);  // a negative number becomes one beyond the end
+    const bool known = index < kMaxCode && entries()[index].name.load(std::memory_order_relaxed) != nullptr;
     return known ? static_cast<CUresult>(number) : CUDA_ERROR_UNKNOWN;
 }
 
 bool learn(int code, std::string_view name, std::string_view description) {
     static std::mutex mutex;
     static std::size_t learned_bytes = 0;
-    if (code < 0 || static_cast<std::size_t>(code) >= max_code) return false;
-    if (name.size() > max_text_bytes || description.size() > max_text_bytes) return false;
+    if (code < 0 || static_cast<std::size_t>(code) >= kMaxCode) return false;
+    if (name.size() > kMaxTextBytes || description.size() > kMaxTextBytes) return false;
     Entry& learned = entries()[static_cast<std::size_t>(code)];
     const std::lock_guard guard(mutex);
     return replace(learned.name, name, learned_bytes) && replace(learned.description, description, learned_bytes);

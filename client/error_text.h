@@ -1,9 +1,11 @@
-// Names and descriptions of CUresult values: what cuGetErrorName and cuGetErrorString answer.
+// Names and descriptions of CUresult values, as cuGetErrorName and cuGetErrorString return them.
 //
-// Until a session exists the texts are our own; the server's driver then tells its own, newer codes included.
+// Before a session exists the texts are built in. The server's driver then supplies its own, including those of newer
+// codes.
 //
-// Ownership: every text that was returned once stays valid until the process ends. Threads: any; look-ups take no lock.
-// Errors: an unknown code is null (the driver's INVALID_VALUE).
+// Ownership: every returned text stays valid until the process ends.
+// Threads: any; lookups take no lock.
+// Errors: null for an unknown code (for which the driver returns CUDA_ERROR_INVALID_VALUE).
 #pragma once
 
 #include <string_view>
@@ -17,12 +19,12 @@ const char* name(CUresult code) noexcept;
 // "out of memory"
 const char* description(CUresult code) noexcept;
 
-// The code that a peer sent as a number. Only codes that have a name are taken: of any other number an application, or
-// a switch of ours, would know nothing. Those are CUDA_ERROR_UNKNOWN.
+// Converts a number from a peer. A number without a name becomes CUDA_ERROR_UNKNOWN, because applications and gpupool's
+// own code could not handle it.
 CUresult from_peer(int number) noexcept;
 
-// Replaces the texts of one code; an empty text leaves what there was. False where the code or a text is beyond our
-// limits, or too much was learned already: the texts are kept for ever.
+// Replaces the texts of one code; an empty text changes nothing. False if the code or a text is too large, or if too
+// much was learned already: texts are kept for ever.
 bool learn(int code, std::string_view name, std::string_view description);
 
 }  // namespace gpupool::client::error_text

@@ -1,4 +1,4 @@
-// Arrays: the driver's. Memory that the client holds and does not use must not be what they lack.
+// Arrays are the driver's. If memory is short, the client first gives back memory that it holds unused, then retries.
 
 #include "client/calls/handlers.h"
 #include "client/calls/memory.h"

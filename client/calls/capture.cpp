@@ -1,4 +1,4 @@
-// Stream capture: begun and ended on the server, its rules kept here (core/captures.h).
+// Stream capture: the server's driver captures, the client enforces the rules (client/core/scheduling/captures.h).
 
 #include <algorithm>
 
@@ -34,7 +34,7 @@ CUresult begin(CUstream stream, CUstreamCaptureMode mode, Send send) {
     return result;
 }
 
-// What is known here; `found` is nothing where the stream does not capture.
+// The status as the client knows it; `found` is empty if the stream does not capture.
 CUresult status_of(CUstream stream, CUstreamCaptureStatus* status, std::optional<Captures::Status>& found) {
     StreamInfo info;
     const CUresult result = find_stream(stream, info);
@@ -47,7 +47,7 @@ CUresult status_of(CUstream stream, CUstreamCaptureStatus* status, std::optional
     Captures& captures = this_session().captures;
     const StreamKey key = stream_key(stream);
     if (is_legacy(key) && captures.any()) {
-        // The legacy stream is asked about a capture that it would have to wait for.
+        // A query of the legacy stream counts as work: it would have to wait for the capture.
         if (const CUresult implicit = captures.before_work(key, info.context); implicit != CUDA_SUCCESS) {
             return implicit;
         }
@@ -121,7 +121,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUg
                                      const CUgraphEdgeData* dependencyData, std::size_t numDependencies,
                                      CUstreamCaptureMode mode) {
     return begin(hStream, mode, [&] {
-        this_session().graphs.remove(hGraph);  // what comes of it is not seen here
+        this_session().graphs.remove(hGraph);  // the client does not see what the capture adds
         return remote<calls::cuStreamBeginCaptureToGraph>(hStream, hGraph, dependencies, dependencyData,
                                                           numDependencies, mode);
     });
@@ -142,7 +142,7 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
     if (!capture) {
         return CUDA_ERROR_ILLEGAL_STATE;
     }
-    if (!captures.ends_here(key)) {
+    if (!captures.may_end(key)) {
         captures.invalidate(key);
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     }

@@ -1,4 +1,4 @@
-// Contexts: which one is current is the client's affair; making and ending them is the server's.
+// Contexts: the client keeps which one is current; the server makes and ends them.
 
 #include <mutex>
 
@@ -12,8 +12,8 @@
 namespace gpupool::client::entry {
 namespace {
 
-// Everything that belonged to the context is gone on the server; forget it here. Its work is; that of others which used
-// its memory is not to see what comes there next.
+// Forgets the memory of a context that has ended; the server has freed it. First waits for other contexts' work that
+// used the memory: it must not see what is allocated there next.
 void forget_memory(Session& s, ContextState& context) {
     (void)wait_for_users(s, &context);
     for (const MemoryRange& range : s.memory.remove_of(&context)) {
@@ -93,7 +93,7 @@ CUresult create(CUcontext* pctx, CUexecAffinityParam* affinities, int count, uns
     return CUDA_SUCCESS;
 }
 
-// What belonged to a context that has ended: its captures, its kernels' functions, its textures and its memory.
+// Forgets what belonged to a context that has ended: its captures, its kernels' functions, its textures and its memory.
 void forget_objects(Session& s, ContextState& context) {
     s.captures.ended(context);
     forget_kernel_functions(context.handle);
@@ -117,7 +117,7 @@ CUresult destroy(CUcontext ctx) {
     export_tables::context_ends(ctx);
     result = remote<calls::gpContextDestroy>(ctx);
     context->live = false;
-    context->lost = CUDA_SUCCESS;  // or nothing more would be sent of it, not even that its memory is free
+    context->lost = CUDA_SUCCESS;  // otherwise nothing more could be sent for it, not even to release its memory
     forget_objects(*s, *context);
     ThreadState& thread = this_thread();
     if (thread.current() == context) {
@@ -137,7 +137,7 @@ CUresult end_primary(Session& s, ContextState& context, bool reset) {
     return result;
 }
 
-// `act`, with the session and the device's primary context.
+// Calls `act` with the session and the device's primary context.
 template <class Act>
 CUresult with_primary(CUdevice dev, Act act) {
     CUresult result = CUDA_SUCCESS;
@@ -281,7 +281,7 @@ CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, uns
         return create(pctx, nullptr, 0, flags, dev);
     }
     if (ctxCreateParams->cigParams != nullptr) {
-        return CUDA_ERROR_NOT_SUPPORTED;  // contexts shared with a graphics API of this host
+        return CUDA_ERROR_NOT_SUPPORTED;  // contexts shared with a graphics API of this machine
     }
     return create(pctx, ctxCreateParams->execAffinityParams, ctxCreateParams->numExecAffinityParams, flags, dev);
 }
@@ -338,7 +338,7 @@ CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned* version) {
     constexpr unsigned kApiVersion = 3020;
     const ContextState* context = context_or_current(ctx);
     if (context == nullptr || !context->live) {
-        return CUDA_ERROR_INVALID_CONTEXT;  // libcudart takes it for "the primary context is inactive"
+        return CUDA_ERROR_INVALID_CONTEXT;  // libcudart takes this error to mean "the primary context is inactive"
     }
     if (version == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -427,7 +427,7 @@ CUresult cuCtxDisablePeerAccess(CUcontext peerContext) {
     return remote<calls::cuCtxDisablePeerAccess>(peerContext);
 }
 
-// Libraries ask for the stack's size before every launch.
+// Cached, because libraries query the stack size before every launch.
 CUresult cuCtxGetLimit(std::size_t* pvalue, CUlimit limit) {
     ContextState* context = nullptr;
     CUresult result = usable_context(context);
@@ -452,7 +452,7 @@ CUresult cuCtxGetLimit(std::size_t* pvalue, CUlimit limit) {
 CUresult cuCtxSetLimit(CUlimit limit, std::size_t value) {
     ContextState* const context = this_thread().current();
     if (limit == CU_LIMIT_STACK_SIZE && context != nullptr && !this_session().captures.any()) {
-        // As natively; so that work which the server holds has the stack that it was sent with.
+        // As the driver does. Held work on the server must run with the stack size that it was sent with.
         wait_without_errors(this_session(), *context);
     }
     const CUresult result = remote<calls::cuCtxSetLimit>(limit, value);

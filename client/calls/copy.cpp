@@ -1,4 +1,5 @@
-// Copies. Which side of an address is which follows from what is known of it; the host's side is read or written here.
+// Copies. Which end of a copy is on the device follows from what the client knows about its addresses. The client reads
+// and writes the host's end itself.
 
 #include <cstring>
 #include <vector>
@@ -33,16 +34,19 @@ CUresult prepare(Session*& s) {
     return usable_context(context);
 }
 
-// May work that comes before in stream order, in whichever stream, still write there?
+// May earlier work, in any stream, still write to the source?
 bool written_before(Session& s, const void* source, std::size_t bytes) {
     return s.host_functions.any_pending() || s.graph_hosts.write() ||
            (pinned(s, source) && (s.transfers.writes_into(source, bytes) ||
                                   s.host_mirrors.device_address(reinterpret_cast<std::uint64_t>(source)) != 0));
 }
 
-// When a source is to be read. Pinned, and of an asynchronous call, it may be read until the copy is done
-// (`may_be_late`); otherwise it is read now, unless this is a synchronous call, which natively waits for its turn.
-// `late`: in its turn, for which the stream has been told to catch up, because what comes before may write there.
+// When the source of a copy is read.
+// - `may_be_late`: pinned memory of an asynchronous call, which may be read until the copy is complete. Otherwise the
+//   call reads it before it returns; a synchronous call first waits for its stream if earlier work may write the
+//   source.
+// - `late`: read when the copy is ready in its stream, because earlier work may write the source. The stream has been
+//   asked to catch up.
 struct Reading {
     bool may_be_late = false, late = false;
 };
@@ -57,7 +61,7 @@ CUresult await_writers(Session& s, const void* source, const void* lowest, std::
     return reading.late ? remote<calls::gpStreamCatchUp>(stream) : synchronize_stream(stream);
 }
 
-// What is copied into the command is read while other threads wait for the channel: its pages come in before.
+// Data that is copied into the command is read while other threads wait for the channel. So page it in before.
 void touch(const void* source, std::size_t bytes) {
     constexpr std::size_t kPageBytes = 4096;
     const auto* const first = static_cast<const volatile char*>(source);
@@ -80,8 +84,8 @@ CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std:
                                              static_cast<const unsigned char*>(source), bytes, stream);
     }
     const std::span data(static_cast<const std::byte*>(source), bytes);
-    // What a busy worker is not ready for would only take its memory. The data follows the command, so that nobody may
-    // wait for its reply before.
+    // Send ahead only if the worker is not busy: otherwise the data would only occupy its memory. The data follows its
+    // command, so this is not possible if the call waits for the command's reply.
     const Transfers::Ahead ahead = !reading.late && s.worker_is_near() && !waits_for_all_replies(s, this_thread())
                                        ? s.transfers.begin_upload_ahead(data)
                                        : Transfers::Ahead{s.transfers.begin_upload(data), 0};
@@ -101,13 +105,13 @@ CUresult to_device(Session& s, CUdeviceptr destination, const void* source, std:
     return s.transfers.wait_sent(transfer) ? CUDA_SUCCESS : kSessionLost;
 }
 
-// What the GPU calls device memory can be the host's: the program may look at it without a call.
+// A device address can refer to host memory, which the program may read without a call.
 bool host_sees(const Session& s, CUmemorytype type, CUdeviceptr address) {
     return type == CU_MEMORYTYPE_DEVICE && s.host_mirrors.is_host(address);
 }
 
-// A synchronous copy to the device has ended for everybody when it returns. Work in stream order comes behind it in any
-// case; only for streams that do not wait for this one is it worth a round trip.
+// A synchronous copy to the device must be complete for all streams when it returns. Later work that is ordered behind
+// this stream needs no wait. Only other streams are worth a round trip.
 bool others_see() {
     const ThreadState& thread = this_thread();
     const ContextState* const context = thread.current();
@@ -115,13 +119,13 @@ bool others_see() {
            thread.per_thread_default;
 }
 
-// What is left of a copy that was sent: its end, where it could be missed.
+// Finishes a copy that was sent: waits for it, if the program could notice that it is not complete.
 CUresult end_copy(CUresult sent, bool seen, CUstream stream) {
     return sent == CUDA_SUCCESS && seen ? synchronize_stream(stream) : sent;
 }
 
-// Sends a copy to the host and, where it is to be waited for, has it answered behind its data: what comes of it is this
-// call's, whoever else synchronizes meanwhile.
+// Sends a copy to the host. If the call has to wait for it, the reply follows behind the data and carries the error of
+// this copy, even if another thread synchronizes meanwhile.
 template <class Call, class... Arguments>
 CUresult send_copy_out(Session& s, std::uint64_t transfer, bool wait, CUstream stream, Arguments... arguments) {
     const WaitForReplies until_there(wait);
@@ -140,7 +144,8 @@ CUresult from_device(Session& s, void* destination, CUdeviceptr source, std::siz
     return send_copy_out<calls::gpCopyFromDevice>(s, transfer, wait, stream, source, bytes);
 }
 
-// Does the stream capture? Then a copy becomes a node, which reads and writes host memory when its graph is launched.
+// Does the stream capture? Then a copy becomes a graph node, which reads and writes host memory when the graph is
+// launched.
 bool captures(const Session& s, CUstream stream) {
     return s.captures.any() && s.captures.find(stream_key(stream));
 }
@@ -168,15 +173,15 @@ bool may_copy(const Session& s, CUdeviceptr dst, CUdeviceptr src, std::size_t by
     return dst != 0 && src != 0 && may_hold(s, dst, bytes) && may_hold(s, src, bytes);
 }
 
-// What a call says of an address, which may be either as well.
+// What a call declares an address to be; `any` for unified addresses.
 enum class Side { any, host, device };
 
 // Where an address lies, as far as the client knows.
 enum class Place {
     host,
-    shared,  // host memory that the GPU has as well
+    shared,  // host memory that the worker maps too
     device,
-    unknown,  // only the driver knows: of a module's variable, say, whose address a kernel told
+    unknown,  // only the driver knows, for example a module's variable whose address a kernel returned
 };
 
 Place place_of(const Session& s, CUdeviceptr address, Side side) {
@@ -186,13 +191,14 @@ Place place_of(const Session& s, CUdeviceptr address, Side side) {
     return side == Side::device && !s.memory.find(address) ? Place::unknown : Place::host;
 }
 
-// Which ends of a copy are the GPU's to read and write; the others are done here.
+// Which ends of a copy the GPU reads and writes; the client does the others.
 struct Route {
     bool to_device, from_device;
-    bool to_ask;  // the driver has the last word, so the answer is waited for
+    bool to_ask;  // only the driver knows whether this is valid, so the call waits for the reply
 };
 
-// Shared memory is the GPU's where the GPU has a part in the copy. In a graph it stays what the program calls it.
+// The GPU accesses shared memory if it takes part in the copy. In a graph the memory stays what the program declares it
+// to be.
 Route route_of(Place to, Place from, bool capturing) {
     const auto surely_on_device = [](Place place) { return place == Place::device || place == Place::unknown; };
     const bool shared_is_gpus = !capturing && (surely_on_device(to) || surely_on_device(from));
@@ -244,7 +250,7 @@ CUresult copy_plain(CUdeviceptr dst, Side dst_side, CUdeviceptr src, Side src_si
 
 // ---- shaped copies
 
-// visit(place, where in the packed data behind `offset`, bytes)
+// visit(place, offset in the packed data from `offset`, bytes)
 template <class Visit>
 void each_part(const CUDA_MEMCPY3D& c, const HostSide& side, std::uint64_t offset, std::size_t bytes, Visit visit) {
     each_part_of_rows(c.WidthInBytes, c.Height, offset, bytes,
@@ -252,13 +258,13 @@ void each_part(const CUDA_MEMCPY3D& c, const HostSide& side, std::uint64_t offse
                           std::size_t count) { visit(side.row(row, slice) + within, done, count); });
 }
 
-// The addresses from the first row's begin to the last one's end.
+// The address range from the begin of the first row to the end of the last one.
 std::pair<std::uint64_t, std::uint64_t> extent_of(const CUDA_MEMCPY3D& c, const HostSide& side) {
     return {reinterpret_cast<std::uint64_t>(side.row(0, 0)),
             reinterpret_cast<std::uint64_t>(side.row(c.Height - 1, c.Depth - 1)) + c.WidthInBytes};
 }
 
-// `late`: the rows are read when their turn in the stream has come.
+// `late`: the rows are read when the copy is ready in its stream.
 CUresult shaped_to_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t bytes, CUstream stream, bool late) {
     const HostSide side = source_of(c);
     const auto pack = [c, side](std::uint64_t offset, std::span<std::byte> packed) {
@@ -304,10 +310,10 @@ CUresult shaped_from_device(Session& s, const CUDA_MEMCPY3D& c, std::size_t byte
     return send_copy_out<calls::gpCopyShapedFromDevice>(s, transfer, wait, stream, &c);
 }
 
-// Host memory that the GPU has is its own to read and write, in the order of its stream.
+// The GPU itself reads and writes shared host memory, in stream order.
 void use_shared_memory(const Session& s, CUDA_MEMCPY3D& c) {
     if (c.srcMemoryType == CU_MEMORYTYPE_HOST && c.dstMemoryType == CU_MEMORYTYPE_HOST) {
-        return;  // the GPU has no part in it
+        return;  // the GPU takes no part in it
     }
     const auto use = [&s](CUmemorytype& type, CUdeviceptr& device, const void* host) {
         if (type == CU_MEMORYTYPE_HOST && s.host_mirrors.is_shared(address_of(host))) {
@@ -329,7 +335,7 @@ CUresult copy_shaped(const CUDA_MEMCPY3D& given, CUstream stream, Waiting waitin
     if (is_empty(c)) {
         return CUDA_SUCCESS;
     }
-    if (is_absurd(c)) {
+    if (is_too_large(c)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (captures(*s, stream)) {

@@ -49,7 +49,7 @@ bool is_empty(const CUDA_MEMCPY3D& c) {
     return c.WidthInBytes == 0 || c.Height == 0 || c.Depth == 0;
 }
 
-bool is_absurd(const CUDA_MEMCPY3D& c) {
+bool is_too_large(const CUDA_MEMCPY3D& c) {
     constexpr std::size_t kLimit = std::size_t{1} << 46;
     return c.WidthInBytes > kLimit || c.Height > kLimit / c.WidthInBytes ||
            c.Depth > kLimit / (c.WidthInBytes * c.Height);
@@ -60,7 +60,7 @@ bool on_device(const Session& s, std::uint64_t address) {
         return true;
     }
     const auto range = s.memory.find(address);
-    // Host memory that the GPU has at the same address is the GPU's as well.
+    // Host memory that the GPU has at the same address counts as device memory.
     return range && (range->on_device() || s.host_mirrors.device_address(range->base) == range->base);
 }
 
@@ -84,7 +84,8 @@ bool surely_holds(const Session& s, std::uint64_t address, std::uint64_t bytes) 
 
 namespace {
 
-// Natively pinned memory has one address for both, so an end of it may be said to be the device's.
+// With the driver, pinned memory has one address for both sides. So a program may declare such an end to be the
+// device's.
 template <class Host>
 void resolve_end(const Session& s, CUmemorytype& type, CUdeviceptr address, Host*& host) {
     const bool may_be_pinned = type == CU_MEMORYTYPE_DEVICE && s.memory.may_be_host(address) && s.memory.find(address);
@@ -105,7 +106,7 @@ CUresult name_host_memory(CUDA_MEMCPY3D& c) {
     if (is_empty(c)) {
         return CUDA_SUCCESS;
     }
-    if (is_absurd(c)) {
+    if (is_too_large(c)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (c.srcMemoryType == CU_MEMORYTYPE_HOST) {

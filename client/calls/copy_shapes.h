@@ -1,11 +1,15 @@
-// What a copy's description says about the host's side of it, and about which side an address is on.
+// Helpers for descriptions of copies: the host's end of a 2D or 3D copy, and the side that an address is on.
+//
+// Ownership: none.
+// Threads: any.
+// Errors: the driver's.
 #pragma once
 
 #include "client/core/session/session.h"
 
 namespace gpupool::client {
 
-// The host's side of a shaped copy.
+// The host's end of a 2D or 3D copy.
 struct HostSide {
     char* base;
     std::size_t x, y, z, pitch, height;
@@ -18,20 +22,21 @@ HostSide source_of(const CUDA_MEMCPY3D& c);
 HostSide destination_of(const CUDA_MEMCPY3D& c);
 
 bool is_empty(const CUDA_MEMCPY3D& c);
-// Of one that is not empty: more bytes than any memory has, so that sizes made of its numbers would overflow.
-bool is_absurd(const CUDA_MEMCPY3D& c);
+// For a copy that is not empty: is it larger than any memory, so that computing its size could overflow?
+bool is_too_large(const CUDA_MEMCPY3D& c);
 
 bool on_device(const Session& s, std::uint64_t address);
 
-// False for what the driver would refuse at once: more than an allocation holds, and what is allocated no more.
+// False if the driver would refuse at once: the range exceeds its allocation, or lies in the window where nothing is
+// allocated.
 bool may_hold(const Session& s, std::uint64_t address, std::uint64_t bytes);
-// The same of memory that the client knows; of any other the driver has the last word.
+// The same, but false if the client does not know the memory, so that only the driver can tell.
 bool surely_holds(const Session& s, std::uint64_t address, std::uint64_t bytes);
 
-// UNIFIED becomes what the address is; the host's pitch need not reach the server.
+// Replaces the memory type UNIFIED by host or device. The same for pinned memory that was declared as device memory.
 void resolve_unified(const Session& s, CUDA_MEMCPY3D& c);
 
-// In place of host addresses, names that the server may use (core/graph_hosts.h); and back.
+// Replaces host addresses by names that the server may use (client/core/graphs/graph_hosts.h), and back.
 CUresult name_host_memory(CUDA_MEMCPY3D& c);
 void restore_host_memory(CUDA_MEMCPY3D& c);
 

@@ -1,4 +1,4 @@
-// Devices: answered from the snapshot that the server sent at the start.
+// Device queries, answered from the snapshot in the server's Welcome.
 
 #include <algorithm>
 #include <cctype>
@@ -15,7 +15,7 @@ const DeviceSnapshot* snapshot(CUresult& result) {
     return s == nullptr ? nullptr : &s->devices;
 }
 
-// The device, or why not.
+// The device; null and the error in `result` if there is none.
 const Device* find(CUdevice dev, CUresult& result) {
     const DeviceSnapshot* devices = snapshot(result);
     if (devices == nullptr) {
@@ -122,8 +122,9 @@ CUresult cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdevice dev) 
         return CUDA_ERROR_INVALID_VALUE;
     }
     switch (static_cast<int>(attrib)) {
-        // What cannot be true over a network is not claimed.
-        case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:  // not where the worker has something there
+        // Features that cannot work with a remote GPU.
+        // fails if the worker uses the address itself
+        case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
         case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
         case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
         case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:

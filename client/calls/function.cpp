@@ -1,4 +1,4 @@
-// What functions and kernels are asked: names, parameters, attributes.
+// Queries of functions and kernels: names, parameters, attributes.
 
 #include <memory>
 #include <optional>
@@ -14,7 +14,7 @@ CUresult name_of(const char** name, CUfunction function) {
     if (name == nullptr || info == nullptr) {
         return name == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
     }
-    *name = info->name.c_str();  // lives until the module is unloaded
+    *name = info->name.c_str();  // valid until the module is unloaded
     return CUDA_SUCCESS;
 }
 
@@ -45,7 +45,7 @@ CUdevice device_of(const FunctionInfo& info) {
     return context == nullptr ? 0 : context->device;
 }
 
-// The attributes of a function or kernel on a device, loaded.
+// Finds and loads the attributes of a function or kernel on a device.
 CUresult find_attributes(CUfunction handle, std::optional<CUdevice> device, FunctionAttributes::OnDevice*& found,
                          std::shared_ptr<const FunctionInfo>& info) {
     info = function_info(handle);
@@ -80,7 +80,8 @@ CUresult get_attribute(int* value, CUfunction_attribute attribute, CUfunction ha
     return CUDA_SUCCESS;
 }
 
-// Those whose limits are known here need no answer: libraries set them before every launch.
+// Checks attributes whose limits the client knows, so that setting them needs no round trip: libraries set them before
+// every launch. `known`: it is such an attribute.
 CUresult check_settable(const FunctionAttributes::OnDevice& attributes, CUfunction_attribute attribute, int value,
                         CUdevice device, bool& known) {
     known = true;
@@ -157,7 +158,7 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction function) {
     if (state == nullptr || function_info(function) == nullptr) {
         return state == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
     }
-    *state = CU_FUNCTION_LOADING_STATE_LOADED;  // the worker loads a function when it is resolved
+    *state = CU_FUNCTION_LOADING_STATE_LOADED;  // the worker loads a function when the client looks it up
     return CUDA_SUCCESS;
 }
 

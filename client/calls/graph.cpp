@@ -1,4 +1,4 @@
-// Graphs as wholes: their shape, instantiation, launches and updates. What nodes do is in graph_nodes.cpp.
+// Graphs as a whole: shape, instantiation, launches, updates. For single nodes see graph_nodes.cpp.
 
 #include <cstdio>
 
@@ -10,10 +10,11 @@
 namespace gpupool::client::entry {
 namespace {
 
-constexpr std::size_t kMaxNodesAsked = 8192;  // that one reply holds
+constexpr std::size_t kMaxNodesAsked = 8192;  // the most that fits into one reply
 
-// Queries give a count, or as many nodes as there is room for, with the rest of the room cleared. `ask` gets the
-// count's place. An array that holds more than one reply can carry is asked for as far as that goes.
+// Queries return a count, or as many nodes as the arrays hold (the driver clears the rest of the arrays). `ask`
+// receives the count to fill in. If the arrays are larger than one reply, asks for the count first, and refuses a graph
+// that does not fit one reply.
 template <class Ask>
 CUresult ask_for_nodes(std::size_t* count, bool arrays, Ask ask) {
     if (count == nullptr) {
@@ -33,12 +34,12 @@ CUresult ask_for_nodes(std::size_t* count, bool arrays, Ask ask) {
     const std::size_t asked = room;
     const CUresult result = ask(&room, arrays);
     if (result == CUDA_SUCCESS) {
-        *count = arrays ? std::min(room, asked) : room;  // whatever the server says, no more than that was written
+        *count = arrays ? std::min(room, asked) : room;  // never more than was written, even if a faulty server says so
     }
     return result;
 }
 
-// The server's numbers as the driver's enumerations: others an application would know nothing of.
+// Converts a number from the server; unknown ones, which an application could not handle, become an error.
 CUgraphInstantiateResult instantiate_result(int number) {
     const bool known =
         number >= CUDA_GRAPH_INSTANTIATE_SUCCESS && number <= CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED;
@@ -76,11 +77,11 @@ CUresult instantiate_with_log(CUgraphExec* executable, CUgraph graph, CUgraphNod
     return instantiate(executable, graph, 0, error_node, nullptr);
 }
 
-bool says_something(const CUgraphEdgeData& edge) {
+bool has_data(const CUgraphEdgeData& edge) {
     return edge.from_port != 0 || edge.to_port != 0 || edge.type != 0;
 }
 
-// The calls from before edges had data refuse to lose any.
+// For the older calls, which do not return edge data: fails if there is any.
 template <class Ask>
 CUresult ask_without_data(std::size_t* count, bool arrays, Ask ask) {
     if (!arrays || count == nullptr) {
@@ -90,7 +91,7 @@ CUresult ask_without_data(std::size_t* count, bool arrays, Ask ask) {
     const CUresult result = ask(data.data());
     if (result == CUDA_SUCCESS) {
         for (std::size_t i = 0; i < std::min(*count, data.size()); ++i) {
-            if (says_something(data[i])) {
+            if (has_data(data[i])) {
                 return CUDA_ERROR_LOSSY_QUERY;
             }
         }
@@ -100,7 +101,7 @@ CUresult ask_without_data(std::size_t* count, bool arrays, Ask ask) {
 
 }  // namespace
 
-// ---- graphs that come and go: where the driver surely agrees, nobody waits for it to say so
+// ---- creating and destroying; without waiting for the driver if it surely succeeds
 
 CUresult cuGraphCreate(CUgraph* phGraph, unsigned flags) {
     const WaitForReplies where_refused(phGraph == nullptr || flags != 0);
@@ -195,7 +196,7 @@ CUresult cuGraphInstantiate_v2(CUgraphExec* phGraphExec, CUgraph hGraph, CUgraph
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* phGraphExec, CUgraph hGraph, unsigned long long flags) {
     return (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0
-               ? CUDA_ERROR_INVALID_VALUE  // it names no stream
+               ? CUDA_ERROR_INVALID_VALUE  // there is no stream to upload in
                : instantiate(phGraphExec, hGraph, flags, nullptr, nullptr);
 }
 
@@ -260,12 +261,12 @@ CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode* 
     return result;
 }
 
-// The file is written here: the application means this host's.
+// The client writes the file: the application means a path on its own machine.
 CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char* path, unsigned flags) {
     if (path == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    constexpr std::size_t kMaxText = 256u << 20;  // a server has no longer ones
+    constexpr std::size_t kMaxText = 256u << 20;  // the server's own limit
     std::size_t bytes = 0;
     CUresult result = remote<calls::gpGraphDot>(hGraph, flags, &bytes);
     if (result == CUDA_SUCCESS && bytes > kMaxText) {

@@ -1,4 +1,4 @@
-// Nodes of graphs: what they do, given and asked.
+// Nodes of graphs: adding, changing and querying them.
 
 #include "client/calls/graph_nodes.h"
 
@@ -16,7 +16,7 @@
 namespace gpupool::client {
 namespace {
 
-// What is asked for at first: an answer is as long as the room for it, and most nodes have far less.
+// Room in the first query: a reply is as long as the room given, and most nodes need far less than the maximum.
 constexpr std::size_t kUsualPayloadBytes = 1u << 10;
 constexpr std::size_t kMaxNodePayloadBytes = 64u << 10;
 
@@ -68,13 +68,13 @@ CUresult take_array(NodeMessage& message, const T* elements, std::size_t count, 
     return CUDA_SUCCESS;
 }
 
-// Is what the node says it has of `T` there?
+// Does the payload hold as many `T` as the node says?
 template <class T>
 bool holds(const NodeMessage& message) {
     return message.payload.size() == message.node.count * sizeof(T);
 }
 
-// For as long as the node; pointers into it were taken before.
+// Keeps the storage as long as the node. Pointers into it, taken before, stay valid.
 void keep(CUgraphNode node, NodeStorage storage) {
     Session& s = this_session();
     const std::optional<Graphs::Node> known = s.graphs.find_node(node);
@@ -150,7 +150,7 @@ CUresult to_message(const CUgraphNodeParams& p, NodeMessage& message) {
             node.count = p.conditional.size;
             node.context = p.conditional.ctx;
             return CUDA_SUCCESS;
-        default: return CUDA_ERROR_NOT_SUPPORTED;  // semaphores of other APIs of this host
+        default: return CUDA_ERROR_NOT_SUPPORTED;  // semaphores of other APIs of this machine
     }
 }
 
@@ -164,12 +164,12 @@ CUresult set_node(CUgraphExec executable, CUgraphNode changed, const CUgraphNode
     const std::optional<Graphs::Node> known = graphs.find_node(changed);
     const bool sure = known && surely_changed(executable, *known, parameters);
     if (known && !sure) {
-        graphs.forget_node(changed);  // it may be another from here on
+        graphs.forget_node(changed);  // it may differ from what is known, from here on
     }
     if (sure && executable != nullptr) {
         this_session().wait_for_changes_of(executable);
     }
-    const WaitForReplies else_the_driver_says(!sure);
+    const WaitForReplies ask_the_driver(!sure);
     return remote<calls::gpGraphNodeSetParams>(executable, changed, &message.node,
                                                static_cast<const unsigned char*>(message.payload.data()),
                                                message.payload.size());
@@ -178,7 +178,7 @@ CUresult set_node(CUgraphExec executable, CUgraphNode changed, const CUgraphNode
 namespace entry {
 namespace {
 
-// ---- parameters of one kind as the union that all have in common
+// ---- conversions of one type's parameters to CUgraphNodeParams
 
 CUgraphNodeParams of_type(CUgraphNodeType type) {
     CUgraphNodeParams p;
@@ -189,7 +189,7 @@ CUgraphNodeParams of_type(CUgraphNodeType type) {
 
 CUgraphNodeParams kernel_node(const CUDA_KERNEL_NODE_PARAMS_v1& given) {
     CUgraphNodeParams p = of_type(CU_GRAPH_NODE_TYPE_KERNEL);
-    std::memcpy(&p.kernel, &given, sizeof given);  // the later versions only append to it
+    std::memcpy(&p.kernel, &given, sizeof given);  // later versions only append fields
     return p;
 }
 
@@ -222,7 +222,7 @@ CUgraphNodeParams host_node(const CUDA_HOST_NODE_PARAMS& given) {
 
 CUgraphNodeParams event_node(CUgraphNodeType type, CUevent event) {
     CUgraphNodeParams p = of_type(type);
-    p.eventRecord.event = event;  // eventWait lies in the same place
+    p.eventRecord.event = event;  // eventWait has the same layout
     return p;
 }
 
@@ -241,11 +241,11 @@ CUgraphNodeParams child_node(CUgraph child) {
     return p;
 }
 
-// Where a node is to be added.
+// Where a node is added.
 struct Place {
     CUgraph graph;
     const CUgraphNode* dependencies;
-    const CUgraphEdgeData* edges;  // null: of no data
+    const CUgraphEdgeData* edges;  // null: edges without data
     std::size_t count;
 };
 
@@ -254,7 +254,7 @@ CUresult add_plain(CUgraphNode& created, const Place& place, const CUgraphNodePa
     if (sure) {
         this_session().wait_while_set_aside();
     }
-    const WaitForReplies else_the_driver_says(!sure);
+    const WaitForReplies ask_the_driver(!sure);
     const CUresult result = remote<calls::gpGraphAddNode>(
         &created, place.graph, place.dependencies, place.edges, place.count, place.edges == nullptr ? 0 : place.count,
         &message.node, static_cast<const unsigned char*>(message.payload.data()), message.payload.size());
@@ -264,7 +264,7 @@ CUresult add_plain(CUgraphNode& created, const Place& place, const CUgraphNodePa
     return result;
 }
 
-// One that allocates memory, or has graphs of its own: they are known when the driver has made them.
+// Adds a node that allocates memory or has graphs of its own. Waits, because only the driver can say which.
 CUresult add_owning(CUgraphNode& created, const Place& place, CUgraphNodeParams& p, const NodeMessage& message) {
     const bool conditional = p.type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
     constexpr unsigned kMaxGraphs = 1024;
@@ -318,7 +318,7 @@ CUresult add_node(CUgraphNode* created, CUgraph graph, const CUgraphNode* depend
     return add_node(created, graph, dependencies, nullptr, count, p);
 }
 
-// `to` of any version of the kernel's parameters.
+// `to`: any version of the kernel node's parameters.
 template <class Parameters>
 CUresult get_kernel(CUgraphNode asked, Parameters* to) {
     if (to == nullptr) {
@@ -344,9 +344,9 @@ CUresult get_kernel(CUgraphNode asked, Parameters* to) {
         to->ctx = node.context;
     }
     std::shared_ptr<const FunctionInfo> info;
-    (void)function_info_with_layout(node.function, info);  // of a function that the program no longer knows: none
+    (void)function_info_with_layout(node.function, info);  // null if the function is no longer known
     if constexpr (requires { to->kern; }) {
-        to->kern = info == nullptr ? nullptr : info->kernel;  // by which the runtime finds its function again
+        to->kern = info == nullptr ? nullptr : info->kernel;  // by which the CUDA runtime finds its function
         to->func = by_kernel ? nullptr : node.function;
     }
     if (info == nullptr || info->layout.empty()) {
@@ -555,13 +555,13 @@ CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
         return result;
     }
     const std::optional<Graphs::Node> known = s->graphs.find_node(hNode);
-    const WaitForReplies else_the_driver_says(!known || known->type != CU_GRAPH_NODE_TYPE_KERNEL ||
-                                              !s->graphs.holds(hGraphExec, *known));
+    const WaitForReplies ask_the_driver(!known || known->type != CU_GRAPH_NODE_TYPE_KERNEL ||
+                                        !s->graphs.holds(hGraphExec, *known));
     this_session().wait_for_changes_of(hGraphExec);
     return remote<calls::cuGraphNodeSetEnabled>(hGraphExec, hNode, isEnabled);
 }
 
-// What a node's attributes forbid is not known here.
+// The client does not know what a node's attributes forbid, so it forgets the node.
 CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr, const CUkernelNodeAttrValue* value) {
     const CUresult result = remote<calls::cuGraphKernelNodeSetAttribute>(hNode, attr, value);
     if (result == CUDA_SUCCESS) {
@@ -587,7 +587,7 @@ CUresult cuGraphDestroyNode(CUgraphNode hNode) {
     return result;
 }
 
-// ---- asking
+// ---- querying
 
 CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
     return get_kernel(hNode, nodeParams);

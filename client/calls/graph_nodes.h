@@ -1,4 +1,9 @@
-// A node's parameters between the driver's structs and what travels (protocol/calls/graph_node.h).
+// Converts a node's parameters from the driver's structs to the form in which they are sent
+// (protocol/calls/graph_node.h).
+//
+// Ownership: values.
+// Threads: any.
+// Errors: the driver's.
 #pragma once
 
 #include <vector>
@@ -12,10 +17,10 @@ struct NodeMessage {
     std::vector<unsigned char> payload;
 };
 
-// What an application says of a node. A driver's verdict where it can be given here.
+// Converts the application's parameters. Error: what the driver would return, where the client can tell.
 CUresult to_message(const CUgraphNodeParams& parameters, NodeMessage& message);
 
-// Sends a node's new parameters: of the graph's node, or, where `executable` is not null, of that node in it.
+// Sends new parameters of a node: of the graph's node, or, if `executable` is not null, of that node in it.
 CUresult set_node(CUgraphExec executable, CUgraphNode changed, const CUgraphNodeParams& parameters);
 
 }  // namespace gpupool::client

@@ -17,13 +17,13 @@ bool is_usable_kernel(const CUDA_KERNEL_NODE_PARAMS_v3& p) {
     const LaunchShape shape{target.function, p.gridDimX,  p.gridDimY,       p.gridDimZ, p.blockDimX,
                             p.blockDimY,     p.blockDimZ, p.sharedMemBytes, 0,          0};
     const Device& device = this_session().devices.devices[static_cast<std::size_t>(context->device)];
-    // Blocks in clusters have to divide the grid.
+    // Not for clusters, which have to divide the grid.
     return target.attributes->get(CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET) == 0 &&
            target.attributes->get(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH) == 0 &&
            check_limits(device, *target.attributes, shape) == CUDA_SUCCESS;
 }
 
-// Memory of the program's own in the current context, all of it one allocation.
+// Does the range lie within one allocation of the program in the current context?
 bool is_own_memory(CUdeviceptr address, std::uint64_t bytes, CUcontext context) {
     ContextState* current = nullptr;
     if (usable_context(current) != CUDA_SUCCESS || context != current->handle || bytes == 0) {
@@ -42,7 +42,7 @@ bool is_usable_memset(const CUDA_MEMSET_NODE_PARAMS_v2& p) {
            is_own_memory(p.dst, p.width * p.elementSize, p.ctx);
 }
 
-// One row from device memory to device memory.
+// Accepts one row from device memory to device memory.
 bool is_usable_copy(const CUDA_MEMCPY_NODE_PARAMS& node) {
     const CUDA_MEMCPY3D& p = node.copyParams;
     const bool plain = p.srcMemoryType == CU_MEMORYTYPE_DEVICE && p.dstMemoryType == CU_MEMORYTYPE_DEVICE &&
@@ -61,7 +61,7 @@ bool is_usable(const CUgraphNodeParams& p) {
         case CU_GRAPH_NODE_TYPE_MEMCPY: return is_usable_copy(p.memcpy);
         case CU_GRAPH_NODE_TYPE_HOST: return p.host.fn != nullptr;
         case CU_GRAPH_NODE_TYPE_EMPTY: return true;
-        default: return false;  // an event may be destroyed before a change that names it is made
+        default: return false;  // an event may be destroyed before the worker makes the change
     }
 }
 
@@ -87,7 +87,7 @@ bool surely_changed(CUgraphExec executable, const Graphs::Node& node, const CUgr
         case CU_GRAPH_NODE_TYPE_KERNEL:
             return function_of(parameters) == node.function && is_usable_kernel(parameters.kernel);
         case CU_GRAPH_NODE_TYPE_HOST: return is_usable(parameters);
-        default: return false;  // what the driver takes there depends on what the node had before
+        default: return false;  // what the driver accepts depends on the node's earlier parameters
     }
 }
 

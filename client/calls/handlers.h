@@ -1,7 +1,9 @@
-// The functions behind the calls that the client handles: same name, same parameters as the symbol, one declaration per
-// line of the table. Those of calls that are not handled are never defined.
+// The client's functions for calls that it handles: one declaration per line of the call table, with the symbol's name
+// and parameters. Functions of calls that are not handled are never defined.
 //
-// Threads: the application's, any. Errors, and who owns what a pointer names: as cuda.h says of the symbol.
+// Ownership: as cuda.h says for the symbol.
+// Threads: any thread of the application.
+// Errors: as cuda.h says for the symbol.
 #pragma once
 
 #include "protocol/calls/call.h"

@@ -1,4 +1,4 @@
-// Starting, versions, error texts, private tables.
+// Initialisation, versions, error texts, private tables.
 
 #include <cstring>
 
@@ -18,7 +18,7 @@ CUresult cuDriverGetVersion(int* driverVersion) {
     if (driverVersion == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    // Without a server this build's own version: the failure is cuInit's to report.
+    // Without a server, this build's own version: cuInit reports the failure.
     const Session* session = connect_session();
     *driverVersion = session == nullptr ? CUDA_VERSION : session->devices.driver_version;
     return CUDA_SUCCESS;

@@ -1,5 +1,5 @@
-// Kernel launches: parameters are packed here, by the layout that came with the function, and the launch is sent
-// without waiting. What can be checked here gives its error at once.
+// Kernel launches. The client packs the parameters by the function's layout, checks what it can, and sends the launch
+// without waiting.
 
 #include <cstring>
 #include <unordered_map>
@@ -23,7 +23,7 @@ bool is_cooperative(const LaunchShape& shape, const CUlaunchAttribute* attribute
     return cooperative;
 }
 
-// All blocks of such a grid wait for each other, so that all have to fit at once.
+// The blocks of a cooperative launch wait for each other, so all must fit on the device at once.
 CUresult check_cooperative(const Device& device, const LaunchShape& launch) {
     const std::uint64_t threads = std::uint64_t{launch.block_x} * launch.block_y * launch.block_z;
     int blocks = 0;
@@ -34,12 +34,12 @@ CUresult check_cooperative(const Device& device, const LaunchShape& launch) {
     }
     const auto fitting = static_cast<std::uint64_t>(blocks) *
                          static_cast<std::uint64_t>(device_attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
-    // Three factors of up to 31, 16 and 16 bits fit.
+    // No overflow: the factors have up to 31, 16 and 16 bits.
     const std::uint64_t grid = std::uint64_t{launch.grid_x} * launch.grid_y * launch.grid_z;
     return grid > fitting ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
 }
 
-// `use` for each event that a launch with these attributes records.
+// Calls `use` for each event that a launch with these attributes records.
 template <class Use>
 void each_event(const CUlaunchAttribute* attributes, unsigned count, Use use) {
     for (unsigned i = 0; i < count; ++i) {
@@ -48,7 +48,8 @@ void each_event(const CUlaunchAttribute* attributes, unsigned count, Use use) {
     }
 }
 
-// May the launch record them? When such a record is complete the worker does not tell by itself.
+// Checks that the launch may record its events, and marks them: the worker does not report the completion of such a
+// record by itself.
 CUresult prepare_events(const CUlaunchAttribute* attributes, unsigned count) {
     CUresult result = CUDA_SUCCESS;
     each_event(attributes, count, [&](CUevent handle) {
@@ -107,7 +108,7 @@ CUresult launch(LaunchShape shape, const CUlaunchAttribute* attributes, unsigned
     return result;
 }
 
-// The way of launching before CUDA 4: state is set on the function, then launched.
+// The launch API from before CUDA 4: the program sets state on the function, then launches it.
 struct LegacyState {
     unsigned block_x = 1, block_y = 1, block_z = 1, shared_bytes = 0;
     std::vector<unsigned char> arguments;
@@ -132,7 +133,7 @@ CUresult change_legacy(CUfunction function, Change change) {
     return change(all.states[function]);
 }
 
-constexpr std::size_t kMaxArgumentBytes = 32764;  // a kernel's parameters have no more
+constexpr std::size_t kMaxArgumentBytes = 32764;  // the most that a kernel's parameters may take
 
 CUresult set_argument(CUfunction function, int offset, const void* value, std::size_t bytes) {
     return change_legacy(function, [&](LegacyState& state) {

@@ -1,4 +1,8 @@
-// A kernel's arguments, packed from what a launch or a graph's node gives, by the layout that came with the function.
+// Packs a kernel's arguments, of a launch or a graph node, by the function's layout.
+//
+// Ownership: owns a copy of the arguments.
+// Threads: one at a time.
+// Errors: the driver's.
 #pragma once
 
 #include <cstring>
@@ -11,7 +15,7 @@
 
 namespace gpupool::client {
 
-// The launch's arguments as one block. Small ones need no memory of their own.
+// All arguments as one block. Small blocks need no allocation.
 class ArgumentBlock {
   public:
     CUresult pack(const FunctionInfo& info, void** kernelParams, void** extra) {
@@ -31,7 +35,7 @@ class ArgumentBlock {
         }
         return CUDA_SUCCESS;
     }
-    // Whatever looks like an address of pinned host memory is taken for one: the GPU must find it there.
+    // Mirrors every value that could be an address of pinned host memory: the GPU must find the memory there.
     void give_to_gpu(Session& session) const {
         for (std::size_t at = 0; at + sizeof(std::uint64_t) <= bytes_; at += sizeof(std::uint64_t)) {
             std::uint64_t value = 0;

@@ -3,7 +3,7 @@
 namespace gpupool::client {
 namespace {
 
-// No function can be launched with such a shape.
+// Checks the device's limits, which hold for all functions.
 CUresult check_device(const Device& device, const LaunchShape& launch) {
     const auto limit = [&](CUdevice_attribute id) { return static_cast<unsigned>(device_attribute(device, id)); };
     const bool empty = launch.grid_x == 0 || launch.grid_y == 0 || launch.grid_z == 0 || launch.block_x == 0 ||
@@ -24,7 +24,7 @@ CUresult check_device(const Device& device, const LaunchShape& launch) {
     return CUDA_SUCCESS;
 }
 
-// What depends on the function: its own limit of threads, and the shared memory that it may have.
+// Checks the function's limits of threads and shared memory.
 CUresult check_function(const FunctionAttributes::OnDevice& function, const LaunchShape& launch) {
     const int max_threads = function.get(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
     const int max_dynamic = function.get(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);

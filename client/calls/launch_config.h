@@ -1,4 +1,8 @@
-// What a launch is asked for, as launches, kernels' nodes and the occupancy calculator take it.
+// Launch configurations and their checks, shared by launches, kernel nodes and the occupancy calculator.
+//
+// Ownership: none.
+// Threads: any.
+// Errors: the driver's.
 #pragma once
 
 #include "client/core/images/function_attributes.h"
@@ -28,12 +32,12 @@ inline CUresult check_attributes(const CUlaunchConfig& config) {
     return CUDA_SUCCESS;
 }
 
-// 0 where the device has none.
+// 0 if the device does not have the attribute.
 int device_attribute(const Device& device, CUdevice_attribute id);
-// The native verdict on a launch of `function`, of which everything is known, on that device.
+// What the driver would return for a launch of `function`, whose attributes are loaded, on that device.
 CUresult check_limits(const Device& device, const FunctionAttributes::OnDevice& function, const LaunchShape& launch);
 
-// A kernel's node's function, or its kernel as one.
+// The function of a kernel node, or its kernel, cast to one.
 inline CUfunction function_in(const CUDA_KERNEL_NODE_PARAMS_v3& p) {
     return p.func != nullptr ? p.func : reinterpret_cast<CUfunction>(p.kern);
 }

@@ -1,4 +1,4 @@
-// Libraries and their kernels: loaded when one of the kernels is first needed.
+// Libraries and their kernels. A library is loaded when one of its kernels is first needed.
 
 #include <algorithm>
 #include <cstring>
@@ -39,15 +39,15 @@ CUresult ensure_loaded(Library& library) {
     return result;
 }
 
-// The one that is known from then on.
-CUfunction know_kernel_function(CUkernel kernel, const ContextState& context, CUfunction function, FunctionInfo info) {
-    know_function(function, std::move(info));
+// Registers a kernel's function. Returns the registered one, which another thread may have added first.
+CUfunction add_kernel_function(CUkernel kernel, const ContextState& context, CUfunction function, FunctionInfo info) {
+    add_function(function, std::move(info));
     Registry& r = registry();
     const std::lock_guard lock(r.mutex);
     return r.kernel_functions.emplace(std::pair(kernel, context.handle), function).first->second;
 }
 
-// `library.loading` is held.
+// Needs `library.loading`.
 KernelLoad what_to_load(const Library& library, const ContextState& context) {
     Registry& r = registry();
     const std::lock_guard lock(r.mutex);
@@ -57,8 +57,7 @@ KernelLoad what_to_load(const Library& library, const ContextState& context) {
     return is_loaded ? KernelLoad::always : KernelLoad::on_idle_gpu;
 }
 
-// `loads`: what is looked up is launched next, as a rule, so that its function in the current context is wanted as
-// well.
+// `loads`: also get the function in the current context, because the program will probably launch it next.
 CUresult get_kernel(CUlibrary handle, Library& library, const char* name, bool loads, CUkernel& kernel) {
     const std::lock_guard lock(library.loading);
     if (const auto it = library.kernels.find(name); it != library.kernels.end()) {
@@ -90,9 +89,9 @@ CUresult get_kernel(CUlibrary handle, Library& library, const char* name, bool l
     library.kernels[name] = kernel;
     if (loaded != 0 && info.layout_known) {
         info.attributes->learn(context->device, attributes);
-        know_kernel_function(kernel, *context, function, info);
+        add_kernel_function(kernel, *context, function, info);
     }
-    know_function(reinterpret_cast<CUfunction>(kernel), std::move(info));
+    add_function(reinterpret_cast<CUfunction>(kernel), std::move(info));
     return CUDA_SUCCESS;
 }
 
@@ -119,7 +118,8 @@ CUresult load_library(CUlibrary* library, const void* code, JitOptions options, 
         }
         entry->image = std::move(*image);
     }
-    // Only what stays in place and reports nothing may be loaded later; of the rest the verdict is wanted now.
+    // Only an image that stays in place and needs no log may be loaded later. Otherwise the program expects the result
+    // now.
     if (!preserved || wants_log) {
         result = ensure_loaded(*entry);
         entry->options = {};
@@ -282,7 +282,7 @@ CUresult cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
         if (result != CUDA_SUCCESS) {
             return result;
         }
-        know_module(known->module);
+        add_module(known->module);
     }
     *pMod = known->module;
     return CUDA_SUCCESS;
@@ -331,7 +331,7 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_NOT_FOUND;
     }
     info->attributes->learn(context->device, attributes);
-    *pFunc = know_kernel_function(kernel, *context, function, std::move(known));
+    *pFunc = add_kernel_function(kernel, *context, function, std::move(known));
     return CUDA_SUCCESS;
 }
 

@@ -1,4 +1,5 @@
-// The JIT linker: inputs travel as images do, the linked code comes back and is kept here until the state is destroyed.
+// The JIT linker. Inputs are sent as images are. The linked code comes back and is kept until the program destroys the
+// link state.
 
 #include <map>
 #include <memory>
@@ -13,7 +14,7 @@ namespace gpupool::client::entry {
 namespace {
 
 struct Link {
-    JitOptions options;  // their log buffers are the application's until the state is destroyed
+    JitOptions options;  // the log buffers belong to the application and stay valid until the state is destroyed
     std::vector<unsigned char> cubin;
 };
 

@@ -1,4 +1,4 @@
-// Device memory, reservations, pinned host memory, and what is asked about addresses.
+// Device memory, reservations, pinned host memory, and queries of addresses.
 
 #include "client/calls/memory.h"
 
@@ -48,8 +48,8 @@ std::uint64_t whole_pages(std::uint64_t bytes) {
     return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
-// Under ThreadSanitizer the worker cannot have its own memory far from the client's (server/worker/session/main.cpp),
-// so the client's goes where neither has any. It is a hint.
+// A hint where to put pinned memory. Under ThreadSanitizer the worker's own memory cannot lie far from the client's
+// addresses (server/worker/session/main.cpp), so pinned memory goes to a range that neither uses.
 void* pinned_place([[maybe_unused]] std::uint64_t bytes) {
 #if defined(__SANITIZE_THREAD__)
     static std::atomic<std::uint64_t> next{0x7fb000000000};
@@ -117,7 +117,7 @@ CUresult register_host(void* p, std::size_t bytes, unsigned flags) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if ((flags & CU_MEMHOSTREGISTER_IOMEMORY) != 0) {
-        return CUDA_ERROR_NOT_SUPPORTED;  // memory of another device of this host
+        return CUDA_ERROR_NOT_SUPPORTED;  // memory of another device of this machine
     }
     Session& s = this_session();
     const auto address = reinterpret_cast<std::uint64_t>(p);
@@ -132,7 +132,7 @@ CUresult register_host(void* p, std::size_t bytes, unsigned flags) {
     return CUDA_SUCCESS;
 }
 
-// As natively, before it is freed or unregistered: the work that may use it, and the copies of ours.
+// Before memory is freed or unregistered, waits for work that may use it, as the driver does, and for transfers.
 CUresult wait_for_host_memory(Session& s, const MemoryRange& range) {
     const CUresult result = wait_for_users(s, range.context);
     s.transfers.wait_untouched(reinterpret_cast<const void*>(range.base), range.bytes);
@@ -221,14 +221,14 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
         return context->lost;
     }
     Session& s = *here;
-    const auto range = s.memory.find(dptr);  // any context may be current, or none
+    const auto range = s.memory.find(dptr);  // any context, or none, may be current
     if (!range || range->base != dptr || (range->kind != MemoryKind::device && range->kind != MemoryKind::pool)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    // As natively: nothing that was issued may still use the memory.
+    // As the driver does: no work that was sent may still use the memory.
     result = wait_for_users(s, range->context);
     if (!s.memory.remove(dptr)) {
-        return CUDA_ERROR_INVALID_VALUE;  // another thread was first
+        return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
     }
     if (range->kind == MemoryKind::pool) {
         if (s.pools[static_cast<std::size_t>(range->device)]->free_complete(dptr)) {
@@ -250,7 +250,7 @@ CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
     std::size_t free_bytes = 0, total_bytes = 0;
     result = remote<calls::cuMemGetInfo_v2>(&free_bytes, &total_bytes);
     if (result == CUDA_SUCCESS) {
-        // Committed but unused memory is free to this program.
+        // Memory that is committed but unused is available to this program.
         Session& s = this_session();
         free_bytes +=
             heap_of(s, context->device).free_bytes() + s.pools[static_cast<std::size_t>(context->device)]->kept_bytes();
@@ -275,7 +275,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* ptr, std::size_t size, std::size_t ali
         (alignment & (alignment - 1)) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    // The whole window is reserved on the server already: a part of it needs no call.
+    // The server has reserved the whole window, so a reservation within it needs no call.
     const std::uint64_t address =
         s->window.reserve(size, std::max<std::uint64_t>(alignment, AddressWindow::kGranularity), addr);
     if (address == 0) {
@@ -310,7 +310,7 @@ CUresult cuMemMap(CUdeviceptr ptr, std::size_t size, std::size_t offset, CUmemGe
     if (s == nullptr) {
         return result;
     }
-    // To the server all of the window is reserved.
+    // Checked here, because for the server the whole window is reserved.
     if (!s->window.is_reserved(ptr, size)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -419,7 +419,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned Flag
     }
     result = mirror_host_memory(this_session(), range->base, true);
     if (result == CUDA_SUCCESS) {
-        // As a rule the same address, as with unified addressing.
+        // Usually the same address, as with unified addressing.
         *pdptr = this_session().host_mirrors.device_address(reinterpret_cast<std::uint64_t>(p));
     }
     return result;
@@ -456,7 +456,7 @@ CUresult pool_of(const std::optional<MemoryRange>& range, CUmemoryPool* pool) {
     return CUDA_SUCCESS;
 }
 
-// `range` may be empty: then only cuPointerGetAttributes asks, which answers "nothing" instead of an error.
+// `range` is empty only for cuPointerGetAttributes, which returns null values instead of an error.
 CUresult attribute_of(const std::optional<MemoryRange>& range, CUdeviceptr ptr, CUpointer_attribute attribute,
                       void* data) {
     const bool there = range.has_value();
@@ -465,7 +465,7 @@ CUresult attribute_of(const std::optional<MemoryRange>& range, CUdeviceptr ptr, 
         case CU_POINTER_ATTRIBUTE_CONTEXT:
             store<CUcontext>(data, there && range->context != nullptr && range->kind != MemoryKind::pool
                                        ? range->context->handle
-                                       : nullptr);  // a pool is its device's
+                                       : nullptr);  // a pool belongs to a device
             return CUDA_SUCCESS;
         case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
             store<unsigned>(data,
@@ -513,8 +513,8 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
     if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    // It is for devices of this host that read GPU memory beside the driver. None can reach the server's: remembering
-    // it is all there is to do.
+    // The attribute is for devices that read GPU memory beside the driver. No device of this machine can reach the
+    // server's GPU, so only the value is kept.
     return this_session().memory.set_sync_memops(ptr, *static_cast<const int*>(value) != 0) ? CUDA_SUCCESS
                                                                                             : CUDA_ERROR_INVALID_VALUE;
 }

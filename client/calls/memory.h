@@ -1,4 +1,8 @@
-// What allocating and freeing memory ask of the GPU.
+// Waiting for the GPU before memory is freed, and reclaiming memory before an allocation fails.
+//
+// Ownership: none.
+// Threads: any.
+// Errors: the driver's.
 #pragma once
 
 #include <functional>
@@ -7,30 +11,30 @@
 
 namespace gpupool::client::entry {
 
-// Natively, who frees memory waits for all work of its context. Where all is known to be complete, there is nothing to
-// wait for.
+// Waits for all work of the context, as the driver does before it frees memory. Returns at once if all work is known to
+// be complete.
 CUresult wait_for_device(ContextState* context);
 
-// The same without taking the failures of what is waited for: those are for whoever synchronizes with the context.
+// The same, but leaves errors of the work to the next call that synchronizes with the context.
 void wait_without_errors(Session& s, ContextState& context);
 
-// wait_for_device(), and, as natively, for the other contexts of its device, whose work may use it as well. The error
-// is its own's. Not for other devices, which may be waiting for this thread: natively nobody waits for them either
-// (docs/driver-facts.md).
+// wait_for_device(), and then, as the driver does, for other contexts of the same device, whose work may use the memory
+// too. Returns only errors of `own`. Does not wait for other devices, which may be waiting for this thread; neither
+// does the driver (docs/driver-facts.md).
 CUresult wait_for_users(Session& s, ContextState* own);
 
-// Memory was short. `allocate` once more, where the client has some of the device's that nothing uses: committed slabs,
-// and what the pool may give back when the work of `context`, null for none, is complete.
+// Call after `allocate` ran out of memory. Gives back memory of the device that the client holds unused, and retries:
+// first empty slabs; then, after the work of `context` (if not null) is complete, what the pool can give back.
 CUresult reclaim_and_allocate(CUdevice device, ContextState* context, const std::function<CUresult()>& allocate);
 
-// `allocate`, and the above where it has to be.
+// Calls `allocate`, and if memory is short reclaim_and_allocate().
 template <class Allocate>
 CUresult allocate_with_reclaim(CUdevice device, ContextState* context, Allocate allocate) {
     const CUresult result = allocate();
     return result == CUDA_ERROR_OUT_OF_MEMORY ? reclaim_and_allocate(device, context, allocate) : result;
 }
 
-// The same of what takes memory of the current context, if there is one.
+// The same for a call that takes memory of the current context, if there is one.
 template <class Make>
 CUresult make_with_reclaim(Make make) {
     ContextState* context = nullptr;

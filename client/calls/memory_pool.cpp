@@ -1,8 +1,8 @@
 // Stream-ordered memory and memory pools.
 //
-// The devices' default pools are the client's own (client/core/memory/stream_pool.h), so that an allocation in stream
-// order needs no round trip. Pools of the program's making are the driver's, and so is what a capture allocates: its
-// graph does it again and again.
+// The client itself implements the devices' default pools (client/core/memory/stream_pool.h), so that a stream-ordered
+// allocation needs no round trip. The driver implements pools that the program creates, and allocations in captures,
+// which the graph repeats at every launch.
 
 #include <algorithm>
 #include <array>
@@ -16,10 +16,10 @@
 namespace gpupool::client::entry {
 namespace {
 
-// Which pool a device allocates from, as far as that was needed.
+// The pools of a device, once they were needed.
 struct DevicePools {
     std::mutex mutex;
-    CUmemoryPool standard = nullptr;  // the default one; null: not asked for yet
+    CUmemoryPool standard = nullptr;  // the default pool; null: not queried yet
     CUmemoryPool current = nullptr;
 };
 constexpr std::size_t kMaxDevices = 64;
@@ -33,7 +33,7 @@ bool is_device(const Session& s, CUdevice device) {
     return device >= 0 && static_cast<std::size_t>(device) < std::min(s.pools.size(), kMaxDevices);
 }
 
-// The default pool's handle and the current one's, asked for once.
+// Gets the handles of the default and the current pool, from the server only once.
 CUresult learn_pools(CUdevice device, CUmemoryPool& standard, CUmemoryPool& current) {
     DevicePools& pools = pools_of(device);
     std::unique_lock lock(pools.mutex);
@@ -45,7 +45,7 @@ CUresult learn_pools(CUdevice device, CUmemoryPool& standard, CUmemoryPool& curr
             return result;
         }
         lock.lock();
-        if (pools.standard == nullptr) {  // else another thread has learnt it, and may have set another since
+        if (pools.standard == nullptr) {  // otherwise another thread has stored it, and may have set another pool since
             pools.standard = standard;
             pools.current = current;
         }
@@ -55,7 +55,7 @@ CUresult learn_pools(CUdevice device, CUmemoryPool& standard, CUmemoryPool& curr
     return CUDA_SUCCESS;
 }
 
-// The client's own pool where `pool` (null: the device's current one) is the default pool of that device.
+// The client's own pool, if `pool` (null: the device's current one) is the default pool of that device; else null.
 StreamPool* own_pool(Session& s, CUdevice device, CUmemoryPool pool) {
     CUmemoryPool standard = nullptr, current = nullptr;
     if (!is_device(s, device) || learn_pools(device, standard, current) != CUDA_SUCCESS) {
@@ -64,7 +64,7 @@ StreamPool* own_pool(Session& s, CUdevice device, CUmemoryPool pool) {
     return (pool == nullptr ? current : pool) == standard ? s.pools[static_cast<std::size_t>(device)].get() : nullptr;
 }
 
-// The same, whichever device's it is.
+// The same for the default pool of any device.
 StreamPool* own_pool(Session& s, CUmemoryPool pool) {
     for (CUdevice device = 0; pool != nullptr && is_device(s, device); ++device) {
         if (StreamPool* const found = own_pool(s, device, pool)) {
@@ -74,13 +74,15 @@ StreamPool* own_pool(Session& s, CUmemoryPool pool) {
     return nullptr;
 }
 
-// In stream order it is part of a capture, beside one it is an allocation like others.
+// An allocation in a capturing stream is part of the capture. In another stream, while one captures, it is a call like
+// others.
 CUresult may_allocate_in(CUstream stream) {
     Captures& captures = this_session().captures;
     return !captures.any() || captures.find(stream_key(stream)) ? CUDA_SUCCESS : captures.before_unsafe_call();
 }
 
-// An event of our own, recorded behind what was sent to the stream; the worker says when it is complete.
+// Sets a fence: records an event of gpupool's own behind the work sent to the stream. The worker reports its
+// completion.
 StreamPool::Passed set_fence(Session& s, CUstream stream) {
     CUevent handle = nullptr;
     constexpr unsigned kFlags = CU_EVENT_DISABLE_TIMING;
@@ -88,14 +90,14 @@ StreamPool::Passed set_fence(Session& s, CUstream stream) {
         return {};
     }
     s.events.add(handle, kFlags);
-    // Known for as long as somebody asks whether it has passed.
+    // The event stays known as long as the fence exists.
     const std::shared_ptr<void> known(nullptr, [&s, handle](void*) { s.events.remove(handle); });
     const std::shared_ptr<Event> event = s.events.find(handle);
     event->record = 1;
     event->watched = 1;
     CUresult result = remote<calls::cuEventRecord>(handle, stream);
     result = result != CUDA_SUCCESS ? result : remote<calls::gpEventWatch>(handle, std::uint64_t{1});
-    remote<calls::cuEventDestroy_v2>(handle);  // who watches it goes on doing so
+    remote<calls::cuEventDestroy_v2>(handle);  // the worker goes on watching it
     if (result != CUDA_SUCCESS) {
         return {};
     }
@@ -109,7 +111,7 @@ void give(CUdeviceptr* dptr, CUdeviceptr address, std::size_t bytes, CUmemoryPoo
     *dptr = address;
 }
 
-// From the client's pool, if it is the one that is meant and nothing is captured. False: the driver's affair.
+// Allocates from the client's pool. False, for the driver to do it, if another pool is meant or the stream captures.
 bool allocate_here(CUdeviceptr* dptr, std::size_t bytes, CUmemoryPool pool, CUstream stream, CUresult& result) {
     Session& s = this_session();
     StreamInfo info;
@@ -131,7 +133,7 @@ bool allocate_here(CUdeviceptr* dptr, std::size_t bytes, CUmemoryPool pool, CUst
     return true;
 }
 
-// False for what is not from the client's pool.
+// Frees to the client's pool. False if the memory is not from it.
 bool free_here(Session& s, const MemoryRange& range, CUstream stream, CUresult& result) {
     StreamInfo info;
     if (result = find_stream(stream, info); result != CUDA_SUCCESS) {
@@ -142,7 +144,7 @@ bool free_here(Session& s, const MemoryRange& range, CUstream stream, CUresult& 
     if (!ordinary && !pool.holds(range.base)) {
         return false;
     }
-    if (!s.memory.remove(range.base)) {  // before somebody else can have it
+    if (!s.memory.remove(range.base)) {  // before another thread can be given the address
         result = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
@@ -150,7 +152,8 @@ bool free_here(Session& s, const MemoryRange& range, CUstream stream, CUresult& 
         pool.adopt(range.base, range.bytes);
     }
     const StreamKey key = stream_key(stream);
-    // An event in the legacy stream would stall other streams, one of another context's stream is not ours to record.
+    // No fence in the legacy stream, whose events would stall other streams, nor in a stream of another context, whose
+    // events the current context cannot record.
     const bool may_fence = !is_legacy(key) && info.context == this_thread().current();
     const StreamPool::SetFence fence =
         may_fence ? StreamPool::SetFence([&s, stream] { return set_fence(s, stream); }) : StreamPool::SetFence{};
@@ -204,17 +207,17 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
     if (!range || range->base != dptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    // Ordinary memory may be freed in stream order too.
+    // Memory of cuMemAlloc may be freed in stream order too.
     if (range->kind != MemoryKind::device && range->kind != MemoryKind::pool) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (result = may_allocate_in(hStream); result != CUDA_SUCCESS) {
         return result;
     }
-    // A graph that frees it may have allocated it too, and does both again and again: the address stays known.
+    // In a capture the address stays known: the same graph may have allocated the memory, and repeats both.
     const bool captured = s->captures.find(stream_key(hStream)).has_value();
     if (captured && range->kind == MemoryKind::device) {
-        return CUDA_ERROR_INVALID_VALUE;  // a graph frees what one has allocated
+        return CUDA_ERROR_INVALID_VALUE;  // a graph can only free what a graph has allocated
     }
     if (!captured && free_here(*s, *range, hStream, result)) {
         return result;
@@ -239,7 +242,7 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
     if (known) {
         (void)learn_pools(dev, standard, current);
     }
-    const WaitForReplies exact;  // from here on it decides whose pool is used
+    const WaitForReplies exact;  // the result decides which pool is used from here on
     result = remote<calls::cuDeviceSetMemPool>(dev, pool);
     if (result == CUDA_SUCCESS && known) {
         DevicePools& pools = pools_of(dev);
@@ -275,7 +278,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
     if (own == nullptr) {
         return result;
     }
-    // What graphs allocate from it is the driver's.
+    // Added to the driver's numbers, which count what graphs allocate from the pool.
     const StreamPool::Usage usage = own->usage();
     auto& bytes = *static_cast<cuuint64_t*>(value);
     switch (attr) {

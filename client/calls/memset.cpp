@@ -1,5 +1,5 @@
-// Memsets: deferred, so that what the driver would refuse at once is refused here. Memory that only the driver knows is
-// its to judge, and its answer waited for.
+// Memsets. They are deferred, so the client itself refuses what the driver would refuse at once. For memory that the
+// client does not know, the call waits for the driver's reply.
 
 #include "client/calls/copy_shapes.h"
 #include "client/calls/handlers.h"

@@ -1,4 +1,4 @@
-// Modules: loaded when the application says so, their functions looked up by name.
+// Modules: loaded at once; functions are looked up by name.
 
 #include "client/calls/handlers.h"
 #include "client/calls/memory.h"
@@ -30,7 +30,7 @@ CUresult get_function(CUmodule handle, Module& module, const char* name, CUfunct
         }
         info.module = handle;
         module.functions[name] = function;
-        know_function(function, std::move(info));
+        add_function(function, std::move(info));
     }
     return result;
 }
@@ -52,7 +52,7 @@ CUresult load_module(CUmodule* module, const void* image, const JitOptions& opti
     }
     result = entry::make_with_reclaim([&] { return load_image<calls::gpModuleLoad>(module, *bytes, options); });
     if (result == CUDA_SUCCESS) {
-        know_module(*module);
+        add_module(*module);
     }
     return result;
 }

@@ -1,5 +1,5 @@
-// The occupancy calculator. Its answers depend on the function's attributes and the question alone, so that each is
-// asked of the driver once: libraries ask the same before every launch.
+// The occupancy calculator. An answer depends only on the function's attributes and the question, so the client asks
+// the driver once and keeps the answer: libraries ask the same before every launch.
 
 #include <algorithm>
 #include <cstring>
@@ -13,7 +13,7 @@
 namespace gpupool::client::entry {
 namespace {
 
-// The bytes of everything that an answer depends on.
+// The bytes of everything that an answer depends on besides the function.
 class Question {
   public:
     explicit Question(char kind) : text_(1, kind) {}
@@ -83,8 +83,8 @@ CUresult clusters(int* out, unsigned potential, CUfunction func, const CUlaunchC
     return answer_once(out, func, question, ask);
 }
 
-// The best block size is the one with the most resident threads: the driver's own rule, asked of the driver step by
-// step, because the size of shared memory comes from a function of the application.
+// The best block size is the one with the most resident threads, which is the driver's own rule. The client tries the
+// sizes one by one, because a function of the application computes the size of shared memory.
 CUresult potential_block_size(int* minGridSize, int* blockSize, CUfunction func, CUoccupancyB2DSize dynamic,
                               std::size_t dynamicSMemSize, int blockSizeLimit, unsigned flags) {
     ContextState* context = nullptr;

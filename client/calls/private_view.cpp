@@ -1,4 +1,4 @@
-// What the private tables see of a session, and how a new session gets its parts.
+// What the private tables see of a session, and how a new session gets its heaps, pools and host functions.
 
 #include <vector>
 
@@ -50,7 +50,7 @@ class View final : public export_tables::ClientView {
         return CUDA_SUCCESS;
     }
     CUresult resolve_stream(CUcontext, CUstream stream, bool per_thread, void** object) noexcept override {
-        // The object is only ever handed back to us: the handle itself, with the special ones told apart.
+        // The object is only ever passed back to this class. It is the handle, except for the default streams.
         const std::uint64_t value = codec::to_wire(stream);
         if (value == 2 || (value == 0 && per_thread) || (value == 1 && per_thread)) {
             *object = reinterpret_cast<void*>(2 + (std::uint64_t{this_thread().index} << 8));
@@ -102,13 +102,13 @@ void start_session(Session& session) {
         if (session.host_mirrors.any()) {
             publish_host_memory(session);
         }
-        // Not through remote(): this thread may make no CUDA calls, but must answer.
+        // Not remote(): this thread may not make CUDA calls, but must report.
         const void* arguments[] = {&ticket};
         session.send(calls::gpHostFunctionDone::kOpcode, Session::Gives::nothing, false,
                      codec::command_bytes<calls::gpHostFunctionDone>(arguments),
                      [&](codec::Writer& out) { codec::write_command<calls::gpHostFunctionDone>(out, arguments); });
     });
-    export_tables::install(new View(session));  // table functions may be called until the process ends
+    export_tables::install(new View(session));  // never deleted: table functions may be called until the process ends
 }
 
 }  // namespace gpupool::client

@@ -1,5 +1,5 @@
-// cuGetProcAddress, by the rules that were measured on the real driver: among the symbols of a base name, the one with
-// the highest version not above the wanted one; with the per-thread flag, the per-thread form where the name has one.
+// cuGetProcAddress, by the rules of the real driver, as measured: of the symbols with a base name, it returns the one
+// with the highest version not above the requested one; with the per-thread flag, the per-thread form if there is one.
 
 #include <algorithm>
 #include <cstring>
@@ -44,7 +44,7 @@ int driver_version() {
     return session == nullptr ? CUDA_VERSION : session->devices.driver_version;
 }
 
-// `status` says what became of it; the result is only about the arguments.
+// `status` says whether the symbol was found; the result is only about the arguments.
 CUresult look_up(const char* name, void** function, int version, cuuint64_t flags,
                  CUdriverProcAddressQueryResult& status) {
     if (name == nullptr || function == nullptr || (flags & ~kKnownFlags) != 0 || version > driver_version()) {

@@ -1,4 +1,4 @@
-// Streams and events: minted here, created on the server without waiting.
+// Streams and events. The client chooses their handles and the server creates them, so the calls need not wait.
 
 #include "client/calls/copy_shapes.h"
 #include "client/calls/handlers.h"
@@ -26,7 +26,7 @@ CUresult check_event(CUevent event) {
     return this_session().events.find(event) != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-// A stream that may be asked about: one that captures has nothing to say, and the question ends the capture.
+// Checks a stream for a query or a wait. On a capturing stream it fails and invalidates the capture.
 CUresult check_not_capturing(CUstream stream) {
     const CUresult result = check_stream(stream);
     Captures& captures = this_session().captures;
@@ -38,13 +38,13 @@ CUresult check_both(CUstream stream, CUevent event) {
     return result != CUDA_SUCCESS ? result : check_event(event);
 }
 
-// A context that is lost answers every question with its error.
+// A lost context answers every query with its error.
 CUresult check_not_lost() {
     const ContextState* const context = this_thread().current();
     return context == nullptr ? CUDA_SUCCESS : context->lost.load(std::memory_order_relaxed);
 }
 
-// An event that a capture recorded stands for nodes of a graph, not for work that one could wait for.
+// An event that a capture recorded stands for graph nodes, not for work that a call could wait for.
 CUresult check_not_captured(CUevent event) {
     CUresult result = check_event(event);
     Captures& captures = this_session().captures;
@@ -54,12 +54,12 @@ CUresult check_not_captured(CUevent event) {
     return result != CUDA_SUCCESS || !captures.any() ? result : captures.before_unsafe_call();
 }
 
-// From now on queries of that record are answered here.
+// Makes the worker report the completion of that record, so that queries of it need no round trip.
 void watch(CUevent handle, Event& event, std::uint64_t record) {
     if (event.always_ask.load(std::memory_order_relaxed)) {
         return;
     }
-    event.watched.store(record, std::memory_order_release);  // before the worker can refuse
+    event.watched.store(record, std::memory_order_release);  // set first: the notice may arrive before the call returns
     if (remote<calls::gpEventWatch>(handle, record) != CUDA_SUCCESS) {
         event.watched.store(0, std::memory_order_release);
     }
@@ -73,16 +73,17 @@ CUresult record(CUevent event, CUstream stream, unsigned flags, Send send) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_HANDLE;
     }
     if ((flags & CU_EVENT_RECORD_EXTERNAL) != 0) {
-        known_event->always_ask = true;  // within a capture it becomes a graph's node
+        known_event->always_ask = true;  // in a capture it becomes a graph node
     }
     known_event->launched_with = false;
-    // Counted before it is sent: from here on nobody takes an earlier record's end for this one's.
+    // Counted before it is sent, so that no thread takes the completion of an earlier record for this one's.
     const std::uint64_t number = known_event->record.fetch_add(1, std::memory_order_acq_rel) + 1;
     Captures& captures = this_session().captures;
     const bool watched = flags == CU_EVENT_RECORD_DEFAULT && known_event->queried.load(std::memory_order_relaxed) &&
                          !known_event->always_ask.load(std::memory_order_relaxed) && !captures.any();
     if (watched) {
-        known_event->watched.store(number, std::memory_order_release);  // before the worker can refuse
+        known_event->watched.store(
+            number, std::memory_order_release);  // set first: the notice may arrive before the call returns
         result = remote<calls::gpEventRecord>(event, stream, number);
     } else {
         result = send();
@@ -99,7 +100,7 @@ CUresult record(CUevent event, CUstream stream, unsigned flags, Send send) {
     return result;
 }
 
-CUresult check_event_question(CUevent event) {
+CUresult check_event_query(CUevent event) {
     const CUresult result = check_not_lost();
     return result != CUDA_SUCCESS ? result : check_not_captured(event);
 }
@@ -199,7 +200,7 @@ void note_complete(CUstream stream) {
     ContextState* const context = thread.current();
     const bool legacy = stream == CU_STREAM_LEGACY || (stream == nullptr && !thread.per_thread_default);
     if (legacy && context != nullptr && !context->unordered_streams.load(std::memory_order_relaxed)) {
-        this_session().note_complete(*context);  // the legacy stream comes behind all others
+        this_session().note_complete(*context);  // the legacy stream is ordered behind all others
     } else {
         this_session().note_complete(stream_key(stream));
     }
@@ -207,8 +208,7 @@ void note_complete(CUstream stream) {
 
 namespace {
 
-// Is it known that the stream has nothing left to do? Where it, or all of its context, was waited for, and nobody has
-// sent anything since.
+// Is the stream known to be complete? True if it, or its whole context, was waited for and no command was sent since.
 bool known_complete(const Session& s, CUstream stream, const ContextState*& context) {
     StreamInfo info;
     if (find_stream(stream, info) != CUDA_SUCCESS) {
@@ -246,7 +246,8 @@ namespace {
 
 CUresult ask_and_watch(CUstream stream, const StreamKey& key) {
     Session& s = this_session();
-    const std::uint64_t received = s.records_received() + 1;  // with the answer, if nothing else comes before it
+    // including the reply, if no other record arrives before it
+    const std::uint64_t received = s.records_received() + 1;
     const CUresult result = remote<calls::cuStreamQuery>(stream);
     if ((result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) &&
         s.stream_watches.answered(key, result == CUDA_SUCCESS, received) &&
@@ -285,7 +286,7 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned Flags) {
     Captures& captures = this_session().captures;
     const bool external = (Flags & CU_EVENT_WAIT_EXTERNAL) != 0;
     if (const auto capture = external ? std::nullopt : captures.capture_of(hEvent)) {
-        // Joins the capture, or merges two, or comes too late: the driver knows.
+        // It may join the capture, merge two, or be too late: only the driver knows.
         const WaitForReplies exact;
         result = remote<calls::cuStreamWaitEvent>(hStream, hEvent, Flags);
         StreamInfo info;
@@ -339,7 +340,7 @@ CUresult cuStreamGetId(CUstream hStream, unsigned long long* streamId) {
     }
     const std::uint64_t value = codec::to_wire(hStream);
     const bool own = value == 2 || (value == 0 && this_thread().per_thread_default);
-    // Unique per stream: the special ones differ by context, and a thread's own by thread.
+    // Unique per stream: the legacy stream differs by context, a per-thread stream by context and thread.
     *streamId =
         value > 2 ? value : (info.context->id << 32) + (own ? 2 + (std::uint64_t{this_thread().index} << 2) : 1);
     return CUDA_SUCCESS;
@@ -372,7 +373,7 @@ CUresult cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
 CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx) {
     const CUresult result = entry::cuStreamGetCtx(hStream, pCtx);
     if (result == CUDA_SUCCESS && pGreenCtx != nullptr) {
-        *pGreenCtx = nullptr;  // no stream belongs to one
+        *pGreenCtx = nullptr;  // no stream belongs to a green context
     }
     return result;
 }
@@ -442,7 +443,7 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned flags
 }
 
 CUresult cuEventQuery(CUevent hEvent) {
-    CUresult result = check_event_question(hEvent);
+    CUresult result = check_event_query(hEvent);
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -467,7 +468,7 @@ CUresult cuEventQuery(CUevent hEvent) {
 }
 
 CUresult cuEventSynchronize(CUevent hEvent) {
-    CUresult result = check_event_question(hEvent);
+    CUresult result = check_event_query(hEvent);
     const std::shared_ptr<Event> event = this_session().events.find(hEvent);
     if (result != CUDA_SUCCESS || event == nullptr) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_HANDLE;

@@ -1,4 +1,4 @@
-// Texture and surface objects: the driver's numbers. Those that are known to be there are destroyed without waiting.
+// Texture and surface objects. Their numbers are the driver's. Known ones are destroyed without waiting.
 
 #include "client/calls/texture.h"
 
@@ -12,7 +12,7 @@
 namespace gpupool::client::entry {
 namespace {
 
-// By the context in which they were made, whose numbers they are.
+// Known objects with the context that they were created in, because numbers are per context.
 class Known {
   public:
     void add(CUcontext context, unsigned long long object) {
@@ -33,7 +33,7 @@ class Known {
     std::set<std::pair<CUcontext, unsigned long long>> objects_;
 };
 
-// Never destroyed: threads may still call while the program ends.
+// Never destroyed: threads may still make calls while the program exits.
 Known& textures() {
     static auto& instance = *new Known;
     return instance;

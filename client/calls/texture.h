@@ -1,11 +1,15 @@
-// Texture and surface objects that are known to be there.
+// The texture and surface objects that the client knows.
+//
+// Ownership: numbers only.
+// Threads: any.
+// Errors: none.
 #pragma once
 
 #include "protocol/calls/cuda_api.h"
 
 namespace gpupool::client::entry {
 
-// The context has ended, and they with it. Any thread.
+// Forgets the objects of a context that has ended.
 void forget_textures(CUcontext context);
 
 }  // namespace gpupool::client::entry

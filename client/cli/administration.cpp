@@ -84,11 +84,11 @@ Result<ServerStatus> read_answer(const wire::ReceivedFrame& frame, const std::st
             return read_status(control.getStatus());
         }
     } catch (const kj::Exception&) {
-        // Told below, with everything else that is no answer.
+        // Reported below, like any other invalid answer.
     }
     return Error{ErrorCode::invalid_input,
-                 fmt::format("what {} answers is no status: is a gpupoold of this version ({}) running there?", server,
-                             GPUPOOL_VERSION)};
+                 fmt::format("{} did not answer with a status: is a gpupoold of this version ({}) running there?",
+                             server, GPUPOOL_VERSION)};
 }
 
 }  // namespace
@@ -107,10 +107,11 @@ Result<ServerStatus> ask_status(const std::string& server, const std::string& to
         return connection.error();
     }
     if (!connection) {
-        return Error{ErrorCode::unavailable,
-                     fmt::format("no server reachable at {}: is gpupoold running there, listening at that address, and "
-                                 "does no firewall stand between? ({})",
-                                 address, connection.error().message)};
+        return Error{
+            ErrorCode::unavailable,
+            fmt::format("no server reachable at {}: check that gpupoold runs there, listens on that address, and "
+                        "is not blocked by a firewall ({})",
+                        address, connection.error().message)};
     }
     capnp::MallocMessageBuilder request;
     request.initRoot<schema::Control>().setStatusRequest();
@@ -118,10 +119,10 @@ Result<ServerStatus> ask_status(const std::string& server, const std::string& to
     if (sent) {
         sent = send_message(**connection, wire::FrameType::control, request);
     }
-    // A server that refuses may have hung up already: what it said is still there to read.
+    // Even if sending failed: a server that refuses may have closed already, and its refusal is still there to read.
     const auto frame = wire::read_frame(**connection, wire::kMaxPayloadBytes, deadline);
     if (!frame) {
-        return Error{frame.error().code, fmt::format("the server at {} did not answer: is it a gpupoold? ({})", address,
+        return Error{frame.error().code, fmt::format("the server at {} did not answer: is it gpupoold? ({})", address,
                                                      sent ? frame.error().message : sent.error().message)};
     }
     auto status = read_answer(*frame, address);

@@ -1,6 +1,8 @@
-// Asking a server about itself: Hello as an administrator, then Control frames.
+// Queries a server's status: a Hello as an administrator, then Control frames.
 //
-// Threads: any; every call waits for at most `timeout`. Errors: the message says what happened and what to do.
+// Ownership: values.
+// Threads: any; a call waits for at most `timeout`.
+// Errors: Result; the message says what happened and what to do.
 #pragma once
 
 #include <chrono>
@@ -24,7 +26,7 @@ struct SessionStatus {
     std::string id;
     std::uint32_t device = 0;
     std::uint64_t memory_used_bytes = 0;
-    std::uint64_t memory_quota_bytes = 0;  // 0: none
+    std::uint64_t memory_quota_bytes = 0;  // 0: no quota
     std::string peer;
     std::string process_name;
     std::uint32_t process_id = 0;
@@ -36,20 +38,20 @@ struct SessionStatus {
 };
 
 struct ServerStatus {
-    std::string server;  // as it was asked for
+    std::string server;  // as it was addressed
     std::string version;
     std::string listen;
     std::string driver;
     std::int32_t driver_version = 0;
     std::uint64_t uptime_seconds = 0;
-    std::uint32_t stock_wanted = 0;  // workers that wait for a session
+    std::uint32_t stock_wanted = 0;  // workers to keep ready
     std::uint32_t stock_ready = 0;
-    bool stock_contexts = false;  // each holds a context's device memory
+    bool stock_contexts = false;  // each ready worker holds a context's device memory
     std::vector<DeviceStatus> devices;
     std::vector<SessionStatus> sessions;
 };
 
-// `server` as HOST:PORT, the port may lack.
+// `server`: HOST[:PORT] or unix:/PATH.
 Result<ServerStatus> ask_status(const std::string& server, const std::string& token, std::chrono::milliseconds timeout);
 
 }  // namespace gpupool::cli

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kNamesShown = 3;
 
-// Programs that passed and in which the call succeeded, by symbol; separated by spaces.
+// By symbol: the programs that passed and in which the call succeeded, separated by spaces.
 constexpr std::pair<std::string_view, std::string_view> kEvidence[] = {
 #define GP_EVIDENCE(symbol, programs) {#symbol, programs},
 #include "protocol/calls/evidence.def"
@@ -39,14 +39,14 @@ struct Coverage {
     std::size_t symbols = 0, work = 0, untested = 0, refused = 0;
 };
 
-std::string by_what(std::string_view programs) {
+std::string program_list(std::string_view programs) {
     std::vector<std::string_view> names;
     while (!programs.empty()) {
         const std::size_t end = programs.find(' ');
         names.push_back(programs.substr(0, end));
         programs.remove_prefix(end == std::string_view::npos ? programs.size() : end + 1);
     }
-    // Those of a GPU say more, and are not to be left out.
+    // Programs that ran on a real GPU first: they are stronger evidence, and must not be among those left out.
     std::stable_partition(names.begin(), names.end(),
                           [](std::string_view name) { return !name.ends_with("@software"); });
     std::string text;
@@ -61,7 +61,7 @@ Coverage coverage() {
     Coverage all;
     for (const calls::CallInfo& call : calls::all_calls()) {
         if (call.base_name.empty()) {
-            continue;  // gpupool's own
+            continue;  // gpupool's own call
         }
         Row row{call.name, "", std::string(calls::to_string(call.delivery)), ""};
         if (call.composed) {
@@ -79,7 +79,7 @@ Coverage coverage() {
             row.state = fmt::format("refused ({})", call.why_refused);
             all.refused += forms;
         } else if (seen != evidence.end()) {
-            row.state = fmt::format("works ({})", by_what(seen->second));
+            row.state = fmt::format("works ({})", program_list(seen->second));
             all.work += forms;
         } else {
             row.state = "untested";
@@ -113,20 +113,21 @@ std::string coverage_markdown() {
     std::string text =
         "# Driver calls\n\n"
         "<!-- Written by `gpupool coverage --markdown > docs/coverage.md`; a test holds the two together. -->\n\n"
-        "Every symbol that `libcuda.so.1` of driver 580 exports, and what becomes of it.\n\n"
-        "- *works (by what)*: a program that checks its results made the call, it succeeded and the program passed.\n"
-        "  `scripts/collect-evidence` gathers this; a call and its per-thread form are counted together, since they\n"
-        "  differ in nothing but the default stream. Names ending in `@software` ran on the software GPU, others say\n"
-        "  where they ran.\n"
-        "- *untested*: it is forwarded or answered as its class says, but nothing of ours has called it with success.\n"
-        "- *refused (why)*: it gives `CUDA_ERROR_NOT_SUPPORTED`, and the log says so once.\n\n"
-        "How a call is delivered: *local* is answered by the client, *deferred* is sent and not waited for, *sync*\n"
-        "waits for the reply, *blocking* may wait for the GPU as well, *callback* runs a function of the application.\n"
-        "What is *composed* is made of gpupool's own calls, each of which is delivered in its own way: where the "
-        "client\n"
-        "can tell the outcome by itself, as of most nodes of graphs, nothing is waited for, and some copies wait for\n"
-        "the program's memory (docs/tracing.md). What is *handled* goes through the client first, which sends it, and\n"
-        "waits, only where it cannot tell the answer: of queries and allocations in stream order hardly ever.\n\n";
+        "Every symbol that `libcuda.so.1` of driver 580 exports, and how gpupool treats it.\n\n"
+        "- *works (programs)*: these programs made the call, the call succeeded, and the programs verified their\n"
+        "  results. `scripts/collect-evidence` gathers this. A call and its per-thread form count together,\n"
+        "  because they differ only in the default stream. Names ending in `@software` ran on the software GPU;\n"
+        "  other names say where they ran.\n"
+        "- *untested*: gpupool delivers the call as its class says, but no test program has made it successfully\n"
+        "  yet.\n"
+        "- *refused (reason)*: the call returns `CUDA_ERROR_NOT_SUPPORTED` and is logged once.\n\n"
+        "How a call is delivered: the client answers a *local* call itself. A *deferred* call is sent and returns\n"
+        "at once. A *sync* call waits for the reply. A *blocking* call may wait for the GPU too. A *callback*\n"
+        "call runs a function of the application. A *composed* call consists of gpupool's own calls, each\n"
+        "delivered in its own way: most additions of graph nodes do not wait, because the client knows the\n"
+        "outcome, and some copies wait until the program's memory was read (docs/tracing.md). A *handled* call\n"
+        "goes through the client first, which sends it only if it cannot answer itself; it answers most queries\n"
+        "and stream-ordered allocations.\n\n";
     text += totals(all) + ".\n\n| call | per-thread form | delivered | state |\n|---|---|---|---|\n";
     for (const Row& row : all.rows) {
         const std::string per_thread = row.per_thread.empty() ? "" : "`" + row.per_thread + "`";
@@ -138,7 +139,7 @@ std::string coverage_markdown() {
 void add_coverage(CLI::App& app, Command& chosen) {
     auto markdown = std::make_shared<bool>(false);
     auto* command = app.add_subcommand("coverage", "List the driver's calls and which of them work");
-    command->add_flag("--markdown", *markdown, "As docs/coverage.md");
+    command->add_flag("--markdown", *markdown, "Print the content of docs/coverage.md");
     command->callback([markdown, &chosen] {
         chosen = [markdown] {
             std::fputs((*markdown ? coverage_markdown() : coverage_text()).c_str(), stdout);

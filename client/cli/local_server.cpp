@@ -21,10 +21,10 @@ namespace gpupool::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::seconds kStartTimeout{90};  // a real driver may take its time
+constexpr std::chrono::seconds kStartTimeout{90};  // starting a real driver may take long
 constexpr std::chrono::seconds kStopTimeout{8};
 
-// The line that the server writes once it serves; empty when it ended or takes too long.
+// Reads the line that the server writes when it is ready; empty if it ended or takes too long.
 std::string read_line(int descriptor, Clock::time_point deadline) {
     std::string line;
     while (line.size() < 256) {
@@ -59,9 +59,9 @@ LocalServer::LocalServer(LocalServer&& other) noexcept
 Result<LocalServer> LocalServer::start(const std::string& driver, const std::string& config_file) {
     const std::string program = executable_directory() + "/gpupoold";
     if (::access(program.c_str(), X_OK) != 0) {
-        return Error{
-            ErrorCode::unavailable,
-            fmt::format("--local needs {}, which is not there: install gpupool's server beside this command", program)};
+        return Error{ErrorCode::unavailable,
+                     fmt::format("--local needs {}, which does not exist: install gpupool's server beside this command",
+                                 program)};
     }
     auto ready = make_pipe();
     auto lifeline = make_pipe();
@@ -71,7 +71,7 @@ Result<LocalServer> LocalServer::start(const std::string& driver, const std::str
     }
     LocalServer server;
     server.token_ = std::move(token).value();
-    // In a file without a name, since a command line can be read by everybody.
+    // In an unnamed file, because every user can read a command line.
     const auto secret = make_file(server.token_ + "\n");
     if (!secret) {
         return secret.error();
@@ -89,9 +89,9 @@ Result<LocalServer> LocalServer::start(const std::string& driver, const std::str
     pass_on("--driver", driver);
     pass_on("--config", config_file);
     request.descriptors = {ready->write_end.get(), lifeline->read_end.get(), secret->get()};
-    request.own_group = true;  // Ctrl-C is for the program; the server ends when we do
+    request.own_group = true;  // Ctrl-C is meant for the program; the server ends when this process does
     ::sigemptyset(&request.signal_mask);
-    // It is for the program, which numbers devices by it: the server shows all.
+    // CUDA_VISIBLE_DEVICES is for the program, which numbers devices by it. The server must see all devices.
     constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
     const char* const visible = std::getenv(kVisible);
     const std::string kept = visible == nullptr ? "" : visible;
@@ -107,7 +107,7 @@ Result<LocalServer> LocalServer::start(const std::string& driver, const std::str
     ready->write_end.reset();
     server.address_ = read_line(ready->read_end.get(), Clock::now() + kStartTimeout);
     if (server.address_.empty()) {
-        return Error{ErrorCode::unavailable, "the private server did not start: its own message stands above"};
+        return Error{ErrorCode::unavailable, "the private server did not start: see its own message above"};
     }
     return server;
 }
@@ -120,7 +120,7 @@ void LocalServer::stop() noexcept {
     const auto deadline = Clock::now() + kStopTimeout;
     while (::waitpid(process_, nullptr, WNOHANG) == 0) {
         if (Clock::now() > deadline) {
-            ::kill(process_, SIGKILL);  // its workers have no grace, so they end as well
+            ::kill(process_, SIGKILL);  // its workers end with it
             ::waitpid(process_, nullptr, 0);
             break;
         }

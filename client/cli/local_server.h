@@ -1,9 +1,12 @@
-// A private gpupoold for one program: on a free port of the loopback interface, with a token that only we know.
+// A private gpupoold for one program, on a free port of the loopback interface, with a token that only this process
+// knows.
 //
-// It is bound to us by a pipe: when we are gone, however we went, the server stops its sessions and ends.
+// A pipe binds the server to this process: when the process ends, in whatever way, the server stops its sessions and
+// ends.
 //
-// Ownership: the object owns the server; its destructor stops it. Threads: one. Errors: say what to do; what the server
-// itself had to say stands on stderr.
+// Ownership: the object owns the server; its destructor stops it.
+// Threads: one.
+// Errors: Result; the message says what to do. The server's own messages are on stderr.
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +20,7 @@ namespace gpupool::cli {
 
 class LocalServer {
   public:
-    // `driver`: auto, software or a path; `config_file`: gpupoold's. Both may be empty.
+    // `driver`: auto, software or a path. `config_file`: the server's configuration. Both may be empty.
     static Result<LocalServer> start(const std::string& driver, const std::string& config_file);
 
     LocalServer(LocalServer&& other) noexcept;
@@ -27,7 +30,7 @@ class LocalServer {
     [[nodiscard]] const std::string& address() const { return address_; }
     [[nodiscard]] const std::string& token() const { return token_; }
 
-    // Waits until it is gone; kills it when it takes too long.
+    // Waits until the server has ended; kills it if that takes too long.
     void stop() noexcept;
 
   private:

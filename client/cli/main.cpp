@@ -16,7 +16,7 @@ void complain(const std::string& message) {
 namespace {
 
 int run(int argc, char** argv) {
-    // What stands behind `--` is another program's command line and none of ours.
+    // The arguments after `--` belong to the program.
     std::vector<std::string> arguments(argv + 1, argv + argc);
     const auto separator = std::find(arguments.begin(), arguments.end(), "--");
     std::vector<std::string> program;
@@ -40,7 +40,7 @@ int run(int argc, char** argv) {
         return kExitUsage;
     }
     try {
-        std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+        std::reverse(arguments.begin(), arguments.end());  // CLI11 expects them in reverse order
         app.parse(std::move(arguments));
     } catch (const CLI::ParseError& error) {
         return app.exit(error) == 0 ? 0 : kExitUsage;

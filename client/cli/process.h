@@ -1,6 +1,8 @@
-// Small things about processes that the sub-commands share.
+// Helpers for processes that the sub-commands share.
 //
-// Threads: one. Errors: Result.
+// Ownership: descriptors are owned by what is returned.
+// Threads: one.
+// Errors: Result, or errno where noted.
 #pragma once
 
 #include <signal.h>
@@ -19,23 +21,23 @@ struct Pipe {
     UniqueFd write_end;
 };
 
-// Both ends close-on-exec and numbered 10 or higher, so that handing one to a child under a small number overwrites
-// none of the others.
+// Both ends are close-on-exec and numbered 10 or higher, so that passing one to a child under a small number does not
+// overwrite another.
 Result<Pipe> make_pipe();
 
-// A file without a name that holds `content`, for a child to read; as high as a pipe's ends.
+// An unnamed file with `content`, for a child to read; numbered like a pipe's ends.
 Result<UniqueFd> make_file(const std::string& content);
 
 struct SpawnRequest {
-    std::string program;                 // a path, or with `search` a name looked up in PATH
-    std::vector<std::string> arguments;  // with argv[0]
-    std::vector<int> descriptors;        // become 3, 4, ... in the child
+    std::string program;                 // a path, or, with `search`, a name to find in PATH
+    std::vector<std::string> arguments;  // including argv[0]
+    std::vector<int> descriptors;        // become descriptors 3, 4, ... of the child
     bool search = false;
-    bool own_group = false;  // the terminal's signals do not reach it
+    bool own_group = false;  // signals from the terminal do not reach it
     sigset_t signal_mask{};
 };
 
-// Gives errno as the error, 0 with `process` set when it started.
+// Returns 0 and sets `process`, or returns errno.
 int spawn(const SpawnRequest& request, pid_t& process);
 
 // 32 random bytes as hexadecimal text.

@@ -1,9 +1,9 @@
-// gpupool run: a program with gpupool's client in the place of the CUDA driver. gpupool trace: the same, with a
-// timeline and a summary of what it does.
+// gpupool run: runs a program with gpupool's client library in place of the CUDA driver. gpupool trace: the same, with
+// a timeline and a summary of the program's calls.
 //
-// Without --local (and a trace, which is completed afterwards) the program takes this process over, so its exit code
-// and its signals are its own. With --local this process stays to stop the private server afterwards, passes signals
-// on, and ends the way the program did.
+// Plain `run` replaces this process by the program, so exit code and signals are the program's. With --local or trace
+// this process stays: it forwards signals, afterwards stops the private server and completes the trace, and ends the
+// way the program did.
 #include <fmt/format.h>
 #include <limits.h>
 #include <signal.h>
@@ -42,8 +42,8 @@ struct Options {
     bool local = false;
     bool trace = false;
     std::string trace_output = "gpupool-trace.json";
-    std::string summary = client::standard_error_name;
-    std::uint64_t trace_events = 0;  // 0: as the client's settings say
+    std::string summary = client::kStandardErrorName;
+    std::uint64_t trace_events = 0;  // 0: the client's setting
     std::vector<std::string> program;
 };
 
@@ -61,7 +61,7 @@ Result<std::string> library_directory(const Options& options) {
     return std::string(resolved);
 }
 
-// What a program needs to see in order to load our library instead of the driver's.
+// Sets the environment in which a program loads gpupool's client library instead of the driver's.
 void set_environment(const std::string& folder, const Options& options) {
     const char* inherited = std::getenv("LD_LIBRARY_PATH");
     const std::string path =
@@ -91,10 +91,10 @@ int cannot_start(const std::string& program, int errno_value) {
     return kExitCannotExecute;
 }
 
-// errno of what stands in the way of executing it, 0 where nothing is seen to: what can be said before anything is
-// begun for the program.
+// The errno that executing the program will give, 0 if no problem is seen. Checked before anything is started for the
+// program.
 int cannot_execute(const std::string& program) {
-    const auto look_at = [](const std::string& path) {
+    const auto errno_for = [](const std::string& path) {
         struct stat facts {};
         if (::stat(path.c_str(), &facts) != 0) {
             return errno;
@@ -102,13 +102,14 @@ int cannot_execute(const std::string& program) {
         return S_ISREG(facts.st_mode) && ::access(path.c_str(), X_OK) == 0 ? 0 : EACCES;
     };
     if (program.find('/') != std::string::npos) {
-        return look_at(program);
+        return errno_for(program);
     }
     const char* const path = std::getenv("PATH");
-    std::istringstream folders(std::string(path == nullptr ? "/bin:/usr/bin" : path) + ":");  // the last may be empty
+    // the last folder may be empty
+    std::istringstream folders(std::string(path == nullptr ? "/bin:/usr/bin" : path) + ":");
     int found = ENOENT;
     for (std::string folder; found != 0 && std::getline(folders, folder, ':');) {
-        const int there = look_at(folder.empty() ? program : folder + "/" + program);
+        const int there = errno_for(folder.empty() ? program : folder + "/" + program);
         found = there == 0 || there == EACCES ? there : found;
     }
     return found;
@@ -125,7 +126,7 @@ int become_program(const Options& options) {
     return cannot_start(options.program[0], errno);
 }
 
-// Waits for the program's end and passes on what we are told meanwhile.
+// Waits for the program's end and forwards signals to it. Returns its wait status.
 int wait_for(pid_t process, const sigset_t& signals) {
     while (true) {
         int status = 0;
@@ -134,20 +135,20 @@ int wait_for(pid_t process, const sigset_t& signals) {
         }
         siginfo_t info{};
         const int signal = ::sigwaitinfo(&signals, &info);
-        // The terminal sends its signals to the whole group: the program has had them already.
+        // The terminal sends signals to the whole process group: the program has received them already.
         if (signal > 0 && signal != SIGCHLD && info.si_code != SI_KERNEL) {
             ::kill(process, signal);
         }
     }
 }
 
-// Ends this process as `status` says the program ended.
+// Ends this process in the way that the program ended.
 int end_like(int status) {
     if (!WIFSIGNALED(status)) {
         return WEXITSTATUS(status);
     }
     const rlimit no_core{0, 0};
-    ::setrlimit(RLIMIT_CORE, &no_core);  // the program has left one, where it was to
+    ::setrlimit(RLIMIT_CORE, &no_core);  // the program has written its own, if it was to
     sigset_t one;
     ::sigemptyset(&one);
     ::sigaddset(&one, WTERMSIG(status));
@@ -157,7 +158,7 @@ int end_like(int status) {
     return 128 + WTERMSIG(status);
 }
 
-// Signals that are passed on. They are blocked from here on; `before` is the mask that the program gets.
+// Blocks the signals that are forwarded, and returns them. `before`: the previous mask, for the program.
 sigset_t keep_signals(sigset_t& before) {
     sigset_t signals;
     ::sigemptyset(&signals);
@@ -168,7 +169,7 @@ sigset_t keep_signals(sigset_t& before) {
     return signals;
 }
 
-// Runs the program as a child of this process; `status` is its end. An exit code where it could not be started.
+// Runs the program as a child process. `status`: its wait status. Returns an exit code if it could not be started.
 std::optional<int> run_child(const Options& options, const std::optional<TraceFiles>& files, const sigset_t& signals,
                              const sigset_t& before, int& status) {
     if (const Status begun = files ? files->begin() : Status(); !begun) {
@@ -231,7 +232,7 @@ int run_program(Options& options) {
     if (!options.memory.empty()) {
         const auto bytes = parse_bytes(options.memory);
         if (!bytes || *bytes < kLeastSessionMemoryBytes) {
-            complain(bytes ? fmt::format("--memory: a quota below {} leaves the program no GPU",
+            complain(bytes ? fmt::format("--memory: a quota below {} is too small to use a GPU",
                                          format_bytes(kLeastSessionMemoryBytes))
                            : bytes.error().within("--memory").message);
             return kExitUsage;
@@ -247,8 +248,8 @@ int run_program(Options& options) {
         return kExitGpupoolFailed;
     }
     if (options.local) {
-        // The user's server and its token are not what the program gets. Nobody else's token is any use to the private
-        // server, whose own takes this one's place once it is known.
+        // The program must not get the user's server and token. Other tokens are useless to the private server; its own
+        // replaces this placeholder once it is known.
         ::unsetenv("GPUPOOL_SERVER");
         ::unsetenv("GPUPOOL_TOKEN_FILE");
         ::setenv("GPUPOOL_TOKEN", "the private server's", 1);
@@ -278,7 +279,7 @@ int run_program(Options& options) {
     return options.trace ? run_traced(options, files) : become_program(options);
 }
 
-// What `run` and `trace` have in common.
+// Adds the options that `run` and `trace` have in common.
 void add(CLI::App* command, const std::shared_ptr<Options>& options, Command& chosen,
          const std::vector<std::string>& program) {
     auto* server =
@@ -293,7 +294,7 @@ void add(CLI::App* command, const std::shared_ptr<Options>& options, Command& ch
     command->add_option("--memory", options->memory, "Device memory to ask for, like 8GiB");
     command->add_option("--client-library", options->client_library, "Folder of gpupool's libcuda.so.1");
     local->excludes(server);
-    command->prefix_command();  // `--` may be left out: the first word that is no option begins the program
+    command->prefix_command();  // `--` is optional: the first word that is not an option begins the program
     command->callback([options, command, program, &chosen] {
         options->program = command->remaining();
         options->program.insert(options->program.end(), program.begin(), program.end());
@@ -319,8 +320,9 @@ void add_trace(CLI::App& app, Command& chosen, const std::vector<std::string>& p
     options->trace = true;
     auto* command = app.add_subcommand(
         "trace", "Run a program and write a timeline of what it does: gpupool trace [OPTIONS] -- PROGRAM ARGS");
-    command->add_option("--output", options->trace_output, "The file, for ui.perfetto.dev")->capture_default_str();
-    command->add_option("--summary", options->summary, "Where the summary of calls goes; -: standard error")
+    command->add_option("--output", options->trace_output, "The timeline file, for ui.perfetto.dev")
+        ->capture_default_str();
+    command->add_option("--summary", options->summary, "The file for the summary of calls; -: standard error")
         ->capture_default_str();
     command->add_option("--events", options->trace_events, "How many events a process may write (default: 1000000)")
         ->check(CLI::Range(1, 1'000'000'000));

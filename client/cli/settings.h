@@ -1,4 +1,8 @@
-// Which server a sub-command means: its option, over the client's configuration, over this machine.
+// Finds the server of a sub-command: from its option, the client's configuration, or else this machine.
+//
+// Ownership: values.
+// Threads: any.
+// Errors: Result; the message is for the user.
 #pragma once
 
 #include <string>
@@ -12,10 +16,10 @@ struct Settings {
     std::string token;   // empty: none
 };
 
-// Refuses what --server cannot be; empty: it was not given.
+// Checks the value of --server; an empty one means that the option was not given.
 Status check_server_option(const std::string& server);
 
-// `server` is what the command line says; empty: nothing.
+// `server`: from the command line; may be empty.
 Result<Settings> client_settings(const std::string& server);
 
 }  // namespace gpupool::cli

@@ -1,4 +1,4 @@
-// gpupool status: what a server is, has and does.
+// gpupool status: shows a server, its devices and its sessions.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -49,7 +49,7 @@ void add_status(CLI::App& app, Command& chosen) {
     command->add_option("--server", options->server,
                         fmt::format("HOST:PORT or unix:/PATH; default: GPUPOOL_SERVER, the configuration file, {}",
                                     transport::kDefaultAddress));
-    command->add_flag("--json", options->json, "For programs: field names are stable");
+    command->add_flag("--json", options->json, "Print JSON; field names are stable");
     command->callback(
         [options, &chosen] { chosen = [options] { return show_status(options->server, options->json); }; });
 }

@@ -23,7 +23,7 @@ std::string age(std::uint64_t seconds) {
     return fmt::format("{} d", seconds / 86400);
 }
 
-// Cut in the middle of nowhere is better than a table that breaks; the JSON has the whole text.
+// Cuts long text so that the table stays aligned; the JSON output has the whole text.
 std::string cut(std::string text, std::size_t columns) {
     if (text.size() > columns) {
         text.resize(columns - 1);
@@ -130,7 +130,7 @@ std::string status_json(const ServerStatus& status) {
             json["sessions"].back()["user_name"] = session.user_name;
         }
     }
-    // A peer's text that is no UTF-8 must not make the whole status unreadable.
+    // A peer's text that is not UTF-8 must not make the whole status unreadable.
     return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

@@ -1,4 +1,8 @@
-// A server's status as people and as programs read it.
+// Formats a server's status, for people and for programs.
+//
+// Ownership: values.
+// Threads: any.
+// Errors: none.
 #pragma once
 
 #include <string>
@@ -7,10 +11,10 @@
 
 namespace gpupool::cli {
 
-// Lines of at most 100 columns.
+// A table for a terminal, at most 100 columns wide.
 std::string status_table(const ServerStatus& status);
 
-// The field names are stable: new ones may be added, none changes its meaning. Units are in the names.
+// JSON. Field names are stable: fields may be added, but none changes its meaning. Units are in the names.
 std::string status_json(const ServerStatus& status);
 
 }  // namespace gpupool::cli

@@ -20,8 +20,8 @@ namespace {
 constexpr std::string_view kTimelineBegins = "[\n";
 constexpr std::string_view kSummaryBegins = "call ";
 
-// Opens the file: where it holds something, that has to begin as what is written there does, so that nobody's other
-// file is lost. What is no file, a terminal or /dev/null, is none here either.
+// Opens the file. If it is not empty, it must begin like a file of this kind, so that no other file is lost. The result
+// is empty if the path is not a regular file (a terminal, /dev/null).
 Result<UniqueFd> open_file(std::string& path, std::string_view beginning) {
     std::error_code problem;
     path = std::filesystem::absolute(path, problem);
@@ -34,7 +34,7 @@ Result<UniqueFd> open_file(std::string& path, std::string_view beginning) {
         return UniqueFd();
     }
     if (facts.st_size != 0 && read_part(path, 0, beginning.size()) != beginning) {
-        return Error{ErrorCode::invalid_input, path + " holds something else: name another file, or remove it"};
+        return Error{ErrorCode::invalid_input, path + " has other content: name another file, or remove it"};
     }
     return file;
 }
@@ -51,7 +51,7 @@ Result<TraceFiles> TraceFiles::open(std::string& timeline, std::string& summary)
     if (!files.timeline_) {
         return Error{ErrorCode::invalid_input, timeline + " is not a file"}.within("--output");
     }
-    if (summary != client::standard_error_name) {
+    if (summary != client::kStandardErrorName) {
         opened = open_file(summary, kSummaryBegins);
         if (!opened) {
             return opened.error().within("--summary");
@@ -81,7 +81,7 @@ void complete_trace(const std::string& path) {
         return;
     }
     if (facts.st_size <= 2) {
-        complain("the trace is empty: the program has used no GPU");
+        complain("the trace is empty: the program used no GPU");
     }
     char last[2] = {};
     off_t end = facts.st_size;

@@ -1,6 +1,8 @@
-// The files of `gpupool trace`, before the program writes to them and after.
+// Prepares the files of `gpupool trace` before the program writes them, and completes them afterwards.
 //
-// Threads: one. Errors: Result, whose message names the file.
+// Ownership: owns the descriptors.
+// Threads: one.
+// Errors: Result; the message names the file.
 #pragma once
 
 #include <string>
@@ -10,23 +12,23 @@
 
 namespace gpupool::cli {
 
-// What a program's processes append to. `begin` empties it, which is done last: whatever else may keep the program from
-// being started leaves the files of an earlier trace as they are.
+// The files that the program's processes append to. begin() empties them and is called last, so that the files of an
+// earlier trace survive if the program cannot be started.
 class TraceFiles {
   public:
-    // A file that holds something else is left alone and refused. `timeline` and `summary` become absolute, for a
-    // program that changes its folder. A summary of "-" is standard error; one that is no file (a terminal, /dev/null)
-    // is left as it is.
+    // Refuses a file with other content. `timeline` and `summary` become absolute paths, because the program may change
+    // its working directory. A summary of "-" is standard error; one that is not a regular file (a terminal, /dev/null)
+    // is used as it is.
     static Result<TraceFiles> open(std::string& timeline, std::string& summary);
 
     Status begin() const;
 
   private:
     UniqueFd timeline_;
-    UniqueFd summary_;  // none: there is nothing to empty
+    UniqueFd summary_;  // invalid: nothing to empty
 };
 
-// Closes the array that the program's processes have left open, and says on standard error where it is.
+// Closes the array that the program's processes left open, and reports on standard error where the timeline is.
 void complete_trace(const std::string& path);
 
 }  // namespace gpupool::cli

@@ -1,8 +1,9 @@
-// What the client knows of its handles, of which the calls of the call path ask all the time and which change seldom: a
-// thread that asks for what it has asked for lately takes no lock.
+// Maps the client's handles to what it knows about them. Calls on the hot path look handles up all the time, while
+// entries change rarely. Each thread therefore caches its last few lookups, and a repeated lookup takes no lock.
 //
-// Ownership: of the values; a thread may keep copies of the few it found last until it ends. Threads: any. Errors:
-// none.
+// Ownership: owns the values; a thread may keep copies of the few values it found last until it ends.
+// Threads: any.
+// Errors: none.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,7 @@ class HandleMap {
     void add(Handle handle, Value value) {
         const std::unique_lock lock(mutex_);
         if (!values_.insert_or_assign(handle, std::move(value)).second) {
-            change();  // nobody remembers one that was not there
+            change();  // only a replaced value can be in a thread's cache
         }
     }
     bool remove(Handle handle) {
@@ -34,8 +35,8 @@ class HandleMap {
         return known;
     }
     bool find(Handle handle, Value& value) const {
-        static thread_local RecentLookups<Handle, Value, kRemembered> lately;
-        auto& place = lately.place_of(handle);
+        static thread_local RecentLookups<Handle, Value, kRemembered> recent;
+        auto& place = recent.place_of(handle);
         if (!place.holds(handle, this, generation_.load(std::memory_order_acquire))) {
             const std::shared_lock lock(mutex_);
             const auto it = values_.find(handle);
@@ -54,7 +55,7 @@ class HandleMap {
     void change() { generation_.store(generation_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
 
     mutable std::shared_mutex mutex_;
-    std::pmr::unsynchronized_pool_resource nodes_;  // so that add() allocates only where there never were as many
+    std::pmr::unsynchronized_pool_resource nodes_;  // add() allocates only when the map exceeds its largest size so far
     std::pmr::unordered_map<Handle, Value> values_{&nodes_};
     std::atomic<std::uint64_t> generation_{0};  // written with the mutex held
 };

@@ -36,7 +36,7 @@ bool HostFunctions::run_when_due(std::uint64_t ticket, Function function) {
 void HostFunctions::start_thread() {
     if (!started_) {
         started_ = true;
-        quiet_thread("gpupool-host", [this] { run(); }).detach();  // lives as long as the process, like the session
+        quiet_thread("gpupool-host", [this] { run(); }).detach();  // never ends, like the session
     }
 }
 
@@ -50,8 +50,8 @@ bool HostFunctions::due(std::uint64_t ticket, CUresult status) {
         const std::lock_guard lock(mutex_);
         const auto it = entries_.find(ticket);
         if (it == entries_.end() || it->second.due) {
-            log::warn("the server says that it is the turn of a host function that {}",
-                      it == entries_.end() ? "does not wait" : "has its turn already");
+            log::warn("the server reports a host function as due that {}",
+                      it == entries_.end() ? "is not pending" : "is due already");
             return it == entries_.end() && ticket < next_;  // cancelled
         }
         it->second.due = true;

@@ -1,10 +1,12 @@
-// The application's host functions: run one at a time, in the order in which the worker says that their turn has come,
-// on a thread of their own; CUDA calls inside give CUDA_ERROR_NOT_PERMITTED.
+// Runs the application's host functions on a thread of their own, one at a time, in the order in which the worker
+// reports them due. CUDA calls inside a host function return CUDA_ERROR_NOT_PERMITTED.
 //
-// What the worker says is checked: a ticket that is not known, or whose turn has come already, is dropped, and a worker
-// may have no more than kMaxGraphFunctions of graphs waiting here.
+// The worker's messages are checked: a ticket that is unknown or already due is ignored, and at most kMaxGraphFunctions
+// functions of graphs may be pending.
 //
-// Threads: submit() any; due() and run_when_due() the receiving thread's.
+// Ownership: owns the submitted functions until they have run or are cancelled.
+// Threads: submit() and cancel() any; due() and run_when_due() only the receiving thread.
+// Errors: a false result of due() or run_when_due() means that the worker sent an invalid ticket.
 #pragma once
 
 #include <condition_variable>
@@ -21,29 +23,30 @@ namespace gpupool::client {
 
 class HostFunctions {
   public:
-    // Runs with the status that the stream had; `cuLaunchHostFunc`'s are not run after an error.
+    // Called with the status of the stream. After an error, functions of cuLaunchHostFunc return without calling the
+    // application.
     using Function = std::function<void(CUresult status)>;
     static constexpr std::size_t kMaxGraphFunctions = 64u << 10;
 
-    // `done` tells the worker.
+    // `done` reports to the worker that the function of a ticket has run.
     void start(std::function<void(std::uint64_t ticket)> done);
 
     std::uint64_t submit(Function function);
     void cancel(std::uint64_t ticket);
-    // False: it was never to have a turn, or has it already.
+    // The function of `ticket` is due. False if the ticket was never given out or is due already.
     bool due(std::uint64_t ticket, CUresult status);
-    // A graph's: the worker has made the ticket, and its turn has come. False when the ticket waits here already, or
-    // too many do.
+    // Queues a graph's function under a ticket that the worker chose; it is due at once. False if the ticket is pending
+    // already or too many functions are.
     bool run_when_due(std::uint64_t ticket, Function function);
-    // Has one been submitted that has not run yet?
+    // Has any function been submitted that has not finished?
     [[nodiscard]] bool any_pending() const;
-    // Whose turn has come and that have not begun.
+    // How many functions are due and have not started.
     [[nodiscard]] std::size_t waiting() const;
     void end();
 
   private:
     void run();
-    void start_thread();  // with the lock held
+    void start_thread();  // needs mutex_
 
     struct Entry {
         Function function;
@@ -55,7 +58,7 @@ class HostFunctions {
     std::uint64_t next_ = 1;
     std::pmr::unsynchronized_pool_resource nodes_;
     std::pmr::unordered_map<std::uint64_t, Entry> entries_{&nodes_};
-    std::deque<std::pair<std::uint64_t, CUresult>> due_;  // each of a different entry, but for cancelled ones
+    std::deque<std::pair<std::uint64_t, CUresult>> due_;  // at most one per entry; entries may have been cancelled
     std::size_t graph_functions_ = 0;
     std::function<void(std::uint64_t)> done_;
     bool started_ = false, ended_ = false;

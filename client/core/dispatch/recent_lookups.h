@@ -1,7 +1,9 @@
-// What one thread has found lately by its handle, so that it need not look again, for which it would take a lock. It
-// holds until the generation, which whoever changes what is looked up counts on, is another.
+// A small per-thread cache of lookups by handle. A hit needs no lock. An entry is valid while the generation that it
+// was stored with is current; code that changes the looked-up data increments the generation.
 //
-// Ownership: of copies of the values; keep one per thread. Threads: its own. Errors: none.
+// Ownership: copies of the values; keep one instance per thread.
+// Threads: only its own.
+// Errors: none.
 #pragma once
 
 #include <array>
@@ -17,7 +19,7 @@ class RecentLookups {
   public:
     struct Place {
         Handle handle{};
-        const void* where = nullptr;  // it was looked up: handles of several may be kept together
+        const void* where = nullptr;  // what was searched (a map, a context): one cache may serve several
         std::uint64_t generation = 0;
         Value value{};
 
@@ -25,7 +27,7 @@ class RecentLookups {
             return handle == of_handle && where == of_where && generation == of_generation;
         }
     };
-    // Serials of handles are consecutive, so that neighbours do not displace each other.
+    // Serials of handles are consecutive, so handles created together do not evict each other.
     [[nodiscard]] Place& place_of(Handle handle) { return places_[codec::serial_of(codec::to_wire(handle)) % kPlaces]; }
 
   private:

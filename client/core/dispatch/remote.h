@@ -1,8 +1,9 @@
-// Sends a call of the table to the worker, as its line says: deferred calls return at once, all others wait for the
-// reply.
+// Sends a call to the worker as its line in the call table says: a deferred call returns at once, any other waits for
+// its reply.
 //
-// Threads: any, but not those that receive (a reply, and room to send, come from them). Errors: what the call's reply
-// says; kSessionLost when there is none; where a deferred call failed, a later one tells (ReplyHeader::deferred).
+// Threads: any except receiving threads, because replies and acknowledgements arrive through them.
+// Errors: the result in the call's reply; kSessionLost if the session ends first. A later reply reports the error of a
+// deferred call (ReplyHeader::deferred).
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,7 @@
 
 namespace gpupool::client {
 
-// Notes what a reply says about its context.
+// Records a sticky error of a reply in the context. Returns `result`.
 inline CUresult take_result(ContextState* context, CUresult result) {
     if (context != nullptr && is_sticky(result)) {
         context->lost = result;
@@ -24,7 +25,7 @@ inline CUresult take_result(ContextState* context, CUresult result) {
     return result;
 }
 
-// A context that is current, alive and not lost; or why not.
+// Sets `context` to the current one. Returns success if it is alive and not lost, else the error.
 inline CUresult usable_context(ContextState*& context) {
     context = this_thread().current();
     if (context == nullptr) {
@@ -36,19 +37,19 @@ inline CUresult usable_context(ContextState*& context) {
     return context->lost.load(std::memory_order_relaxed);
 }
 
-// Does the thread wait for the replies of deferred calls as well?
+// Does the thread wait for the replies of deferred calls too?
 inline bool waits_for_all_replies(const Session& session, const ThreadState& thread) {
     return session.synchronous || thread.wait_for_replies;
 }
 
 namespace detail {
 
-// The calls that end a lost context must still get through.
+// Calls that end a context are sent even if it is lost.
 template <class Call>
 inline constexpr bool ends_context =
     std::is_same_v<Call, calls::gpContextDestroy> || std::is_same_v<Call, calls::gpPrimaryContextEnd>;
 
-// A minted handle, given to the application only when the call has succeeded.
+// A new handle for a call's output. The application receives it only after the call has succeeded.
 template <class Call, int Index>
 struct Minted {
     static constexpr bool there = codec::shape<Call, Index> == codec::Shape::creates;
@@ -63,7 +64,7 @@ struct Minted {
             if (argument != nullptr) {
                 handle =
                     codec::from_wire<codec::PointeeOf<T>>(session.mint(codec::handle_kind_of<codec::PointeeOf<T>>));
-                // A caller that has minted already (a primary context's handle is known beforehand) keeps its own.
+                // Callers that know the handle beforehand (a primary context's) pass it in.
                 if (*argument != nullptr && keeps_given<Call>) {
                     handle = *argument;
                 }
@@ -89,13 +90,13 @@ struct Caller {
     ThreadState& thread;
     ContextState* context;  // may be null
 
-    // Without one, no later call tells what failed in it.
+    // Without a live context no later call would report a deferred error.
     [[nodiscard]] bool has_live_context() const {
         return context != nullptr && context->live.load(std::memory_order_relaxed);
     }
 };
 
-// May the thread make a call at all? `ends_context`: one that a lost context still takes.
+// May the thread make a call? `ends_context`: a call that is sent even if the context is lost.
 inline CUresult admit(const Caller& caller, bool ends_context) {
     if (caller.thread.in_host_function) {
         return CUDA_ERROR_NOT_PERMITTED;
@@ -104,7 +105,7 @@ inline CUresult admit(const Caller& caller, bool ends_context) {
                                                      : caller.context->lost.load(std::memory_order_relaxed);
 }
 
-// May a call give `stream` work, by what is captured?
+// May a call give `stream` work, considering the captures under way?
 inline CUresult admit_work(const Caller& caller, CUstream stream) {
     Captures& captures = caller.session.captures;
     return captures.any() ? captures.before_work(stream_key(stream), caller.context) : CUDA_SUCCESS;
@@ -155,9 +156,9 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
 
   private:
     static constexpr bool kGivesWork = calls::has_rule(Call::kRules, calls::Rule::stream_order);
-    static constexpr bool kEndsStream = calls::has_rule(Call::kRules, calls::Rule::destroys);  // forgotten already
+    static constexpr bool kEndsStream = calls::has_rule(Call::kRules, calls::Rule::destroys);  // not known any more
 
-    // The command; and where it is to be waited for, its reply.
+    // Sends the command and, unless it is deferred, waits for its reply.
     static CUresult transmit(const Caller& caller, codec::Arguments addresses) {
         const bool wait = Call::kDelivery != calls::Delivery::deferred ||
                           waits_for_all_replies(caller.session, caller.thread) || !caller.has_live_context();
@@ -188,10 +189,10 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
         if (result == CUDA_ERROR_NOT_SUPPORTED) {
             note_unsupported(Call::kOpcode);
         }
-        // What failed has outputs only where the server sends them nevertheless (a log).
+        // A failed call has outputs only if the server sends some anyway (the log of a JIT compilation).
         const bool outputs = result == CUDA_SUCCESS || !reply.body.empty();
         if (outputs && !codec::read_reply<Call>(reply.body, addresses) && result == CUDA_SUCCESS) {
-            session.violation("a reply that does not fit its call");
+            session.violation("a reply that does not match its call");
             return kSessionLost;
         }
         if (result == CUDA_SUCCESS) {
@@ -200,7 +201,7 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
         return take_result(reply.header.other_context == 0 ? caller.context : nullptr, result);
     }
 
-    // An address that the GPU will use may be that of pinned host memory.
+    // A device address may be an address of pinned host memory.
     template <class T>
     static void give_argument(Session& s, const T& argument) {
         if constexpr (std::is_same_v<T, CUdeviceptr>) {
@@ -208,7 +209,7 @@ struct Sender<Call, std::integer_sequence<int, Index...>> {
         }
     }
 
-    // The first stream parameter; without one, the work is for the default stream.
+    // The first stream parameter; the default stream if the call has none.
     static CUstream stream_of(const calls::ArgumentOf<Call, Index>&... arguments) {
         CUstream found = nullptr;
         bool is_found = false;
@@ -232,8 +233,8 @@ CUresult remote(Given... arguments) {
     return detail::Sender<Call, codec::Indices<Call>>::send(arguments...);
 }
 
-// The answer to a question that nobody has to be asked, since the work is known not to be complete. `context`: whose it
-// is, or null where that was looked at already.
+// The answer to a query whose work is known to be incomplete: needs no round trip. `context`: its context, or null if
+// the caller has checked that already.
 inline CUresult pending_answer(const Session& session, const ContextState* context) {
     if (this_thread().in_host_function) {
         return CUDA_ERROR_NOT_PERMITTED;
@@ -245,7 +246,7 @@ inline CUresult pending_answer(const Session& session, const ContextState* conte
     return lost != CUDA_SUCCESS ? lost : CUDA_ERROR_NOT_READY;
 }
 
-// The same where it is known to be complete.
+// The same for work that is known to be complete.
 inline CUresult known_answer(Session& session, const ContextState* context) {
     const CUresult pending = pending_answer(session, context);
     if (pending != CUDA_ERROR_NOT_PERMITTED) {
@@ -254,14 +255,14 @@ inline CUresult known_answer(Session& session, const ContextState* context) {
     return pending == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : pending;
 }
 
-// Deferred where the driver will surely take it; else its answer is waited for.
+// Sends `Call` deferred if the driver will surely accept it; otherwise waits for the reply.
 template <class Call, class... Arguments>
 CUresult remote_or_ask(bool surely_taken, Arguments... arguments) {
-    const WaitForReplies else_the_driver_says(!surely_taken);
+    const WaitForReplies ask_the_driver(!surely_taken);
     return remote<Call>(arguments...);
 }
 
-// Waits until the context has nothing left to do.
+// Waits until all work of the context is complete.
 inline CUresult wait_for_context(ContextState& context) {
     const CUresult result = remote<calls::gpContextSynchronize>(context.handle);
     if (result == CUDA_SUCCESS) {

@@ -31,13 +31,13 @@ thread_local Holder holder;
 thread_local ThreadState* own = nullptr;
 
 Holder::~Holder() {
-    // The first thread's exit handlers run after this, with the context that they left current.
+    // The main thread's exit handlers run after this and use the context that it left current.
     if (state != nullptr && ::gettid() != ::getpid()) {
         Registry& r = registry();
         const std::lock_guard lock(r.mutex);
         state->stack.clear();
         r.spare.push_back(state);
-        own = nullptr;  // a later destructor of this thread must not use what another may have by then
+        own = nullptr;  // another thread may own the state when a later destructor of this thread runs
     }
 }
 
@@ -79,7 +79,7 @@ void lose_all_replies() {
 }
 
 void reset_threads_after_fork() {
-    // The registry's lock may have been held by a thread that does not exist here: a new registry, one thread in it.
+    // A thread that does not exist in the child may have held the registry's lock, so start with a new registry.
     own = nullptr;
     holder.state = nullptr;
     new (&registry()) Registry;

@@ -1,8 +1,9 @@
-// What the client keeps per application thread: its context stack, and the place where its replies arrive.
+// The client's state per application thread: its context stack, and the slot in which its replies arrive.
 //
-// Ownership: registered with the process on first use; the index is given back when the thread ends, so that a new
-//   thread may take it (and with it the server's per-thread stream).
-// Threads: everything here is the owning thread's, except the reply slot, which the receiving thread fills.
+// Ownership: a thread registers on first use. When it ends, its state and index go to the next new thread, which
+// thereby also gets the server's per-thread stream of that index.
+// Threads: only the owning thread, except for the reply slot, which the receiving thread fills.
+// Errors: none.
 #pragma once
 
 #include <atomic>
@@ -31,10 +32,10 @@ class ReplySlot {
         bool lost = false;  // the session ended first
     };
 
-    // By the waiting thread, before it sends a command of this opcode.
+    // The waiting thread calls this before it sends a command of this opcode.
     void expect(std::uint16_t opcode);
     Reply& wait();
-    // Looks for it for as long as that pays before it is waited for, and calls `also` all the time.
+    // Polls for the reply for as long as that pays, calling `also` in between. Call wait() afterwards.
     template <class Also>
     void poll(Also&& also) {
         (void)spin_.until(
@@ -42,59 +43,58 @@ class ReplySlot {
                 also();
                 return there_.load(std::memory_order_acquire);
             },
-            kLookForReplyFor);
+            kPollForReplyFor);
     }
-    // By the receiving thread. False when nobody waits for it.
+    // Called by the receiving thread. False if the thread does not expect this reply.
     bool deliver(const codec::ReplyHeader& header, const std::byte* body, std::size_t bytes);
     void lose();
 
   private:
-    // A driver looks all the time while it waits for the GPU, unless it is told to yield or to sleep.
-    static constexpr std::chrono::milliseconds kLookForReplyFor{5};
+    // The driver by default spins for as long as it waits for the GPU.
+    static constexpr std::chrono::milliseconds kPollForReplyFor{5};
 
     AdaptiveMutex mutex_;
     std::condition_variable arrived_;
     bool expected_ = false;
     std::uint16_t opcode_ = 0;
-    std::atomic<bool> there_{false};  // set with the mutex held; looked at without
-    Spin spin_;                       // the waiting thread's
+    std::atomic<bool> there_{false};  // set under the mutex; polled without
+    Spin spin_;                       // used by the waiting thread only
     Reply reply_;
 };
 
 struct ThreadState {
     std::uint32_t index = 0;
     std::vector<ContextState*> stack;  // the last is current
-    bool per_thread_default = false;   // within a call of the per-thread form
+    bool per_thread_default = false;   // during a call of the per-thread-stream form (_ptsz)
     CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     bool in_host_function = false;   // CUDA calls are not permitted there
     bool wait_for_replies = false;   // also of deferred calls
-    std::uint64_t last_command = 0;  // its number in the session
-    // The stream that it waited for last, a StreamKey, and the command that did.
+    std::uint64_t last_command = 0;  // its sequence number in the session
+    // The stream that the thread waited for last (a StreamKey), and the number of the command that waited.
     struct Waited {
         std::pair<std::uint64_t, std::uint64_t> stream;
         std::uint64_t command = ~std::uint64_t{0};
     };
     Waited last_waited;
     ReplySlot reply;
-    std::vector<std::byte> packed_rows;  // of a small copy, while its command is written; keeps its memory
+    std::vector<std::byte> packed_rows;  // rows of a small copy while its command is written; keeps its capacity
 
     [[nodiscard]] ContextState* current() const { return stack.empty() ? nullptr : stack.back(); }
 };
 
-// The calling thread's.
+// The state of the calling thread; registers it on first use.
 ThreadState& this_thread();
 
-// By index, for the receiving thread; null when no thread has it.
-// The slot stays valid: thread states are recycled, never freed.
+// For the receiving thread: the state with this index, or null. It stays valid: states are recycled, never freed.
 ThreadState* thread_by_index(std::uint32_t index);
 
-// All threads that wait learn that the session is lost.
+// Wakes all waiting threads: the session is lost.
 void lose_all_replies();
 
-// In a forked child, where only the calling thread goes on.
+// For a forked child, in which only the calling thread exists.
 void reset_threads_after_fork();
 
-// Within it, NULL means the calling thread's own default stream.
+// During its lifetime, NULL means the calling thread's own default stream.
 class PerThreadDefault {
   public:
     PerThreadDefault() : thread_(this_thread()), before_(thread_.per_thread_default) {
@@ -109,7 +109,8 @@ class PerThreadDefault {
     const bool before_;
 };
 
-// Within it, deferred calls wait for their reply too: where only the driver knows the answer.
+// During its lifetime, deferred calls of this thread wait for their replies: for calls whose result only the driver
+// knows.
 class WaitForReplies {
   public:
     explicit WaitForReplies(bool wait = true) : thread_(this_thread()), before_(thread_.wait_for_replies) {

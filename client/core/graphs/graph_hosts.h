@@ -1,9 +1,11 @@
-// What graphs use of this process, by name: functions that their host nodes call, memory that their copies read or
-// write. The server only learns the names, and may ask for nothing else: memory that was named to be read is not
-// written.
+// The parts of this process that graphs use: functions of host nodes, and memory that copies read or write. The server
+// only learns their names and can ask for nothing else. Memory that was named for reading is never written.
 //
-// A name is given once per function and argument, or per place, size and use, and stays: a captured graph may be
-// launched until the session ends. Threads: any.
+// A name belongs to one function with its argument, or to one place, size and use. It stays valid until the session
+// ends, because a graph may be launched until then.
+// Ownership: numbers and addresses only; the application owns functions and memory.
+// Threads: any.
+// Errors: see the methods.
 #pragma once
 
 #include <atomic>
@@ -33,11 +35,11 @@ class GraphHosts {
         Use use = Use::read;
     };
 
-    // From 1 on; 0: there are too many.
+    // Return a name, at least 1; 0 if there are too many.
     std::uint64_t name_function(Function function);
     std::uint64_t name_memory(Memory memory);
 
-    // Is there a graph of the program whose function or copy may write host memory?
+    // Does any graph contain a host function, or a copy that writes host memory?
     [[nodiscard]] bool write() const noexcept { return writes_.load(std::memory_order_relaxed); }
     [[nodiscard]] std::optional<Function> function(std::uint64_t name) const;
     [[nodiscard]] std::optional<Memory> memory(std::uint64_t name) const;

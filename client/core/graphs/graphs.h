@@ -1,10 +1,12 @@
-// The program's graphs as the client knows them: enough to say of most additions and changes that the driver will take
-// them, so that nobody waits for its word (client/calls/graph_verdicts.h).
+// What the client knows of the program's graphs: enough to say of most additions and changes that the driver will
+// accept them, so that they need no round trip (client/calls/graph_verdicts.h).
 //
-// Known are graphs that the program created or captured, nodes that it added to such a graph by calls whose outcome is
-// certain, and executable graphs. Of all others, and of those that somebody may change unseen, only the server knows.
+// It knows graphs that the program created or captured, nodes that calls of certain outcome added to them, and
+// executable graphs. Only the server knows all others, and those that may have changed without the client.
 //
-// Threads: any. Errors: none.
+// Ownership: values.
+// Threads: any.
+// Errors: none.
 #pragma once
 
 #include <cstddef>
@@ -24,34 +26,34 @@ class Graphs {
     struct Node {
         CUgraph graph = nullptr;
         CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
-        CUfunction function = nullptr;  // of a kernel's node
-        std::uint64_t added = 0;        // nodes and executables are numbered as they are made
+        CUfunction function = nullptr;  // of a kernel node
+        std::uint64_t added = 0;        // sequence number, shared with Executable::made
     };
 
     void add(CUgraph graph);
-    // False where it is not known. Its nodes are forgotten with it.
+    // Forgets the graph and its nodes. False if it is not known.
     bool remove(CUgraph graph);
-    // Is the graph known, and are all `count` its nodes, none of them twice?
+    // Is the graph known, and are all `count` nodes known nodes of it, without duplicates?
     [[nodiscard]] bool has(CUgraph graph, const CUgraphNode* nodes, std::size_t count) const;
-    // May a node be added to it without coming near to what a server takes (protocol/calls/graph_node.h)?
+    // Is the graph far enough from the server's limit (protocol/calls/graph_node.h) to add a node?
     [[nodiscard]] bool has_room(CUgraph graph) const;
 
     void add_node(CUgraphNode handle, CUgraph graph, CUgraphNodeType type, CUfunction function);
-    // The node has ended, or may have become another than it was added as.
+    // The node was destroyed, or may differ from what was added.
     void forget_node(CUgraphNode handle);
     [[nodiscard]] std::optional<Node> find_node(CUgraphNode handle) const;
 
     void add_executable(CUgraphExec handle, CUgraph graph);
     bool remove_executable(CUgraphExec handle);
     [[nodiscard]] bool has_executable(CUgraphExec handle) const;
-    // It may have become another than its graph says.
+    // The executable may now differ from the graph that it was made of.
     void note_updated(CUgraphExec handle);
-    // Does the executable surely hold the node as it was added?
+    // Does the executable certainly contain the node as it was added?
     [[nodiscard]] bool holds(CUgraphExec handle, const Node& node) const;
 
   private:
     struct Executable {
-        CUgraph graph = nullptr;  // null: not known any more
+        CUgraph graph = nullptr;  // null: unknown since an update
         std::uint64_t made = 0;
     };
 

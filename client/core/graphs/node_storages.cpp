@@ -28,7 +28,7 @@ void NodeStorages::put(CUgraphNode node, CUgraph graph, NodeStorage storage) {
     }
 }
 
-// Where it is there.
+// Does nothing if the node has no storage.
 void NodeStorages::drop(CUgraphNode node) {
     const auto it = by_node_.find(node);
     if (it == by_node_.end()) {

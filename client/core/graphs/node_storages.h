@@ -1,8 +1,10 @@
-// What the calls that ask for a graph node's parameters point to, which natively belongs to the node.
+// Memory behind the pointers that cuGraph*NodeGetParams returns. On a local driver the node owns it.
 //
-// Goes with its node, or with the graph that the node is known to be of. Of nodes whose graph is not known, as of those
-// that a capture made, the latest kMaxUnplacedBytes stay.
-// Ownership: owns what is put here; pointers into it, which are taken before, stay valid. Threads: any. Errors: none.
+// It lives as long as its node, or as the graph that the node is known to belong to. For nodes of unknown graphs, such
+// as those that a capture made, the latest kMaxUnplacedBytes are kept.
+// Ownership: owns the storages. put() moves a storage without invalidating pointers to the contents of its vectors.
+// Threads: any.
+// Errors: none.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +21,15 @@ namespace gpupool::client {
 
 struct NodeStorage {
     std::vector<unsigned char> payload;
-    std::vector<void*> addresses;  // of the parameters in it
-    std::vector<CUgraph> graphs;   // a conditional node's
+    std::vector<void*> addresses;  // of the kernel parameters in `payload`
+    std::vector<CUgraph> graphs;   // of a conditional node
 };
 
 class NodeStorages {
   public:
     static constexpr std::size_t kMaxUnplacedBytes = 64u << 20;
 
-    // In place of what the node had. `graph`: null where it is not known.
+    // Replaces the storage of the node. `graph`: null if unknown.
     void put(CUgraphNode node, CUgraph graph, NodeStorage storage);
     void remove(CUgraphNode node);
     void remove(CUgraph graph);
@@ -38,14 +40,14 @@ class NodeStorages {
         NodeStorage storage;
         CUgraph graph = nullptr;
         std::size_t bytes = 0;
-        std::list<CUgraphNode>::iterator unplaced;  // where the graph is not known
+        std::list<CUgraphNode>::iterator unplaced;  // position in unplaced_, if the graph is unknown
     };
     void drop(CUgraphNode node);
 
     mutable std::mutex mutex_;
     std::unordered_map<CUgraphNode, std::unique_ptr<Kept>> by_node_;
     std::unordered_map<CUgraph, std::unordered_set<CUgraphNode>> by_graph_;
-    std::list<CUgraphNode> unplaced_;  // in the order in which they came
+    std::list<CUgraphNode> unplaced_;  // oldest first
     std::size_t unplaced_bytes_ = 0;
 };
 

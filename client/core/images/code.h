@@ -1,6 +1,8 @@
-// What launches and graphs must know of functions and kernels.
+// What launches and graph nodes need to know about functions and kernels.
 //
+// Ownership: shared pointers; see FunctionInfo.
 // Threads: any.
+// Errors: the driver's.
 #pragma once
 
 #include <cstdint>
@@ -15,40 +17,42 @@
 
 namespace gpupool::client {
 
-// What a launch must know of a function or kernel: never changes, never freed while its module may be used.
+// What a launch needs to know about a function or kernel. Immutable, and alive as long as the module may be used.
 struct FunctionInfo {
     std::string name;
     std::vector<ParameterLayout> layout;
     bool layout_known = true;
     std::size_t parameter_bytes = 0;
-    CUmodule module = nullptr;    // of a function
-    CUlibrary library = nullptr;  // of a kernel
-    CUkernel kernel = nullptr;    // that a function belongs to
-    CUfunction own = nullptr;     // this very handle
-    CUdevice device = -1;         // of a function: its context's
+    CUmodule module = nullptr;    // for a function
+    CUlibrary library = nullptr;  // for a kernel
+    CUkernel kernel = nullptr;    // the kernel that a function was obtained from
+    CUfunction own = nullptr;     // the handle itself
+    CUdevice device = -1;         // for a function: its context's device
     std::shared_ptr<FunctionAttributes> attributes = std::make_shared<FunctionAttributes>();
 };
 
-// What launches of a function, or of a kernel in the current context, need.
+// What a launch of a function, or of a kernel in the current context, needs.
 struct LaunchTarget {
     CUfunction function = nullptr;
     std::shared_ptr<const FunctionInfo> info;
-    FunctionAttributes::OnDevice* attributes = nullptr;  // loaded; lives as long as `info`
+    FunctionAttributes::OnDevice* attributes = nullptr;  // already loaded; valid as long as `info`
 };
-// What this thread launched last is found without a lock. Errors: the driver's, also when the server has to be asked.
+// Finds the target of a launch. Needs no lock for functions that this thread launched recently. Errors: the driver's;
+// the first lookup may need a round trip.
 CUresult find_launch_target(CUfunction function, const ContextState& context, LaunchTarget& target);
 
-// Null when the handle is no function's.
+// Null if `function` is not a known handle.
 std::shared_ptr<const FunctionInfo> function_info(CUfunction function);
 
-// The same where the layout is wanted: a kernel that was only looked up is loaded in the current context, as natively,
-// and its function's stands for it. Errors: the driver's.
+// Like function_info(), but with the parameters' layout. A kernel that was only looked up is first loaded in the
+// current context, as the driver does it; `info` is then its function's. Errors: the driver's.
 CUresult function_info_with_layout(CUfunction function, std::shared_ptr<const FunctionInfo>& info);
 
-// The functions that kernels had in a context that has ended.
+// Forgets the functions that kernels had in a context that has ended.
 void forget_kernel_functions(CUcontext context);
 
-// The function that stands for `function` in the current context: itself, or a kernel's function there.
+// Replaces a kernel's handle with its function in the current context; leaves a function's handle as it is. Errors: the
+// driver's.
 CUresult launchable(CUfunction& function);
 
 int visit_functions(CUmodule module, export_tables::FunctionVisitor visit, void* user) noexcept;

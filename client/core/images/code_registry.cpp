@@ -25,13 +25,13 @@ std::shared_ptr<Module> find_module(CUmodule handle) {
     return it == r.modules.end() ? nullptr : it->second;
 }
 
-void know_module(CUmodule handle) {
+void add_module(CUmodule handle) {
     Registry& r = registry();
     const std::lock_guard lock(r.mutex);
     r.modules.emplace(handle, std::make_shared<Module>());
 }
 
-void know_function(CUfunction handle, FunctionInfo info) {
+void add_function(CUfunction handle, FunctionInfo info) {
     for (const ParameterLayout& parameter : info.layout) {
         info.parameter_bytes =
             std::max<std::size_t>(info.parameter_bytes, parameter.offset_bytes + parameter.size_bytes);

@@ -1,8 +1,9 @@
-// Modules, libraries, kernels and functions as the client knows them: what the calls of module.cpp, library.cpp and
-// function.cpp share.
+// The modules, libraries, kernels and functions that the client knows. Shared by the calls of module.cpp, library.cpp
+// and function.cpp.
 //
-// Ownership: entries live as long as their module or library, and as long as somebody holds them. Threads: any; the
-//   registry's mutex is never held while a call travels. Errors: the driver's.
+// Ownership: an entry lives as long as its module or library, and as long as a shared pointer to it.
+// Threads: any; the registry's mutex is never held during a round trip.
+// Errors: the driver's.
 #pragma once
 
 #include <atomic>
@@ -22,11 +23,12 @@ namespace gpupool::client {
 
 struct Library {
     std::mutex loading;
-    std::vector<std::byte> image;     // until it is loaded
-    const void* preserved = nullptr;  // the application's, which keeps it in place
+    std::vector<std::byte> image;  // kept until it is loaded
+    // image of the application, which keeps it in place (CU_LIBRARY_BINARY_IS_PRESERVED)
+    const void* preserved = nullptr;
     JitOptions options;
     bool loaded = false;
-    CUlibrary remote_handle = nullptr;  // the server's name for it
+    CUlibrary remote_handle = nullptr;  // the handle that the server knows
     std::map<std::string, CUkernel> kernels;
     CUmodule module = nullptr;
 };
@@ -40,22 +42,22 @@ struct Registry {
     std::mutex mutex;
     std::unordered_map<CUlibrary, std::shared_ptr<Library>> libraries;
     std::unordered_map<CUmodule, std::shared_ptr<Module>> modules;
-    std::unordered_map<CUfunction, std::shared_ptr<const FunctionInfo>> functions;  // kernels too
+    std::unordered_map<CUfunction, std::shared_ptr<const FunctionInfo>> functions;  // including kernels
     std::map<std::pair<CUkernel, CUcontext>, CUfunction> kernel_functions;
-    std::atomic<std::uint64_t> generation{1};  // changes when a handle that was known is forgotten
+    std::atomic<std::uint64_t> generation{1};  // incremented when known handles are forgotten
 };
 Registry& registry();
 
-// Null where there is none.
+// Null if the handle is not known.
 std::shared_ptr<Library> find_library(CUlibrary handle);
 std::shared_ptr<Module> find_module(CUmodule handle);
 
-void know_module(CUmodule handle);
-void know_function(CUfunction handle, FunctionInfo info);
-// Of the one that is not null, which goes with them.
+void add_module(CUmodule handle);
+void add_function(CUfunction handle, FunctionInfo info);
+// Forgets the module or library that is not null, and its functions.
 void forget_functions_of(CUmodule module, CUlibrary library);
 
-// Learns the layout by `ask(layout, capacity, count)`: once more when there are more parameters than fit the first
+// Gets the layout from `ask(layout, capacity, count)`. Asks again if there are more parameters than fit into the first
 // answer.
 template <class Ask>
 CUresult ask_for_layout(FunctionInfo& info, Ask ask) {
@@ -79,7 +81,7 @@ CUresult ask_for_layout(FunctionInfo& info, Ask ask) {
     return result;
 }
 
-// All names that `Call` lists for `owner`.
+// Appends all names that `Call` lists for `owner`.
 template <class Call, class Owner>
 CUresult list_names(Owner owner, std::vector<std::string>& names) {
     std::vector<char> text(16u << 10);

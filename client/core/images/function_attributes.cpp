@@ -41,7 +41,7 @@ CUresult FunctionAttributes::OnDevice::load(CUfunction function, CUdevice device
         return result;
     }
     learn(values);
-    known_.store(true, std::memory_order_release);  // though it be nothing
+    known_.store(true, std::memory_order_release);  // even if the driver reported none
     return CUDA_SUCCESS;
 }
 

@@ -1,8 +1,9 @@
-// What the driver says of a function on a device: asked for once, all of it at once, and kept.
+// The attributes of a function on each device. The client asks for all of them in one round trip and keeps the answer.
 //
-// A kernel has its attributes for every device; a function that was got from a kernel shares the kernel's.
+// A kernel has attributes on every device. A function that was obtained from a kernel shares the kernel's.
 //
-// Ownership: shared by all FunctionInfo that mean the same function. Threads: any; reading what is known takes no lock.
+// Ownership: shared by all FunctionInfo that stand for the same function.
+// Threads: any; reading known attributes takes no lock.
 // Errors: the driver's, of the call that asks.
 #pragma once
 
@@ -25,22 +26,22 @@ class FunctionAttributes {
 
     class OnDevice {
       public:
-        // Asks for all attributes unless they are known. `function`: a function's or kernel's handle.
+        // Gets all attributes from the server unless they are known. `function`: a function's or kernel's handle.
         CUresult load(CUfunction function, CUdevice device);
-        // What load() would have got.
+        // Values in the form in which load() gets them, all unknown; and those that another call's reply carried.
         using Values = std::array<int, CU_FUNC_ATTRIBUTE_MAX>;
         static Values unknown();
         void learn(const Values& values);
-        // Of what load() has loaded; kUnknownAttribute where the driver did not say.
+        // Call after load(). kUnknownAttribute if the driver does not know the attribute.
         [[nodiscard]] int get(CUfunction_attribute attribute) const {
             return values_[static_cast<std::size_t>(attribute)].load(std::memory_order_relaxed);
         }
-        // One was set.
+        // The program has set an attribute.
         void set(CUfunction_attribute attribute, int value);
-        // Some may have changed: they are asked for again.
+        // Some attributes may have changed: the next load() asks again.
         void forget();
 
-        // ---- answers of the occupancy calculator, which depend on nothing but the attributes and the question
+        // ---- answers of the occupancy calculator, which depend only on the attributes and the question
         bool find_answer(const std::string& question, std::size_t& answer) const;
         void keep_answer(const std::string& question, std::size_t answer);
 
@@ -53,7 +54,7 @@ class FunctionAttributes {
         std::map<std::string, std::size_t> answers_;
     };
 
-    // Null for a device that there cannot be.
+    // Null for an invalid device number.
     OnDevice* on(CUdevice device);
     void learn(CUdevice device, const OnDevice::Values& values);
 

@@ -1,6 +1,8 @@
-// How much of the program's code had to travel, for the summary of calls.
+// Counts how much of the program's code was sent, for the summary of calls.
 //
-// Ownership: counters that live as long as the process. Threads: any. Errors: none.
+// Ownership: counters that live as long as the process.
+// Threads: any.
+// Errors: none.
 #pragma once
 
 #include <atomic>
@@ -12,15 +14,15 @@ namespace gpupool::client {
 
 class ImageCounts {
   public:
-    // What the program has given to a load call: whole fat binaries, of which one image for the device is enough.
+    // The program has passed an image to a load call: a whole fat binary, of which one entry for the device suffices.
     void add_registered(std::size_t bytes) noexcept { registered_.add(bytes); }
     void add_sent(std::size_t bytes) noexcept { sent_.add(bytes); }
-    // A part of it, as it went out: compressed or not.
+    // A part of an image was sent; `bytes` is its size on the wire, compressed or not.
     void add_on_wire(std::size_t bytes) noexcept { on_wire_.add(bytes); }
-    // The server had it.
+    // The server already had the image.
     void add_found(std::size_t bytes) noexcept { found_.add(bytes); }
 
-    // A few lines of text.
+    // Returns a few lines of text.
     [[nodiscard]] std::string summary() const;
 
   private:

@@ -68,13 +68,13 @@ Result<std::vector<std::byte>> portable_image(const Session& s, const void* imag
     if (!chosen) {
         return chosen.error();
     }
-    // Nothing fits: the server's driver is to say so, in its own words.
+    // Nothing fits: send everything, so that the server's driver reports its own error.
     Result<std::vector<std::byte>> result =
         chosen->entries.empty() && whole->prelinked.empty() ? all(whole->bytes) : fatbin::repack(chosen->entries);
     if (!result || chosen->every_device_has_one) {
         return result;
     }
-    // What is left to be linked where it is loaded.
+    // Containers that the driver links when it loads them.
     for (const fatbin::Bytes part : whole->prelinked) {
         Result<Chosen> of_part = choose(s, part, preference);
         if (of_part && of_part->entries.empty()) {
@@ -96,10 +96,10 @@ namespace {
 
 constexpr std::size_t kPartBytes = 128u << 10;
 
-// More than a part has yet to leave this machine: there is time to make the next one smaller. On a line that keeps up,
-// as within a host, compression would only cost.
+// More than one part has not left this machine yet, so there is time to compress the next one. If the line keeps up, as
+// within a host, compression would only cost time.
 bool is_line_behind(Session& s) {
-    s.flush();  // what is still on this side of the connection says nothing of the line
+    s.flush();  // unsent data in the channel's own buffer says nothing about the line
     return s.connection().unsent_bytes() > kPartBytes;
 }
 
@@ -117,10 +117,10 @@ CUresult send_image(std::span<const std::byte> image, const ImageHash& hash) {
     static auto& sent = *new std::set<ImageHash>;
     const std::lock_guard lock(mutex);
     if (sent.contains(hash)) {
-        return CUDA_SUCCESS;  // by another thread, since the server was asked
+        return CUDA_SUCCESS;  // another thread has sent it since the server answered
     }
     CUresult result = remote<calls::gpImageOffer>(&hash, std::uint64_t{image.size()});
-    bool compresses = true;  // until a part of it does not
+    bool compresses = true;  // until a part does not compress
     for (std::size_t offset = 0; offset < image.size() && result == CUDA_SUCCESS; offset += kPartBytes) {
         const auto part = image.subspan(offset, std::min(kPartBytes, image.size() - offset));
         std::optional<std::vector<std::byte>> packed;
@@ -139,7 +139,7 @@ CUresult send_image(std::span<const std::byte> image, const ImageHash& hash) {
 
 void count_registered(const void* image) {
     if (!trace::enabled.load(std::memory_order_relaxed)) {
-        return;  // even a glance at each of a library's images reads them from the disk
+        return;  // even reading the headers of a library's images would load them from disk
     }
     if (const Result<fatbin::Image> whole = fatbin::inspect_trusted(image)) {
         std::size_t bytes = whole->bytes.size();

@@ -1,6 +1,8 @@
-// Code images: what of one travels, and that it travels once.
+// Sends code images to the server: only the parts that its devices need, and each image once.
 //
-// Threads: any. Errors: the driver's; Result where an image cannot be read.
+// Ownership: none.
+// Threads: any.
+// Errors: the driver's; Result if an image cannot be read.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +17,15 @@
 
 namespace gpupool::client {
 
-// What has to travel of an image: the entries that the session's devices can use. Behind it follow, one after the
-// other, the containers that are yet to be linked (separate compilation), where a device needs them.
+// The part of an image that the server needs: the entries that the session's devices can use. If a device needs them,
+// the containers that are still to be linked (separate compilation) follow, one after the other.
 Result<std::vector<std::byte>> portable_image(const Session& s, const void* image);
 
-// The image is on the server afterwards. By several threads at once it is sent once.
+// Sends the image to the server. If several threads call this, one sends.
 CUresult send_image(std::span<const std::byte> image, const ImageHash& hash);
 
-// Makes a call that names an image, `call(hash, wanted)`, and where the server has not got the image sends it and makes
-// the call again.
+// Makes a call that names an image by its hash, `call(hash, wanted)`. If the server lacks the image, sends it and
+// repeats the call.
 template <class MakeCall>
 CUresult call_with_image(std::span<const std::byte> image, MakeCall call) {
     const ImageHash hash = hash_of(image);
@@ -42,13 +44,13 @@ CUresult call_with_image(std::span<const std::byte> image, MakeCall call) {
     return result == CUDA_SUCCESS && wanted != 0 ? CUDA_ERROR_INVALID_IMAGE : result;
 }
 
-// Notes for the summary what the program has given to a load call, where a summary is wanted.
+// Counts an image that the program has passed to a load call, if a summary of calls is wanted.
 void count_registered(const void* image);
 
-// A file's content and a NUL behind it (PTX is text); false when it cannot be read.
+// Reads a file and appends a NUL (PTX is text). False if the file cannot be read.
 bool read_image_file(const char* path, std::vector<char>& content);
 
-// Loads it there; the log goes where `options` say.
+// Loads an image on the server and writes the log to the buffers in `options`.
 template <class Call, class Handle>
 CUresult load_image(Handle* handle, std::span<const std::byte> image, const JitOptions& options) {
     std::vector<char> log(options.log_bytes() + 1);

@@ -22,7 +22,7 @@ JitOptions take_options(unsigned count, const CUjit_option* names, void** values
                 options.error_size = &values[i];
                 break;
             default:
-                // Pointers to data of the application that the driver would read are not forwarded.
+                // Pointers to application data that the driver would read cannot be sent.
                 if (!is_jit_pointer(names[i])) {
                     options.names.push_back(names[i]);
                     options.values.push_back(reinterpret_cast<std::uint64_t>(values[i]));

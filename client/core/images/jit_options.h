@@ -1,4 +1,9 @@
-// JIT options as applications give them: numbers travel, log buffers are filled here.
+// JIT options of the application. Numbers are sent to the worker. Pointers to log buffers stay here, and the client
+// fills the buffers.
+//
+// Ownership: none; the pointers are the application's.
+// Threads: any.
+// Errors: none.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +26,8 @@ struct JitOptions {
 
 JitOptions take_options(unsigned count, const CUjit_option* names, void** values);
 
-// The worker's log, "info NUL error NUL", into the application's buffers; their sizes become what was written.
+// Copies the worker's log, "info NUL error NUL", into the application's buffers and sets their sizes to what was
+// written.
 void give_log(const JitOptions& options, const std::vector<char>& log);
 
 }  // namespace gpupool::client

@@ -12,8 +12,8 @@ namespace {
 constexpr std::uint64_t kTiB = 1ull << 40;
 
 bool take_exactly(std::uint64_t base, std::uint64_t bytes) {
-    // A hint, not a fixed place: the kernel follows it where the range is free. (ThreadSanitizer turns an address that
-    // it wants for itself into 0, which as a fixed place would be the null page.)
+    // A hint instead of MAP_FIXED: the kernel follows it if the range is free. (ThreadSanitizer turns an address that
+    // it needs itself into 0, which MAP_FIXED would take for the null page.)
     void* const at =
         mmap(reinterpret_cast<void*>(base), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) {
@@ -33,7 +33,7 @@ std::uint64_t round_up(std::uint64_t value, std::uint64_t step) {
 }  // namespace
 
 std::vector<std::pair<std::uint64_t, std::uint64_t>> AddressWindow::reserve_candidates() {
-    // 0x600000000000 is AddressSanitizer's heap; 0x7e8000000000 is free under the sanitizers too; the others are for
+    // 0x600000000000 is AddressSanitizer's heap, 0x7e8000000000 is free under the sanitizers too. The others are for
     // processes that use either.
     static constexpr std::uint64_t bases[] = {0x600000000000, 0x7e8000000000, 0x500000000000, 0x400000000000,
                                               0x200000000000};

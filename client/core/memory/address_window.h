@@ -1,7 +1,9 @@
-// The range of virtual addresses that client and worker both reserved: every address in it means device memory, on
-// either side. The client hands out its parts: to its heap, and to the program what that reserves.
+// The range of virtual addresses that client and worker both reserved: an address in it means device memory on either
+// side. The client allocates parts of it for its heap and for reservations of the program (cuMemAddressReserve).
 //
-// Threads: any. Errors: allocate() and reserve() give 0 when nothing fits.
+// Ownership: owns the reservation, for the life of the process.
+// Threads: any.
+// Errors: allocate() and reserve() return 0 if nothing fits.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +18,26 @@ class AddressWindow {
   public:
     static constexpr std::uint64_t kGranularity = 2u << 20;
 
-    // Ranges that are free in this process, most wanted first; they stay reserved until keep() or abandon().
+    // Reserves ranges that are free in this process and returns them, the preferred ones first. They stay reserved
+    // until keep() or abandon().
     static std::vector<std::pair<std::uint64_t, std::uint64_t>> reserve_candidates();
-    // Does a server's choice lie within one of them? Its base must be that one's.
+    // Does the server's choice begin at the base of a candidate and fit into it?
     static bool is_offered(const std::vector<std::pair<std::uint64_t, std::uint64_t>>& candidates, std::uint64_t base,
                            std::uint64_t bytes);
-    // Keeps the one that the server took, gives the others back.
+    // Keeps the range that the server chose and unmaps the other candidates.
     void keep(const std::vector<std::pair<std::uint64_t, std::uint64_t>>& candidates, std::uint64_t base,
               std::uint64_t bytes);
     static void abandon(const std::vector<std::pair<std::uint64_t, std::uint64_t>>& candidates);
 
     [[nodiscard]] bool contains(std::uint64_t address) const { return address - base_ < bytes_; }
-    // `alignment` is a power of two, at least the granularity; `wanted` is used when it is free (0: anywhere).
+    // `alignment`: a power of two, at least the granularity. `wanted`: the preferred address, used if free; 0: any.
     std::uint64_t allocate(std::uint64_t bytes, std::uint64_t alignment = kGranularity, std::uint64_t wanted = 0);
     void free(std::uint64_t address, std::uint64_t bytes);
-    // The same for the program.
+    // The same for a reservation of the program.
     std::uint64_t reserve(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wanted);
-    // False, and nothing is done, where it is not exactly what one reserve() gave.
+    // False, without effect, unless the range is exactly one that reserve() returned.
     bool unreserve(std::uint64_t address, std::uint64_t bytes);
-    // Is all of it the program's? It may be of several reservations side by side.
+    // Is all of the range reserved by the program? It may span adjacent reservations.
     [[nodiscard]] bool is_reserved(std::uint64_t address, std::uint64_t bytes) const;
 
   private:

@@ -15,8 +15,8 @@ std::uint64_t round_up(std::uint64_t value, std::uint64_t step) {
 }  // namespace
 
 CUresult DeviceHeap::allocate(std::uint64_t bytes, std::uint64_t& address) {
-    constexpr std::uint64_t kAbsurd = 1ull << 46;
-    if (bytes > kAbsurd) {
+    constexpr std::uint64_t kMaxBytes = 1ull << 46;
+    if (bytes > kMaxBytes) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     Lock lock(mutex_);
@@ -52,7 +52,7 @@ CUresult DeviceHeap::allocate_large(Lock& lock, std::uint64_t bytes, std::uint64
         address = std::exchange(spare_, {}).address;
         slabs_[address] = {bytes, 0, false};
     } else if (const CUresult result = commit_slab(lock, bytes, false, address); result != CUDA_SUCCESS) {
-        // Where there is no more, small blocks' slabs may have room for it: it is said to be free.
+        // The server has no more memory, but a shared slab may have room.
         address = result == CUDA_ERROR_OUT_OF_MEMORY ? take(bytes) : 0;
         if (address == 0) {
             return result;
@@ -72,7 +72,7 @@ CUresult DeviceHeap::allocate_large(Lock& lock, std::uint64_t bytes, std::uint64
 
 void DeviceHeap::prepare_spare(Lock& lock, std::uint64_t bytes) {
     if (spare_.bytes != 0 || !server_.prepare) {
-        return;  // one is on its way
+        return;  // one was asked for already
     }
     const std::uint64_t address = window_.allocate(bytes);
     if (address == 0) {
@@ -98,7 +98,7 @@ bool DeviceHeap::prepared(std::uint64_t address, CUresult result) {
         return true;
     }
     window_.free(address, std::exchange(spare_, {}).bytes);
-    large_.forget();  // memory is short
+    large_.forget();  // do not ask ahead again: memory is short
     return true;
 }
 
@@ -114,11 +114,11 @@ bool DeviceHeap::release_spare(Lock& lock) {
 void DeviceHeap::give_back(Lock& lock, std::uint64_t address, std::uint64_t bytes) {
     lock.unlock();
     server_.release(address, bytes);
-    window_.free(address, bytes);  // not before the server will hear of it
+    window_.free(address, bytes);  // only after the release was sent
     lock.lock();
 }
 
-// Room for a block of `bytes`, and for more where there is memory.
+// Commits a slab with room for a block of `bytes`, and for more if there is memory.
 CUresult DeviceHeap::commit_shared_slab(Lock& lock, std::uint64_t bytes) {
     const std::uint64_t least = round_up(bytes, AddressWindow::kGranularity);
     const std::uint64_t wanted = std::max(least, std::clamp(shared_bytes_, kLeastSlabBytes, kMaxSlabBytes));
@@ -138,7 +138,7 @@ CUresult DeviceHeap::commit(Lock& lock, std::uint64_t address, std::uint64_t byt
     lock.unlock();
     CUresult result = server_.commit(address, bytes);
     lock.lock();
-    if (result == CUDA_SUCCESS && cleared != cleared_) {  // the context has ended meanwhile
+    if (result == CUDA_SUCCESS && cleared != cleared_) {  // the context ended in between
         lock.unlock();
         server_.release(address, bytes);
         lock.lock();
@@ -262,7 +262,8 @@ void DeviceHeap::release_if_empty(Lock& lock, SlabPlace slab) {
         release(lock, slab);
         return;
     }
-    // One stays, so that a program that frees and allocates in turn does not ask the server each time.
+    // Keep one empty slab, so that a program that alternately frees and allocates does not cause a round trip each
+    // time.
     if (const SlabPlace other = find_empty(slab); other != slabs_.end()) {
         release(lock, other->second.bytes < slab->second.bytes ? other : slab);
     }

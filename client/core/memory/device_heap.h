@@ -1,17 +1,22 @@
-// Device memory for explicit allocations: slabs that the server has committed, cut up here.
+// The heap of device memory for explicit allocations (cuMemAlloc). The server commits slabs; the heap divides them into
+// blocks.
 //
-// Small blocks share slabs, large ones have one of their own. An allocation is answered only from memory that the
-// server has already committed, so out of memory is always reported by the call that causes it.
+// Small blocks share slabs; a large block has a slab of its own. allocate() only hands out committed memory, so the
+// call that runs out of memory reports it.
 //
-// What is committed beyond what is in use: a slab for small blocks is as large as all before it together, within
-// kLeastSlabBytes and kMaxSlabBytes, so that a program of little memory takes little; the smallest free place that
-// fits is taken; of empty slabs the largest stays, and goes when memory is short. So does one spare slab for a large
-// block, of up to kMaxSpareBytes, which is asked for before it is needed: where a program takes blocks of the same
-// sizes in the same order again, as one that loads the layers of a model does, the next size is foreseen. Where the
-// server has no more, a large block may lie in the slabs of small ones.
+// How much is committed beyond what is in use:
+// - A new shared slab is as large as all shared slabs together, between kLeastSlabBytes and kMaxSlabBytes. So a program
+//   that needs little commits little. The smallest free range that fits is used.
+// - The largest empty shared slab is kept until memory is short.
+// - One spare slab for a large block, of up to kMaxSpareBytes, is committed before it is needed. Programs that load the
+//   layers of a model allocate the same sizes in the same order again, so the next size can be foreseen (SizeHistory).
+//   The spare is released when memory is short.
+// If the server has no more memory, a large block may lie in a shared slab.
 //
-// Threads: any; prepared() the receiving thread's as well. The server is asked without the heap's lock, so that who
-// finds room does not wait for who does not; for a slab for small blocks by one thread at a time.
+// Ownership: owns the slabs until they are released to the server or the context ends.
+// Threads: any; prepared() also the receiving thread. Calls to the server are made without the heap's lock, so they do
+// not delay threads that find free memory. One thread at a time asks for a shared slab.
+// Errors: the driver's.
 #pragma once
 
 #include <condition_variable>
@@ -33,29 +38,29 @@ class DeviceHeap {
     static constexpr std::uint64_t kAlignment = 512;
     static constexpr std::uint64_t kLeastSlabBytes = AddressWindow::kGranularity;
     static constexpr std::uint64_t kMaxSlabBytes = 32u << 20;
-    static constexpr std::uint64_t kLargeBytes = 8u << 20;  // from here on a block has a slab of its own
+    static constexpr std::uint64_t kLargeBytes = 8u << 20;  // blocks of at least this size have a slab of their own
     static constexpr std::uint64_t kMaxSpareBytes = 64u << 20;
 
     struct Server {
         std::function<CUresult(std::uint64_t address, std::uint64_t bytes)> commit;
         std::function<void(std::uint64_t address, std::uint64_t bytes)> release;
-        // As commit, but does not wait: prepared() is told what came of it. Empty: nothing is asked for beforehand.
+        // Like commit, but does not wait: prepared() receives the result. Null: nothing is committed ahead.
         std::function<CUresult(std::uint64_t address, std::uint64_t bytes)> prepare = nullptr;
     };
 
     DeviceHeap(AddressWindow& window, Server server) : window_(window), server_(std::move(server)) {}
 
     CUresult allocate(std::uint64_t bytes, std::uint64_t& address);
-    // The block must be this heap's, and no work that was issued may still use it.
+    // The block must belong to this heap, and no work that was sent may still use it.
     void free(std::uint64_t address);
-    // Gives back what is committed and wholly unused; false: there was nothing.
+    // Releases the spare slab and one empty slab. False if there was neither.
     bool trim();
-    // Everything, when the context has ended: the server keeps the slabs until they are released.
+    // Releases everything after the context has ended. The server keeps the slabs until then.
     void clear();
-    // What Server::prepare came to. False: nobody asked for a slab there.
+    // The result of Server::prepare. False if no slab was asked for at `address`.
     bool prepared(std::uint64_t address, CUresult result);
 
-    // Committed and not in use.
+    // Bytes that are committed and not in use.
     [[nodiscard]] std::uint64_t free_bytes() const;
 
   private:
@@ -64,8 +69,8 @@ class DeviceHeap {
         bool shared = false;
     };
     struct Spare {
-        std::uint64_t address = 0, bytes = 0;  // 0: there is none
-        bool there = false;                    // not yet, otherwise
+        std::uint64_t address = 0, bytes = 0;  // 0: no spare
+        bool there = false;                    // committed; false while the server has not answered
     };
     using Lock = std::unique_lock<std::mutex>;
     CUresult allocate_large(Lock& lock, std::uint64_t bytes, std::uint64_t& address);
@@ -83,24 +88,24 @@ class DeviceHeap {
     void release(Lock& lock, SlabPlace slab);
     bool release_empty(Lock& lock);
     void release_if_empty(Lock& lock, SlabPlace slab);
-    // The empty slab that is kept, or slabs_.end().
+    // The first empty shared slab other than `but`, or slabs_.end().
     SlabPlace find_empty(SlabPlace but);
 
     AddressWindow& window_;
     const Server server_;
     mutable std::mutex mutex_;
-    std::condition_variable grown_;        // or not
-    bool growing_ = false;                 // a thread asks for a slab for small blocks
-    std::uint64_t cleared_ = 0;            // how often
+    std::condition_variable grown_;        // notified when growing_ becomes false
+    bool growing_ = false;                 // a thread is asking for a shared slab
+    std::uint64_t cleared_ = 0;            // number of clear() calls
     std::map<std::uint64_t, Slab> slabs_;  // by address
-    std::uint64_t shared_bytes_ = 0;       // of slabs for small blocks
+    std::uint64_t shared_bytes_ = 0;       // total size of the shared slabs
     std::pmr::unsynchronized_pool_resource
-        nodes_;  // of the next three: calls allocate only where there never were as many
+        nodes_;  // for the next three: calls allocate only when a map exceeds its largest size so far
     std::pmr::map<std::uint64_t, std::uint64_t> blocks_{&nodes_};                   // in use: address, bytes
     std::pmr::map<std::uint64_t, std::uint64_t> free_{&nodes_};                     // in shared slabs: address, bytes
     std::pmr::set<std::pair<std::uint64_t, std::uint64_t>> free_by_size_{&nodes_};  // bytes, address
     Spare spare_;
-    SizeHistory large_;  // of large blocks
+    SizeHistory large_;  // sizes of large blocks
 };
 
 }  // namespace gpupool::client

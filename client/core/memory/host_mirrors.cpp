@@ -14,9 +14,9 @@ namespace gpupool::client {
 namespace {
 
 constexpr std::chrono::milliseconds kWatchPause{1};
-constexpr int kWatchShare = 10;               // comparing takes at most this part of a core
-constexpr std::size_t kPartBytes = 1u << 20;  // compared with the lock held
-constexpr std::size_t kCopyAlignment = 64;    // a copy lies in its cache lines as the original does
+constexpr int kWatchShare = 10;               // comparing takes at most a tenth of a core
+constexpr std::size_t kPartBytes = 1u << 20;  // compared in one go, with the lock held
+constexpr std::size_t kCopyAlignment = 64;    // a copy has the same offset in its cache line as the original
 
 }  // namespace
 
@@ -128,7 +128,8 @@ void HostMirrors::compare(Mirror& mirror, codec::SharedBlock part,
 
 CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::byte>)>& send) {
     const std::lock_guard publishing(publishing_);
-    // Sending may wait for the other side, whose data the receiving thread takes with mutex_: never both at once.
+    // Sending may wait for the other side, whose data the receiving thread applies under mutex_. So never send with
+    // mutex_ held.
     std::vector<std::byte>& records = to_send_.records;
     std::vector<std::size_t>& ends = to_send_.ends;
     std::vector<std::uint64_t>& bases = to_send_.bases;
@@ -181,7 +182,7 @@ CUresult HostMirrors::publish(const std::function<CUresult(std::span<const std::
 
 bool HostMirrors::apply(std::span<const std::byte> record) {
     const std::lock_guard lock(mutex_);
-    bool nobodys = false;
+    bool gone = false;
     const bool applied = codec::apply_changes(record, [&](std::uint64_t address) -> const codec::SharedBlock* {
         Mirror* const mirror = find_of_device(address);
         if (mirror == nullptr) {
@@ -194,10 +195,10 @@ bool HostMirrors::apply(std::span<const std::byte> record) {
                 leave_alone(*mirror);
             }
         }
-        nobodys = mirror->gone;
-        return nobodys ? nullptr : &mirror->block;
+        gone = mirror->gone;
+        return gone ? nullptr : &mirror->block;
     });
-    return applied || nobodys;
+    return applied || gone;
 }
 
 void HostMirrors::watch(std::function<bool()> publish) {
@@ -207,7 +208,7 @@ void HostMirrors::watch(std::function<bool()> publish) {
             return;
         }
     }
-    // Lives as long as the process, like the session.
+    // Never ends, like the session.
     quiet_thread("gpupool-mirrors", [this, publish = std::move(publish)] {
         std::chrono::steady_clock::duration pause = kWatchPause;
         while (true) {
@@ -217,7 +218,7 @@ void HostMirrors::watch(std::function<bool()> publish) {
                 return;
             }
             const auto took = std::chrono::steady_clock::now() - start;
-            // Without a mirror it only looks whether there is one again.
+            // Without a mirror, only check now and then whether there is one again.
             pause = any() ? std::max<std::chrono::steady_clock::duration>(kWatchPause, took * kWatchShare)
                           : kWatchPause * 100;
         }

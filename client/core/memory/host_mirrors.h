@@ -1,26 +1,27 @@
-// Pinned host memory that the GPU uses at its own address ("mapped", "zero copy"), over a transport that cannot share
-// it.
+// Pinned host memory that the GPU uses at its own address ("mapped", "zero copy") when the transport cannot share
+// memory.
 //
-// The worker has a mirror of such memory, at the same address and registered with its driver. Both sides know what they
-// last agreed on (protocol/codec/memory_changes.h): what the program has written goes to the mirror before every
-// command that may let the GPU read it, what the GPU has written comes back before every reply that a program may
-// synchronize with. In between, a program and a kernel that poll each other's writes see them some milliseconds
-// late. Every comparison reads all mirrored memory, so large blocks make every launch slower.
+// The worker has a mirror of such memory at the same address, registered with its driver. Both sides keep a baseline,
+// what they last agreed on (protocol/codec/memory_changes.h). What the program has written goes to the mirror before
+// every command that may let the GPU read it. What the GPU has written comes back before every reply that a program may
+// synchronize with. Independently of that, a program and a kernel that poll each other's writes see them some
+// milliseconds late. Every comparison reads all mirrored memory, so large blocks slow down every launch.
 //
-// Where the worker has something else at the program's address, a mirror for which a device pointer is asked lies
-// elsewhere.
+// If the worker uses the program's address for something else, a mirror for which the program asks a device pointer
+// lies at another address.
 //
-// Only memory that the GPU was seen to be given has a mirror: its device pointer was asked for, or its address was an
-// argument of a launch, a memset, a copy or a memory operation.
+// Memory gets a mirror when the GPU is given its address: the program asks for its device pointer, or passes the
+// address to a launch, a memset, a copy or a memory operation.
 //
-// The application may unmap memory that it registered, or take its access away, and go on: from then on the mirror is
-// what the GPU has, and this side leaves the addresses alone, whatever comes to lie there.
+// The application may unmap memory that it registered, or make it inaccessible, without telling CUDA. The client then
+// stops using those addresses, whatever is mapped there later, and the GPU keeps what the mirror has.
 //
-// Over a shared memory connection the worker has the very memory that gpupool allocated for the program, at the same
-// address: such a block has no baseline and is never compared.
+// Over a shared memory connection the worker maps the very memory that gpupool allocated for the program, at the same
+// address. Such a block has no baseline and is never compared.
 //
-// Ownership: blocks are the application's memory, their baselines are kept here. Threads: any; apply() is the receiving
-//   thread's and never waits for a sender. Errors: the driver's.
+// Ownership: the application owns the memory; the baselines are owned here.
+// Threads: any; apply() only the receiving thread, and it never waits for a sender.
+// Errors: publish() returns the driver's; the other methods say what their results mean.
 #pragma once
 
 #include <atomic>
@@ -38,28 +39,28 @@ namespace gpupool::client {
 
 class HostMirrors {
   public:
-    // Something has to be compared.
+    // Is there any memory to compare?
     [[nodiscard]] bool any() const { return compared_.load(std::memory_order_acquire) != 0; }
-    // Where the GPU has the memory that the program has at `address`: there, or elsewhere; 0: nowhere.
+    // The GPU's address for the program's memory at `address`: the same or another one; 0 if it has none.
     [[nodiscard]] std::uint64_t device_address(std::uint64_t address) const;
 
-    // Is what the GPU has at `address` the program's memory, shared or mirrored?
+    // Is `address`, as the GPU sees it, the program's host memory, shared or mirrored?
     [[nodiscard]] bool is_host(std::uint64_t address) const;
 
-    // Who has mapped the memory, and so who may unmap it.
+    // Which side mapped the memory and may unmap it.
     enum class Owner { gpupool, application };
 
-    // The worker has a mirror, full of zeros, at `device_base`. False: no memory for the baseline.
+    // The worker has made a mirror at `device_base`, filled with zeros. False if there is no memory for the baseline.
     bool add(std::uint64_t base, std::uint64_t bytes, std::uint64_t device_base, Owner owner);
-    // The worker has the memory itself, at the same address.
+    // The worker has mapped the memory itself, at the same address.
     void add_shared(std::uint64_t base, std::uint64_t bytes);
     [[nodiscard]] bool is_shared(std::uint64_t address) const;
     void remove(std::uint64_t base);
 
-    // Hands over what the program has changed. Of two threads the second waits until the first has sent: whoever comes
-    // later must not overtake what it takes for known.
+    // Passes what the program has changed to `send`. A second thread waits until the first one has sent: its later
+    // command must not overtake changes that the first one has already put into the baseline.
     CUresult publish(const std::function<CUresult(std::span<const std::byte>)>& send);
-    // What the GPU has changed; false: no such memory.
+    // Writes what the GPU has changed to the program's memory. False if there is no such memory.
     bool apply(std::span<const std::byte> record);
 
     // Calls `publish` every few milliseconds while there is a mirror, on a thread of its own.
@@ -67,32 +68,33 @@ class HostMirrors {
 
   private:
     struct Mirror {
-        codec::SharedBlock block;  // its address is the GPU's
+        codec::SharedBlock block;  // block.address is the GPU's
         codec::Baseline baseline;
         Owner owner = Owner::gpupool;
-        bool gone = false;  // the application's memory is not there any more
+        bool gone = false;  // the application's memory is not accessible any more
         bool shared = false;
     };
-    void count();  // with mutex_ held
-    // With mutex_ held; by the program's address, and by the GPU's, which records name.
+    void count();  // needs mutex_
+    // Need mutex_. By the program's address, and by the GPU's, which records contain.
     const Mirror* find(std::uint64_t address) const;
-    Mirror* find_of_device(std::uint64_t address) const;  // not of what is shared
-    // With mutex_ held.
+    Mirror* find_of_device(std::uint64_t address) const;  // not of shared memory
+    // Need mutex_.
     static void leave_alone(Mirror& mirror);
     void compare(Mirror& mirror, codec::SharedBlock part, const std::function<void(std::span<const std::byte>)>& emit);
 
-    std::mutex publishing_;  // taken before mutex_, and held while sending; guards what is kept for the next time:
+    // Lock order: before mutex_. Held while sending. Guards to_send_, which keeps its capacity.
+    std::mutex publishing_;
     struct ToSend {
         std::vector<std::byte> records;
-        std::vector<std::size_t> ends;     // of each record
-        std::vector<std::uint64_t> bases;  // of the mirrors that are compared
+        std::vector<std::size_t> ends;     // end offset of each record
+        std::vector<std::uint64_t> bases;  // base addresses of the mirrors to compare
     } to_send_;
-    mutable std::mutex mutex_;                       // guards what follows
+    mutable std::mutex mutex_;                       // guards the members below
     std::map<std::uint64_t, Mirror> mirrors_;        // by the program's address
-    std::map<std::uint64_t, Mirror*> device_bases_;  // by the GPU's
-    std::vector<std::byte> copy_;                    // of the application's memory, while it is compared
-    std::atomic<std::size_t> count_{0};              // of mirrors_
-    std::atomic<std::size_t> compared_{0};           // of those with a baseline: device_bases_
+    std::map<std::uint64_t, Mirror*> device_bases_;  // by the GPU's address
+    std::vector<std::byte> copy_;                    // copy of the application's memory for a comparison
+    std::atomic<std::size_t> count_{0};              // size of mirrors_
+    std::atomic<std::size_t> compared_{0};           // size of device_bases_: mirrors with a baseline
     bool watching_ = false;
 };
 

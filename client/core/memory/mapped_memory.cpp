@@ -19,7 +19,7 @@ CUresult publish_host_memory(Session& session) {
         const auto* const data = reinterpret_cast<const unsigned char*>(record.data());
         const std::size_t bytes = record.size();
         const void* const arguments[] = {&data, &bytes};
-        // Not through remote(): the watching thread and that of host functions may make no CUDA calls.
+        // Not remote(): the watching thread and the host functions' thread may not make CUDA calls.
         return session.send(Call::kOpcode, Session::Gives::nothing, false, codec::command_bytes<Call>(arguments),
                             [&](codec::Writer& out) { codec::write_command<Call>(out, arguments); });
     });
@@ -27,10 +27,10 @@ CUresult publish_host_memory(Session& session) {
 
 namespace {
 
-// Where neither programs nor drivers have anything: for mirrors that cannot lie at the program's address.
+// Addresses that neither programs nor drivers use, for mirrors that cannot lie at the program's address.
 std::uint64_t take_other_address(std::uint64_t like, std::uint64_t bytes) {
 #if defined(__SANITIZE_THREAD__)
-    static std::atomic<std::uint64_t> next{0x7fa000000000};  // of the addresses that it leaves to programs
+    static std::atomic<std::uint64_t> next{0x7fa000000000};  // in the range that ThreadSanitizer leaves to programs
 #else
     static std::atomic<std::uint64_t> next{0x300000000000};
 #endif
@@ -60,18 +60,19 @@ void* allocate_shared(Session& session, CUcontext context, std::uint64_t bytes, 
         log::warn("pinned memory is not shared with the server: {}", file.error().message);
         return nullptr;
     }
-    // With all of its pages, which the worker asks for: they are on this process's account, as pinned memory is.
+    // Populate all pages, because the worker's driver pins them: they count as this process's memory, as pinned memory
+    // does.
     void* const place = mmap(hint, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file->get(), 0);
     if (place == MAP_FAILED) {
         return nullptr;
     }
-    // A forked child has no part in it, as with the driver's own: it would write where its parent's GPU reads.
+    // Not inherited by a forked child, as with the driver's own pinned memory: the child would write where the parent's
+    // GPU reads.
     madvise(place, bytes, MADV_DONTFORK);
     const auto address = reinterpret_cast<std::uint64_t>(place);
     end_registered(session, address, bytes);
-    // Descriptors are taken in the order of the commands that name them, so this is held over a sendmsg, and until the
-    // worker has answered. Only allocations of pinned memory need it, and those wait for their own answers all the
-    // same.
+    // The worker takes descriptors in the order of the commands that name them. So the lock is held over a sendmsg and
+    // until the worker has answered. Only allocations of pinned memory take it, and they wait for their replies anyway.
     static auto& giving = *new std::mutex;
     const std::lock_guard lock(giving);
     const Status given = session.connection().give(file->get(), address);
@@ -98,7 +99,7 @@ CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhe
     if (!range_to_mirror()) {
         return CUDA_SUCCESS;
     }
-    static auto& making = *new std::mutex;  // one at a time: the second finds it made
+    static auto& making = *new std::mutex;  // one thread at a time: the second finds the mirror
     const std::lock_guard lock(making);
     const auto range = range_to_mirror();
     if (!range) {
@@ -134,7 +135,7 @@ void give_to_gpu(Session& session, const CUstreamBatchMemOpParams* operations, u
             case CU_STREAM_MEM_OP_WAIT_VALUE_64: give_to_gpu(session, each.waitValue.address); break;
             case CU_STREAM_MEM_OP_WRITE_VALUE_32:
             case CU_STREAM_MEM_OP_WRITE_VALUE_64: give_to_gpu(session, each.writeValue.address); break;
-            default: break;  // the others name no memory
+            default: break;  // the others contain no address
         }
     }
 }

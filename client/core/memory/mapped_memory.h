@@ -1,6 +1,8 @@
-// Gives the GPU what it is about to use of the program's pinned memory (host_mirrors.h): the calls that travel for it.
+// Makes the program's pinned memory available to the GPU (host_mirrors.h), by calls to the worker.
 //
-// Threads: any. Errors: the driver's.
+// Ownership: none.
+// Threads: any.
+// Errors: the driver's.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +12,26 @@
 
 namespace gpupool::client {
 
-// Pinned memory of `bytes`, whole pages, in a file that the worker maps as well, where the connection can carry one:
-// then the GPU uses this very memory. Null: it cannot be had that way. `hint`: where it should lie.
+// Allocates pinned memory of `bytes`, whole pages, in a memfd that the worker maps as well, so that the GPU uses this
+// very memory. Null if the connection cannot pass a descriptor or the worker refuses. `hint`: the preferred address.
 void* allocate_shared(Session& session, CUcontext context, std::uint64_t bytes, void* hint);
-// The GPU is about to be given `address`: where it is pinned host memory without a mirror, it gets one. `anywhere`: the
-// program will ask where.
+// Call before the GPU is given `address`. If that is pinned host memory without a mirror, makes one. `anywhere`: the
+// mirror may have another address, because the program will ask for it.
 CUresult mirror_host_memory(Session& session, std::uint64_t address, bool anywhere = false);
-// The same of any address that the GPU is about to be given. Where it cannot have one, the driver says so.
+// The same for any address. If no mirror can be made, the driver's own call will fail.
 inline void give_to_gpu(Session& session, std::uint64_t address) {
     if (session.memory.may_be_host(address)) {
         mirror_host_memory(session, address);
     }
 }
-// And of those that memory operations name, of which the driver takes so many in one call, and refuses more.
+// And for the addresses in memory operations. The driver takes at most kMaxOperations in one call.
 constexpr unsigned kMaxOperations = 256;
 void give_to_gpu(Session& session, const CUstreamBatchMemOpParams* operations, unsigned count);
-// The program's memory lies there now: what it had registered there is gone.
+// New memory of the program has been mapped there: forget what was registered in that range.
 void end_registered(Session& session, std::uint64_t address, std::uint64_t bytes);
-// No more: the memory is freed or unregistered. What uses it has completed.
+// Removes the mirror, if any, of memory that is freed or unregistered. Work that uses it must be complete.
 CUresult end_mirror(Session& session, std::uint64_t base);
-// Sends what the program has changed.
+// Sends the program's changes of mirrored memory.
 CUresult publish_host_memory(Session& session);
 
 }  // namespace gpupool::client

@@ -12,7 +12,7 @@ std::uint64_t bytes_of(const MemoryRange& range) {
     return range.bytes;
 }
 
-// The range that holds the address, or the next one.
+// The range that contains the address, or the next one.
 template <class Ranges>
 auto first_behind(Ranges& ranges, std::uint64_t address) {
     const auto it = find_block(ranges, address, bytes_of);

@@ -1,6 +1,8 @@
-// What lies where: device memory and pinned host memory by address.
+// The map of all known memory, device and pinned host memory, by address.
 //
-// Threads: any. Ownership: values; look-ups return copies.
+// Ownership: values; lookups return copies.
+// Threads: any.
+// Errors: none.
 #pragma once
 
 #include <atomic>
@@ -18,9 +20,9 @@ namespace gpupool::client {
 struct ContextState;
 
 enum class MemoryKind {
-    device,     // cuMemAlloc and its like, at an address of ours
+    device,     // cuMemAlloc and similar calls, at an address that the client chose
     pool,       // stream-ordered
-    global,     // a module's variable, at an address of the driver's
+    global,     // a module's variable, at an address that the driver chose
     mapped,     // cuMemMap, within a reservation
     pinned,     // cuMemHostAlloc, cuMemAllocHost
     registered  // cuMemHostRegister
@@ -42,16 +44,16 @@ struct MemoryRange {
 class MemoryMap {
   public:
     void add(MemoryRange range);
-    // The range that begins at `base`, removed.
+    // Removes and returns the range that begins at `base`.
     std::optional<MemoryRange> remove(std::uint64_t base);
     [[nodiscard]] std::optional<MemoryRange> find(std::uint64_t address) const;
-    // The first range of which something lies there.
+    // The first range that overlaps.
     [[nodiscard]] std::optional<MemoryRange> find_within(std::uint64_t address, std::uint64_t bytes) const;
-    // Registered memory of which something lies there, removed.
+    // Removes and returns registered memory that overlaps.
     std::vector<MemoryRange> remove_registered(std::uint64_t address, std::uint64_t bytes);
-    // Everything of a context that has ended, removed.
+    // Removes and returns all memory of a context that has ended.
     std::vector<MemoryRange> remove_of(const ContextState* context);
-    // False for every address that no host memory was ever at; without a lock.
+    // False for an address where there never was host memory. Takes no lock.
     [[nodiscard]] bool may_be_host(std::uint64_t address) const {
         return address >= host_begin_.load(std::memory_order_acquire) &&
                address < host_end_.load(std::memory_order_acquire);
@@ -60,10 +62,10 @@ class MemoryMap {
 
   private:
     mutable std::shared_mutex mutex_;
-    std::pmr::unsynchronized_pool_resource nodes_;  // so that calls allocate only where there never were as many ranges
+    std::pmr::unsynchronized_pool_resource nodes_;  // calls allocate only when there are more ranges than ever before
     std::pmr::map<std::uint64_t, MemoryRange> ranges_{&nodes_};
     std::uint64_t next_id_ = 1;
-    std::atomic<std::uint64_t> host_begin_{~std::uint64_t{0}}, host_end_{0};  // around all host memory there was
+    std::atomic<std::uint64_t> host_begin_{~std::uint64_t{0}}, host_end_{0};  // bounds of all host memory so far
 };
 
 }  // namespace gpupool::client

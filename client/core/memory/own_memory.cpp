@@ -13,12 +13,12 @@
 namespace gpupool::client {
 namespace {
 
-// Adds no bit to the word at `word`, as an atomic operation of the kernel: EFAULT where it cannot be written. Should it
-// be a futex of the application's, its waiter may wake without cause, as futexes' waiters have to expect.
+// Makes the kernel perform an atomic OR with 0 on the word: EFAULT if it cannot be written. If the word is a futex of
+// the application, its waiter may wake spuriously, as futex waiters have to expect.
 bool is_writable(std::uint32_t* word) {
     constexpr std::uint32_t kAddNothing = FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_LT, 0);
-    std::uint32_t nobody_waits = 0;
-    const long result = syscall(SYS_futex, &nobody_waits, FUTEX_WAKE_OP_PRIVATE, 0, 0L, word, kAddNothing);
+    std::uint32_t unused_futex = 0;
+    const long result = syscall(SYS_futex, &unused_futex, FUTEX_WAKE_OP_PRIVATE, 0, 0L, word, kAddNothing);
     return result >= 0 || errno != EFAULT;
 }
 
@@ -27,7 +27,7 @@ bool is_writable(std::uint32_t* word) {
 __attribute__((no_sanitize("thread", "address"))) bool read_own_memory(std::span<std::byte> target,
                                                                        const std::byte* source) {
     const auto start = reinterpret_cast<std::uint64_t>(source);
-    // Not through the C library's function, in which sanitizers look at what the other side writes at the same time.
+    // Not through the C library's function: sanitizers check its arguments, and the other side may be writing them.
     const iovec local{target.data(), target.size()};
     const iovec remote{reinterpret_cast<void*>(start), target.size()};
     const long got = syscall(SYS_process_vm_readv, getpid(), &local, 1UL, &remote, 1UL, 0UL);

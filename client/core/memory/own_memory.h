@@ -1,10 +1,13 @@
-// Memory of this process that may have gone: the application unmapped it, or took its access away, without telling
-// CUDA.
+// Access to memory of this process that may be unmapped or inaccessible, because the application changed it without
+// telling CUDA.
 //
-// Touching it would be a signal in one of our threads; asking the kernel to do it is an error that we can take.
+// Touching such memory would raise a signal in one of gpupool's threads. These functions let the kernel access it and
+// return an error instead.
 //
-// Threads: any. Errors: said by what is returned. Where the kernel does not permit a process to ask for its own memory
-//   (a strict seccomp filter), it is taken for present.
+// Ownership: none.
+// Threads: any.
+// Errors: the return value. If the kernel forbids a process to read its own memory this way (a strict seccomp filter),
+// the memory is assumed to be present.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +15,12 @@
 
 namespace gpupool::client {
 
-// Copies what is at `source`; false: not all of it can be read. A word that others write meanwhile is copied whole
-// where `target` and `source` are aligned alike: the kernel copies in words.
+// Copies from `source`. False if not all of it can be read. If `target` and `source` are aligned alike, a word that
+// others write meanwhile is copied whole: the kernel copies in words.
 bool read_own_memory(std::span<std::byte> target, const std::byte* source);
 
-// Whether `bytes` at `at` can be written now. Nothing is changed. It is for a write that follows at once: writing
-// through the kernel would need no question, but it writes words in pieces, which a program that polls them would see.
+// Can `bytes` at `at` be written now? Changes nothing. Call it just before writing. Writing through the kernel would
+// need no such check, but it splits words, which a program that polls them would see.
 bool own_memory_is_writable(std::byte* at, std::size_t bytes);
 
 }  // namespace gpupool::client

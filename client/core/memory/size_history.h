@@ -1,7 +1,10 @@
-// Which sizes of blocks came one after the other, and which comes next: where a program repeats itself, as one does
-// that loads the layers of a model, what follows is what followed the last time that the same sizes came before.
+// Predicts the next size of a sequence of allocations. A program that repeats itself, such as one that loads the layers
+// of a model, allocates the same sizes in the same order. So the prediction is the size that followed the longest
+// earlier match of the latest sizes.
 //
-// Threads: one at a time. Memory: of kMax sizes.
+// Ownership: the last kMax sizes.
+// Threads: one at a time.
+// Errors: none.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +17,7 @@ namespace gpupool::client {
 class SizeHistory {
   public:
     static constexpr std::size_t kMax = 512;
-    // So many sizes have to have come before in the same order; of several places the one with the most counts.
+    // A match needs at least kLeastAlike sizes. The longest match counts, up to kMaxAlike sizes; of equals the latest.
     static constexpr std::size_t kLeastAlike = 2, kMaxAlike = 16;
 
     void note(std::uint64_t bytes) {
@@ -25,11 +28,11 @@ class SizeHistory {
     }
     void forget() { sizes_.clear(); }
 
-    // 0: it cannot be said.
+    // 0: unknown.
     [[nodiscard]] std::uint64_t next() const {
         std::uint64_t next = 0;
         std::size_t most_alike = kLeastAlike - 1;
-        for (std::size_t end = sizes_.empty() ? 0 : sizes_.size() - 1; end-- != 0;) {  // from the newest
+        for (std::size_t end = sizes_.empty() ? 0 : sizes_.size() - 1; end-- != 0;) {  // newest first
             if (const std::size_t alike = alike_until(end); alike > most_alike) {
                 most_alike = alike;
                 next = sizes_[end + 1];
@@ -39,7 +42,7 @@ class SizeHistory {
     }
 
   private:
-    // How many sizes until `end` are the same as the last ones.
+    // How many sizes up to `end` equal the latest ones.
     [[nodiscard]] std::size_t alike_until(std::size_t end) const {
         const std::size_t most = std::min(end + 1, kMaxAlike);
         std::size_t alike = 0;

@@ -12,7 +12,7 @@ std::uint64_t rounded(std::uint64_t bytes) {
     return (bytes + step - 1) / step * step;
 }
 
-// A block that is used again may be larger than what was asked for, but not by much.
+// A reused block may be larger than requested, but not by much.
 std::uint64_t largest_for(std::uint64_t bytes) {
     return bytes + std::max<std::uint64_t>(bytes / 8, 64u << 10);
 }
@@ -30,13 +30,13 @@ CUresult StreamPool::allocate(std::uint64_t bytes, const StreamKey& stream, std:
     }
     poll_fences();
     if (const auto fit = kept_.lower_bound({bytes, 0}); fit != kept_.end() && fit->first <= largest_for(bytes)) {
-        const Place place = unkeep(fit);
+        const Place place = take_kept(fit);
         address = place.second;
         give(place);
-        give_unused(lock);
+        return_unused(lock);
         return CUDA_SUCCESS;
     }
-    give_unused(lock);  // and without the lock: the server may have to be asked
+    return_unused(lock);  // also unlocks: the heap may need a round trip
     const CUresult result = heap_.allocate(bytes, address);
     lock.lock();
     if (result == CUDA_SUCCESS) {
@@ -82,7 +82,7 @@ std::optional<StreamPool::Place> StreamPool::take_back(std::uint64_t address) {
     return place;
 }
 
-StreamPool::Place StreamPool::unkeep(std::pmr::set<Place>::iterator it) {
+StreamPool::Place StreamPool::take_kept(std::pmr::set<Place>::iterator it) {
     const Place place = *it;
     kept_.erase(it);
     kept_bytes_ -= place.first;
@@ -107,16 +107,16 @@ bool StreamPool::free(std::uint64_t address, const Where& where, std::uint64_t n
     stream.unfenced_bytes = 0;
     if (fence) {
         lock.unlock();
-        Passed passed = fence();  // may wait for the stream, and what others do for that may need this pool
+        Passed passed = fence();  // may wait for the stream, and other threads may need this pool to make progress
         lock.lock();
         if (passed) {
-            Stream& fenced = streams_[where.stream];  // it may have been forgotten meanwhile
+            Stream& fenced = streams_[where.stream];  // found again: it may have been erased meanwhile
             fenced.context = where.context;
             fenced.fences.push_back({now, std::move(passed)});
         }
     }
     poll_fences();
-    give_unused(lock);
+    return_unused(lock);
     return true;
 }
 
@@ -138,12 +138,12 @@ bool StreamPool::free_complete(std::uint64_t address) {
         return false;
     }
     put_back(*place);
-    give_unused(lock);
+    return_unused(lock);
     return true;
 }
 
-// Memory that nothing uses: to the heap, or kept where the threshold allows it. Small blocks share the heap's slabs,
-// which keeps some by itself.
+// Returns unused memory to the heap, or keeps it as the release threshold allows. Small blocks always go to the heap,
+// which keeps some memory itself.
 void StreamPool::put_back(const Place& place) {
     if (place.first >= DeviceHeap::kLargeBytes && usage_.reserved_bytes <= release_threshold_) {
         kept_.insert(place);
@@ -154,7 +154,7 @@ void StreamPool::put_back(const Place& place) {
     unused_.push_back(place.second);
 }
 
-void StreamPool::give_unused(std::unique_lock<std::mutex>& lock) {
+void StreamPool::return_unused(std::unique_lock<std::mutex>& lock) {
     const std::vector<std::uint64_t> unused = std::exchange(unused_, {});
     lock.unlock();
     for (const std::uint64_t address : unused) {
@@ -191,7 +191,7 @@ void StreamPool::complete(const StreamKey& key, std::uint64_t command) {
     if (const auto it = streams_.find(key); it != streams_.end()) {
         complete(it->second, command);
     }
-    give_unused(lock);
+    return_unused(lock);
 }
 
 void StreamPool::complete(const ContextState& context, std::uint64_t command) {
@@ -201,7 +201,7 @@ void StreamPool::complete(const ContextState& context, std::uint64_t command) {
             complete(stream, command);
         }
     }
-    give_unused(lock);
+    return_unused(lock);
 }
 
 void StreamPool::end(const ContextState& context) {
@@ -214,18 +214,18 @@ void StreamPool::end(const ContextState& context) {
             ++it;
         }
     }
-    give_unused(lock);
+    return_unused(lock);
 }
 
 void StreamPool::release(std::uint64_t keep_bytes) {
     std::unique_lock lock(mutex_);
     poll_fences();
     while (!kept_.empty() && usage_.reserved_bytes > keep_bytes) {
-        const Place place = unkeep(kept_.begin());
+        const Place place = take_kept(kept_.begin());
         usage_.reserved_bytes -= place.first;
         unused_.push_back(place.second);
     }
-    give_unused(lock);
+    return_unused(lock);
 }
 
 void StreamPool::set_release_threshold(std::uint64_t bytes) {

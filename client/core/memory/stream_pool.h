@@ -1,17 +1,19 @@
-// Stream-ordered memory (cuMemAllocAsync) of a device's default pool, from the device's heap.
+// The default pool of a device for stream-ordered memory (cuMemAllocAsync), on top of the device's heap.
 //
-// What was freed in a stream comes behind all work of that stream, so the same stream may have it again at once; others
-// only when the GPU has come so far. That is known after a synchronization, and from fences: marks in a stream, set
-// every so many frees, that say by themselves when they were passed. So a call needs no round trip but where the heap
-// has to grow.
+// A block that is freed in a stream is free behind all earlier work of that stream. So the same stream may reuse it at
+// once, others only when the GPU has reached that point. The client learns that from synchronizing calls, and from
+// fences: marks in a stream, set once every kBlocksPerFence frees or kBytesPerFence bytes, that the client can poll
+// without a round trip. So an allocation needs a round trip only if the heap has to grow.
 //
-// As in the driver's pools, memory that is complete and not in use goes back to the device at once, unless the release
+// As in the driver's pools, memory that is complete and not in use returns to the device at once, unless the release
 // threshold lets the pool keep it.
 //
-// Times are numbers of commands: what was freed at `t` is complete when all work of commands up to `t` is.
+// Times are numbers of commands: a block that was freed at `t` is complete when the work of all commands up to `t` is.
 //
-// Threads: any. Errors: the heap's; out of memory may be for memory that is freed but not complete: wait, call
-// complete() and release(), try again.
+// Ownership: owns the blocks between allocation from the heap and return to it.
+// Threads: any.
+// Errors: the heap's. Out of memory may be due to blocks that are freed but not complete: wait, call complete() and
+// release(), and retry.
 #pragma once
 
 #include <atomic>
@@ -34,18 +36,19 @@ namespace gpupool::client {
 
 class StreamPool {
   public:
-    // Has the GPU come to the fence? Cheap, without a round trip.
+    // Has the GPU reached the fence? Cheap: no round trip.
     using Passed = std::function<bool()>;
-    // Sets a fence behind what was sent to the stream; may wait, and is called without the pool's lock.
+    // Sets a fence behind the work sent to the stream. May block; called without the pool's lock.
     using SetFence = std::function<Passed()>;
 
-    // Between two fences of a stream at most.
+    // The most that is freed between two fences of a stream.
     static constexpr std::size_t kBlocksPerFence = 32;
     static constexpr std::uint64_t kBytesPerFence = 32u << 20;
 
     struct Usage {
         std::uint64_t used_bytes = 0, used_high_bytes = 0;
-        std::uint64_t reserved_bytes = 0, reserved_high_bytes = 0;  // with what is freed and not given back
+        // including freed blocks that were not returned to the heap
+        std::uint64_t reserved_bytes = 0, reserved_high_bytes = 0;
     };
 
     explicit StreamPool(DeviceHeap& heap) : heap_(heap) {}
@@ -55,29 +58,29 @@ class StreamPool {
         StreamKey stream;
         const ContextState* context;
     };
-    // In stream order, when the session had sent `now` commands. False for what is not this pool's. Without `fence`
-    // only a synchronization completes it.
+    // Frees in stream order; `now`: how many commands the session has sent. False if the block is not this pool's.
+    // Without `fence` only a synchronization completes it.
     bool free(std::uint64_t address, const Where& where, std::uint64_t now, const SetFence& fence);
     [[nodiscard]] bool holds(std::uint64_t address) const;
-    // The program's block of the heap is one of this pool's from here on, to be freed in stream order.
+    // A block that the program has from the heap becomes this pool's, so that it can be freed in stream order.
     void adopt(std::uint64_t address, std::uint64_t bytes);
-    // Nothing uses it any more.
+    // Frees a block that nothing uses any more.
     bool free_complete(std::uint64_t address);
 
-    // Work of commands before `command` is complete, in the stream or in all of the context.
+    // The work of commands before `command` is complete, in the stream or in the whole context.
     void complete(const StreamKey& stream, std::uint64_t command);
     void complete(const ContextState& context, std::uint64_t command);
-    // The context has ended, and its work with it.
+    // The context has ended, and so has its work.
     void end(const ContextState& context);
-    // Gives back what is complete and unused, but for `keep_bytes` of the pool's reserve.
+    // Returns complete and unused memory to the heap until at most `keep_bytes` are reserved.
     void release(std::uint64_t keep_bytes);
 
     void set_release_threshold(std::uint64_t bytes);
     [[nodiscard]] Usage usage() const;
     void reset_high(bool used, bool reserved);
-    // Complete and unused, in this pool's keeping.
+    // Bytes that are complete and unused and that this pool keeps.
     [[nodiscard]] std::uint64_t kept_bytes() const;
-    // Whether a synchronization has anything to tell.
+    // Are there freed blocks that a synchronization could complete?
     [[nodiscard]] bool any_freed() const { return freed_count_.load(std::memory_order_relaxed) != 0; }
 
   private:
@@ -90,7 +93,7 @@ class StreamPool {
         using allocator_type = std::pmr::polymorphic_allocator<>;
         explicit Stream(allocator_type nodes) : freed(nodes), fences(nodes) {}
         const ContextState* context = nullptr;
-        std::pmr::map<Place, std::uint64_t> freed;  // and when
+        std::pmr::map<Place, std::uint64_t> freed;  // value: when it was freed
         std::pmr::deque<Fence> fences;
         std::size_t unfenced_blocks = 0;
         std::uint64_t unfenced_bytes = 0;
@@ -99,23 +102,23 @@ class StreamPool {
     bool take(std::uint64_t bytes, const StreamKey& stream, std::uint64_t& address);
     void poll_fences();
     void complete(Stream& stream, std::uint64_t command);
-    // To the program and from it. None: it is not the program's.
+    // Mark a block as used by the program, and as not used. None: the program does not have it.
     void give(const Place& place);
     std::optional<Place> take_back(std::uint64_t address);
     void put_back(const Place& place);
-    // What was put back goes to the heap, without the lock: the server may have to be told. The last of each method.
-    void give_unused(std::unique_lock<std::mutex>& lock);
-    Place unkeep(std::pmr::set<Place>::iterator it);
+    // Returns unused_ to the heap, without the lock: the heap may need to send. Call it last: it unlocks.
+    void return_unused(std::unique_lock<std::mutex>& lock);
+    Place take_kept(std::pmr::set<Place>::iterator it);
 
     DeviceHeap& heap_;
     mutable std::mutex mutex_;
-    std::vector<std::uint64_t> unused_;  // addresses, for the heap
+    std::vector<std::uint64_t> unused_;  // addresses to return to the heap
     std::pmr::unsynchronized_pool_resource
-        nodes_;  // of the next three: calls allocate only where there never were as many
+        nodes_;  // for the next three: calls allocate only when a map exceeds its largest size so far
     std::pmr::unordered_map<std::uint64_t, std::uint64_t> live_{&nodes_};  // address, bytes
-    std::pmr::map<StreamKey, Stream> streams_{&nodes_};                    // with something freed or a fence
+    std::pmr::map<StreamKey, Stream> streams_{&nodes_};                    // streams with freed blocks or fences
     std::pmr::set<Place> kept_{&nodes_};                                   // complete, unused, large
-    std::atomic<std::size_t> freed_count_{0};                              // blocks in all streams' `freed`
+    std::atomic<std::size_t> freed_count_{0};                              // number of blocks in all streams' `freed`
     std::uint64_t kept_bytes_ = 0;
     std::uint64_t release_threshold_ = 0;
     Usage usage_;

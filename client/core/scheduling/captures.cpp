@@ -111,7 +111,8 @@ void Captures::ended(const ContextState& context) {
             end_locked(capture);
         }
     }
-    // Of those that joined another's capture: a default stream comes back with a primary context, no other does.
+    // Default streams of this context that joined a capture of another context: a primary context that is made again
+    // has the same default streams.
     for (auto it = by_stream_.begin(); it != by_stream_.end();) {
         const auto [stream, capture] = *(it++);
         if (is_default_stream(stream.first) && stream.second >> 32 == context.id) {
@@ -129,7 +130,7 @@ std::optional<Captures::Status> Captures::find(const StreamKey& stream) const {
     return capture == nullptr ? std::nullopt : std::optional<Status>({capture->id, capture->invalid});
 }
 
-bool Captures::ends_here(const StreamKey& stream) const {
+bool Captures::may_end(const StreamKey& stream) const {
     const std::lock_guard lock(mutex_);
     const Capture* const capture = of_stream(stream);
     return capture == nullptr || capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
@@ -151,7 +152,7 @@ CUresult Captures::before_work(const StreamKey& stream, const ContextState* cont
     if (!is_legacy(stream)) {
         return CUDA_SUCCESS;
     }
-    // The legacy stream would have to wait for what a blocking stream only captures.
+    // The legacy stream would have to wait for work of a blocking stream that is only being captured.
     CUresult result = CUDA_SUCCESS;
     for (const auto& [id, capture] : captures_) {
         if (capture->blocking && capture->context == context) {

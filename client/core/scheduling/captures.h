@@ -1,10 +1,13 @@
-// Which streams capture, for whom, and what that forbids.
+// The stream captures under way, and the calls that they forbid.
 //
-// The worker captures in relaxed mode, so that its own work is never in the way; the modes that the application asked
-// for are kept here. What the driver would invalidate a capture for is found here where the driver of the worker would
-// not see it; what only that driver can find (a stream that was not joined, two captures merged) it says at the end.
+// The worker captures in relaxed mode, so that a capture never forbids the worker's own calls. The client keeps the
+// mode that the application asked for. It invalidates captures where the worker's driver, in relaxed mode, would not.
+// What only the driver can detect (a stream that was not joined, two merged captures) it reports at the end of the
+// capture.
 //
-// Threads: any. Errors: the driver's codes. While nothing captures, a check is one relaxed load.
+// Ownership: owns the captures; contexts are the session's.
+// Threads: any. While nothing captures, a check is one relaxed load.
+// Errors: the driver's.
 #pragma once
 
 #include <atomic>
@@ -25,14 +28,14 @@ namespace gpupool::client {
 struct ContextState;
 struct ThreadState;
 
-// A stream wherever it is named: by its handle, or, for a default stream, by context and thread.
+// Identifies a stream: by its handle, or, if it is a default stream, by context and thread.
 using StreamKey = std::pair<std::uint64_t, std::uint64_t>;
 
-// `stream` as the calling thread means it in its current context.
+// The key of `stream` as the calling thread means it in its current context.
 StreamKey stream_key(CUstream stream);
-// The same from what the worker says of a stream: its handle, or 1 (legacy) or 2 (a thread's own).
+// The key of a stream that the worker names: by its handle, or 1 (legacy) or 2 (per-thread default).
 StreamKey stream_key(std::uint64_t stream, std::uint64_t context_id, std::uint32_t thread);
-// Is that a default stream, which only its context tells from others?
+// Is it a default stream, whose key depends on the context?
 bool is_default_stream(std::uint64_t stream);
 bool is_legacy(const StreamKey& key);
 
@@ -44,42 +47,45 @@ class Captures {
     };
 
     [[nodiscard]] bool any() const { return active_.load(std::memory_order_relaxed) != 0; }
-    // Has any event been recorded by a capture, be it over or not?
+    // Has a capture, ended or not, recorded any event?
     [[nodiscard]] bool any_events() const { return captured_events_.load(std::memory_order_relaxed) != 0; }
 
-    // ---- a capture's life. `blocking`: the stream synchronizes with the legacy stream.
+    // ---- the life of a capture. `blocking`: the stream synchronizes with the legacy stream.
     void begin(const StreamKey& stream, bool blocking, const ContextState* context, CUstreamCaptureMode mode);
-    // Its streams capture no more. False when the stream does not capture.
+    // Ends the capture that `stream` belongs to. False if the stream does not capture.
     bool end(const StreamKey& stream);
     void join(const StreamKey& stream, bool blocking, std::uint64_t id);
-    // The stream is gone: a capture ends with the stream that began it, and loses one that joined.
+    // The stream was destroyed. If it began the capture, the capture ends; otherwise it leaves the capture.
     void destroyed(const StreamKey& stream);
-    // The context has ended, and its streams with it: what was captured there ends.
+    // The context has ended with its streams: its captures end.
     void ended(const ContextState& context);
     [[nodiscard]] std::optional<Status> find(const StreamKey& stream) const;
-    // May the calling thread end it?
-    [[nodiscard]] bool ends_here(const StreamKey& stream) const;
+    // May the calling thread end the capture?
+    [[nodiscard]] bool may_end(const StreamKey& stream) const;
     void invalidate(const StreamKey& stream);
 
-    // ---- what is forbidden meanwhile
-    // Work for a stream: into an invalid capture, or implicitly after what a stream captures.
+    // ---- checks. Each returns success if the call is allowed; otherwise it returns the error and invalidates the
+    // captures concerned.
+    // Work for a stream: refused for an invalid capture, and for the legacy stream if a blocking stream of the context
+    // captures.
     CUresult before_work(const StreamKey& stream, const ContextState* context);
-    // A call that is no part of a capture and might wait for one, by the thread's and the captures' modes.
+    // A call that captures may not contain and that might wait for captured work. Depends on the modes of the thread
+    // and of the captures.
     CUresult before_unsafe_call();
-    // A call that no capturing stream permits.
+    // A call that is never allowed on a capturing stream.
     CUresult refuse_if_capturing(const StreamKey& stream);
     CUresult before_context_wait(const ContextState* context);
 
     // ---- events
     void recorded(CUevent event, const StreamKey& stream);
     void forget(CUevent event);
-    // The capture that recorded it last; its id even when it is over.
+    // The id of the capture that recorded the event last, even if that capture has ended.
     [[nodiscard]] std::optional<std::uint64_t> capture_of(CUevent event) const;
     [[nodiscard]] bool active(std::uint64_t id) const;
-    // A question for an event that a capture recorded last: it invalidates the capture, if that is still good.
+    // A query or a wait for an event. Refused if a capture recorded it last.
     CUresult refuse_if_captured(CUevent event);
 
-    // Where cuStreamGetCaptureInfo's dependencies lie until the next call for the stream.
+    // The arrays that cuStreamGetCaptureInfo returns. They stay valid until the next such call for the stream.
     struct Dependencies {
         std::vector<CUgraphNode> nodes;
         std::vector<CUgraphEdgeData> edges;
@@ -94,13 +100,13 @@ class Captures {
         std::uint32_t owner = 0;  // the thread that began it
         CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
         bool invalid = false;
-        bool blocking = false;  // one of its streams is
+        bool blocking = false;  // one of its streams is blocking
         std::set<StreamKey> streams;
         std::map<StreamKey, Dependencies> dependencies;
     };
     Capture* of_stream(const StreamKey& stream) const;
     void end_locked(const Capture& capture);
-    void leave(Capture& capture, const StreamKey& stream);  // with the mutex held
+    void leave(Capture& capture, const StreamKey& stream);  // needs mutex_
 
     mutable std::mutex mutex_;
     std::uint64_t next_id_ = 1;

@@ -27,16 +27,16 @@ void Events::always_ask(CUevent handle) {
 void Events::note_complete(CUevent handle, std::uint64_t record, CUresult result) {
     const auto event = find(handle);
     if (event == nullptr) {
-        return;  // destroyed meanwhile
+        return;  // the event was destroyed in between
     }
     if (result == CUDA_SUCCESS) {
-        // Ends come in the records' order, but for records that threads made at the same time.
+        // Completions arrive in the order of the records, except for records that threads made concurrently.
         std::uint64_t before = event->completed.load(std::memory_order_relaxed);
         while (before < record && !event->completed.compare_exchange_weak(before, record, std::memory_order_release,
                                                                           std::memory_order_relaxed)) {
         }
     } else {
-        event->watched.store(0, std::memory_order_release);  // who asks now hears why
+        event->watched.store(0, std::memory_order_release);  // the next query gets the error from the worker
     }
 }
 

@@ -1,13 +1,14 @@
-// The application's events as the client knows them: whether an event's latest record is complete, so that asking for
-// it needs no round trip.
+// What the client knows of the application's events: whether the latest record of an event is complete, so that a query
+// needs no round trip.
 //
-// The worker is asked once; from then on it says by itself when a record of that event is complete (a notice, behind
-// all data that the GPU wrote before). A record that a graph makes happens without the client's knowledge: such events
-// are always asked for, and so are those of other processes. One that a launch makes is asked for until the event is
-// recorded by a call of its own.
+// After the first query of an event, the worker sends a notice when a record of it completes (behind all data that the
+// GPU wrote before). Two kinds of events are always queried on the server: those that a graph may record, because the
+// client does not see such records, and those shared with other processes. An event that a launch records is queried
+// there until a call records it again.
 //
-// Ownership: an event's state lives as long as somebody holds it. Threads: any; note_complete() the receiving thread's
-// and those that waited. Errors: none.
+// Ownership: shared pointers; an event's state lives as long as any of them.
+// Threads: any; note_complete() the receiving thread and threads that waited.
+// Errors: none.
 #pragma once
 
 #include <atomic>
@@ -22,16 +23,17 @@ namespace gpupool::client {
 struct Event {
     explicit Event(unsigned with_flags) : flags(with_flags), always_ask((with_flags & CU_EVENT_INTERPROCESS) != 0) {}
 
-    const unsigned flags;  // that it was made with
+    const unsigned flags;  // as passed to cuEventCreate
     std::atomic<bool> always_ask;
-    std::atomic<bool> launched_with{false};   // its latest record is a launch's, by an attribute
-    std::atomic<bool> queried{false};         // the program asks for this event: its records are watched
-    std::atomic<std::uint64_t> record{0};     // the latest, perhaps not sent yet; 0: never recorded
-    std::atomic<std::uint64_t> sent{0};       // the latest that what is asked now is an answer for
-    std::atomic<std::uint64_t> watched{0};    // the record whose end the worker will tell
-    std::atomic<std::uint64_t> completed{0};  // the latest record that is known to be complete
+    std::atomic<bool> launched_with{false};  // a launch attribute made its latest record
+    std::atomic<bool> queried{false};        // the program queries this event: the worker watches its records
+    std::atomic<std::uint64_t> record{0};  // number of the latest record, which may not be sent yet; 0: never recorded
+    // the latest record that was sent: a query now is about this one or a later one
+    std::atomic<std::uint64_t> sent{0};
+    std::atomic<std::uint64_t> watched{0};    // the record whose completion the worker will report
+    std::atomic<std::uint64_t> completed{0};  // the latest record known to be complete
 
-    // What a query finds without asking: complete, not yet, or that it has to ask.
+    // What the client knows without a round trip.
     enum class Known { complete, pending, unknown };
     [[nodiscard]] Known known() const {
         const std::uint64_t latest = record.load(std::memory_order_acquire);
@@ -39,7 +41,7 @@ struct Event {
             return Known::unknown;
         }
         if (completed.load(std::memory_order_acquire) == latest) {
-            return Known::complete;  // as one that was never recorded is
+            return Known::complete;  // also if it was never recorded
         }
         return watched.load(std::memory_order_acquire) == latest ? Known::pending : Known::unknown;
     }
@@ -49,11 +51,11 @@ class Events {
   public:
     void add(CUevent handle, unsigned flags);
     bool remove(CUevent handle);
-    // Null when there is none.
+    // Null if the handle is not known.
     [[nodiscard]] std::shared_ptr<Event> find(CUevent handle) const;
-    // A graph may record it from now on.
+    // From now on a graph may record the event.
     void always_ask(CUevent handle);
-    // The worker says how the record ended.
+    // The worker has reported the end of a record.
     void note_complete(CUevent handle, std::uint64_t record, CUresult result);
 
   private:

@@ -1,12 +1,14 @@
-// The streams for which the worker wants no more work now: what it holds for them is as much as it takes.
+// The streams for which the worker accepts no more work for now, because its queue of held operations is full.
 //
-// Only who has work for such a stream waits: what it waits for may have to come from another stream's caller. Where it
-// is every stream, the worker sets all aside until a call has waited for the GPU
-// (server/worker/scheduling/waiting_calls.h): then whoever would send without waiting for a reply waits here. Changes
-// of executable graphs, which wait for launches in the worker, are held as if each executable were a stream
+// Only threads with work for such a stream wait. Other streams go on, because they may have to send what the held work
+// waits for. If all streams are held, the worker queues every command until a driver call that waits for the GPU has
+// returned (server/worker/scheduling/waiting_calls.h). Then every call that would not wait for a reply waits here.
+// Changes of executable graphs, which wait for launches in the worker, are treated as if each executable were a stream
 // (changes_of()).
 //
-// Threads: any. Errors: set() says false. While no stream is held, a check is one relaxed load.
+// Ownership: keys only.
+// Threads: any. While no stream is held, a check is one relaxed load.
+// Errors: set() returns false.
 #pragma once
 
 #include <atomic>
@@ -21,19 +23,20 @@ namespace gpupool::client {
 
 class HeldStreams {
   public:
-    static constexpr std::size_t kMax = 64u << 10;  // a server can name streams that are none
+    // a limit, because a faulty server could name streams that do not exist
+    static constexpr std::size_t kMax = 64u << 10;
 
     static constexpr StreamKey changes_of(std::uint64_t executable) { return {codec::kHoldsGraphChanges, executable}; }
 
     [[nodiscard]] bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
     [[nodiscard]] bool all() const { return all_.load(std::memory_order_relaxed); }
     [[nodiscard]] bool contains(const StreamKey& stream) const;
-    // False: that is one too many.
+    // False if too many streams are held.
     [[nodiscard]] bool set(const StreamKey& stream, bool held);
     void set_all(bool held);
-    // Until it is held no more, or the session has ended.
+    // Waits until the stream is not held, or the session has ended.
     void wait(const StreamKey& stream);
-    // The same of all of them.
+    // Waits until not all streams are held, or the session has ended.
     void wait_for_all();
     // The session has ended.
     void end();
@@ -43,7 +46,7 @@ class HeldStreams {
     std::condition_variable changed_;
     std::set<StreamKey> streams_;
     std::atomic<bool> all_{false};
-    std::atomic<std::size_t> count_{0};  // of streams_, and one for all of them
+    std::atomic<std::size_t> count_{0};  // size of streams_, plus one if all are held
     bool ended_ = false;
 };
 

@@ -20,7 +20,7 @@ bool StreamWatches::answered(const StreamKey& stream, bool complete, std::uint64
     auto found = watches_.find(stream);
     if (complete) {
         if (found != watches_.end() && !found->second.under_way()) {
-            watches_.erase(found);  // else the worker has yet to tell of it
+            watches_.erase(found);  // while it is watched, the worker's notice is still to arrive
         }
         return false;
     }
@@ -36,7 +36,7 @@ void StreamWatches::note_complete(const StreamKey& stream, std::uint64_t command
     const std::lock_guard lock(mutex_);
     const auto found = watches_.find(stream);
     if (found == watches_.end()) {
-        return;  // destroyed meanwhile
+        return;  // the stream was destroyed in between
     }
     if (complete) {
         found->second = {.complete_until = command};

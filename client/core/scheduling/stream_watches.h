@@ -1,8 +1,10 @@
-// The streams that the program asks about (cuStreamQuery) again and again while they are busy: after some answers the
-// worker says by itself when one is not any more (NoticeType::stream_complete), so that asking needs no round trip. Not
-// before: what is done soon is known sooner from the answer to a question.
+// Streams that the program queries (cuStreamQuery) again and again while they are busy. After kAnswersBefore answers
+// the worker watches such a stream and reports its completion (NoticeType::stream_complete), so that a query needs no
+// round trip. It does not do so at once: short work is known to be complete sooner from the reply to a query.
 //
-// Threads: any; note_complete() the receiving thread's. Errors: none.
+// Ownership: keys only.
+// Threads: any; note_complete() only the receiving thread.
+// Errors: none.
 #pragma once
 
 #include <cstddef>
@@ -16,26 +18,27 @@ namespace gpupool::client {
 
 class StreamWatches {
   public:
-    // What a query finds without asking: nothing is left to do, something is, or that it has to ask.
+    // What the client knows without a round trip.
     enum class Known { complete, pending, unknown };
 
-    // `sent`: the session's last command, `received`: how often the worker has said anything
-    // (Session::records_received). Pending holds until any record comes, which may mean that the stream is complete;
-    // complete until any command is sent.
+    // `sent`: the number of the session's last command. `received`: how many records have arrived
+    // (Session::records_received). Pending holds until the next record arrives, which may mean that the stream is
+    // complete. Complete holds until the next command is sent.
     [[nodiscard]] Known known(const StreamKey& stream, std::uint64_t sent, std::uint64_t received);
-    // The worker has answered whether it is complete, and said nothing else since `received`. True: the caller is to
-    // ask it to tell (gpStreamWatch); nobody else is until note_complete().
+    // The worker has answered a query, and sent nothing else since `received`. True: the caller must ask the worker to
+    // watch the stream (gpStreamWatch). No other caller gets true until note_complete().
     [[nodiscard]] bool answered(const StreamKey& stream, bool complete, std::uint64_t received);
-    // The worker tells: everything that came before that command is complete, or (false) only it can say why not.
+    // The worker's notice. True: the work of all commands before `command` is complete. False: an error, which only the
+    // worker can report.
     void note_complete(const StreamKey& stream, std::uint64_t command, bool complete);
     void forget(const StreamKey& stream);
 
   private:
-    static constexpr unsigned kAnswersBefore = 3;  // that it is busy, one after the other
+    static constexpr unsigned kAnswersBefore = 3;  // consecutive "busy" answers before the stream is watched
     struct Watch {
         unsigned answers = 0;
-        std::uint64_t received = 0;        // as of the worker's last answer
-        std::uint64_t complete_until = 0;  // the command
+        std::uint64_t received = 0;        // at the worker's last answer
+        std::uint64_t complete_until = 0;  // complete up to this command
         [[nodiscard]] bool under_way() const { return answers == kAnswersBefore; }
     };
 

@@ -1,6 +1,8 @@
-// The streams that the application has made.
+// The streams that the application has created.
 //
-// Ownership: the session's. Threads: any. Errors: none.
+// Ownership: a member of the session.
+// Threads: any.
+// Errors: none.
 #pragma once
 
 #include "client/core/dispatch/handle_map.h"
@@ -19,7 +21,7 @@ struct StreamInfo {
 
 class Streams : public HandleMap<CUstream, StreamInfo> {
   public:
-    // The default streams, which are there without having been made.
+    // The default streams, which exist without being created.
     static bool is_special(CUstream stream) { return codec::to_wire(stream) <= codec::to_wire(CU_STREAM_PER_THREAD); }
     [[nodiscard]] bool may_be_used(CUstream stream) const {
         StreamInfo info;

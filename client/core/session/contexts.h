@@ -1,9 +1,11 @@
 // The session's contexts as the client knows them.
 //
-// A context's state is never freed and its handle never reused, so that a stale handle is recognised. Primary contexts
-// have their handle from the start, active or not.
+// A context's state is never freed and its handle never reused, so a stale handle is recognised. A primary context has
+// its handle from the start, whether it is active or not.
 //
-// Threads: any; the fields that change are atomic or guarded by the registry's lock.
+// Ownership: owns the states, until the process ends.
+// Threads: any; fields that change are atomic or guarded by primary_mutex.
+// Errors: none.
 #pragma once
 
 #include <array>
@@ -26,13 +28,14 @@ struct ContextState {
     bool primary = false;
     std::atomic<unsigned> flags{0};
     std::atomic<bool> live{false};
-    std::atomic<CUresult> lost{CUDA_SUCCESS};  // the sticky error that every later call gives
+    std::atomic<CUresult> lost{CUDA_SUCCESS};  // the sticky error that every later call returns
     unsigned references = 0;                   // of a primary context; guarded by Contexts::primary_mutex
-    // Streams that the legacy stream does not wait for: there was one, or a thread's own default stream was used.
+    // Has there been a stream that the legacy stream does not wait for: a non-blocking one, or a thread's default
+    // stream?
     std::atomic<bool> unordered_streams{false};
-    std::atomic<std::uint64_t> complete_until{0};  // work of commands below this number is known to be complete
+    std::atomic<std::uint64_t> complete_until{0};  // the work of all commands up to this number is complete
     std::atomic<unsigned> attached{1};             // cuCtxAttach, cuCtxDetach
-    // Limits as the driver said them, by CUlimit: they change only when one is set. kUnknownLimit: not asked yet.
+    // The driver's limits by CUlimit. They change only when the program sets one. kUnknownLimit: not queried yet.
     static constexpr std::size_t kUnknownLimit = ~std::size_t{0};
     std::array<std::atomic<std::size_t>, CU_LIMIT_MAX> limits;
 
@@ -49,12 +52,12 @@ class Contexts {
     void make_primaries(int device_count);
 
     ContextState& primary(CUdevice device) { return *primaries_[static_cast<std::size_t>(device)]; }
-    // Null for anything that is not a context of this session.
+    // Null if the handle is not a context of this session.
     ContextState* find(CUcontext handle) const;
     ContextState& add(CUdevice device, unsigned flags, bool primary);
-    // Is there more than one, of which a primary context may not be alive yet?
+    // Is there more than one? Counts primary contexts that are not active.
     [[nodiscard]] bool several() const { return count_.load(std::memory_order_relaxed) > 1; }
-    // For each that is alive, without a lock.
+    // Calls `visit` for each live context, without holding a lock.
     template <class Visit>
     void each_live(Visit visit) {
         for (std::size_t i = 0; ContextState* const context = at(i); ++i) {
@@ -64,10 +67,10 @@ class Contexts {
         }
     }
 
-    std::mutex primary_mutex;  // held while a primary context is being made or ended
+    std::mutex primary_mutex;  // held while a primary context is made or ended
 
   private:
-    [[nodiscard]] ContextState* at(std::size_t index) {  // null behind the last
+    [[nodiscard]] ContextState* at(std::size_t index) {  // null after the last one
         const std::shared_lock lock(mutex_);
         return index < states_.size() ? &states_[index] : nullptr;
     }
@@ -76,10 +79,10 @@ class Contexts {
     std::unordered_map<CUcontext, ContextState*> by_handle_;
     std::vector<ContextState*> primaries_;
     std::uint64_t next_serial_ = 1;
-    std::atomic<std::size_t> count_{0};  // of states_
+    std::atomic<std::size_t> count_{0};  // size of states_
 };
 
-// Does this error end its context for good?
+// Does this error make its context unusable?
 bool is_sticky(CUresult result) noexcept;
 
 }  // namespace gpupool::client

@@ -1,6 +1,8 @@
-// The devices as the server described them at the start; nothing here changes afterwards.
+// The devices as the server described them in its Welcome. Immutable afterwards.
 //
-// Threads: read-only after the session began.
+// Ownership: values.
+// Threads: any, because nothing changes after the handshake.
+// Errors: CUresult of an attribute as the driver returned it.
 #pragma once
 
 #include <array>

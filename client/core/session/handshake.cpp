@@ -20,7 +20,7 @@
 namespace gpupool::client {
 namespace {
 
-// Far above what a host has, and what a Welcome's bytes could otherwise claim many times over.
+// Limits far above what a host has. A small Welcome could otherwise claim much more memory than it has bytes.
 constexpr unsigned kMaxDevices = 128;
 constexpr unsigned kMaxListed = 64u << 10;  // peers, error texts, attributes of a device
 constexpr std::size_t kMaxSessionIdBytes = 64;
@@ -33,7 +33,8 @@ std::string process_name() {
     return name;
 }
 
-// From the file alone: the C library's look-up may load modules and ask the network, in a process that is not ours.
+// Reads only the file. The C library's lookup may load modules and use the network, which is not acceptable in the
+// application's process.
 std::string user_name(std::uint32_t id) {
     constexpr std::size_t kMaxBytes = 1u << 20;
     const auto text = read_file("/etc/passwd", kMaxBytes);
@@ -55,7 +56,7 @@ std::string user_name(std::uint32_t id) {
     return {};
 }
 
-// The message, readable as long as this lives.
+// A received message; the reader is valid as long as this object.
 struct Message {
     std::vector<capnp::word> words;
     std::unique_ptr<capnp::FlatArrayMessageReader> reader;
@@ -68,20 +69,20 @@ struct Message {
     }
 };
 
-Error nonsense(const char* what) {
-    return Error{ErrorCode::invalid_input, fmt::format("the server's welcome makes no sense: {}", what)};
+Error invalid_welcome(const char* what) {
+    return Error{ErrorCode::invalid_input, fmt::format("the server sent an invalid welcome: {}", what)};
 }
 
-// Before anything is copied out of it.
+// Checks the sizes before anything is copied.
 Status check_size(schema::Welcome::Reader welcome) {
     if (welcome.getDevices().size() > kMaxDevices || welcome.getPeers().size() > kMaxListed ||
         welcome.getErrors().size() > kMaxListed || welcome.getSessionId().size() > kMaxSessionIdBytes ||
         welcome.getSessionToken().size() > kMaxSessionTokenBytes) {
-        return nonsense("it claims too much");
+        return invalid_welcome("it has too many entries");
     }
     for (const auto device : welcome.getDevices()) {
         if (device.getAttributes().size() > kMaxListed) {
-            return nonsense("it claims too much");
+            return invalid_welcome("it has too many entries");
         }
     }
     return {};
@@ -105,11 +106,11 @@ Result<Welcome> read_welcome(schema::Welcome::Reader welcome, const AddressRange
     for (const auto error : welcome.getErrors()) {
         error_text::learn(error.getCode(), error.getName().cStr(), error.getDescription().cStr());
     }
-    out.devices = read_snapshot(welcome);  // may hold codes just learned
+    out.devices = read_snapshot(welcome);  // may contain error codes learned just above
     out.window_base = welcome.getWindow().getBase();
     out.window_bytes = welcome.getWindow().getBytes();
     if (!AddressWindow::is_offered(offered, out.window_base, out.window_bytes)) {
-        return nonsense("the server chose a range of addresses that it was not offered");
+        return invalid_welcome("its address range is not one that the client offered");
     }
     return out;
 }
@@ -191,7 +192,7 @@ Status read_lane_answer(const wire::ReceivedFrame& frame) {
         return {};
     }
     if (frame.type != wire::FrameType::refused) {
-        return Error{ErrorCode::invalid_input, "the server answered with something else than an acknowledgement"};
+        return Error{ErrorCode::invalid_input, "the server did not answer with an acknowledgement"};
     }
     try {
         const Message message(frame.payload);
@@ -213,7 +214,7 @@ Answer read_answer(const wire::ReceivedFrame& frame, const AddressRanges& offere
                           std::string("the server refused the session: ") + refused.getMessage().cStr()}};
         }
         if (frame.type != wire::FrameType::welcome) {
-            return {false, Error{ErrorCode::invalid_input, "the server answered with something else than a welcome"}};
+            return {false, Error{ErrorCode::invalid_input, "the server did not answer with a welcome"}};
         }
         return {false, read_welcome(message.reader->getRoot<schema::Welcome>(), offered)};
     } catch (const kj::Exception& exception) {

@@ -1,7 +1,10 @@
-// What the client says of itself to get a session, and what it makes of the answer.
+// The client's side of the handshake: writes the Hello, reads and checks the Welcome or refusal.
 //
-// Ownership: values. Threads: any. Errors: Result, whose message is for the user. A server may answer anything: what
-//   cannot be is refused here, with limits on what memory it may cost.
+// The server's answer is not trusted: invalid values are refused, and limits bound the memory that it can cost.
+//
+// Ownership: values.
+// Threads: any.
+// Errors: Result, with a message for the user.
 #pragma once
 
 #include <cstdint>
@@ -25,27 +28,27 @@ struct Welcome {
     std::vector<std::byte> session_token;
     std::size_t max_lanes = 0;
     DeviceSnapshot devices;
-    std::uint64_t window_base = 0, window_bytes = 0;  // one of those offered
+    std::uint64_t window_base = 0, window_bytes = 0;  // within one of the ranges offered
 };
 
 struct Answer {
-    bool full = false;  // the server has no place now, and may have one later
+    bool full = false;  // the server has no free place now, but may have one later
     Result<Welcome> welcome;
 };
 
 Status send_hello(transport::Connection& connection, const Config& config, const AddressRanges& offered);
 
-// For one more connection of the session that `welcome` gave.
+// What a further connection (lane) of the session of a Welcome has to present.
 struct LaneTicket {
     std::string session_id;
     std::vector<std::byte> session_token;
 };
 Status send_lane_hello(transport::Connection& connection, const Config& config, const LaneTicket& ticket,
                        std::size_t index);
-// Whether the server took it.
+// Did the server accept the lane?
 Status read_lane_answer(const wire::ReceivedFrame& frame);
 
-// The driver's own error texts are learned (error_text.h).
+// Also registers the driver's error texts (error_text.h).
 Answer read_answer(const wire::ReceivedFrame& frame, const AddressRanges& offered);
 
 }  // namespace gpupool::client

@@ -22,12 +22,12 @@ struct State {
     std::mutex mutex;  // held while connecting
     std::atomic<Session*> connected{nullptr};
     std::atomic<Session*> initialised{nullptr};
-    std::atomic<bool> forked{false};  // a child of a process that had initialised
-    bool told = false;                // the line on stderr
+    std::atomic<bool> forked{false};  // this is a child of a process that had initialised CUDA
+    bool reported = false;            // the line on stderr has been printed
     std::optional<std::chrono::steady_clock::time_point> failed_at;
 };
 
-// Rebuilt in place in a forked child, whose copy may be locked by a thread that does not exist there.
+// A forked child constructs it anew in place, because a thread that does not exist there may hold the lock.
 alignas(State) std::byte storage[sizeof(State)];
 State& state() {
     static State* const instance = new (storage) State;
@@ -42,33 +42,33 @@ void after_fork_in_child() {
     trace::after_fork_in_child();
     state().forked = was_initialised;
     if (old != nullptr) {
-        old->close_descriptors();  // the parent's; the object itself is left alone
+        old->close_descriptors();  // they are the parent's; the object itself is left untouched
     }
 }
 
-void tell_once(State& s, const std::string& message) {
-    if (!s.told) {
-        s.told = true;
+void report_once(State& s, const std::string& message) {
+    if (!s.reported) {
+        s.reported = true;
         std::fprintf(stderr, "gpupool: %s\n", message.c_str());
     }
     log::error("{}", message);
 }
 
-// Whatever devices the server has. A UUID may be one of them.
+// Does CUDA_VISIBLE_DEVICES hide every device, whatever the server has? A UUID might name one of the server's devices.
 bool all_devices_are_hidden() {
     const std::optional<std::string> shown = environment::raw("CUDA_VISIBLE_DEVICES");
-    constexpr std::array<DeviceUuid, 256> kMoreThanAnybodyHas{};
+    constexpr std::array<DeviceUuid, 256> kMoreThanExist{};
     return shown && shown->find("GPU-") == std::string::npos && shown->find("MIG-") == std::string::npos &&
-           visible_devices(shown, kMoreThanAnybodyHas).empty();
+           visible_devices(shown, kMoreThanExist).empty();
 }
 
-// What to do where nobody could be connected to over TCP; other failures say that themselves.
+// Advice for a user if no server could be reached over TCP. Other errors say themselves what to do.
 std::string advice(const Error& error, const std::string& server, bool named) {
     const bool unreachable = error.code == ErrorCode::unavailable || error.code == ErrorCode::timed_out;
     if (!unreachable || server.starts_with("unix:")) {
         return "";
     }
-    return named ? " (is gpupoold running there, and can this machine reach it?)"
+    return named ? " (check that gpupoold runs there and that this machine can reach it)"
                  : " (no server was named: set GPUPOOL_SERVER=HOST:PORT, or start the program with `gpupool run`)";
 }
 
@@ -77,7 +77,7 @@ Session* connect_locked(State& s) {
         return nullptr;
     }
     const auto fail = [&](const std::string& message) -> Session* {
-        tell_once(s, message);
+        report_once(s, message);
         s.failed_at = std::chrono::steady_clock::now();
         return nullptr;
     };
@@ -88,7 +88,7 @@ Session* connect_locked(State& s) {
     if (const Status opened = open_log(*config); !opened) {
         return fail("no GPU: " + opened.error().message);
     }
-    if (all_devices_are_hidden()) {  // as natively: no device, and nothing to say about it
+    if (all_devices_are_hidden()) {  // as with the driver: no device, and no message
         log::info("CUDA_VISIBLE_DEVICES shows no device: no server is asked");
         s.failed_at = std::chrono::steady_clock::now();
         return nullptr;
@@ -103,7 +103,7 @@ Session* connect_locked(State& s) {
         return fail("no GPU: " + session.error().message +
                     (reached ? "" : advice(session.error(), config->server, named)));
     }
-    Session* const opened = session->release();  // lives as long as the process
+    Session* const opened = session->release();  // never destroyed
     if (const Status traced = trace::start(*config, *opened); !traced) {
         std::fprintf(stderr, "gpupool: %s\n", traced.error().message.c_str());
         log::warn("{}", traced.error().message);
@@ -124,7 +124,7 @@ Session* connect_session() noexcept {
     if (s.forked) {
         return nullptr;
     }
-    // Before the lock: a child that is forked while another thread connects must not find it taken.
+    // Before taking the lock: the fork handler must exist before a thread can hold the lock.
     static const int registered = pthread_atfork(nullptr, nullptr, after_fork_in_child);
     (void)registered;
     try {
@@ -177,26 +177,26 @@ Session& this_session() noexcept {
 
 namespace {
 
-// Of the driver's symbols, and of gpupool's own calls, whose numbers begin far behind.
-struct Told {
+// Which calls have been reported: driver symbols, and gpupool's own calls, whose opcodes begin much higher.
+struct Reported {
     std::array<std::atomic<bool>, 1024> symbols{};
     std::array<std::atomic<bool>, 256> own{};
 };
 
-// True the first time that it is asked of a call.
-bool first_time(std::uint16_t opcode, Told& told) {
+// True on the first call for an opcode.
+bool first_time(std::uint16_t opcode, Reported& reported) {
     const auto first = [](auto& places, std::size_t place) {
         return place < places.size() && !places[place].exchange(true, std::memory_order_relaxed);
     };
-    return opcode < calls::kFirstInternalOpcode ? first(told.symbols, opcode)
-                                                : first(told.own, opcode - calls::kFirstInternalOpcode);
+    return opcode < calls::kFirstInternalOpcode ? first(reported.symbols, opcode)
+                                                : first(reported.own, opcode - calls::kFirstInternalOpcode);
 }
 
 }  // namespace
 
 void note_refused(std::uint16_t opcode) noexcept {
-    static Told told;
-    if (first_time(opcode, told)) {
+    static Reported reported;
+    if (first_time(opcode, reported)) {
         const calls::CallInfo* call = calls::find(opcode);
         log::warn("{} is refused: {}", calls::name_of(opcode),
                   call != nullptr && call->why_refused != nullptr ? call->why_refused : "not supported");
@@ -204,8 +204,8 @@ void note_refused(std::uint16_t opcode) noexcept {
 }
 
 void note_unsupported(std::uint16_t opcode) noexcept {
-    static Told told;
-    if (first_time(opcode, told)) {
+    static Reported reported;
+    if (first_time(opcode, reported)) {
         log::warn("{}: the server's driver does not support it, or not with these arguments", calls::name_of(opcode));
     }
 }

@@ -1,31 +1,34 @@
-// The client's life in its process: not connected, connected, initialised, or a forked child of an initialised process.
+// The state of the client in its process: not connected, connected, initialised, or a forked child of an initialised
+// process.
 //
-// Threads: any. Ownership: nothing here is ever destroyed.
+// Ownership: nothing here is ever destroyed.
+// Threads: any.
+// Errors: CUresult.
 #pragma once
 
 #include "client/core/session/session.h"
 
 namespace gpupool::client {
 
-// The session once cuInit has succeeded; null with `result` set otherwise.
+// The session, once cuInit has succeeded; otherwise null, and `result` is set.
 Session* session(CUresult& result) noexcept;
 
-// The same within a call that has found it to be there: it stays when it is lost meanwhile.
+// The session, for code in calls that have obtained it with session(). Valid even if it is lost in the meantime.
 Session& this_session() noexcept;
 
-// Connects if need be, for what may be asked before cuInit. Null when no server can be reached: then one line on stderr
-// said why.
+// Connects if necessary, for calls that are allowed before cuInit. Null if no server can be reached; a line on stderr
+// then says why.
 Session* connect_session() noexcept;
 
 CUresult initialize(unsigned flags) noexcept;
 
-// Connects a new session with the parts that look into it (the private tables, the device heaps, the host functions),
-// before any application call uses it. These are made of calls, so it is defined with them: calls/private_view.cpp.
+// Attaches the parts that use the session (private tables, device heaps, host functions) before the application does.
+// They consist of calls, so the definition is in calls/private_view.cpp.
 void start_session(Session& session);
 
-// Logs, once per symbol, that it was refused.
+// Logs a refused call, once per symbol.
 void note_refused(std::uint16_t opcode) noexcept;
-// The server's driver has refused a call with CUDA_ERROR_NOT_SUPPORTED: said once per call.
+// Logs, once per call, that the server's driver returned CUDA_ERROR_NOT_SUPPORTED.
 void note_unsupported(std::uint16_t opcode) noexcept;
 
 }  // namespace gpupool::client

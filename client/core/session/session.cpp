@@ -24,19 +24,20 @@
 namespace gpupool::client {
 namespace {
 
-// What is under way when the worker says that it holds enough is held as well, and a copy of 60 bytes costs it 2 KiB
-// there. Over a line of 10 ms this still lets six million calls through in a second.
+// When the worker's hold notice arrives, this many commands may already be under way; the worker queues them too, at 2
+// KiB for a copy of 60 bytes. With a round trip of 10 ms this still allows six million calls per second.
 wire::Limits channel_limits() {
     wire::Limits limits;
     limits.retained_records = 64u << 10;
     return limits;
 }
 
-// How long a server that has let us in may take to start its driver, which can be long on hosts of many GPUs.
+// How long the server may take to start its driver after it has accepted the session. This can be long on hosts with
+// many GPUs.
 constexpr std::chrono::seconds kDriverStart{30};
 constexpr std::size_t kMaxOutputBytes = 64u << 20;
 
-// Between two questions whether a full server has a place.
+// Pauses between attempts to connect to a full server.
 constexpr std::chrono::milliseconds kFirstPause{200}, kLongestPause{2000};
 
 }  // namespace
@@ -52,7 +53,7 @@ Result<std::unique_ptr<Session>> Session::open(const Config& config, bool& reach
         if (transport::Clock::now() + pause > give_up) {
             Error error = session.error();
             error.message += config.wait_when_full.count() == 0
-                                 ? " (GPUPOOL_WAIT_WHEN_FULL=10m would wait for a place for so long)"
+                                 ? " (set GPUPOOL_WAIT_WHEN_FULL=10m to wait up to ten minutes for a place)"
                                  : " (GPUPOOL_WAIT_WHEN_FULL has passed)";
             return error;
         }
@@ -78,8 +79,8 @@ Result<std::unique_ptr<Session>> Session::open_once(const Config& config, bool& 
     if (session || !hung_up || !by_itself) {
         return session;
     }
-    // A server that does not know our shared memory (another version, out of descriptors) says why over TCP. Then the
-    // lanes are not to try it either.
+    // A server that cannot use this client's shared memory (another version, no descriptors left) gives the reason over
+    // TCP. Then lanes must not try shared memory either.
     Config over_tcp = config;
     over_tcp.transport = transport::Choice::tcp;
     connection = transport::connect(*endpoint, over_tcp.transport, deadline);
@@ -110,7 +111,7 @@ Result<std::unique_ptr<Session>> Session::open_over(std::unique_ptr<transport::C
     try {
         session->begin(std::move(connection));
     } catch (const std::exception& exception) {
-        // Those of its threads that did begin use it as long as the process lives.
+        // Threads that did start use the session as long as the process lives.
         (void)session.release();
         return Error{ErrorCode::limit_exceeded, std::string("cannot start its threads: ") + exception.what()};
     }
@@ -127,17 +128,18 @@ std::unique_ptr<Session> Session::adopt(std::unique_ptr<transport::Connection> c
 Answer Session::shake_hands(transport::Connection& connection, const Config& config,
                             transport::Clock::time_point deadline, const AddressRanges& candidates) {
     const Status sent = send_hello(connection, config, candidates);
-    // A server that refuses may have hung up already: what it said is still there to read.
+    // Even if sending failed: a server that refuses may have closed already, and its refusal is still there to read.
     const auto frame = wire::read_answer(connection, kMaxWelcomeBytes, deadline, kDriverStart);
     if (!frame) {
         Error error = sent ? frame.error() : sent.error();
-        error.message = fmt::format("{} does not answer as a gpupool server does: {}", config.server, error.message);
+        error.message = fmt::format("{} does not answer like a gpupool server: {}", config.server, error.message);
         return {false, error};
     }
     return read_answer(*frame, candidates);
 }
 
-// One is the session's own connection; more are so many beside it, which then carry all that is large.
+// One lane means only the session's own connection. More than one means so many connections beside it, which then carry
+// all large transfers.
 void Session::prepare_lanes(const Config& config, Welcome& welcome) {
     const std::size_t count = config.lanes > 1 ? std::min(config.lanes, welcome.max_lanes) : 0;
     if (count == 0) {
@@ -211,7 +213,7 @@ void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payloa
         return;
     }
     if (type != wire::FrameType::replies) {
-        violation("a frame that is none of replies");
+        violation("a frame of an unexpected type");
         return;
     }
     std::size_t offset = 0;
@@ -219,7 +221,7 @@ void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payloa
         codec::ReplyHeader header;
         std::byte* const at = payload.get() + offset;
         if (bytes - offset < sizeof header) {
-            violation("half a reply");
+            violation("an incomplete reply");
             return;
         }
         std::memcpy(&header, at, sizeof header);
@@ -231,13 +233,13 @@ void Session::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payloa
         records_received_.store(records_received_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
         if (header.kind == codec::ReplyKind::notice) {
             if (!take_notice(header, body)) {
-                violation("a notice that makes no sense");
+                violation("an invalid notice");
                 return;
             }
         } else if (ThreadState* thread = thread_by_index(header.thread);
                    header.kind != codec::ReplyKind::result || thread == nullptr ||
                    !thread->reply.deliver(header, body.data(), body.size())) {
-            violation("a reply that nobody waits for");
+            violation("an unexpected reply");
             return;
         } else {
             last_answered_.store(header.number, std::memory_order_relaxed);
@@ -252,7 +254,7 @@ void Session::violation(const char* what) {
 
 namespace {
 
-// 8 bytes of length, then the text; none where that is not so.
+// Reads 8 bytes of length, then the text. None if the body is too short.
 std::optional<std::string_view> read_text(codec::Reader& in) {
     const auto bytes = in.value<std::uint64_t>();
     const std::byte* const text = in.take(bytes);
@@ -272,7 +274,7 @@ bool Session::take_output(codec::Reader& in, std::FILE* to) {
     const std::size_t bytes = text->size();
     const std::lock_guard lock(output_mutex_);
     if (output_bytes_ + bytes > kMaxOutputBytes) {
-        log::warn("{} bytes that kernels printed are lost: nobody waits for the GPU", bytes);
+        log::warn("{} bytes of kernel output are dropped: the program does not synchronize", bytes);
         return true;
     }
     output_.emplace_back(to, *text);
@@ -287,7 +289,7 @@ bool Session::take_end(codec::Reader& in) {
     if (!text) {
         return false;
     }
-    lose({ErrorCode::closed, "the server has ended it: " + printable(*text, kMaxBytes)});
+    lose({ErrorCode::closed, "the server ended it: " + printable(*text, kMaxBytes)});
     return true;
 }
 
@@ -313,7 +315,7 @@ bool take_body(codec::Reader& in, const Take& take, bool (Take::*)(const Notice&
     return in.ok() && take(notice);
 }
 
-// The notice that `take` takes; false as well when the body is not one.
+// Reads the notice type that `take` expects and calls it. False also if the body is too short.
 template <class Take>
 bool take_body(codec::Reader& in, const Take& take) {
     return take_body(in, take, &Take::operator());
@@ -375,7 +377,7 @@ bool Session::take_notice(const codec::ReplyHeader& header, std::span<std::byte>
         case Type::pieces_sent:
             return take_body(in, [&](const codec::PiecesSentNotice& sent) { return take_pieces_sent(sent); });
         case Type::host_memory:
-            if (!host_mirrors.apply(body)) {  // as when the memory was just unregistered
+            if (!host_mirrors.apply(body)) {  // possible if the memory was just unregistered
                 log::warn("the server sent changes of host memory that the GPU does not have");
             }
             return true;
@@ -395,14 +397,13 @@ void Session::take_deferred_error(const codec::DeferredErrorNotice& notice) {
     }
 }
 
-// What follows in the session's order says that data is there, some of which is still on its way over other
-// connections.
+// The records that follow in the session's order announce data, some of which may still be on its way over the lanes.
 bool Session::take_pieces_sent(const codec::PiecesSentNotice& notice) {
     if (lanes_ == nullptr) {
         return false;
     }
     if (!lanes_->wait_landed(notice.number)) {
-        lose(lanes_->error().error());  // before anybody takes what follows for true
+        lose(lanes_->error().error());  // before any thread acts on the records that follow
         return false;
     }
     return true;
@@ -428,7 +429,7 @@ bool Session::take_stream_complete(const codec::StreamCompleteNotice& notice) {
     return stream.has_value();
 }
 
-// Nothing: a default stream of no context that there was.
+// None: a default stream of an unknown context.
 std::optional<StreamKey> Session::key_of(std::uint64_t stream, std::uint64_t context, std::uint32_t thread) {
     std::uint64_t context_id = 0;
     if (is_default_stream(stream)) {
@@ -445,11 +446,11 @@ bool Session::take_graph_function(const codec::GraphFunctionNotice& notice) {
     const std::optional<GraphHosts::Function> known =
         notice.function == 0 ? GraphHosts::Function{[](void*) {}, nullptr} : graph_hosts.function(notice.function);
     if (!known || (notice.ticket & codec::kTransferOfWorker) == 0) {
-        log::error("the server asks for a function that no graph of this program has");
+        log::error("the server requests a host function that no graph of this program has");
         return false;
     }
     if (!host_functions.run_when_due(notice.ticket, [known](CUresult) { known->function(known->argument); })) {
-        log::error("the server asks for more functions of graphs at once than it may");
+        log::error("the server requests too many host functions of graphs at once");
         return false;
     }
     return true;
@@ -461,11 +462,11 @@ bool Session::take_graph_copy(const codec::GraphCopyNotice& notice, bool upload)
     PackedRows rows;
     if (!memory || memory->use != use || (notice.transfer & codec::kTransferOfWorker) == 0 ||
         !rows.describe(notice, *memory)) {
-        log::error("the server asks for memory that no graph of this program has");
+        log::error("the server requests memory that no graph of this program uses");
         return false;
     }
     if (!transfers.takes_named(notice.transfer, rows.bytes())) {
-        log::error("the server asks for more memory of graphs at once than it may");
+        log::error("the server requests too much memory of graphs at once");
         return false;
     }
     if (upload) {
@@ -479,7 +480,7 @@ bool Session::take_graph_copy(const codec::GraphCopyNotice& notice, bool upload)
     return true;
 }
 
-// By the thread that waits.
+// Called by the thread that waits.
 void Session::on_append_waits(bool waits) {
     thread_local std::optional<trace::Wait> waiting;
     if (waits) {
@@ -492,8 +493,8 @@ void Session::on_append_waits(bool waits) {
 void Session::on_closed(const Error& cause) {
     lose(cause.code != ErrorCode::closed
              ? cause
-             : Error{cause.code,
-                     fmt::format("{} without saying why: the server's log may know (session {})", cause.message, id_)});
+             : Error{cause.code, fmt::format("{} without a reason; the server's log may have one (session {})",
+                                             cause.message, id_)});
 }
 
 std::span<std::byte> Session::piece_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
@@ -514,14 +515,14 @@ void Session::on_lanes_ended(const Error& cause) {
 
 void Session::lose(const Error& cause) {
     if (!lost_.exchange(true)) {
-        // The program only gets an error number: its user should learn what happened.
+        // The program only gets an error code; tell its user what happened.
         std::fprintf(stderr, "gpupool: the session with %s is lost: %s\n", server_.c_str(), cause.message.c_str());
         log::error("the session with {} is lost: {}", server_, cause.message);
     }
     if (lanes_) {
         lanes_->end(cause);
     }
-    connection_->shutdown();  // nobody reads into the program's memory any more
+    connection_->shutdown();  // no thread reads into the program's memory any more
     transfers.end();
     host_functions.end();
     lose_all_replies();

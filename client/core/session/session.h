@@ -1,8 +1,10 @@
-// The client's side of a session: the command stream out, replies and notices back, and all that the client keeps so
-// that most calls need neither.
+// The client's side of a session: sends the command stream, receives replies and notices, and keeps the state that lets
+// most calls do without a round trip.
 //
-// Ownership: made by the first call that needs it and never destroyed: the application's threads may be in it while the
-//   process ends. Threads: any. Errors: once lost, every call gives `kSessionLost`.
+// Ownership: made by the first call that needs it and never destroyed, because the application's threads may use it
+// while the process exits.
+// Threads: any.
+// Errors: once the session is lost, every call returns `kSessionLost`.
 #pragma once
 
 #include <atomic>
@@ -43,19 +45,19 @@
 
 namespace gpupool::client {
 
-// What an application gets from every call after its server or worker has gone.
+// What every call returns after the server or worker has gone.
 inline constexpr CUresult kSessionLost = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
 class Session final : public wire::Receiver, public wire::LaneReceiver {
   public:
-    // Connects, shakes hands, takes the snapshot; waits for a place where the configuration says so. The message of a
-    // failure is for the user. `reached`: somebody was there to connect to.
+    // Connects, performs the handshake and reads the device snapshot. Waits for a free place if the configuration says
+    // so. The message of a failure is for the user. `reached`: a connection was made.
     static Result<std::unique_ptr<Session>> open(const Config& config, bool& reached);
-    // A session on a connection whose handshake somebody else has made.
+    // Makes a session of a connection whose handshake is done.
     static std::unique_ptr<Session> adopt(std::unique_ptr<transport::Connection> connection, DeviceSnapshot snapshot);
     ~Session() override = default;
 
-    // ---- state, each with rules of its own
+    // ---- state; each class documents its own rules
     DeviceSnapshot devices;
     Contexts contexts;
     Streams streams;
@@ -71,7 +73,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     Graphs graphs;
     NodeStorages node_storages;
     GraphHosts graph_hosts;
-    std::vector<std::unique_ptr<DeviceHeap>> heaps;  // by device; made while the receiving thread runs already
+    std::vector<std::unique_ptr<DeviceHeap>> heaps;  // by device; made after the receiving thread has started
     std::atomic<bool> heaps_are_made{false};
     std::vector<std::unique_ptr<StreamPool>> pools;  // the devices' default pools
     bool synchronous = false;                        // GPUPOOL_SYNC, CUDA_LAUNCH_BLOCKING
@@ -84,7 +86,8 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
 
     enum class Gives { nothing, work };
 
-    // Appends a command in the session's order. `body` writes its `body_bytes`. `gives`: does it give a stream work?
+    // Appends a command in the session's order. `body` writes `body_bytes` bytes. `gives`: does the command give a
+    // stream work?
     template <class Write>
     CUresult send(std::uint16_t opcode, Gives gives, bool reply_wanted, std::size_t body_bytes, Write&& body) {
         if (body_bytes > codec::kMaxRecordBytes) {
@@ -102,7 +105,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
         const Status sent = channel_->append(
             wire::FrameType::commands, header.bytes,
             [&](std::byte* place) {
-                header.number = ++commands_;  // under the channel's lock: numbers follow the order on the wire
+                header.number = ++commands_;  // under the channel's lock, so numbers follow the order on the wire
                 last_command_.store(header.number, std::memory_order_relaxed);
                 if (gives == Gives::work) {
                     last_work_.store(header.number, std::memory_order_relaxed);
@@ -113,7 +116,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
             },
             reply_wanted ? wire::Urgency::now : wire::Urgency::soon);
         if (!sent) {
-            broken_.store(true, std::memory_order_relaxed);  // whatever comes after this call fails as well
+            broken_.store(true, std::memory_order_relaxed);  // later calls fail as well
             return kSessionLost;
         }
         if (begin_ns != 0) [[unlikely]] {
@@ -123,31 +126,31 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
         return CUDA_SUCCESS;
     }
 
-    // Everything that the calling thread knows of was sent by then.
+    // The number of the last command. Covers everything that the calling thread knows to have been sent.
     [[nodiscard]] std::uint64_t commands_sent() const { return last_command_.load(std::memory_order_relaxed); }
-    // Replies and notices. Counted before anybody learns of what they say.
+    // The number of replies and notices received. Each is counted before it takes effect.
     [[nodiscard]] std::uint64_t records_received() const { return records_received_.load(std::memory_order_acquire); }
-    // Will the worker soon come to what is sent now? It has answered one of the last few commands.
+    // Will the worker soon process what is sent now? True if it has answered one of the last few commands.
     [[nodiscard]] bool worker_is_near() const {
         constexpr std::uint64_t kFew = 32;
         return commands_sent() - last_answered_.load(std::memory_order_relaxed) <= kFew;
     }
 
-    // All work that came before this thread's last command is complete, in that context or stream.
+    // All work before this thread's last command is complete, in that context or stream.
     void note_complete(ContextState& context);
     void note_complete(const StreamKey& stream);
-    // Is it known that the context has nothing left to do?
+    // Is all work of the context known to be complete?
     [[nodiscard]] bool all_complete(const ContextState& context) const {
         return last_work_.load(std::memory_order_relaxed) <= context.complete_until.load(std::memory_order_relaxed);
     }
 
-    // Has nobody sent anything since the context was waited for? Then there is nothing to wait for, and nothing that
-    // may have failed unnoticed.
+    // Has no command been sent since the context was last waited for? Then there is nothing to wait for, and no
+    // unreported error.
     [[nodiscard]] bool nothing_since_wait(const ContextState& context) const {
         return commands_sent() <= context.complete_until.load(std::memory_order_relaxed);
     }
 
-    // What passes on the wire is told to `observer`, which stays.
+    // Reports the traffic to `observer`, which must live as long as the session.
     void observe(wire::TrafficObserver* observer) {
         channel_->observe(observer);
         if (lanes_ != nullptr) {
@@ -155,7 +158,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
         }
     }
 
-    // Waits while the worker wants no more work for a stream, as the calling thread means it.
+    // Waits while the worker accepts no more work for a stream (as the calling thread means it).
     void wait_for_stream(CUstream stream) {
         if (held_streams.any()) [[unlikely]] {
             const trace::Wait waiting;
@@ -163,7 +166,7 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
         }
     }
 
-    // The same for changes of an executable graph, launches of which wait there.
+    // Waits while the worker accepts no more changes of an executable graph, because launches of it are held.
     void wait_for_changes_of(CUgraphExec executable) {
         if (held_streams.any()) [[unlikely]] {
             const trace::Wait waiting;
@@ -171,7 +174,8 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
         }
     }
 
-    // Waits while it wants no more of anything. Not with a lock of ours held, which those who end it may need.
+    // Waits while the worker sets all commands aside. Do not hold a lock of the client that the thread that ends this
+    // state may need.
     void wait_while_set_aside() {
         if (held_streams.all()) [[unlikely]] {
             const trace::Wait waiting;
@@ -179,40 +183,40 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
         }
     }
 
-    // Writes what kernels printed to the application's own streams: on the thread that waited for them, as natively.
-    // The receiving thread must not, for those streams may be locked or full.
+    // Writes what kernels printed to the application's stdout and stderr, on the thread that waited, as the driver
+    // does. The receiving thread must not do it: those streams may be locked or full.
     void print_new_output() {
         if (has_output_.load(std::memory_order_acquire)) {
             print_output();
         }
     }
 
-    // The server broke the protocol: the session ends, and with it everybody's waiting, since what they wait for may be
-    // what was broken. Any thread.
+    // The server violated the protocol: ends the session, and wakes all waiting threads, because what they wait for may
+    // never arrive. Any thread.
     void violation(const char* what);
 
     [[nodiscard]] bool lost() const {
         return lost_.load(std::memory_order_relaxed) || broken_.load(std::memory_order_relaxed);
     }
-    // For the descriptors that it carries; its bytes are the channel's.
+    // For passing descriptors; data goes through the channel.
     transport::Connection& connection() { return *connection_; }
-    // Waits until the connection has taken everything that was sent.
+    // Waits until the connection has accepted everything that was sent.
     void flush() { (void)channel_->flush(); }
-    // For a reply that is about to be waited for: this thread receives itself where that is possible.
+    // Call before waiting for a reply: the thread polls, and receives itself if no other thread does.
     void poll_for(ReplySlot& reply) {
         wire::Channel::PollingReceiver receiver(*channel_);
         reply.poll([&] { receiver.poll(); });
     }
-    // In a forked child: the connections are the parent's.
+    // For a forked child: the connections are the parent's.
     void close_descriptors() noexcept;
     [[nodiscard]] const std::string& id() const { return id_; }
     [[nodiscard]] const std::string& server() const { return server_; }
 
   private:
     Session() = default;
-    // `full`: the server has no place now.
+    // `full`: the server has no free place now.
     static Result<std::unique_ptr<Session>> open_once(const Config& config, bool& reached, bool& full);
-    // The same over one transport. `hung_up`: the server ended the connection without a word.
+    // The same over one transport. `hung_up`: the server closed the connection without an answer.
     static Result<std::unique_ptr<Session>> open_over(std::unique_ptr<transport::Connection> connection,
                                                       const Config& config, transport::Clock::time_point deadline,
                                                       bool& full, bool& hung_up);
@@ -231,9 +235,10 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     void on_piece(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_piece_lost(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override;
     void on_lanes_ended(const Error& cause) override;
-    // Ends all connections. Whoever waits goes on when none of them touches the application's memory any more.
+    // Ends all connections, then wakes all waiting threads, when no connection writes to the application's memory any
+    // more.
     void lose(const Error& cause);
-    // False: no server says that.
+    // False if the notice is invalid.
     bool take_notice(const codec::ReplyHeader& header, std::span<std::byte> body);
     bool take_output(codec::Reader& in, std::FILE* to);
     bool take_end(codec::Reader& in);
@@ -246,18 +251,18 @@ class Session final : public wire::Receiver, public wire::LaneReceiver {
     bool take_graph_function(const codec::GraphFunctionNotice& notice);
     bool take_graph_copy(const codec::GraphCopyNotice& notice, bool upload);
 
-    std::unique_ptr<wire::Lanes> lanes_;  // null: the session has no connection but its own
+    std::unique_ptr<wire::Lanes> lanes_;  // null: the session has no lanes
     std::unique_ptr<LaneOpener> lane_opener_;
     std::unique_ptr<wire::Channel> channel_;
-    std::uint64_t commands_ = 0;  // guarded by the channel's order
+    std::uint64_t commands_ = 0;  // guarded by the channel's lock
     std::atomic<std::uint64_t> last_command_{0};
     std::atomic<std::uint64_t> last_work_{0};  // the latest command that gave a stream work
     std::atomic<std::uint64_t> last_answered_{0};
-    std::atomic<std::uint64_t> records_received_{0};  // written by whoever receives, one at a time
+    std::atomic<std::uint64_t> records_received_{0};  // written by the receiving thread
     std::atomic<std::uint64_t> next_serial_{1};
     std::atomic<bool> lost_{false};
     std::atomic<bool> broken_{false};              // a send has failed; the receiving thread may not have noticed yet
-    transport::Connection* connection_ = nullptr;  // the channel's, which lives as long
+    transport::Connection* connection_ = nullptr;  // owned by the channel, which lives as long
     std::vector<int> descriptors_;
     std::string id_, server_, peer_;
 

@@ -17,11 +17,12 @@ namespace gpupool::client {
 namespace {
 
 constexpr int kFirstExchanges = 8;
-constexpr std::uint64_t kExchangeForNs = 50'000'000;  // where each takes long, fewer will do
+// after this time no further exchange starts, because slow exchanges are few
+constexpr std::uint64_t kExchangeForNs = 50'000'000;
 
 constexpr std::uint64_t kApartNs = 2;
 
-// A kernel's name as its source has it.
+// A kernel's name as in its source.
 std::string readable(const std::string& name) {
     int status = 0;
     const std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status),
@@ -50,7 +51,7 @@ void ClockMap::add(std::uint64_t before_ns, std::uint64_t theirs_ns, std::uint64
     const auto high = static_cast<std::int64_t>(theirs_ns - before_ns);
     const auto drift = static_cast<std::int64_t>(static_cast<double>(after_ns - added_ns_) * kDrift);
     const std::int64_t low_kept = low_ns_ - drift, high_kept = high_ns_ + drift;
-    // One that contradicts them all is right where a clock was set, or its machine slept.
+    // If an exchange contradicts all earlier ones, a clock was set or its machine slept: start over with it.
     if (added_ns_ == 0 || low > high_kept || high < low_kept) {
         low_ns_ = low;
         high_ns_ = high;
@@ -139,8 +140,8 @@ void ServerTrace::draw(const codec::TraceRecord& record) {
     const Track track{on_gpu ? Actor::gpu : Actor::worker, on_gpu || on_helper ? record.track : 1};
     std::uint64_t begin = clock_.to_ours(record.begin_ns);
     std::uint64_t end = begin + (record.end_ns > record.begin_ns ? record.end_ns - record.begin_ns : 0);
-    // A better knowledge of the server's clock must not make two slices of a track overlap, not even where their times
-    // are read as floating point numbers.
+    // A better estimate of the server's clock must not make two slices of a track overlap, not even after a viewer has
+    // converted their times to floating point.
     const std::uint64_t key = (static_cast<std::uint64_t>(track.actor) << 32) | track.number;
     const auto known = last_end_ns_.find(key);
     if (known != last_end_ns_.end()) {
@@ -174,7 +175,7 @@ void ServerTrace::draw(const codec::TraceRecord& record) {
                         end, arguments);
     }
     if (record.number != 0) {
-        // A copy goes piece by piece, from the dispatcher to the GPU and back.
+        // A copy goes piece by piece from the dispatcher to the GPU and back, so its flow does not end here.
         const bool last =
             on_gpu && record.kind != codec::TraceKind::copy_in && record.kind != codec::TraceKind::copy_out;
         timeline_.flow(track, last ? Flow::ends : Flow::passes, begin, record.number);

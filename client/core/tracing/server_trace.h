@@ -1,11 +1,14 @@
-// The server's part of a timeline: asks the worker to record what it does, relates its clock to ours, and draws what it
-// says (protocol/codec/trace_records.h).
+// The server's part of a timeline: makes the worker record what it does, relates the worker's clock to the client's,
+// and draws the worker's records (protocol/codec/trace_records.h).
 //
-// The clocks are related by timed exchanges: the worker's time lies between the sending of a question and the coming of
-// its answer. What all exchanges allow together is kept, widened by what clocks may drift between them.
+// The clocks are related by timed exchanges: the worker reads its clock between the sending of a request and the
+// arrival of the reply. The estimate is the range of offsets that all exchanges allow, widened by the possible drift
+// since.
 //
-// Ownership: refers to the timeline. Threads: start(), synchronize(), flush() and missing() any; take_*() the
-//   channel's receiving thread. Errors: records that make no sense are the server's violation.
+// Ownership: refers to the timeline.
+// Threads: start(), synchronize(), flush() and missing() any; take_*() only the receiving thread.
+// Errors: take_*() return false for invalid records, which are a protocol violation.
+// Units: nanoseconds.
 #pragma once
 
 #include <atomic>
@@ -23,19 +26,19 @@ namespace gpupool::client {
 
 class ClockMap {
   public:
-    static constexpr double kDrift = 1e-4;  // clocks differ by no more than so many seconds in one
+    static constexpr double kDrift = 1e-4;  // bound on the drift: seconds per second
 
-    // `theirs_ns` was read between the two moments of ours.
+    // Adds an exchange: the worker's clock read `theirs_ns` between these two times of the client's clock.
     void add(std::uint64_t before_ns, std::uint64_t theirs_ns, std::uint64_t after_ns);
     [[nodiscard]] std::uint64_t to_ours(std::uint64_t theirs_ns) const;
-    // Half of what is not known of the offset.
+    // Half of the range in which the offset lies.
     [[nodiscard]] std::uint64_t uncertainty_ns() const;
 
   private:
-    // Of their clock less ours; one value, so that the receiving thread reads it whole.
+    // The worker's clock minus the client's. A single atomic, so that the receiving thread reads it whole.
     std::atomic<std::int64_t> offset_ns_{0};
     std::int64_t low_ns_ = 0, high_ns_ = 0;
-    std::uint64_t added_ns_ = 0;  // when; 0: never
+    std::uint64_t added_ns_ = 0;  // time of the latest exchange; 0: none yet
 };
 
 class ServerTrace {
@@ -48,16 +51,16 @@ class ServerTrace {
     };
     explicit ServerTrace(Timeline& timeline) : timeline_(timeline) {}
 
-    // First, and before anything else is called. False when the session is lost.
+    // Call first. False if the session is lost.
     bool start(const Calls& calls);
     void synchronize(int exchanges);
     void flush();
 
-    // False: no server says that.
+    // False if the records are invalid.
     bool take_records(std::span<std::byte> body);
     bool take_name(std::span<std::byte> body);
 
-    // What the worker left out, for a person; empty: nothing.
+    // Says, for a person, which records the worker left out; empty if none.
     [[nodiscard]] std::string missing() const;
 
   private:
@@ -65,9 +68,9 @@ class ServerTrace {
 
     Timeline& timeline_;
     Calls calls_{};
-    std::mutex mutex_;  // of what clock_ is made from
+    std::mutex mutex_;  // guards clock_.add()
     ClockMap clock_;
-    std::unordered_map<std::uint32_t, std::string> kernels_;        // as JSON has them
+    std::unordered_map<std::uint32_t, std::string> kernels_;        // names, escaped for JSON
     std::unordered_map<std::uint64_t, std::uint64_t> last_end_ns_;  // by track
     std::size_t names_ = 0;
     std::atomic<std::uint64_t> dropped_commands_{0}, dropped_gpu_work_{0};

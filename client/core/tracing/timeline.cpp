@@ -15,7 +15,7 @@
 namespace gpupool::client {
 namespace {
 
-// The format counts in microseconds; nanoseconds follow the point.
+// The format counts in microseconds, with nanoseconds as decimals.
 std::string microseconds(std::uint64_t ns) {
     return fmt::format("{}.{:03}", ns / 1000, ns % 1000);
 }
@@ -31,7 +31,7 @@ Status write_all(int file, std::string_view text) {
     return {};
 }
 
-// Makes the file one to which events can be added: an empty one begins, a closed array is opened again.
+// Prepares the file for appending events: begins an empty file, reopens a closed array.
 Status prepare(int file, const std::string& path) {
     struct stat info {};
     if (::fstat(file, &info) != 0) {
@@ -40,8 +40,8 @@ Status prepare(int file, const std::string& path) {
     if (!S_ISREG(info.st_mode) || info.st_size == 0) {
         return write_all(file, "[\n");
     }
-    if (read_part(path, 0, 1) != "[") {  // the descriptor only writes
-        return Error{ErrorCode::invalid_input, path + " holds something else than a trace: name another file"};
+    if (read_part(path, 0, 1) != "[") {  // the descriptor is write-only
+        return Error{ErrorCode::invalid_input, path + " is not a trace: name another file"};
     }
     if (info.st_size > 3 && read_part(path, static_cast<std::uint64_t>(info.st_size) - 3, 3) == "\n]\n") {
         const bool empty = info.st_size == 4;  // "[\n]\n"
@@ -62,7 +62,7 @@ Result<UniqueFd> Timeline::open(const std::string& path) {
     if (!file) {
         return file.error();
     }
-    // Another process may be beginning the same file.
+    // Another process may be preparing the same file.
     (void)::flock(file->get(), LOCK_EX);
     const Status prepared = prepare(file->get(), path);
     (void)::flock(file->get(), LOCK_UN);
@@ -77,7 +77,7 @@ Timeline::Timeline(UniqueFd file, std::uint64_t max_events)
     buffer_.reserve(kBufferBytes);
 }
 
-// A machine's process ids are below 2^22.
+// Linux process ids are below 2^22.
 std::uint64_t Timeline::id_of(Actor actor) const {
     return (static_cast<std::uint64_t>(actor) << 24) | process_;
 }
@@ -89,7 +89,7 @@ std::string Timeline::escape(std::string_view text) {
             out += '\\';
             out += c;
         } else {
-            out += c < ' ' || c > '~' ? '?' : c;  // what a peer sends need not be text
+            out += c < ' ' || c > '~' ? '?' : c;  // a peer may send anything
         }
     }
     return out;
@@ -162,7 +162,7 @@ void Timeline::flush() {
     flush_locked();
 }
 
-// Whole lines in one call, so that those of several processes stay whole.
+// One write call for whole lines, so that lines of several processes do not mix.
 void Timeline::flush_locked() {
     if (file_.get() >= 0 && !buffer_.empty()) {
         if (const Status written = write_all(file_.get(), buffer_); !written) {

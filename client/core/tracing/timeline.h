@@ -1,11 +1,13 @@
-// A timeline that Perfetto (ui.perfetto.dev) opens: Chrome's trace events as JSON, an array of one event a line, which
-// is written as the program runs and never closed, so that what a crash leaves can be read. Several processes may write
-// to one file; each has its own tracks.
+// A timeline that Perfetto (ui.perfetto.dev) opens: Chrome's trace events as a JSON array, one event a line. The file
+// is written while the program runs and its array is never closed, so that it can be read after a crash. Several
+// processes may write to one file; each has tracks of its own.
 //
-// Limits: at most `max_events` events of this process, the others are counted; kBufferBytes of memory. What is in the
-//   buffer goes to the file when it is full and whenever flush() is called.
-// Ownership: owns the file. Threads: any. Units: nanoseconds of the steady clock. Errors: a file that cannot be written
-//   ends the timeline, with a line in the log; nothing reaches the program.
+// Limits: at most `max_events` events of this process, further ones are only counted; kBufferBytes of memory. The
+// buffer is written when it is full and at every flush().
+// Ownership: owns the file.
+// Threads: any.
+// Errors: if the file cannot be written, the timeline ends with a line in the log; the program does not notice.
+// Units: nanoseconds of the steady clock.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +20,22 @@
 
 namespace gpupool::client {
 
-// Who does what a track shows: what the timeline calls a process.
+// The actor whose work a track shows; a "process" in the timeline.
 enum class Actor : std::uint32_t { program = 0, wire = 1, worker = 2, gpu = 3 };
 
 struct Track {
     Actor actor;
-    std::uint32_t number;  // of the program's tracks: the thread's id
+    std::uint32_t number;  // for Actor::program: the thread's id
 };
 
-// How an event hangs together with others: what a command goes through.
+// Connects events that belong to the same command.
 enum class Flow : char { begins = 's', passes = 't', ends = 'f' };
 
 class Timeline {
   public:
     static constexpr std::size_t kBufferBytes = 64u << 10;
 
-    // The file is appended to. One that is no timeline is left alone.
+    // Opens a file for appending. Error if it exists and is not a timeline.
     static Result<UniqueFd> open(const std::string& path);
     Timeline(UniqueFd file, std::uint64_t max_events);
 
@@ -42,15 +44,15 @@ class Timeline {
     // `arguments` is the inside of a JSON object, or empty.
     void slice(Track track, std::string_view category, std::string_view name, std::uint64_t begin_ns,
                std::uint64_t end_ns, std::string_view arguments);
-    // Within the slice of that track and time.
+    // Attaches to the slice of that track and time.
     void flow(Track track, Flow flow, std::uint64_t at_ns, std::uint64_t command);
 
     void flush();
-    // Says what is missing, and from here on writes every event at once.
+    // Notes what is missing. From then on every event is written at once.
     void finish(std::uint64_t now_ns, std::string_view missing_elsewhere);
     [[nodiscard]] std::uint64_t dropped() const;
 
-    // As the inside of a JSON string.
+    // Escapes text for a JSON string.
     static std::string escape(std::string_view text);
 
   private:

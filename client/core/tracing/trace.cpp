@@ -28,18 +28,18 @@
 namespace gpupool::client::trace {
 namespace {
 
-// Shorter waits are no slices of their own.
+// Shorter waits get no slice.
 constexpr std::uint64_t kShownWaitNs = 1000;
-constexpr std::uint64_t kSynchronizeEveryNs = 1'000'000'000;  // the server's clock
-constexpr int kExchanges = 4;                                 // of clocks, each time
+constexpr std::uint64_t kSynchronizeEveryNs = 1'000'000'000;  // how often the clocks are related again
+constexpr int kExchanges = 4;                                 // clock exchanges each time
 
 struct OfThread {
-    int depth = 0;  // calls made inside a call count as the outer one's
+    int depth = 0;  // nested calls count as the outer one's
     std::uint64_t bytes_sent = 0, bytes_received = 0, round_trips = 0;
     std::uint64_t waited_ns = 0;
 };
 thread_local OfThread mine;
-thread_local std::uint32_t own_track = 0;  // 0: not yet in the timeline
+thread_local std::uint32_t own_track = 0;  // 0: no track yet
 
 struct Line {
     std::uint64_t calls = 0, failures = 0, bytes_sent = 0, bytes_received = 0, round_trips = 0;
@@ -56,7 +56,7 @@ struct Line {
     }
 };
 
-// Frames and their bytes: two tracks for each connection.
+// Draws frames and their sizes on two tracks for each connection.
 class Wire final : public wire::TrafficObserver {
   public:
     explicit Wire(Timeline& timeline) : timeline_(timeline) {}
@@ -100,7 +100,7 @@ struct State {
     std::map<std::uint16_t, Line> sums;
     const std::uint64_t start_ns = now_ns();
 
-    // Set before `enabled`, and kept; the server's part begins later.
+    // Set before `enabled` and never changed; the server's part begins later.
     std::unique_ptr<Timeline> timeline;
     std::unique_ptr<Wire> wire;
     std::unique_ptr<ServerTrace> server;
@@ -108,8 +108,8 @@ struct State {
     std::atomic<bool> followed{false};
 };
 
-// Never destroyed, and rebuilt in place in a forked child, whose copy may be locked by a thread that does not exist
-// there.
+// Never destroyed. A forked child constructs it anew in place, because a thread that does not exist there may hold the
+// lock.
 alignas(State) std::byte storage[sizeof(State)];
 State& state() {
     static State* const instance = new (storage) State;
@@ -120,7 +120,7 @@ double microseconds(std::uint64_t ns) {
     return static_cast<double>(ns) / 1000.0;
 }
 
-// A full disk must not end the program, as an exception would.
+// Errors are ignored: a full disk must not end the program.
 void write(std::FILE* file, const std::string& line) {
     std::fwrite(line.data(), 1, line.size(), file);
 }
@@ -144,7 +144,7 @@ void write_summary() {
         lines.emplace_back(opcode, &line);
         total.add(line);
     }
-    // What waited longest first: that is where to look.
+    // The longest waits first.
     std::stable_sort(lines.begin(), lines.end(), [](const auto& a, const auto& b) {
         return std::pair(a.second->waited_ns, a.second->time_ns) > std::pair(b.second->waited_ns, b.second->time_ns);
     });
@@ -156,7 +156,7 @@ void write_summary() {
     std::fflush(s.summary);
 }
 
-// At the process's end.
+// Called at process exit.
 void finish() {
     State& s = state();
     if (s.timeline != nullptr) {
@@ -178,7 +178,7 @@ Status open(const std::string& name, std::FILE*& file) {
     if (name.empty()) {
         return {};
     }
-    if (name == standard_error_name) {
+    if (name == kStandardErrorName) {
         file = stderr;
         return {};
     }
@@ -190,11 +190,11 @@ Status open(const std::string& name, std::FILE*& file) {
     if (file == nullptr) {
         return system_error("opening " + name, errno);
     }
-    static_cast<void>(opened->release());  // the stream's now
+    static_cast<void>(opened->release());  // owned by the stream now
     return {};
 }
 
-// Keeps the file behind by no more than kFlushEvery, and the clocks related.
+// Flushes the file every kFlushEvery and relates the clocks again from time to time.
 void keep_up() {
     State& s = state();
     std::uint64_t synchronized = now_ns();
@@ -223,9 +223,9 @@ Status start_timeline(const Config& config, Session& session) {
     s.wire = std::make_unique<Wire>(*s.timeline);
     s.server = std::make_unique<ServerTrace>(*s.timeline);
     try {
-        quiet_thread("gpupool-trace", keep_up).detach();  // lives as long as the process
+        quiet_thread("gpupool-trace", keep_up).detach();  // never ends
     } catch (const std::system_error& error) {
-        return Error{ErrorCode::limit_exceeded, std::string("no trace, which cannot have a thread: ") + error.what()};
+        return Error{ErrorCode::limit_exceeded, std::string("no trace: cannot start its thread: ") + error.what()};
     }
     session.observe(s.wire.get());
     return {};
@@ -252,7 +252,7 @@ std::uint64_t now_ns() noexcept {
 
 Status start(const Config& config, Session& session) {
     State& s = state();
-    const bool lines = config.trace_file == standard_error_name;
+    const bool lines = config.trace_file == kStandardErrorName;
     Status started;
     {
         const std::lock_guard lock(s.mutex);
@@ -282,13 +282,13 @@ void follow_server(const ServerTrace::Calls& calls) noexcept {
         return;
     }
     std::call_once(s.following, [&] {
-        // It is no part of the call in which it happens.
+        // Do not count this as part of the call during which it happens.
         const OfThread before = mine;
         mine.depth = 0;
         try {
             s.followed = s.server->start(calls);
         } catch (const std::exception& exception) {
-            log::warn("the trace is without the server's part: {}", exception.what());
+            log::warn("the trace lacks the server's part: {}", exception.what());
         }
         mine = before;
     });

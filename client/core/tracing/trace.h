@@ -1,8 +1,12 @@
-// Where time goes: a timeline of calls, wire, worker and GPU (timeline.h, server_trace.h), a line per call, and a
-// summary of calls, bytes, waits and round trips. Off, each place costs one load and a branch.
+// Tracing: a timeline of calls, wire, worker and GPU (timeline.h, server_trace.h), a line per call, or a summary of
+// calls, bytes, waits and round trips. While tracing is off, each trace point costs one load and a branch.
 //
-// Threads: any. The summary is written, and the timeline completed, when the process ends orderly; what a crash leaves
-// of the timeline lacks the last kFlushEvery. A forked child has neither until it makes a session of its own.
+// At an orderly exit of the process the summary is written and the timeline completed. After a crash the timeline lacks
+// at most the last kFlushEvery. A forked child has neither until it opens a session of its own.
+//
+// Ownership: global state, never destroyed.
+// Threads: any.
+// Errors: start() reports files that cannot be written; later errors go to the log.
 #pragma once
 
 #include <atomic>
@@ -31,20 +35,22 @@ inline std::atomic<bool> enabled{false};
 
 std::uint64_t now_ns() noexcept;
 
-// What the configuration asks for; `session` has just been opened. Of timeline and summary one that cannot be written
-// is the error, and costs nothing but itself.
+// Starts what the configuration asks for, on a session that was just opened. If the timeline or the summary cannot be
+// written, that is the error, and the other one works all the same.
 Status start(const Config& config, Session& session);
-// Once the session can be used: the server's part begins.
+// Starts the server's part, once the session can be used.
 void follow_server(const ServerTrace::Calls& calls) noexcept;
 void after_fork_in_child() noexcept;
 
-// What the worker says unasked; false when it was not to.
+// The worker's trace notices. False if they are invalid or not expected.
 bool take_records(std::span<std::byte> body);
 bool take_name(std::span<std::byte> body);
 
-// What a call waits for: a reply, which is a round trip; its data to be asked for and sent; or room, for a command, for
-// data, for a block of memory, or for more work in a stream.
-// pull: data that the worker has to ask for, so that it is a round trip as well.
+// What a call waits for.
+// - reply: a reply; counts as a round trip.
+// - data: its data to be sent.
+// - pull: its data to be pulled by the worker and sent; counts as a round trip.
+// - room: room for a command, for data, for a block of memory, or for more work in a stream.
 enum class For { room, reply, data, pull };
 
 namespace detail {
@@ -53,7 +59,7 @@ void add_bytes_received(std::uint64_t bytes) noexcept;
 void add_wait(std::uint64_t begin_ns, For what) noexcept;
 }  // namespace detail
 
-// What the call that the thread is in did on the wire.
+// Adds bytes on the wire to the thread's current call.
 inline void add_bytes_sent(std::uint64_t bytes) noexcept {
     if (on()) [[unlikely]] {
         detail::add_bytes_sent(bytes);
@@ -64,14 +70,14 @@ inline void add_bytes_received(std::uint64_t bytes) noexcept {
         detail::add_bytes_received(bytes);
     }
 }
-// Now; 0 while nobody asks.
+// The time now; 0 while tracing is off.
 inline std::uint64_t moment_ns() noexcept {
     return on() ? now_ns() : 0;
 }
-// The call that the thread is in has sent this command, beginning at `begin_ns`.
+// The thread's current call has sent this command, beginning at `begin_ns`.
 void note_command(std::uint64_t number, std::uint64_t begin_ns) noexcept;
 
-// Adds what it takes until its end to the waits of the call that the thread is in.
+// Adds its lifetime to the wait time of the thread's current call.
 class Wait {
   public:
     explicit Wait(For what = For::room) noexcept : what_(what) {
@@ -92,7 +98,7 @@ class Wait {
     std::uint64_t begin_ns_ = 0;
 };
 
-// Around one entry point.
+// Traces one call of an entry point.
 class Call {
   public:
     explicit Call(std::uint16_t opcode) noexcept : opcode_(opcode) {

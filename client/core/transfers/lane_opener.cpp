@@ -64,7 +64,7 @@ void LaneOpener::open_one(std::size_t index) noexcept {
     }
 }
 
-// What one misses the others mostly do as well.
+// Only the first failure is logged: the others mostly have the same cause.
 void LaneOpener::warn(std::string_view why) noexcept {
     if (!warned_.exchange(true)) {
         log::warn("not all of {} data connections can be opened: {}", count_, why);
@@ -82,7 +82,7 @@ Status LaneOpener::open(std::size_t index) {
         return connection.error();
     }
     const Status sent = send_lane_hello(**connection, config_, ticket_, index);
-    // As for the session itself: what a server that hung up said is still there to read.
+    // Even if sending failed, the server's refusal may still be there to read.
     const auto frame = wire::read_frame(**connection, kMaxWelcomeBytes, deadline);
     if (!frame) {
         return sent ? frame.error() : sent.error();

@@ -1,10 +1,10 @@
-// Opens a session's further connections for bulk data, when there is so much of it that they pay: not at the start, and
-// never while anybody waits. Data that is under way meanwhile uses what there is.
+// Opens the lanes of a session: further connections for bulk data. It does so when the first large transfer begins, not
+// at the start, and without delaying any call. Transfers meanwhile use the connections that exist.
 //
-// Ownership: lives as long as the session, which is as long as the process. `lanes` outlives it. Threads: want() any,
-//   and it never waits; connections are made by threads of their own, some at once: each takes some round trips, and
-//   meanwhile one of the server's places for connections that it does not know yet. Errors: a lane that cannot be had
-//   is said in the log; the session goes on with those that there are.
+// Ownership: lives as long as the session, that is, as long as the process. `lanes` outlives it.
+// Threads: want() any; it never blocks. kAtOnce threads of its own connect, because each connection takes some round
+// trips. While connecting, a lane occupies one of the daemon's places for pending connections.
+// Errors: a lane that cannot be opened is logged; the session uses the others.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ namespace gpupool::client {
 
 class LaneOpener {
   public:
-    // A transfer of so many bytes is worth it.
+    // A transfer of this size makes lanes worthwhile.
     static constexpr std::size_t kWorthwhileBytes = 1u << 20;
     static constexpr std::size_t kAtOnce = 2;
 
@@ -34,7 +34,7 @@ class LaneOpener {
         }
     }
 
-    // In a forked child: the connections are the parent's.
+    // For a forked child: the connections are the parent's.
     void close_descriptors() noexcept;
 
   private:

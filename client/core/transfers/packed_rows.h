@@ -1,4 +1,9 @@
-// The rows of host memory that a shaped copy touches, which travel packed: rows, then slices, without gaps.
+// The rows of host memory that a 2D or 3D copy touches. They are sent packed: row after row and slice after slice,
+// without gaps.
+//
+// Ownership: none; the memory is the application's.
+// Threads: one at a time; const methods any.
+// Errors: describe() returns false.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +18,8 @@
 
 namespace gpupool::client {
 
-// Visits the parts of rows that `bytes` of packed data at `offset` stand for: visit(row, slice, where in the row, where
-// in the data, how many bytes).
+// Visits the parts of rows that correspond to `bytes` of packed data at `offset`: visit(row, slice, offset in the row,
+// offset in the data, bytes).
 template <class Visit>
 void each_part_of_rows(std::uint64_t width_bytes, std::uint64_t rows, std::uint64_t offset, std::size_t bytes,
                        Visit visit) {
@@ -34,7 +39,7 @@ void each_part_of_rows(std::uint64_t width_bytes, std::uint64_t rows, std::uint6
 
 class PackedRows {
   public:
-    // False when the notice's rows do not lie within the memory: then nothing else may be asked.
+    // False if the notice's rows do not lie within the memory. Then call nothing else.
     bool describe(const codec::GraphCopyNotice& notice, const GraphHosts::Memory& memory) {
         constexpr std::uint64_t kLimit = std::uint64_t{1} << 46;
         notice_ = notice;
@@ -51,7 +56,7 @@ class PackedRows {
         const auto last_row =
             static_cast<unsigned __int128>(notice.z + notice.slices - 1) * notice.height + notice.y + notice.rows - 1;
         if (notice.pitch_bytes == 0 || last_row > memory.bytes) {
-            return false;  // and what follows does not overflow
+            return false;  // this check also keeps the next lines from overflowing
         }
         const auto last = last_row * notice.pitch_bytes + notice.x_bytes + notice.width_bytes;
         return last <= memory.bytes &&
@@ -80,7 +85,7 @@ class PackedRows {
     [[nodiscard]] std::byte* row(std::uint64_t r, std::uint64_t slice) const {
         return base_ + ((notice_.z + slice) * notice_.height + notice_.y + r) * notice_.pitch_bytes + notice_.x_bytes;
     }
-    // visit(place, where in the packed data behind `offset`, bytes)
+    // visit(place, offset in the packed data from `offset`, bytes)
     template <class Visit>
     void each_part(std::uint64_t offset, std::size_t bytes, Visit visit) const {
         each_part_of_rows(notice_.width_bytes, notice_.rows, offset, bytes,

@@ -11,7 +11,7 @@
 namespace gpupool::client {
 namespace {
 
-// Threads that have to notice that their connection has ended do so at once; should one not, nobody waits for ever.
+// Threads notice at once that their connection has ended. The timeout is for one that fails to.
 constexpr std::chrono::seconds kEndTimeout{1};
 
 }  // namespace
@@ -20,7 +20,7 @@ void Transfers::start(wire::Channel& channel, wire::Lanes* lanes, std::function<
     channel_ = &channel;
     lanes_ = lanes;
     begins_ = std::move(begins);
-    // Lives as long as the process, like the session.
+    // Never ends, like the session.
     quiet_thread("gpupool-pulls", [this] { answer_pulls(); }).detach();
 }
 
@@ -86,7 +86,7 @@ std::span<std::byte> Transfers::place_of(Download* download, std::uint64_t offse
     if (download->destination != nullptr) {
         return {download->destination + offset, bytes};
     }
-    // The same part twice at a time, which no honest server sends: whose buffer is whose could not be told.
+    // A faulty server sends the same part twice at a time; the buffers could not be told apart.
     if (std::any_of(download->parts.begin(), download->parts.end(),
                     [&](const Part& part) { return part.offset == offset; })) {
         return {};
@@ -94,7 +94,7 @@ std::span<std::byte> Transfers::place_of(Download* download, std::uint64_t offse
     return download->parts.emplace_back(Part{offset, std::vector<std::byte>(bytes)}).data;
 }
 
-// None where it has gone to its place already.
+// None if the part was received directly into its destination.
 std::optional<Transfers::Part> Transfers::take_part(Download& download, std::uint64_t offset, std::size_t bytes) {
     const auto it = std::find_if(download.parts.begin(), download.parts.end(),
                                  [&](const Part& part) { return part.offset == offset && part.data.size() == bytes; });
@@ -110,7 +110,7 @@ void Transfers::scatter(std::unique_lock<std::mutex>& lock, Download& download, 
     if (!part || download.over) {
         return;
     }
-    ++download.writers;  // who cancels it waits
+    ++download.writers;  // cancel() waits for it
     ++in_use_;
     lock.unlock();
     download.scatter(part->offset, part->data);
@@ -157,7 +157,7 @@ bool Transfers::being_written(std::uint64_t transfer) const {
 
 bool Transfers::note_landed(std::uint64_t transfer, Download& download, std::size_t bytes) {
     download.landed_bytes += bytes;
-    // A server that sends more than there is may still be writing.
+    // A faulty server that sends too much may still be writing.
     if (download.landed_bytes < download.bytes || being_written(transfer) || download.over) {
         return false;
     }
@@ -173,7 +173,7 @@ void Transfers::landed(std::uint64_t transfer, std::size_t bytes) {
             receiving_ = 0;
             return;
         }
-        Download& download = *it->second;  // kept as long as the receiving thread is in the middle of it
+        Download& download = *it->second;  // stays valid while the receiving thread writes a part of it
         scatter(lock, download, take_part(download, receiving_offset_, receiving_bytes_));
         receiving_ = 0;
         if (const bool over = download.over; !note_landed(transfer, download, bytes) && !over && !ending_) {
@@ -186,7 +186,7 @@ void Transfers::landed(std::uint64_t transfer, std::size_t bytes) {
 void Transfers::end_part(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes, bool whole) {
     {
         std::unique_lock lock(mutex_);
-        Download& download = *downloads_.find(transfer)->second;  // kept for its writer
+        Download& download = *downloads_.find(transfer)->second;  // stays valid for its writer
         const std::optional<Part> part = take_part(download, offset, bytes);
         if (whole) {
             scatter(lock, download, part);
@@ -227,7 +227,8 @@ bool Transfers::cancel(std::uint64_t transfer) {
         end_download(transfer);
         if (const auto it = uploads_.find(transfer); it != uploads_.end()) {
             it->second->over = true;
-            cancelled_.insert(transfer & ~codec::kTransferSentAhead);  // in the order of their beginning
+            // ordered by number, so the oldest are dropped first
+            cancelled_.insert(transfer & ~codec::kTransferSentAhead);
             if (cancelled_.size() > kMaxPulls) {
                 cancelled_.erase(cancelled_.begin());
             }
@@ -334,10 +335,10 @@ void Transfers::send_ahead(const Ahead& ahead) {
         const std::lock_guard lock(mutex_);
         add_pulls(ahead.transfer, ahead.bytes, codec::kAheadPieceBytes, true);
     }
-    tell_of_pull();
+    notify_of_pull();
 }
 
-// With the lock held.
+// Needs mutex_.
 void Transfers::add_pulls(std::uint64_t transfer, std::uint64_t bytes, std::size_t piece_bytes, bool ahead) {
     for (std::uint64_t offset = 0; offset < bytes; offset += piece_bytes) {
         pulls_.push_back({transfer, offset, std::min<std::uint64_t>(piece_bytes, bytes - offset), ahead});
@@ -350,7 +351,7 @@ bool Transfers::ahead_taken(std::uint64_t transfer) {
     return was_begun(transfer);
 }
 
-// With the lock held.
+// Needs mutex_.
 void Transfers::give_back_ahead(std::uint64_t transfer) {
     if (const auto it = ahead_.find(transfer); it != ahead_.end()) {
         ahead_bytes_ -= it->second;
@@ -358,7 +359,7 @@ void Transfers::give_back_ahead(std::uint64_t transfer) {
     }
 }
 
-// With the lock held.
+// Needs mutex_.
 bool Transfers::was_begun(std::uint64_t transfer) const {
     return (transfer & ~codec::kTransferSentAhead) < next_;
 }
@@ -392,7 +393,7 @@ std::uint64_t Transfers::begin_upload(std::vector<std::byte> source) {
     upload->bytes = upload->copy.size();
     std::unique_lock lock(mutex_);
     wait_for_room(lock, upload->copy.size());
-    return add(std::move(upload));  // which reads none of the application's memory
+    return add(std::move(upload));  // reads none of the application's memory
 }
 
 void Transfers::send_unasked(std::uint64_t transfer, std::span<const std::byte> source, std::vector<std::byte> copy,
@@ -409,7 +410,7 @@ void Transfers::send_unasked(std::uint64_t transfer, std::span<const std::byte> 
         uploads_[transfer] = std::move(upload);
         add_pulls(transfer, bytes, piece_bytes, false);
     }
-    tell_of_pull();
+    notify_of_pull();
 }
 
 bool Transfers::pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes) {
@@ -421,21 +422,21 @@ bool Transfers::pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t
         }
         const std::uint64_t all = it->second->bytes;
         if (offset > all || bytes > all - offset) {
-            log::error("the server asks for data that is not there");
+            log::error("the server requests data beyond the end of a transfer");
             return false;
         }
         if (pulls_.size() >= kMaxPulls || (it->second->gather && bytes > wire::Lanes::kMaxPieceBytes)) {
-            log::error("the server asks for more data at once than it may");
+            log::error("the server requests too much data at once");
             return false;
         }
         pulls_.push_back({transfer, offset, bytes, false});
     }
-    tell_of_pull();
+    notify_of_pull();
     return true;
 }
 
-// Whether the thread that answers waits for a pull or for the source of one.
-void Transfers::tell_of_pull() {
+// The thread may be waiting for a pull, or for the source of one to become readable.
+void Transfers::notify_of_pull() {
     pulled_.notify_one();
     changed_.notify_all();
 }
@@ -471,7 +472,7 @@ void Transfers::sent(std::uint64_t transfer, std::uint64_t bytes) {
 void Transfers::answer_pulls() {
     std::unique_lock lock(mutex_);
     while (true) {
-        // The first pull whose source may be read: one that has to wait does not keep the others waiting.
+        // The first pull whose source may be read now, so that a pull that has to wait does not delay others.
         const auto find = [&] {
             return std::find_if(pulls_.begin(), pulls_.end(), [&](const Pull& pull) {
                 const auto it = uploads_.find(pull.transfer);
@@ -480,8 +481,8 @@ void Transfers::answer_pulls() {
         };
         auto next = find();
         while (next == pulls_.end() && !ending_) {
-            // Without pulls it sleeps through the ends of downloads, which would each cost the receiving thread a
-            // system call to wake it.
+            // Without pulls, wait for pulls only: otherwise every end of a download would cost the receiving thread a
+            // system call to wake this one.
             (pulls_.empty() ? pulled_ : changed_).wait(lock);
             next = find();
         }
@@ -494,13 +495,13 @@ void Transfers::answer_pulls() {
         if (it == uploads_.end() || it->second->over) {
             continue;  // cancelled
         }
-        Upload& upload = *it->second;  // which stays as long as a piece of it is in flight
+        Upload& upload = *it->second;  // stays valid while a piece of it is in flight
         const bool over_lanes = pull.ahead || (lanes_ != nullptr && lanes_->take(pull.bytes) && !upload.named);
         ++upload.in_flight;
         ++in_use_;
         lock.unlock();
         std::span<const std::byte> part;
-        std::shared_ptr<std::vector<std::byte>> packed;  // as long as a connection may read it
+        std::shared_ptr<std::vector<std::byte>> packed;  // alive until no connection reads it
         if (upload.gather) {
             packed = std::make_shared<std::vector<std::byte>>(pull.bytes);
             upload.gather(pull.offset, *packed);
@@ -509,7 +510,7 @@ void Transfers::answer_pulls() {
             part = upload.source.subspan(pull.offset, pull.bytes);
         }
         auto done = [this, pull, packed] { sent(pull.transfer, pull.bytes); };
-        // Where it fails the session ends, and says why itself.
+        // On failure the session ends and reports the error itself.
         (void)(over_lanes ? lanes_->send(pull.transfer, pull.offset, part, std::move(done))
                           : channel_->append_bulk(pull.transfer, pull.offset, part, std::move(done)));
         lock.lock();

@@ -1,27 +1,27 @@
 // Bulk data between the application's memory and the worker.
 //
-// Downloads (device to host) are announced before their command is sent, so the receiving thread finds where the data
-// goes and puts it there without a copy; of one that has to be scattered each part lands in a buffer first. Over lanes
-// the parts come in any order and several at a time.
+// Downloads (device to host) are registered before their command is sent. The receiving thread therefore knows the
+// destination and writes the data there without a copy. If a download has to be scattered, each part first lands in a
+// buffer. Over lanes, parts arrive in any order and several at a time.
 //
-// Uploads (host to device) are read when the worker pulls them, which it does when their turn in the stream has come:
-// that bounds memory on both sides. What fits into a bounded credit is sent ahead of that, over lanes, where the
-// worker will soon come to it (Session::worker_is_near): the data comes a round trip sooner. Where something before in
-// stream order may write the source, the worker asks only when the GPU has come so far (gpStreamCatchUp), and a pull
-// waits until downloads into the same memory that come before it have landed. Pulls are answered by a thread of their
-// own: the receiving thread never waits for the sending side.
+// Uploads (host to device) are read when the worker pulls them, when the copy is ready in its stream. This bounds
+// memory on both sides. Up to codec::kMaxAheadBytes are sent ahead over lanes, if the worker will soon process the copy
+// (Session::worker_is_near), which saves a round trip. If earlier work of the stream may write the source, the worker
+// pulls only after the GPU has completed that work (gpStreamCatchUp), and the pull waits for earlier downloads into the
+// same memory. A thread of its own answers pulls, because the receiving thread must never wait for the sending side.
 //
-// Rows that are read or written when their turn comes are packed and scattered part by part, of which a worker has a
-// bounded number on the way. Rows that are packed at once, as a call that ends before its copy needs it, are bounded:
-// who would have more of them under way waits.
+// Rows that are read or written while the copy runs are packed and scattered part by part; a worker has a bounded
+// number of parts under way. Rows that are packed at once, for a call that returns before its copy is executed, are
+// limited to kMaxCopiedBytes: further calls wait.
 //
-// A server may ask for the same part twice, or for a transfer that is over: no memory is let go while a connection may
-// still read or write it, and what waits here is bounded.
+// A faulty server may pull the same part twice, or pull from a transfer that has ended. So no memory is released while
+// a connection may still read or write it, and the number of pending pulls is bounded.
 //
-// Ownership: uploads hold what they read from by reference, or a copy where the application may change it.
-// Threads: any thread begins transfers; place(), landed(), lost() and the worker's named transfers the receiving
-//   thread's; begin_part() and end_part() the lanes'. cancel() waits for those of them that are in the middle of a
-//   part.
+// Ownership: uploads refer to their source, or own a copy if the application may change it.
+// Threads: any thread begins transfers. Only the receiving thread calls place(), landed(), lost() and the methods for
+// transfers that the worker numbers. Only lanes call begin_part() and end_part(). cancel() waits for those that are
+// writing a part.
+// Errors: false if the worker asks for something invalid.
 #pragma once
 
 #include <chrono>
@@ -49,68 +49,71 @@ namespace gpupool::client {
 
 class Transfers {
   public:
-    static constexpr std::size_t kMaxPulls = 64u << 10;           // that wait
+    static constexpr std::size_t kMaxPulls = 64u << 10;           // pending
     static constexpr std::size_t kMaxNamedTransfers = 64u << 10;  // under way
-    static constexpr std::uint64_t kMaxCopiedBytes = 128u << 20;  // packed at once; a larger one goes alone
+    // packed at once; a larger upload waits until it is the only one
+    static constexpr std::uint64_t kMaxCopiedBytes = 128u << 20;
 
-    // Copies the bytes at `offset` of packed data from, or to, where they lie apart.
+    // Copies the bytes at `offset` of packed data from, or to, their places in memory.
     using Gather = std::function<void(std::uint64_t offset, std::span<std::byte> packed)>;
     using Scatter = std::function<void(std::uint64_t offset, std::span<const std::byte> packed)>;
 
-    // Begins the thread that answers pulls. `channel` and `lanes`, which may be null, outlive it. `begins` hears the
-    // size of each transfer; it must not wait.
+    // Starts the thread that answers pulls. `channel` and `lanes` (may be null) outlive this object. `begins` receives
+    // the size of each transfer and must not block.
     void start(wire::Channel& channel, wire::Lanes* lanes = nullptr, std::function<void(std::size_t)> begins = {});
-    // Nothing more will come, and the connections have ended: who waits goes on, as soon as none of them is in the
-    // middle of the application's memory.
+    // The connections have ended. Wakes all waiting threads, as soon as no thread is accessing the application's
+    // memory.
     void end();
 
     // ---- downloads
 
-    // Where the data of a new transfer goes; or what is given each part of it as it lands, where it is to lie apart,
-    // between `lowest` and `highest`: by whichever thread received it, several at a time.
+    // Begins a download to `destination`; or, if the data is to be scattered between `lowest` and `highest`, one whose
+    // parts are passed to `scatter`, by any receiving thread and several at a time.
     std::uint64_t begin_download(void* destination, std::uint64_t bytes);
     std::uint64_t begin_download(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest, Scatter scatter);
-    // May the worker begin a transfer of that name and size? Not one that is under way, and not without end.
+    // May the worker begin a transfer of that number and size? Not if it is under way already, or if too much is.
     [[nodiscard]] bool takes_named(std::uint64_t transfer, std::uint64_t bytes) const;
-    // The same for data that a graph's copy writes, under the worker's name: to `destination`, or else to `scatter`.
+    // Begins a download for a graph's copy, under a number that the worker chose: to `destination`, or, if null, to
+    // `scatter`.
     void begin_named_download(std::uint64_t transfer, std::uint64_t bytes, std::byte* destination, Scatter scatter);
     std::span<std::byte> place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes);
     void landed(std::uint64_t transfer, std::size_t bytes);
     void lost();
-    // The same over a lane, which says when it begins to write and when it has ended, with the data or without.
+    // The same for a lane, which reports when it begins to write and when it has ended, with the data or without.
     std::span<std::byte> begin_part(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes);
     void end_part(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes, bool whole);
-    // The call failed: no data will come.
-    // False: there was never such a transfer.
+    // The call failed: no data will arrive. False if there never was such a transfer.
     bool cancel(std::uint64_t transfer);
-    // Does a download that is still under way write into this range?
+    // Does a download under way write into this range?
     [[nodiscard]] bool writes_into(const void* from, std::uint64_t bytes) const;
 
-    // Returns when no transfer reads or writes the application's memory there.
+    // Waits until no transfer reads or writes this range of the application's memory.
     void wait_untouched(const void* from, std::uint64_t bytes) const;
 
     // ---- uploads
 
     std::uint64_t begin_upload(std::span<const std::byte> source);
-    // The same for a source that may be read at once. Of what it says is sent ahead, which may be nothing, send_ahead()
-    // is to be told behind the copy's command.
+    // The same for a source that may be read at once. The result says how much is to be sent ahead, possibly nothing.
+    // Pass it to send_ahead() after the copy's command was sent.
     struct Ahead {
         std::uint64_t transfer = 0, bytes = 0;
     };
     Ahead begin_upload_ahead(std::span<const std::byte> source);
     void send_ahead(const Ahead& ahead);
-    // The worker has taken it. False: there was never such a transfer.
+    // The worker has taken the data that was sent ahead. False if there never was such a transfer.
     bool ahead_taken(std::uint64_t transfer);
-    // Of a copy; may wait for others of its kind to end.
+    // Of a copy of the data. May block until other such uploads have ended (kMaxCopiedBytes).
     std::uint64_t begin_upload(std::vector<std::byte> source);
-    // Of what `gather` copies, part by part as the worker asks for it, on the thread that answers pulls: from the
-    // application's memory between `lowest` and `highest`, which it must not change until then.
+    // Of data that `gather` copies part by part as the worker pulls it, on the thread that answers pulls. It comes from
+    // the application's memory between `lowest` and `highest`, which must not change until then.
     std::uint64_t begin_upload(std::uint64_t bytes, std::uint64_t lowest, std::uint64_t highest, Gather gather);
-    // The worker asks for a part. False: it asks for what is not there, or for more at once than it may.
+    // The worker pulls a part. False if there is no such data, or too many pulls are pending.
     bool pull(std::uint64_t transfer, std::uint64_t offset, std::uint64_t bytes);
-    // Waits until all of it was handed over; the source is the application's again. False when the session ended first.
+    // Waits until all of the upload was sent and its source is the application's again. False if the session ended
+    // first.
     bool wait_sent(std::uint64_t transfer);
-    // Sends memory that a graph's copy reads, in pieces, under the worker's name for it. One of the two holds the data.
+    // Sends memory that a graph's copy reads, in pieces, under a number that the worker chose. Either `source` or
+    // `copy` holds the data.
     void send_unasked(std::uint64_t transfer, std::span<const std::byte> source, std::vector<std::byte> copy,
                       std::size_t piece_bytes);
 
@@ -120,14 +123,14 @@ class Transfers {
         std::vector<std::byte> data;
     };
     struct Download : Pooled {
-        std::byte* destination = nullptr;  // null: each part to a buffer of its own, then `scatter`
-        std::list<Part> parts;             // that are being received
+        std::byte* destination = nullptr;  // null: each part lands in a buffer, then goes to `scatter`
+        std::list<Part> parts;             // parts being received
         Scatter scatter;
         std::uint64_t bytes = 0, landed_bytes = 0;
-        std::uint64_t lowest = 0, highest = 0;  // of the memory written to
-        bool named = false;                     // by the worker
-        std::size_t writers = 0;                // in the middle of a part: lanes, and who scatters one
-        bool over = false;                      // cancelled: no more of it is taken
+        std::uint64_t lowest = 0, highest = 0;  // bounds of the memory written to
+        bool named = false;                     // numbered by the worker
+        std::size_t writers = 0;                // lanes that write a part, and threads that scatter one
+        bool over = false;                      // cancelled: further data is discarded
         [[nodiscard]] bool writes_into(std::uint64_t from, std::uint64_t to) const {
             return lowest < to && from < highest;
         }
@@ -137,11 +140,11 @@ class Transfers {
         std::vector<std::byte> copy;
         Gather gather;  // instead of both
         std::uint64_t bytes = 0, sent_bytes = 0;
-        std::uint64_t lowest = 0, highest = 0;  // of the application's memory that is read
-        std::size_t in_flight = 0;              // pieces that the channel may read
-        bool over = false;                      // cancelled: no more of it is sent
-        bool named = false;                     // by the worker
-        std::vector<std::uint64_t> waits_for;   // downloads into the same memory, begun before
+        std::uint64_t lowest = 0, highest = 0;  // bounds of the application's memory that is read
+        std::size_t in_flight = 0;              // pieces that a connection may be reading
+        bool over = false;                      // cancelled: no more is sent
+        bool named = false;                     // numbered by the worker
+        std::vector<std::uint64_t> waits_for;   // earlier downloads into the same memory
     };
     struct Pull {
         std::uint64_t transfer, offset, bytes;
@@ -153,52 +156,52 @@ class Transfers {
             begins_(bytes);
         }
     }
-    // With the lock held.
+    // Needs mutex_.
     std::uint64_t add_upload(std::span<const std::byte> source, std::uint64_t name_bits = 0);
     std::uint64_t add(std::unique_ptr<Upload> upload, std::uint64_t name_bits = 0);
-    // With the lock held: how much of a new upload is sent ahead.
+    // Needs mutex_. How much of a new upload may be sent ahead.
     [[nodiscard]] std::uint64_t room_ahead(std::uint64_t bytes) const;
     void add_pulls(std::uint64_t transfer, std::uint64_t bytes, std::size_t piece_bytes, bool ahead);
     void give_back_ahead(std::uint64_t transfer);
     [[nodiscard]] bool was_begun(std::uint64_t transfer) const;
     static std::span<std::byte> place_of(Download* download, std::uint64_t offset, std::size_t bytes);
-    // With the lock held.
+    // Needs mutex_.
     static std::optional<Part> take_part(Download& download, std::uint64_t offset, std::size_t bytes);
-    // Gives the part, received and taken, to where it goes; the lock is let go meanwhile.
+    // Scatters a part that was received; releases the lock meanwhile.
     void scatter(std::unique_lock<std::mutex>& lock, Download& download, const std::optional<Part>& part);
-    // With the lock held; whether it was the end of the transfer.
+    // Needs mutex_. True if the transfer is complete.
     bool note_landed(std::uint64_t transfer, Download& download, std::size_t bytes);
     [[nodiscard]] bool being_written(std::uint64_t transfer) const;
     void answer_pulls();
-    void tell_of_pull();
+    void notify_of_pull();
     [[nodiscard]] bool may_read(const Upload& upload) const;
     void sent(std::uint64_t transfer, std::uint64_t bytes);
     void wait_for_room(std::unique_lock<std::mutex>& lock, std::uint64_t bytes);
-    // With the lock held: which downloads come before an upload that reads there?
+    // Needs mutex_. The downloads under way into a range that a new upload reads.
     [[nodiscard]] std::vector<std::uint64_t> downloads_into(std::uint64_t lowest, std::uint64_t highest) const;
-    // With the lock held; whether it was the end of it.
+    // Needs mutex_. True if the upload has ended.
     bool end_upload(std::uint64_t transfer);
     void end_download(std::uint64_t transfer);
 
     mutable std::mutex mutex_;
-    mutable std::condition_variable changed_;  // a transfer ended
-    std::condition_variable pulled_;           // the first pull came
+    mutable std::condition_variable changed_;  // a transfer has ended
+    std::condition_variable pulled_;           // a pull was added
     std::uint64_t next_ = 1;
-    std::pmr::unsynchronized_pool_resource nodes_;  // of the next two
+    std::pmr::unsynchronized_pool_resource nodes_;  // for the next two
     std::pmr::unordered_map<std::uint64_t, std::unique_ptr<Download>> downloads_{&nodes_};
     std::pmr::unordered_map<std::uint64_t, std::unique_ptr<Upload>> uploads_{&nodes_};
-    std::size_t named_ = 0;  // transfers under way
+    std::size_t named_ = 0;  // transfers under way that the worker numbered
     std::uint64_t named_bytes_ = 0;
-    std::uint64_t copied_bytes_ = 0;  // that are in buffers, of transfers without a name
+    std::uint64_t copied_bytes_ = 0;  // bytes in buffers, of transfers that the client numbered
     std::unordered_map<std::uint64_t, std::uint64_t>
-        ahead_;  // bytes of each transfer that the worker has not taken yet
+        ahead_;  // by transfer: bytes sent ahead that the worker has not taken yet
     std::uint64_t ahead_bytes_ = 0;
     std::deque<Pull> pulls_;
-    std::set<std::uint64_t> cancelled_;  // the newest, of which the worker may have asked for parts meanwhile
-    std::uint64_t receiving_ = 0;        // the transfer of which the receiving thread reads a part; 0: none
+    std::set<std::uint64_t> cancelled_;  // the latest ones: the worker may already have pulled parts of them
+    std::uint64_t receiving_ = 0;        // the transfer of which the receiving thread is receiving a part; 0: none
     std::uint64_t receiving_offset_ = 0;
     std::size_t receiving_bytes_ = 0;
-    std::size_t in_use_ = 0;  // parts that lanes write, and that any connection may read
+    std::size_t in_use_ = 0;  // parts that lanes write or any connection may read
     bool ending_ = false;     // no more is sent
     bool ended_ = false;
     wire::Channel* channel_ = nullptr;

@@ -81,7 +81,8 @@ TEST(StatusCommand, SaysWhatToDoWithoutAServer) {
     const auto shown = run_program({GPUPOOL_COMMAND, "status", "--server", address});
     EXPECT_EQ(exit_code(shown), 1);
     EXPECT_EQ(shown.output, "");
-    EXPECT_NE(shown.errors.find("no server reachable at " + address + ": is gpupoold running there"), std::string::npos)
+    EXPECT_NE(shown.errors.find("no server reachable at " + address + ": check that gpupoold runs there"),
+              std::string::npos)
         << shown.errors;
 }
 

@@ -79,7 +79,7 @@ TEST_F(DaemonDeath, AnOrderlyStopGivesClientsTheError) {
         EXPECT_EQ(program->number("error", milliseconds(10000)), 46);
         EXPECT_LE(program->number("at", milliseconds(10000)) - stopped_at, 2000);
         EXPECT_TRUE(program->succeeds());
-        EXPECT_NE(program->errors().find("is lost: the server has ended it: the server is stopping"), std::string::npos)
+        EXPECT_NE(program->errors().find("is lost: the server ended it: the server is stopping"), std::string::npos)
             << program->errors();
     }
     EXPECT_EQ(daemon_->wait_for_end(milliseconds(10000)), 0);

@@ -101,7 +101,7 @@ summary = true
     EXPECT_TRUE(config->synchronous);
     EXPECT_EQ(config->trace_file, "/tmp/trace");
     EXPECT_EQ(config->trace_events, 5000u);
-    EXPECT_EQ(config->summary_file, standard_error_name);
+    EXPECT_EQ(config->summary_file, kStandardErrorName);
     EXPECT_EQ(config->source, home_file());
 }
 

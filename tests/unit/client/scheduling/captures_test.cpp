@@ -201,10 +201,10 @@ TEST_F(CapturesTest, UnsafeCallsAreForbiddenByTheModes) {
 TEST_F(CapturesTest, OnlyTheThreadThatBeganEndsThemUnlessTheyAreRelaxed) {
     begin(kFirst, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
     begin(kSecond, CU_STREAM_CAPTURE_MODE_RELAXED);
-    EXPECT_TRUE(captures.ends_here(kFirst));
+    EXPECT_TRUE(captures.may_end(kFirst));
     std::thread([&] {
-        EXPECT_FALSE(captures.ends_here(kFirst));
-        EXPECT_TRUE(captures.ends_here(kSecond));
+        EXPECT_FALSE(captures.may_end(kFirst));
+        EXPECT_TRUE(captures.may_end(kSecond));
     }).join();
 }
 
