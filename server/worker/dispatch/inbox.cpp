@@ -6,8 +6,8 @@ namespace gpupool::worker {
 
 namespace {
 
-// What the dispatcher waits for lies behind what the client had sent before it heard of it: a few times what it may
-// have unacknowledged (wire::Limits::retained_bytes).
+// The limit while a thread waits for an acknowledgement (let_through()). That acknowledgement lies behind what the
+// client had sent before: a few times what it may have unacknowledged (wire::Limits::retained_bytes).
 constexpr std::size_t kMaxLetThroughBytes = 256u << 20;
 
 }  // namespace
@@ -95,7 +95,8 @@ Inbox::Batch Inbox::take(Batch used) {
 void Inbox::wait(std::chrono::microseconds timeout) {
     std::unique_lock<std::mutex> lock(mutex_);
     if (not_empty_.wait_for(lock, timeout, [&] { return ready(); })) {
-        news_.store(true, std::memory_order_relaxed);  // whoever brought it may not have come to that yet
+        // the thread that queued it sets this only after it released the mutex
+        news_.store(true, std::memory_order_relaxed);
     }
 }
 
