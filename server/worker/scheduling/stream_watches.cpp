@@ -31,7 +31,7 @@ bool StreamWatches::ended(const Watch& watch) {
 
 bool StreamWatches::poll() {
     if (watches_.empty()) {
-        return false;  // as a rule, and then not even the clock is looked at
+        return false;  // the usual case, which does not even read the clock
     }
     const auto now = std::chrono::steady_clock::now();
     if (now - polled_ < std::max(kLeast, kEach * static_cast<int>(watches_.size()))) {
