@@ -13,11 +13,11 @@ namespace gpupool::worker {
 namespace {
 
 constexpr std::chrono::milliseconds kPollInterval{1};
-constexpr int kPollShare = 10;  // looking takes at most this part of the dispatcher's time
+constexpr int kPollShare = 10;  // comparing takes at most one part in so many of the time
 
-// Where this process has nothing else; null otherwise. The address is a hint, not a fixed place: the kernel follows it
-// where the range is free. (ThreadSanitizer turns an address that it wants for itself into 0, which as a fixed place
-// would be the null page.)
+// Maps memory at `start` if this process has nothing else there; null otherwise. The address is a hint, not a fixed
+// place: the kernel follows it if the range is free. (ThreadSanitizer turns an address that it wants for itself into 0,
+// which as a fixed place would be the null page.)
 void* map_there(std::uint64_t start, std::uint64_t bytes, int flags, int file) {
     void* const wanted = reinterpret_cast<void*>(start);
     void* const given = mmap(wanted, bytes, PROT_READ | PROT_WRITE, flags, file, 0);
@@ -151,7 +151,7 @@ void HostMirrors::collect(const Send& send) {
 
 bool HostMirrors::watch(const std::function<void()>& settle, const Send& send) {
     if (empty()) {
-        return false;  // the dispatcher asks in every turn of its loop
+        return false;  // the dispatcher calls this in every iteration of its loop
     }
     const auto start = std::chrono::steady_clock::now();
     if (start < next_poll_) {

@@ -14,7 +14,7 @@ class Staging::Share {
     std::size_t all = 0;
 };
 
-// With what the pool may yet grow.
+// Chunks that are free or that the pool may yet grow by.
 std::size_t Staging::left(std::size_t size) const {
     const StagingSize& of = sizes_[size];
     const std::size_t more_bytes = of.max_bytes - std::min(of.max_bytes, pools_[size].allocated_bytes);
@@ -45,7 +45,7 @@ std::span<std::byte> Staging::take(SharePtr& share, std::size_t bytes) {
     return {};
 }
 
-// Without the mutex, which the threads that give back would wait for: to register memory takes long.
+// Registers memory without the mutex: that takes long, and threads that return chunks would wait.
 bool Staging::grow(std::unique_lock<std::mutex>& lock, std::size_t size, std::size_t max_bytes) {
     const std::size_t block_bytes = sizes_[size].block_bytes;
     if (pools_[size].allocated_bytes + block_bytes > max_bytes) {
