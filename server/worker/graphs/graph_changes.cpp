@@ -6,7 +6,8 @@
 namespace gpupool::worker {
 namespace {
 
-// Of one executable. Natively who launches it waits by then, since the driver's queue is full of its nodes.
+// Waiting changes of one executable at which the client is throttled, and at which it is released. Natively a thread
+// that launches the executable so often would block by then, because the driver's queue is full of its nodes.
 constexpr std::uint64_t kMaxChangesWaiting = 4096, kGoOnWithChanges = 1024;
 
 void tell_client(Worker& worker, GraphExec& graph, std::uint64_t client, bool held) {
@@ -17,8 +18,8 @@ void tell_client(Worker& worker, GraphExec& graph, std::uint64_t client, bool he
 
 using WaitingChangePtr = std::shared_ptr<GraphExec::WaitingChange>;
 
-// Makes a change that has nothing left to wait for, and those behind it that waited for it alone, when the driver may
-// be entered.
+// Makes a change that has nothing left to wait for, and the changes behind it that waited only for it, when the driver
+// is not closed.
 void make_changes(Worker& worker, const std::shared_ptr<GraphExec>& graph, std::uint64_t client,
                   WaitingChangePtr change) {
     while (change != nullptr) {
