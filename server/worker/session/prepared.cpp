@@ -16,7 +16,7 @@
 namespace gpupool::worker {
 namespace {
 
-// What the driver reads from the environment is the client's to say, within these names.
+// Sets the driver's environment variables as the client says, but no others.
 void take_environment(capnp::List<schema::EnvironmentEntry>::Reader environment) {
     const auto variable = [](const char* name) {
         const char* const value = std::getenv(name);
@@ -26,14 +26,14 @@ void take_environment(capnp::List<schema::EnvironmentEntry>::Reader environment)
     for (const char* name : kDriverVariables) {
         unsetenv(name);
     }
-    // Launches must never block the dispatcher: the client waits by itself when this is asked of it.
+    // Launches must never block the dispatcher. The client itself waits if the program sets this variable.
     unsetenv("CUDA_LAUNCH_BLOCKING");
     for (const auto entry : environment) {
         if (const std::string name = entry.getName(); is_driver_variable(name)) {
             setenv(name.c_str(), entry.getValue().cStr(), 1);
         }
     }
-    // What the server's operator hides stays hidden.
+    // Devices that the server's operator hides stay hidden.
     if (const auto devices = visible_among(operators_devices, variable("CUDA_VISIBLE_DEVICES"))) {
         setenv("CUDA_VISIBLE_DEVICES", devices->c_str(), 1);
     }
@@ -80,7 +80,7 @@ Result<std::unique_ptr<Prepared>> prepare(const std::string& driver_path,
 namespace {
 
 bool is_short_of_memory(const driver::Api& api, CUcontext context) {
-    constexpr std::size_t kFreePart = 8;  // one part in so many is to stay free
+    constexpr std::size_t kFreePart = 8;  // one part in so many has to stay free
     std::size_t free = 0, total = 0;
     const CUresult asked = in_context(api, context, [&] { return driver::call(api.cuMemGetInfo_v2, &free, &total); });
     driver::call(api.cuCtxSetCurrent, static_cast<CUcontext>(nullptr));
