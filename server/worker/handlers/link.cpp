@@ -1,4 +1,4 @@
-// The JIT linker. All of it runs on helper threads, since the driver compiles; calls on one state are made one after
+// The JIT linker. Its calls run on helper threads, since the driver compiles; calls on one linker state run one after
 // the other.
 
 #include <utility>
@@ -15,7 +15,7 @@ std::shared_ptr<LinkState> find_state(Worker& worker, CUlinkState client) {
     return it == worker.link_states.end() ? nullptr : it->second;
 }
 
-// Begins `call` once those before it on the same state have ended.
+// Begins `call` once the calls before it on the same state have ended.
 void in_turn(const std::shared_ptr<LinkState>& state, std::function<void()> call) {
     if (std::exchange(state->busy, true)) {
         state->calls_next.push_back(std::move(call));
@@ -24,7 +24,7 @@ void in_turn(const std::shared_ptr<LinkState>& state, std::function<void()> call
     }
 }
 
-// The state's call has been answered.
+// The call of the state has been answered: begins the next.
 void end_turn(LinkState& state) {
     if (state.calls_next.empty()) {
         state.busy = false;
@@ -35,8 +35,8 @@ void end_turn(LinkState& state) {
     next();
 }
 
-// Makes `call` on a helper thread with the state's context, then answers with `output`, asked on the dispatcher, and
-// the log.
+// Makes `call` on a helper thread in the state's context, then answers with the log and `output`, which is called on
+// the dispatcher.
 void run(Worker& worker, const Command& command, const std::shared_ptr<LinkState>& state, std::size_t log_bytes,
          std::function<CUresult(LinkState&)> call, std::function<std::uint64_t()> output) {
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
@@ -160,7 +160,7 @@ Outcome gpLinkComplete(Worker& worker, Command& command, codec::Slots<calls::gpL
             return result;
         },
         [state] {
-            if (!state->linked.empty()) {  // else it failed, and an earlier one is still there to be read
+            if (!state->linked.empty()) {  // else it failed, and an earlier result can still be read
                 state->result = std::exchange(state->linked, {});
             }
             return std::uint64_t{state->result.size()};
