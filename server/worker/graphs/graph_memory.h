@@ -4,7 +4,7 @@
 // between graphs, and releases what no graph holds when it is trimmed. It reports at any time how much it has
 // (docs/driver-facts.md), so that is what counts. Before a launch there must be room for everything that the graph
 // allocates, unless it already has its memory. That is certain only for the same graph, or for graphs in one stream
-// that free all that they allocate: what a graph has left allocated is no other graph's.
+// that free all that they allocate: memory that a graph has left allocated is not reused by another.
 //
 // Threads: the dispatcher's alone.
 // Errors: CUDA_ERROR_OUT_OF_MEMORY if the quota is used up.

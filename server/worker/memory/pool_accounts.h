@@ -1,8 +1,8 @@
 // Counts the driver's memory pools against the session's quota: all memory that a pool holds, because a pool may keep
 // what the program has freed.
 //
-// The driver has the pools that the program creates, and what it allocates in stream order while one of them is a
-// device's current pool. The client implements the devices' default pools (client/core/memory/stream_pool.h). A pool
+// The driver implements the pools that the program creates, and serves stream-ordered allocations while such a pool is
+// a device's current one. The client implements the devices' default pools (client/core/memory/stream_pool.h). A pool
 // reports what it holds. It returns memory when it is trimmed and at synchronizations, so it is queried again when
 // something does not fit. Without a quota pools are not queried, and only what the program has allocated counts.
 //
