@@ -101,7 +101,7 @@ struct StreamState {
     bool listed = false;              // in the scheduler's list of busy streams
     bool ending = false;              // destroyed by the program: takes no new commands
     bool gone = false;                // destroyed in the driver
-    Staging::SharePtr staging;        // the staging memory that it uses
+    Staging::StreamUsePtr staging;    // the staging memory that it uses
     int issuer = -1;                  // which issuer has its launches (issuers.h); 0: the dispatcher, -1: not decided
 
     [[nodiscard]] StreamName name() const;

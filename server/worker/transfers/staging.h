@@ -40,8 +40,8 @@ class Staging {
     using Sizes = std::vector<StagingSize>;  // ascending
 
     // How many chunks of each size one stream uses.
-    class Share;
-    using SharePtr = std::shared_ptr<Share>;
+    class StreamUse;
+    using StreamUsePtr = std::shared_ptr<StreamUse>;
     // Chunks that were returned while a context ends, see withhold().
     using Withheld = std::vector<std::byte*>;
 
@@ -50,9 +50,9 @@ class Staging {
         : api_(api), sizes_(std::move(sizes)), pools_(sizes_.size()), returned_(std::move(returned)) {}
 
     // Returns a chunk for `bytes`, or a smaller one if there are more bytes than the largest chunk or few chunks are
-    // left. Empty if the stream has to wait. Creates `share` if it is null. A context must be current, in case the pool
+    // left. Empty if the stream has to wait. Creates `use` if it is null. A context must be current, in case the pool
     // has to grow.
-    std::span<std::byte> take(SharePtr& share, std::size_t bytes);
+    std::span<std::byte> take(StreamUsePtr& use, std::size_t bytes);
     void put(std::byte* chunk);
 
     // The end of a context takes three calls. withhold() begins it: until the context has ended the GPU may use its
@@ -70,7 +70,7 @@ class Staging {
         std::byte* memory = nullptr;
         std::size_t size = 0;  // index of its size
         CUcontext context = nullptr;
-        std::vector<SharePtr> holders;  // for each chunk in use, the stream that uses it
+        std::vector<StreamUsePtr> holders;  // for each chunk in use, the stream that uses it
         std::size_t in_use = 0;
         bool ending = false;
     };
@@ -86,9 +86,9 @@ class Staging {
 
     std::size_t left(std::size_t size) const;  // chunks
     bool grow(std::unique_lock<std::mutex>& lock, std::size_t size, std::size_t max_bytes);
-    std::span<std::byte> hand_out(const SharePtr& share, std::size_t size);
+    std::span<std::byte> hand_out(const StreamUsePtr& use, std::size_t size);
     Block& block_of(std::byte* chunk);
-    SharePtr& holder_of(Block& block, std::byte* chunk);
+    StreamUsePtr& holder_of(Block& block, std::byte* chunk);
     std::function<void()> take_back(std::byte* chunk);  // returns what to call then, without the mutex
 
     const driver::Api& api_;
