@@ -24,7 +24,7 @@ bool Inbox::push(std::shared_ptr<Frame> frame) {
     bytes_ += frame->bytes;
     frames_.push_back(std::move(frame));
     lock.unlock();
-    tell();
+    notify();
     return true;
 }
 
@@ -33,7 +33,7 @@ void Inbox::post(std::function<void()> job) {
         const std::lock_guard lock(mutex_);
         jobs_.push_back(std::move(job));
     }
-    tell();
+    notify();
 }
 
 void Inbox::poke() {
@@ -41,7 +41,7 @@ void Inbox::poke() {
         const std::lock_guard lock(mutex_);
         poked_ = true;
     }
-    tell();
+    notify();
 }
 
 void Inbox::close() {
@@ -49,7 +49,7 @@ void Inbox::close() {
         const std::lock_guard lock(mutex_);
         closed_ = true;
     }
-    tell();
+    notify();
     not_full_.notify_all();
 }
 
@@ -63,7 +63,7 @@ void Inbox::let_through(bool through) {
     }
 }
 
-void Inbox::tell() {
+void Inbox::notify() {
     news_.store(true, std::memory_order_release);
     not_empty_.notify_one();
 }

@@ -77,7 +77,7 @@ class Inbox {
     // it the receiving thread, costs more than the rest of the way of a call.
     static constexpr std::chrono::milliseconds kLookForNewsFor{2};
 
-    void tell();
+    void notify();
     [[nodiscard]] bool ready() const { return poked_ || closed_ || !frames_.empty() || !jobs_.empty(); }
 
     mutable AdaptiveMutex mutex_;

@@ -212,7 +212,7 @@ Outcome gpContextWait(Worker& worker, Command& command, codec::Slots<calls::gpCo
     }
     worker.scheduler.when_complete(*state, [&worker, command, client = state->client](CUresult result) {
         const ContextState* const now = worker.objects.context(client);
-        worker.answer(command, now == nullptr ? result : now->told(result));
+        worker.answer(command, now == nullptr ? result : now->result_to_notify(result));
     });
     return Outcome::answered();
 }

@@ -76,12 +76,12 @@ Outcome when_recorded(Worker& worker, CUevent client, Action action, Effect effe
 
 // Returns an action that notifies the client how the record ended; CUDA_ERROR_INVALID_HANDLE makes the client ask.
 // Watches are counted as long as the action exists: while a record is held, the client may watch it again and again.
-Action telling(Worker& worker, CUevent client, std::uint64_t record) {
+Action notifier(Worker& worker, CUevent client, std::uint64_t record) {
     const std::shared_ptr<void> counted(&++worker.objects.event_watches, [](std::size_t* count) { --*count; });
     return [&worker, client, record, counted](CUresult result) {
         worker.send_what_precedes(result);
         const EventState* const event = worker.objects.event(client);
-        result = event != nullptr ? event->context->told(result) : result;
+        result = event != nullptr ? event->context->result_to_notify(result) : result;
         worker.notify(codec::NoticeType::event_complete,
                       codec::EventCompleteNotice{codec::to_wire(client), record, result, 0});
     };
@@ -181,17 +181,17 @@ Outcome cuEventSynchronize(Worker& worker, Command& command, codec::Slots<calls:
 // client has to ask.
 Outcome gpEventRecord(Worker& worker, Command& command, codec::Slots<calls::gpEventRecord>& slots) {
     using Call = calls::gpEventRecord;
-    const bool told_to_ask = command.ready;
+    const bool already_notified = command.ready;
     std::shared_ptr<EventState> event;
     Outcome outcome = record(worker, command, slots, 0, event);
-    if (told_to_ask) {
+    if (already_notified) {
         return outcome;
     }
-    const Action tell = telling(worker, slots.at<Call::hEvent>().value, slots.at<Call::record>().value);
+    const Action notify = notifier(worker, slots.at<Call::hEvent>().value, slots.at<Call::record>().value);
     if (outcome.verdict == Outcome::Verdict::done && outcome.result == CUDA_SUCCESS && may_watch(worker)) {
-        worker.scheduler.when_recorded(*event, tell, Effect::tells_of_event);
+        worker.scheduler.when_recorded(*event, notify, Effect::notifies_of_event);
     } else {
-        tell(CUDA_ERROR_INVALID_HANDLE);
+        notify(CUDA_ERROR_INVALID_HANDLE);
     }
     return outcome;
 }
@@ -199,11 +199,11 @@ Outcome gpEventRecord(Worker& worker, Command& command, codec::Slots<calls::gpEv
 Outcome gpEventWatch(Worker& worker, Command&, codec::Slots<calls::gpEventWatch>& slots) {
     using Call = calls::gpEventWatch;
     const CUevent client = slots.at<Call::event>().value;
-    const Action tell = telling(worker, client, slots.at<Call::record>().value);
+    const Action notify = notifier(worker, client, slots.at<Call::record>().value);
     if (worker.objects.event(client) != nullptr && may_watch(worker)) {
-        when_recorded(worker, client, tell, Effect::tells_of_event);
+        when_recorded(worker, client, notify, Effect::notifies_of_event);
     } else {
-        tell(CUDA_ERROR_INVALID_HANDLE);
+        notify(CUDA_ERROR_INVALID_HANDLE);
     }
     return CUDA_SUCCESS;
 }

@@ -162,7 +162,7 @@ Outcome gpStreamWatch(Worker& worker, Command& command, codec::Slots<calls::gpSt
     if (const StreamState* const stream = worker.stream_of(command, handle, result)) {
         worker.stream_watches.add(stream->name(), number);
     } else {
-        worker.stream_watches.tell(
+        worker.stream_watches.notify(
             {codec::from_wire<CUcontext>(command.header.context), command.meant(handle), command.header.thread}, number,
             result);
     }

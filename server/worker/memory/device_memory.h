@@ -25,7 +25,7 @@ inline constexpr std::uint64_t kLeastSlabBytes = 2u << 20;
 // What the session has allocated on each device, held against its quota.
 struct MemoryAccount {
     std::uint64_t quota_bytes = 0;  // per device; 0: no quota
-    bool told = false;              // the first allocation that did not fit has been logged
+    bool logged = false;            // the first allocation that did not fit
     std::vector<std::uint64_t> used_bytes;
 
     // Rounds down to whole slabs, so that all memory that is reported as free can be allocated.

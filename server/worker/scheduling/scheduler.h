@@ -155,7 +155,7 @@ class Scheduler {
     // Sends the data and event notifications that precede what is known to be complete. Must be called before the
     // client learns of a completion other than by an action, such as by the result of a query.
     void settle() {
-        for (int pass = 0; pass < kMaxPasses && (data_outstanding_ != 0 || tellings_outstanding_ != 0); ++pass) {
+        for (int pass = 0; pass < kMaxPasses && (data_outstanding_ != 0 || notifications_outstanding_ != 0); ++pass) {
             poll(PollDepth::thorough);
         }
     }
@@ -265,10 +265,10 @@ class Scheduler {
     std::vector<LooseEvent> loose_;
     std::vector<CUevent> unused_;  // to be destroyed when the driver is not closed
     std::vector<Found> found_;
-    std::uint64_t passes_ = 0;              // of run_found()
-    std::size_t data_outstanding_ = 0;      // completions that send data
-    std::size_t tellings_outstanding_ = 0;  // notifications of events, found or not
-    std::size_t events_awaited_ = 0;        // entries of loose_ that a call waits for
+    std::uint64_t passes_ = 0;                   // of run_found()
+    std::size_t data_outstanding_ = 0;           // completions that send data
+    std::size_t notifications_outstanding_ = 0;  // notifications of events, found or not
+    std::size_t events_awaited_ = 0;             // entries of loose_ that a call waits for
     std::chrono::steady_clock::time_point loose_polled_{}, asked_{};
     std::size_t next_asked_ = 0;
     unsigned polls_ = 0;

@@ -337,14 +337,14 @@ void Scheduler::note_found(const StreamState* stream, Action action, Effect effe
 // In how many passes of run_found() everything that precedes a completion has been found. What precedes it is complete
 // as well, so the next pass finds it: first data, then, with the data before them, notifications of events.
 std::uint64_t Scheduler::passes_before(Effect effect) const {
-    if (effect == Effect::answers && tellings_outstanding_ != 0) {
+    if (effect == Effect::answers && notifications_outstanding_ != 0) {
         return 2;
     }
     return data_outstanding_ != 0 ? 1 : 0;
 }
 
 bool Scheduler::run_found() {
-    if (found_.size() == 1 && data_outstanding_ == 0 && tellings_outstanding_ == 0) {
+    if (found_.size() == 1 && data_outstanding_ == 0 && notifications_outstanding_ == 0) {
         const Found found = std::move(found_.front());
         found_.clear();
         found.action(found.result);
@@ -359,9 +359,9 @@ bool Scheduler::run_found() {
     std::vector<Found> due(std::make_move_iterator(found_.begin()), std::make_move_iterator(rest));
     found_.erase(found_.begin(), rest);
     std::stable_partition(due.begin(), due.end(),
-                          [](const Found& found) { return found.effect == Effect::tells_of_event; });
+                          [](const Found& found) { return found.effect == Effect::notifies_of_event; });
     for (const Found& found : due) {
-        tellings_outstanding_ -= found.effect == Effect::tells_of_event ? 1 : 0;
+        notifications_outstanding_ -= found.effect == Effect::notifies_of_event ? 1 : 0;
         found.action(found.result);
     }
     return !due.empty();
@@ -413,7 +413,7 @@ bool Scheduler::awaited() const {
 bool Scheduler::is_idle(StreamState& stream) {
     poll_stream(stream, false);
     return stream.held.empty() && stream.completions.empty() && stream.unmarked == 0 &&
-           stream.context->lost == CUDA_SUCCESS && data_outstanding_ == 0 && tellings_outstanding_ == 0;
+           stream.context->lost == CUDA_SUCCESS && data_outstanding_ == 0 && notifications_outstanding_ == 0;
 }
 
 bool Scheduler::is_idle(ContextState& context) {
@@ -494,7 +494,7 @@ void Scheduler::when_all_complete(ContextState& context, bool blocking_only, Act
 }
 
 void Scheduler::when_recorded(EventState& event, Action action, Effect effect) {
-    tellings_outstanding_ += effect == Effect::tells_of_event ? 1 : 0;
+    notifications_outstanding_ += effect == Effect::notifies_of_event ? 1 : 0;
     if (event.driver == nullptr) {  // its context has ended
         note_found(nullptr, std::move(action), effect, CUDA_ERROR_CONTEXT_IS_DESTROYED);
         return;

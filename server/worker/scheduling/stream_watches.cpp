@@ -4,7 +4,7 @@
 
 namespace gpupool::worker {
 
-void StreamWatches::tell(const StreamName& stream, std::uint64_t command, CUresult result) {
+void StreamWatches::notify(const StreamName& stream, std::uint64_t command, CUresult result) {
     worker_.send_what_precedes(result);
     worker_.notify(
         codec::NoticeType::stream_complete,
@@ -14,7 +14,7 @@ void StreamWatches::tell(const StreamName& stream, std::uint64_t command, CUresu
 bool StreamWatches::ended(const Watch& watch) {
     StreamState* const stream = worker_.objects.stream(watch.stream);
     if (stream == nullptr || !Scheduler::may_be_queried(*stream)) {
-        tell(watch.stream, watch.command, CUDA_ERROR_NOT_READY);
+        notify(watch.stream, watch.command, CUDA_ERROR_NOT_READY);
         return true;
     }
     CUresult result = worker_.scheduler.query(*stream);
@@ -23,9 +23,9 @@ bool StreamWatches::ended(const Watch& watch) {
     }
     if (result == CUDA_SUCCESS) {
         worker_.scheduler.settle();
-        result = stream->context->told(result);
+        result = stream->context->result_to_notify(result);
     }
-    tell(watch.stream, watch.command, result);
+    notify(watch.stream, watch.command, result);
     return true;
 }
 

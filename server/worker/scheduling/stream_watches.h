@@ -32,7 +32,7 @@ class StreamWatches {
     // Queries the streams if it is time to, and notifies the client of those that are complete. True if one is.
     bool poll();
     // Notifies the client that the stream is complete (success), or that it has to ask (any other result).
-    void tell(const StreamName& stream, std::uint64_t command, CUresult result);
+    void notify(const StreamName& stream, std::uint64_t command, CUresult result);
 
   private:
     // The least interval, and how much of it per stream: a query takes a fraction of a microsecond and the driver's

@@ -30,7 +30,7 @@ using Action = std::function<void(CUresult)>;
 
 // What an action sends to the client. Data that the GPU has written goes before anything that reports work as complete;
 // notifications of single events go before replies. `ours`: nothing.
-enum class Effect { sends_data, tells_of_event, answers, ours };
+enum class Effect { sends_data, notifies_of_event, answers, ours };
 
 struct Completion {
     std::uint32_t mark = 0;   // its number, see MarkWord
@@ -152,7 +152,7 @@ struct ContextState {
 
     // The result to notify the client of when work has ended with `result`. If an error is latched it is
     // CUDA_ERROR_NOT_READY, so that the client asks, and the reply reports the error.
-    [[nodiscard]] CUresult told(CUresult result) const {
+    [[nodiscard]] CUresult result_to_notify(CUresult result) const {
         const bool any_latched = streams_latched != 0 || latched != CUDA_SUCCESS || latched_by_ended != CUDA_SUCCESS;
         return result == CUDA_SUCCESS && any_latched ? CUDA_ERROR_NOT_READY : result;
     }

@@ -142,7 +142,7 @@ TEST_F(SchedulerTest, WhatIsCompleteNeedsNoMarkWhileAnEventIsWatched) {
     worker::EventState event;
     event.context = &context;
     event.driver = fake.recorded_event(other.driver);
-    scheduler.when_recorded(event, note("event"), worker::Effect::tells_of_event);
+    scheduler.when_recorded(event, note("event"), worker::Effect::notifies_of_event);
     scheduler.when_complete(blocking, note("blocking"));
     EXPECT_EQ(fake.records_on(blocking.driver), 0u);
     for (int i = 0; i < 4; ++i) {
