@@ -112,7 +112,7 @@ class GraphExec {
     // Waiting changes that a later one may replace, by node and opcode: no launch has arrived behind them and no caller
     // waits.
     std::map<std::pair<CUgraphNode, std::uint16_t>, std::shared_ptr<WaitingChange>> replaceable;
-    bool client_held = false;  // the client is throttled for changes of this executable
+    bool throttled = false;  // the client is throttled for changes of this executable
     // The error of the first refused change whose caller did not wait. Until an update the executable is not what the
     // program made of it.
     CUresult refused = CUDA_SUCCESS;

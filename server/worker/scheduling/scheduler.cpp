@@ -11,7 +11,7 @@ Scheduler::Scheduler(const driver::Api& api, PinnedMemory& word_memory,
                      std::function<void()> settle_launches)
     : api_(api),
       word_memory_(word_memory),
-      tell_client_(std::move(hold)),
+      notify_throttled_(std::move(hold)),
       driver_closed_(std::move(driver_closed)),
       settle_launches_(std::move(settle_launches)) {}
 
@@ -116,8 +116,8 @@ void Scheduler::hold(StreamState& stream, std::unique_ptr<Operation> operation) 
     held_bytes_ += operation->bytes;
     stream.held.push_back(std::move(operation));
     list(stream);
-    if (!stream.client_held && (stream.held.size() >= kTellClientAt || stream.held_bytes > share_bytes())) {
-        tell_client(stream, true);
+    if (!stream.throttled && (stream.held.size() >= kThrottleAt || stream.held_bytes > share_bytes())) {
+        set_throttled(stream, true);
     }
 }
 
@@ -126,22 +126,22 @@ std::size_t Scheduler::share_bytes() const {
     return (kHeldBudgetBytes - std::min(kHeldBudgetBytes, held_bytes_)) / kShareOfBudget;
 }
 
-void Scheduler::tell_client(StreamState& stream, bool held) {
-    stream.client_held = held;
-    clients_held_ += held ? 1 : std::size_t{0} - 1;
-    tell_client_(stream, held);
+void Scheduler::set_throttled(StreamState& stream, bool throttled) {
+    stream.throttled = throttled;
+    throttled_streams_ += throttled ? 1 : std::size_t{0} - 1;
+    notify_throttled_(stream, throttled);
 }
 
 void Scheduler::release_client(StreamState& stream) {
-    if (stream.client_held && stream.held.size() <= kReleaseClientAt &&
+    if (stream.throttled && stream.held.size() <= kReleaseAt &&
         (stream.held.empty() || stream.held_bytes <= share_bytes() / kReleaseShare)) {
-        tell_client(stream, false);
+        set_throttled(stream, false);
     }
 }
 
 // Releases also streams whose limit has grown because others hold less.
 void Scheduler::release_clients() {
-    for (std::size_t i = 0; clients_held_ != 0 && i < busy_.size(); ++i) {
+    for (std::size_t i = 0; throttled_streams_ != 0 && i < busy_.size(); ++i) {
         release_client(*busy_[i]);
     }
 }
@@ -201,7 +201,7 @@ bool Scheduler::run_held() {
             }
         }
     }
-    if (moved && clients_held_ != 0) {
+    if (moved && throttled_streams_ != 0) {
         release_clients();
     }
     return run_after_issue() || moved;

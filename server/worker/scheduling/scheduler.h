@@ -78,8 +78,8 @@ class Scheduler {
     // (measured). So the scheduler records events behind small graphs, and queries them only when the stream lacks
     // credit.
     static constexpr std::uint32_t kMarkGraphsEvery = kGraphCredit / 2;
-    static constexpr std::size_t kTellClientAt = 1024;  // held operations of one stream: throttle
-    static constexpr std::size_t kReleaseClientAt = 256;
+    static constexpr std::size_t kThrottleAt = 1024;  // held operations of one stream
+    static constexpr std::size_t kReleaseAt = 256;
     // The same in bytes (Operation::bytes). A stream may hold one part in kShareOfBudget of what is left of the
     // session's budget: few streams may hold much each, many streams only little. All together hold no more than the
     // budget, plus one operation each, plus what was under way when the client was throttled. A stream that holds less
@@ -220,7 +220,7 @@ class Scheduler {
     bool run_after_issue();
     void detach(EventState& event);
     [[nodiscard]] std::size_t share_bytes() const;
-    void tell_client(StreamState& stream, bool held);
+    void set_throttled(StreamState& stream, bool throttled);
     void release_client(StreamState& stream);
     void release_clients();
     void list(StreamState& stream);
@@ -251,7 +251,7 @@ class Scheduler {
 
     const driver::Api& api_;
     PinnedMemory& word_memory_;
-    std::function<void(const StreamState&, bool)> tell_client_;
+    std::function<void(const StreamState&, bool)> notify_throttled_;
     const std::function<bool()> driver_closed_;
     const std::function<void()> settle_launches_;
     const ContextState* current_ = nullptr;
@@ -260,7 +260,7 @@ class Scheduler {
     std::uint64_t next_id_ = 1;
     std::map<std::uint64_t, Operation*> open_;  // held operations
     std::size_t held_bytes_ = 0;                // what they cost
-    std::size_t clients_held_ = 0;              // streams for which the client is throttled
+    std::size_t throttled_streams_ = 0;         // streams for which the client is throttled
     std::vector<StreamState*> busy_;            // those with something held or to be polled
     std::vector<LooseEvent> loose_;
     std::vector<CUevent> unused_;  // to be destroyed when the driver is not closed

@@ -38,7 +38,7 @@ class SetAside {
             commands_.pop_front();
             dispatch(command);
         }
-        if (commands_.empty() && std::exchange(client_held_, false)) {
+        if (commands_.empty() && std::exchange(throttled_, false)) {
             hold_(false);
         }
         return moved;
@@ -60,7 +60,7 @@ class SetAside {
     std::function<void(bool)> hold_;
     std::deque<Command> commands_;
     std::deque<std::function<void()>> actions_;
-    bool client_held_ = false;
+    bool throttled_ = false;
 };
 
 }  // namespace gpupool::worker

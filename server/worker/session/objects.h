@@ -97,7 +97,7 @@ struct StreamState {
     std::uint32_t unmarked = 0;       // those of them that were issued since the last mark
     CUresult latched = CUDA_SUCCESS;  // first error of a deferred call, not yet reported
     bool touched = false;             // has had work since it was last found idle
-    bool client_held = false;         // the client is throttled for this stream
+    bool throttled = false;           // the client is throttled for this stream
     bool listed = false;              // in the scheduler's list of busy streams
     bool ending = false;              // destroyed by the program: takes no new commands
     bool gone = false;                // destroyed in the driver

@@ -268,7 +268,7 @@ TEST_F(SchedulerTest, TheClientIsToldToStopAndToGoOnOnce) {
     StreamState& stream = add_stream(1);
     bool ready = false;
     scheduler.hold(stream, step("gate", &ready));
-    for (std::size_t i = 1; i < Scheduler::kTellClientAt + 100; ++i) {
+    for (std::size_t i = 1; i < Scheduler::kThrottleAt + 100; ++i) {
         scheduler.hold(stream, std::make_unique<Step>(log, "work"));
     }
     ASSERT_EQ(notices.size(), 1u);
@@ -277,7 +277,7 @@ TEST_F(SchedulerTest, TheClientIsToldToStopAndToGoOnOnce) {
     scheduler.run_held();
     ASSERT_EQ(notices.size(), 2u);
     EXPECT_EQ(notices[1], std::pair(stream.client, false));
-    EXPECT_EQ(log.size(), Scheduler::kTellClientAt + 100);
+    EXPECT_EQ(log.size(), Scheduler::kThrottleAt + 100);
 }
 
 TEST_F(SchedulerTest, TheClientIsToldToStopByWhatAStreamHoldsAsWell) {
@@ -316,7 +316,7 @@ TEST_F(SchedulerTest, ManyStreamsTogetherHoldNoMoreThanTheBudget) {
     std::size_t held_bytes = 0, before = 1;
     while (held_bytes != std::exchange(before, held_bytes)) {
         for (StreamState* stream : streams) {
-            if (!stream->client_held) {
+            if (!stream->throttled) {
                 auto operation = step("work", &ready);
                 operation->bytes = kBytes;
                 scheduler.hold(*stream, std::move(operation));
@@ -327,7 +327,7 @@ TEST_F(SchedulerTest, ManyStreamsTogetherHoldNoMoreThanTheBudget) {
     EXPECT_EQ(notices.size(), kStreams);
     EXPECT_LE(held_bytes, Scheduler::kHeldBudgetBytes + kStreams * kBytes) << "and one operation of each";
     EXPECT_GE(held_bytes, Scheduler::kHeldBudgetBytes / 2);
-    EXPECT_FALSE(idle.client_held);
+    EXPECT_FALSE(idle.throttled);
     EXPECT_TRUE(scheduler.may_issue(idle)) << "what the others wait for can be sent";
     ready = true;
     scheduler.run_held();
