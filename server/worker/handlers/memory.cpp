@@ -107,14 +107,14 @@ CUresult memory_info(Worker& worker, CUdevice device, std::size_t& free_bytes, s
 
 // Is so much memory free that a slab which is not needed yet disturbs nothing, not even the driver's own allocations?
 bool to_spare(Worker& worker, const Command& command, CUdevice device, std::size_t bytes) {
-    constexpr std::size_t kStaysFree = 16;  // one part in so many
+    constexpr std::size_t kFreeDivisor = 16;  // one part in so many
     const ContextState* const context = worker.context_of(command);
     std::size_t free_bytes = 0, total_bytes = 0;
     if (context == nullptr || context->device != device || worker.scheduler.enter(context) != CUDA_SUCCESS ||
         memory_info(worker, device, free_bytes, total_bytes) != CUDA_SUCCESS) {
         return false;
     }
-    return bytes <= free_bytes && free_bytes - bytes >= total_bytes / kStaysFree;
+    return bytes <= free_bytes && free_bytes - bytes >= total_bytes / kFreeDivisor;
 }
 
 }  // namespace

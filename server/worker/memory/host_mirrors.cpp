@@ -13,7 +13,7 @@ namespace gpupool::worker {
 namespace {
 
 constexpr std::chrono::milliseconds kPollInterval{1};
-constexpr int kPollShare = 10;  // comparing takes at most one part in so many of the time
+constexpr int kPollTimeDivisor = 10;  // comparing takes at most one part in so many of the time
 
 // Maps memory at `start` if this process has nothing else there; null otherwise. The address is a hint, not a fixed
 // place: the kernel follows it if the range is free. (ThreadSanitizer turns an address that it wants for itself into 0,
@@ -174,7 +174,7 @@ bool HostMirrors::watch(const std::function<void()>& settle, const Send& send) {
         settle_and_send();
     }
     const auto end = std::chrono::steady_clock::now();
-    next_poll_ = end + std::max<std::chrono::steady_clock::duration>(kPollInterval, (end - start) * kPollShare);
+    next_poll_ = end + std::max<std::chrono::steady_clock::duration>(kPollInterval, (end - start) * kPollTimeDivisor);
     return changed;
 }
 

@@ -80,13 +80,13 @@ class Scheduler {
     static constexpr std::uint32_t kMarkGraphsEvery = kGraphCredit / 2;
     static constexpr std::size_t kThrottleAt = 1024;  // held operations of one stream
     static constexpr std::size_t kReleaseAt = 256;
-    // The same in bytes (Operation::bytes). A stream may hold one part in kShareOfBudget of what is left of the
+    // The same in bytes (Operation::bytes). A stream may hold one part in kLimitDivisor of what is left of the
     // session's budget: few streams may hold much each, many streams only little. All together hold no more than the
     // budget, plus one operation each, plus what was under way when the client was throttled. A stream that holds less
     // than its limit is not throttled by it, so that the client can send the work that other streams wait for.
     static constexpr std::size_t kHeldBudgetBytes = 384u << 20;
-    static constexpr std::size_t kShareOfBudget = 8;  // the per-stream limit is one part in so many
-    static constexpr std::size_t kReleaseShare = 2;   // the client is released at one part in so many of the limit
+    static constexpr std::size_t kLimitDivisor = 8;    // the per-stream limit is one part in so many
+    static constexpr std::size_t kReleaseDivisor = 2;  // the client is released at one part in so many of the limit
 
     // `hold` notifies the client to stop (true) or resume (false) sending work for a stream. While `driver_closed`
     // returns true nothing is issued. `settle_launches` returns when the issuers have issued what they were handed.
@@ -219,7 +219,7 @@ class Scheduler {
     void end(Operation& operation);
     bool run_after_issue();
     void detach(EventState& event);
-    [[nodiscard]] std::size_t share_bytes() const;
+    [[nodiscard]] std::size_t limit_bytes() const;
     void set_throttled(StreamState& stream, bool throttled);
     void release_client(StreamState& stream);
     void release_clients();

@@ -293,7 +293,7 @@ TEST_F(SchedulerTest, TheClientIsToldToStopByWhatAStreamHoldsAsWell) {
     hold(small, 2 * kMiB, &never);
     while (notices.empty()) {
         hold(large, kMiB, &ready);
-        ASSERT_LE(large.held_bytes, Scheduler::kHeldBudgetBytes / Scheduler::kShareOfBudget);
+        ASSERT_LE(large.held_bytes, Scheduler::kHeldBudgetBytes / Scheduler::kLimitDivisor);
     }
     EXPECT_EQ(notices[0], std::pair(large.client, true));
     hold(small, kMiB, &never);
