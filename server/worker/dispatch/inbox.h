@@ -65,7 +65,7 @@ class Inbox {
                 also();
                 return has_news();
             },
-            kLookForNewsFor);
+            kSpinFor);
     }
     // Sleeps until there is something to take, or until `timeout` has passed.
     void wait(std::chrono::microseconds timeout);
@@ -75,7 +75,7 @@ class Inbox {
   private:
     // How long poll() spins. A program often pauses for a moment between its calls, and waking this thread, and before
     // it the receiving thread, costs more than the rest of the way of a call.
-    static constexpr std::chrono::milliseconds kLookForNewsFor{2};
+    static constexpr std::chrono::milliseconds kSpinFor{2};
 
     void notify();
     [[nodiscard]] bool ready() const { return poked_ || closed_ || !frames_.empty() || !jobs_.empty(); }

@@ -43,11 +43,11 @@ constexpr unsigned kMaxBatchesAhead = 8;  // taken before the dispatcher waits f
 // data that would let the queued work begin lies behind more commands.
 constexpr std::size_t kMaxHeldBytes = 768u << 20;
 static_assert(Scheduler::kHeldBudgetBytes + (256u << 20) <= kMaxHeldBytes);
-// How long the dispatcher polls without a pause while something awaits a completion (kLookForAwaitedFor) or nothing
-// does (kLookForFramesFor), and then how long with short pauses. After that it takes long ones.
-constexpr std::chrono::microseconds kLookForAwaitedFor{1000};
-constexpr std::chrono::microseconds kLookForFramesFor{200};
-constexpr std::chrono::milliseconds kLookNowAndThenFor{50};
+// How long the dispatcher polls without a pause while something awaits a completion (kSpinForAwaited) or nothing
+// does (kSpinForFrames), and then how long with short pauses. After that it takes long ones.
+constexpr std::chrono::microseconds kSpinForAwaited{1000};
+constexpr std::chrono::microseconds kSpinForFrames{200};
+constexpr std::chrono::milliseconds kShortPausesFor{50};
 constexpr std::chrono::microseconds kShortPause{20};
 constexpr std::chrono::microseconds kLongPause{500};
 // The kernel's default of 50 us would make every short pause a long one.
@@ -261,14 +261,14 @@ void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_si
     idle_since = idle_since.value_or(now);
     note_poll(now);
     if (spinning_pays() && !contention().lasts(now) &&
-        (idle_for < kLookForFramesFor ||
-         (idle_for < kLookForAwaitedFor && (scheduler.awaited() || !stream_watches.empty())))) {
+        (idle_for < kSpinForFrames ||
+         (idle_for < kSpinForAwaited && (scheduler.awaited() || !stream_watches.empty())))) {
         polled_at_ = now;
         poll_for_frames();
         spin_pause();
     } else {
         receiver_.reset();
-        inbox.wait(idle_for < kLookNowAndThenFor ? kShortPause : kLongPause);
+        inbox.wait(idle_for < kShortPausesFor ? kShortPause : kLongPause);
     }
 }
 

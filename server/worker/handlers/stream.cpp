@@ -12,13 +12,13 @@ namespace {
 
 // A destroyed stream is released when its work has been found complete, for which the dispatcher polls between batches
 // of commands. A batch may destroy thousands, so create() polls as well after this many.
-constexpr std::size_t kDestroyedPerLook = 256;
+constexpr std::size_t kDestroyedPerPoll = 256;
 // If there are too many streams, create() waits as long as the GPU makes progress within this time, but never for
 // something that the client may have to bring about.
-constexpr std::chrono::milliseconds kGetsOnWithin{200};
+constexpr std::chrono::milliseconds kProgressTimeout{200};
 
 bool make_room(Worker& worker) {
-    if (worker.objects.streams_destroyed >= kDestroyedPerLook) {
+    if (worker.objects.streams_destroyed >= kDestroyedPerPoll) {
         worker.objects.streams_destroyed = 0;
         worker.catch_up();
     }
@@ -27,7 +27,7 @@ bool make_room(Worker& worker) {
     }
     std::size_t count = worker.objects.stream_count();
     for (auto last = std::chrono::steady_clock::now();
-         worker.objects.ending_stream_count() != 0 && std::chrono::steady_clock::now() - last < kGetsOnWithin;) {
+         worker.objects.ending_stream_count() != 0 && std::chrono::steady_clock::now() - last < kProgressTimeout;) {
         worker.catch_up();
         if (worker.objects.stream_fits()) {
             return true;

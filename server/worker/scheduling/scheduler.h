@@ -205,7 +205,7 @@ class Scheduler {
     static constexpr int kMaxPasses = 3;
     static constexpr std::chrono::microseconds kLooseEvery{20}, kEachLooseWhenIdle{3};
     static constexpr std::chrono::microseconds kAskEvery{100};
-    static constexpr unsigned kPollsPerLookAtTheClock = 16;
+    static constexpr unsigned kPollsPerClockRead = 16;
     static constexpr std::size_t kBetweenWords = 64;  // bytes: a cache line each, which only the GPU writes
     struct AfterIssue {
         std::uint64_t up_to;

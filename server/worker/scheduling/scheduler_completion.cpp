@@ -286,7 +286,7 @@ CUresult Scheduler::ask(StreamState& stream) {
 
 // Queries one stream each time, and all streams of a context that turns out to have died.
 bool Scheduler::ask_in_order() {
-    if (++polls_ % kPollsPerLookAtTheClock != 0) {
+    if (++polls_ % kPollsPerClockRead != 0) {
         return false;
     }
     const auto now = std::chrono::steady_clock::now();

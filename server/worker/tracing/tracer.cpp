@@ -18,7 +18,7 @@ constexpr std::uint64_t kAnchorForNs = 1'000'000'000;
 constexpr std::uint64_t kRetryAnchorNs = 10'000'000;
 // How long the dispatcher polls for an anchor's event to complete, which takes some microseconds on a GPU. The first
 // anchor gets longer, because without it GPU work cannot be related to anything.
-constexpr std::uint64_t kLookForAnchorNs = 100'000, kLookForFirstNs = 20'000'000;
+constexpr std::uint64_t kPollForAnchorNs = 100'000, kPollForFirstNs = 20'000'000;
 // The required precision of an anchor's moment.
 constexpr std::uint64_t kGoodAnchorNs = 20'000;
 constexpr int kAnchorTries = 3;
@@ -273,20 +273,20 @@ bool Tracer::renew_anchor(OfContext& context) {
     if (event == nullptr) {
         return false;
     }
-    const std::uint64_t timeout = first ? kLookForFirstNs : kLookForAnchorNs;
+    const std::uint64_t timeout = first ? kPollForFirstNs : kPollForAnchorNs;
     for (int attempt = 1; attempt <= kAnchorTries; ++attempt) {
         const std::uint64_t start = now_ns();
         CUresult result = driver::call(api_.cuEventRecord, event, context.stream);
         // The event completes between the last query that finds it incomplete and the first that finds it complete.
         std::uint64_t before = start, after = start;
         while (result == CUDA_SUCCESS) {
-            const std::uint64_t looked = now_ns();
+            const std::uint64_t asked_at = now_ns();
             result = driver::call(api_.cuEventQuery, event);
             after = now_ns();
             if (result != CUDA_ERROR_NOT_READY || after - start >= timeout) {
                 break;
             }
-            before = looked;
+            before = asked_at;
             result = CUDA_SUCCESS;
             std::this_thread::yield();  // the software GPU may need this processor
         }
