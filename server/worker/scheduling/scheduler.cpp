@@ -116,13 +116,13 @@ void Scheduler::hold(StreamState& stream, std::unique_ptr<Operation> operation) 
     held_bytes_ += operation->bytes;
     stream.held.push_back(std::move(operation));
     list(stream);
-    if (!stream.throttled && (stream.held.size() >= kThrottleAt || stream.held_bytes > limit_bytes())) {
+    if (!stream.throttled && (stream.held.size() >= kThrottleAt || stream.held_bytes > stream_limit_bytes())) {
         set_throttled(stream, true);
     }
 }
 
 // What one stream may hold now, in bytes.
-std::size_t Scheduler::limit_bytes() const {
+std::size_t Scheduler::stream_limit_bytes() const {
     return (kHeldBudgetBytes - std::min(kHeldBudgetBytes, held_bytes_)) / kLimitDivisor;
 }
 
@@ -134,7 +134,7 @@ void Scheduler::set_throttled(StreamState& stream, bool throttled) {
 
 void Scheduler::release_client(StreamState& stream) {
     if (stream.throttled && stream.held.size() <= kReleaseAt &&
-        (stream.held.empty() || stream.held_bytes <= limit_bytes() / kReleaseDivisor)) {
+        (stream.held.empty() || stream.held_bytes <= stream_limit_bytes() / kReleaseDivisor)) {
         set_throttled(stream, false);
     }
 }

@@ -219,7 +219,7 @@ class Scheduler {
     void end(Operation& operation);
     bool run_after_issue();
     void detach(EventState& event);
-    [[nodiscard]] std::size_t limit_bytes() const;
+    [[nodiscard]] std::size_t stream_limit_bytes() const;
     void set_throttled(StreamState& stream, bool throttled);
     void release_client(StreamState& stream);
     void release_clients();
