@@ -16,7 +16,7 @@ std::shared_ptr<LinkState> find_state(Worker& worker, CUlinkState client) {
 }
 
 // Begins `call` once the calls before it on the same state have ended.
-void in_turn(const std::shared_ptr<LinkState>& state, std::function<void()> call) {
+void after_earlier_calls(const std::shared_ptr<LinkState>& state, std::function<void()> call) {
     if (std::exchange(state->busy, true)) {
         state->calls_next.push_back(std::move(call));
     } else {
@@ -25,7 +25,7 @@ void in_turn(const std::shared_ptr<LinkState>& state, std::function<void()> call
 }
 
 // The call of the state has been answered: begins the next.
-void end_turn(LinkState& state) {
+void begin_next_call(LinkState& state) {
     if (state.calls_next.empty()) {
         state.busy = false;
         return;
@@ -53,9 +53,10 @@ void run(Worker& worker, const Command& command, const std::shared_ptr<LinkState
             out.value(std::uint64_t{log.size()});
             out.bytes(log.data(), log.size());
         });
-        end_turn(*state);
+        begin_next_call(*state);
     };
-    in_turn(state, [&worker, work = std::move(work), done = std::move(done)] { worker.helpers.run(work, done); });
+    after_earlier_calls(state,
+                        [&worker, work = std::move(work), done = std::move(done)] { worker.helpers.run(work, done); });
 }
 
 }  // namespace
@@ -189,7 +190,7 @@ Outcome gpLinkDestroy(Worker& worker, Command& command, codec::Slots<calls::gpLi
     }
     worker.link_states.erase(client);
     command.keep_header(kWaitingCostBytes);
-    in_turn(state, [&worker, command, client, state] {
+    after_earlier_calls(state, [&worker, command, client, state] {
         worker.in_driver([&worker, command, client, state] {
             const CUresult result = driver::call(worker.api.cuLinkDestroy, state->driver);
             worker.handles.unbind(codec::to_wire(client));
