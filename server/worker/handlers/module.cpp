@@ -428,7 +428,7 @@ Outcome gpFunctionAttributes(Worker& worker, Command& command, codec::Slots<call
 namespace {
 
 // Would earlier launches that are issued after the change fail or behave differently?
-bool is_minded_by_earlier_launches(CUfunction_attribute attribute, int former, int value) {
+bool affects_earlier_launches(CUfunction_attribute attribute, int former, int value) {
     switch (attribute) {
         case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
         case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: return false;  // only hints
@@ -469,7 +469,7 @@ Outcome gpFunctionSetAttribute(Worker& worker, Command& command, codec::Slots<ca
                                               reinterpret_cast<CUkernel>(function), device)
                                : driver::call(worker.api.cuFuncGetAttribute, &former, attribute, function);
         }
-        if (result == CUDA_SUCCESS && is_minded_by_earlier_launches(attribute, former, value)) {
+        if (result == CUDA_SUCCESS && affects_earlier_launches(attribute, former, value)) {
             worker.function_changes.put_off(name);
             serve_when_issued(worker, command);
             return Outcome::answered();
