@@ -293,7 +293,7 @@ void serve_on_helper(Worker& worker, Command& command, std::shared_ptr<codec::Sl
         const ContextState* state = worker.context_of(command);
         return state == nullptr ? nullptr : state->driver;
     }();
-    if (destroyed != 0 && !worker.begin_to_end(destroyed)) {  // a helper is destroying it already
+    if (destroyed != 0 && !worker.begin_destroy(destroyed)) {  // a helper is destroying it already
         finish<Call>(worker, command, *slots, CUDA_ERROR_INVALID_HANDLE);
         return;
     }
@@ -307,7 +307,7 @@ void serve_on_helper(Worker& worker, Command& command, std::shared_ptr<codec::Sl
     };
     auto done = [&worker, command, slots, result, destroyed]() mutable {
         if (destroyed != 0) {
-            worker.end(destroyed, *result == CUDA_SUCCESS);
+            worker.end_destroy(destroyed, *result == CUDA_SUCCESS);
         }
         finish<Call>(worker, command, *slots, *result);
     };

@@ -473,17 +473,17 @@ CUmemoryPool Worker::driver_pool(std::uint64_t client) const {
                : nullptr;
 }
 
-bool Worker::begin_to_end(std::uint64_t client) {
+bool Worker::begin_destroy(std::uint64_t client) {
     if (!handles_ending_.insert(client).second) {
         return false;
     }
-    memory.pools.begin_to_end(driver_pool(client));
+    memory.pools.begin_destroy(driver_pool(client));
     return true;
 }
 
-void Worker::end(std::uint64_t client, bool ended) {
+void Worker::end_destroy(std::uint64_t client, bool ended) {
     handles_ending_.erase(client);
-    memory.pools.end(driver_pool(client), ended);
+    memory.pools.end_destroy(driver_pool(client), ended);
     if (!ended) {
         return;
     }

@@ -147,10 +147,10 @@ class Worker final : public wire::Receiver, public wire::LaneReceiver {
     void send_what_precedes(CUresult result);
     void send_host_changes();
     void memory_changed();
-    // Brackets the destruction of the object `client` on a helper. begin_to_end() returns false if a helper destroys it
-    // already. end() reports the outcome.
-    bool begin_to_end(std::uint64_t client);
-    void end(std::uint64_t client, bool ended);
+    // Brackets the destruction of the object `client` on a helper. begin_destroy() returns false if a helper destroys
+    // it already. end_destroy() reports the outcome.
+    bool begin_destroy(std::uint64_t client);
+    void end_destroy(std::uint64_t client, bool ended);
     [[nodiscard]] int device_count() const { return static_cast<int>(memory.account.used_bytes.size()); }
     [[nodiscard]] bool in_window(std::uint64_t address, std::uint64_t bytes) const;
 

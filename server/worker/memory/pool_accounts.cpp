@@ -93,13 +93,13 @@ bool PoolAccounts::freed(CUdeviceptr address) {
     return true;
 }
 
-void PoolAccounts::begin_to_end(CUmemoryPool handle) {
+void PoolAccounts::begin_destroy(CUmemoryPool handle) {
     if (const auto pool = pools_.find(handle); pool != pools_.end()) {
         pool->second.asked = false;
     }
 }
 
-void PoolAccounts::end(CUmemoryPool handle, bool ended) {
+void PoolAccounts::end_destroy(CUmemoryPool handle, bool ended) {
     const auto pool = pools_.find(handle);
     if (pool == pools_.end()) {
         return;

@@ -35,10 +35,10 @@ class PoolAccounts {
                       const std::function<void(CUdeviceptr)>& free, CUdeviceptr& address);
     // The allocation at the address has been freed. False if there is none.
     bool freed(CUdeviceptr address);
-    // A helper destroys the pool: it is not queried any more. end() reports the outcome: destroyed (`ended`), when only
-    // allocations that are not freed still count, or not.
-    void begin_to_end(CUmemoryPool pool);
-    void end(CUmemoryPool pool, bool ended);
+    // A helper destroys the pool: it is not queried any more. end_destroy() reports the outcome: destroyed (`ended`),
+    // when only allocations that are not freed still count, or not.
+    void begin_destroy(CUmemoryPool pool);
+    void end_destroy(CUmemoryPool pool, bool ended);
     // Releases from the account what the pools do not hold any more. True if that is anything.
     bool settle(const driver::Api& api);
 
