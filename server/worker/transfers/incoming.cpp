@@ -47,8 +47,8 @@ std::span<std::byte> Incoming::destination(Piece& piece, std::size_t bytes) {
     if (piece.place != nullptr) {
         return {piece.place + piece.received_bytes, bytes};
     }
-    piece.nowhere = std::make_shared<std::byte[]>(bytes);
-    return {piece.nowhere.get(), bytes};
+    piece.discarded = std::make_shared<std::byte[]>(bytes);
+    return {piece.discarded.get(), bytes};
 }
 
 std::span<std::byte> Incoming::place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
@@ -137,7 +137,7 @@ std::span<std::byte> Incoming::early_place(std::uint64_t transfer, std::uint64_t
 
 void Incoming::note_ahead(Transfer& transfer, std::uint64_t offset, std::size_t bytes) {
     if (!transfer.begun || offset < transfer.ahead_bytes) {
-        transfer.came_ahead_bytes += bytes;
+        transfer.arrived_ahead_bytes += bytes;
     }
 }
 
@@ -171,7 +171,7 @@ void Incoming::landed_whole(std::uint64_t transfer, std::uint64_t offset) {
 void Incoming::part_landed(std::uint64_t transfer, Piece& piece, std::size_t bytes) {
     piece.received_bytes += bytes;
     piece.filling = false;
-    piece.nowhere.reset();
+    piece.discarded.reset();
     const auto it = transfers_.find(transfer);
     if (!it->second.give_back) {
         return;
@@ -186,7 +186,7 @@ void Incoming::part_landed(std::uint64_t transfer, Piece& piece, std::size_t byt
 }
 
 bool Incoming::is_over(const Transfer& transfer) {
-    return transfer.pieces.empty() && transfer.early.empty() && transfer.came_ahead_bytes >= transfer.ahead_bytes;
+    return transfer.pieces.empty() && transfer.early.empty() && transfer.arrived_ahead_bytes >= transfer.ahead_bytes;
 }
 
 std::optional<Incoming::Piece> Incoming::take_landed(std::uint64_t transfer) {

@@ -41,10 +41,10 @@ class Incoming {
         std::size_t bytes = 0;
         std::byte* place = nullptr;
         std::size_t received_bytes = 0;
-        bool claimed = false;                            // a lane is filling it
-        bool filling = false;                            // a part of it is being received
-        bool copying = false;                            // early data is being copied to it
-        std::shared_ptr<std::byte[]> nowhere = nullptr;  // where a part lands that is to be discarded
+        bool claimed = false;                              // a lane is filling it
+        bool filling = false;                              // a part of it is being received
+        bool copying = false;                              // early data is being copied to it
+        std::shared_ptr<std::byte[]> discarded = nullptr;  // where a part lands that is to be discarded
     };
     // Takes back memory that was given to expect().
     using GiveBack = std::function<void(std::byte*)>;
@@ -86,8 +86,8 @@ class Incoming {
         std::list<Early> early;
         bool begun = false;
         std::uint64_t ahead_bytes = 0;
-        std::uint64_t came_ahead_bytes = 0;  // arrived, or arriving now
-        GiveBack give_back;                  // set once the transfer is abandoned
+        std::uint64_t arrived_ahead_bytes = 0;  // arrived, or arriving now
+        GiveBack give_back;                     // set once the transfer is abandoned
     };
     using Transfers = std::unordered_map<std::uint64_t, Transfer>;
 
