@@ -55,7 +55,7 @@ constexpr unsigned long kTimerSlackNs = 1000;
 
 // Another processor wrote the next command: prefetch its cache lines while this command is with the driver. Reading
 // beyond the frame's end is harmless, since a prefetch does not fault.
-void fetch_ahead(const std::byte* command) {
+void prefetch_command(const std::byte* command) {
     constexpr std::size_t kLineBytes = 64, kLaunchBytes = 256;
     for (std::size_t line = 0; line < kLaunchBytes; line += kLineBytes) {
         __builtin_prefetch(command + line);
@@ -321,7 +321,7 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
         command.body = {at + sizeof command.header, bytes - sizeof command.header};
         command.frame = frame;
         bytes_to_come_ -= bytes;
-        fetch_ahead(at + bytes);
+        prefetch_command(at + bytes);
         if ((set_aside_.empty() && !driver_closed()) || set_aside_.lets_pass(command.header)) [[likely]] {
             dispatch(command);
         } else {

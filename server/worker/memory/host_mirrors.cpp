@@ -18,7 +18,7 @@ constexpr int kPollTimeDivisor = 10;  // comparing takes at most one part in so 
 // Maps memory at `start` if this process has nothing else there; null otherwise. The address is a hint, not a fixed
 // place: the kernel follows it if the range is free. (ThreadSanitizer turns an address that it wants for itself into 0,
 // which as a fixed place would be the null page.)
-void* map_there(std::uint64_t start, std::uint64_t bytes, int flags, int file) {
+void* map_at(std::uint64_t start, std::uint64_t bytes, int flags, int file) {
     void* const wanted = reinterpret_cast<void*>(start);
     void* const given = mmap(wanted, bytes, PROT_READ | PROT_WRITE, flags, file, 0);
     if (given == wanted) {
@@ -38,7 +38,7 @@ CUresult HostMirrors::share(std::uint64_t address, std::uint64_t bytes, CUcontex
     if (bytes > max_shared_bytes_ || shared_bytes_ > max_shared_bytes_ - bytes || shared_ >= kMaxShared) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    void* const given = map_there(address, bytes, MAP_SHARED, file);
+    void* const given = map_at(address, bytes, MAP_SHARED, file);
     if (given == nullptr) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
@@ -68,7 +68,7 @@ CUresult HostMirrors::reserve(std::uint64_t address, std::uint64_t bytes, CUcont
         return CUDA_ERROR_INVALID_VALUE;
     }
     const std::uint64_t start = address / page * page, end = (address + bytes + page - 1) / page * page;
-    void* const given = map_there(start, end - start, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+    void* const given = map_at(start, end - start, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
     if (given == nullptr) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }

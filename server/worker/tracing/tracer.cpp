@@ -418,7 +418,7 @@ void Tracer::forget(const ContextState& context) {
 
 // ---- names
 
-std::uint32_t Tracer::say_name(std::string_view text, bool is_track) {
+std::uint32_t Tracer::send_name(std::string_view text, bool is_track) {
     if (names_ >= codec::kMaxTraceNames) {
         return 0;
     }
@@ -436,7 +436,7 @@ std::uint32_t Tracer::track_of(OfStream& stream, const StreamState& state) {
                                  : state.client == CU_STREAM_PER_THREAD
                                      ? "a thread's default stream"
                                      : fmt::format("stream {:#x}", codec::to_wire(state.client));
-        stream.track = say_name(fmt::format("{}, device {}", name, state.context->device), true);
+        stream.track = send_name(fmt::format("{}, device {}", name, state.context->device), true);
     }
     return stream.track;
 }
@@ -452,7 +452,7 @@ std::uint32_t Tracer::kernel_name(CUfunction client, CUfunction function) {
     const CUresult result =
         is_kernel ? driver::call(api_.cuKernelGetName, &name, codec::from_wire<CUkernel>(codec::to_wire(function)))
                   : driver::call(api_.cuFuncGetName, &name, function);
-    const std::uint32_t id = result == CUDA_SUCCESS && name != nullptr ? say_name(name, false) : 0;
+    const std::uint32_t id = result == CUDA_SUCCESS && name != nullptr ? send_name(name, false) : 0;
     if (kernels_.size() < codec::kMaxTraceNames) {
         kernels_.emplace(client, id);
     }

@@ -168,7 +168,7 @@ class Tracer {
     std::optional<std::uint64_t> moment(const Span& span, CUevent event) const;
     std::uint32_t track_of(OfStream& stream, const StreamState& state);
     std::uint32_t kernel_name(CUfunction client, CUfunction function);
-    std::uint32_t say_name(std::string_view text, bool is_track);
+    std::uint32_t send_name(std::string_view text, bool is_track);
     void fail(OfContext& context);
     void release(OfContext& context, Span& span);
     static void release(OfContext& context, const std::shared_ptr<Anchor>& anchor);
