@@ -38,8 +38,8 @@ void Helpers::start_another() {
         threads_.emplace_back([this] { loop(); });
     } catch (const std::system_error& error) {
         if (!std::exchange(complained_, true)) {
-            log::warn("calls that can block share {} threads: no more can be started: {}", threads_.size(),
-                      error.what());
+            log::warn("cannot start another helper thread, {} threads share the calls that may block: {}",
+                      threads_.size(), error.what());
         }
     }
 }

@@ -516,7 +516,8 @@ void Worker::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload
     frame->bytes = bytes;
     frame->charge(&held_bytes, bytes);
     if (held_bytes.load(std::memory_order_relaxed) > kMaxHeldBytes) {
-        refuse("the client keeps sending work that cannot begin yet");
+        refuse("the client has sent more work than a session may queue: " + std::to_string(kMaxHeldBytes >> 20) +
+               " MiB");
         return;
     }
     inbox.push(std::move(frame));
@@ -539,7 +540,7 @@ void Worker::add_lane(std::size_t index, std::unique_ptr<transport::Connection> 
         added = lanes_.add(index, std::move(connection));
     }
     if (!added) {
-        log::warn("data connection {} cannot be taken: {}", index, added.error().message);
+        log::warn("data connection {} is refused: {}", index, added.error().message);
         return;
     }
     log::debug("data connection {} is open", index);

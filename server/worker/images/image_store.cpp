@@ -179,7 +179,7 @@ ImageBytes ImageStore::find(const ImageHash& hash) {
             return image;
         }
     }
-    log::warn("the kept image {} is damaged: removed", name);
+    log::warn("code image {} is damaged: removed", name);
     ::unlinkat(folder_.get(), name.c_str(), 0);
     return nullptr;
 }
@@ -204,7 +204,7 @@ bool ImageStore::start_writing() {
     try {
         thread_ = std::thread([this] { run(); });
     } catch (const std::system_error& error) {
-        log::warn("a code image is not kept, there is no thread to write it: {}", error.what());
+        log::warn("cannot start the thread that writes code images, an image is not kept: {}", error.what());
         return false;
     }
     return true;
@@ -275,7 +275,7 @@ void ImageStore::trim() {
     const auto remove_oldest_of = [&](Tenant& tenant) {
         const File oldest = tenant.files.back();
         const UniqueFd folder(open_folder(root.get(), tenant.name.c_str()));
-        log::debug("the kept image {} makes room", oldest.name);
+        log::debug("removed the code image {} to make room", oldest.name);
         ::unlinkat(folder.get(), oldest.name.c_str(), 0);
         tenant.files.pop_back();
         tenant.bytes -= oldest.bytes;

@@ -99,7 +99,7 @@ ImageUse Images::use(const ImageHash& hash) const {
 void Images::settle(const ImageUse& use) {
     const auto it = images_.find(use.hash_);
     if (use.outcome_ == ImageUse::Outcome::false_name) {
-        log::warn("an image that the client sent is not what its name says: it is not used");
+        log::warn("an image from the client does not match its hash and is not used");
         // Unless the client has sent it again meanwhile.
         if (it != images_.end() && it->second.data == use.bytes_) {
             total_bytes_ -= it->second.bytes;

@@ -27,7 +27,7 @@ void* map_at(std::uint64_t start, std::uint64_t bytes, int flags, int file) {
     if (given != MAP_FAILED) {
         munmap(given, bytes);
     }
-    log::warn("mapped host memory at {:#x}: this process has something there", start);
+    log::warn("cannot map host memory at {:#x}: the address is in use in this process", start);
     return nullptr;
 }
 

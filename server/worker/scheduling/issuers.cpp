@@ -31,7 +31,7 @@ bool Issuers::start(std::size_t count) {
         try {
             issuer->thread = quiet_thread("gpupool-issue", [this, &own = *issuer] { serve(own); });
         } catch (const std::system_error& error) {
-            log::warn("launches are issued by {} threads: no more can be started: {}", issuers_.size() + 1,
+            log::warn("cannot start another issuer thread, {} threads issue launches: {}", issuers_.size() + 1,
                       error.what());
             most_ = issuers_.size();
             return false;

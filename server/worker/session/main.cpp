@@ -139,7 +139,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     try {
         made = new Worker(*library, devices, std::move(options));
     } catch (const std::system_error& error) {
-        refuse(*connection, std::string("the server has no thread to spare for the session: ") + error.what());
+        refuse(*connection, std::string("the server cannot start a thread for the session: ") + error.what());
         return 1;
     }
     Worker& worker = *made;
@@ -149,7 +149,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     handlers.lane = [&worker](std::size_t index, std::vector<UniqueFd> connection_parts) {
         auto lane = transport::adopt(std::move(connection_parts));
         if (!lane) {
-            log::warn("data connection {} cannot be taken over: {}", index, lane.error().message);
+            log::warn("cannot take over data connection {}: {}", index, lane.error().message);
             return;
         }
         worker.add_lane(index, std::move(*lane));
@@ -221,7 +221,7 @@ int serve_supervised(int descriptor) {
     }
     auto connection = transport::adopt((*link)->take_connection());
     if (!connection) {
-        log::error("the client's connection cannot be taken over: {}", connection.error().message);
+        log::error("cannot take over the client's connection: {}", connection.error().message);
         return 1;
     }
     if (!(*link)->preparation()) {

@@ -63,7 +63,7 @@ Result<std::unique_ptr<Prepared>> prepare(const std::string& driver_path,
     if (const CUresult result = driver::call(api.cuInit, 0u);
         result != CUDA_SUCCESS && result != CUDA_ERROR_NO_DEVICE) {
         return unusable(
-            fmt::format("the server's driver does not start: cuInit gives error {}", static_cast<int>(result)));
+            fmt::format("the server's driver does not start: cuInit returned error {}", static_cast<int>(result)));
     }
     int visible = 0;
     if (driver::call(api.cuDeviceGetCount, &visible) != CUDA_SUCCESS || visible == 0) {
@@ -101,7 +101,7 @@ void prepare_context(Prepared& prepared) {
     const CUresult result = driver::call(api.cuDevicePrimaryCtxRetain, &prepared.context, kDevice);
     if (result != CUDA_SUCCESS) {
         prepared.context = nullptr;
-        log::warn("a worker for the stock gets no context: error {}", static_cast<int>(result));
+        log::warn("a worker for the stock cannot make a context: error {}", static_cast<int>(result));
     }
     keep_context(prepared);
 }
@@ -111,7 +111,7 @@ bool keep_context(Prepared& prepared) {
     if (prepared.context != nullptr && is_short_of_memory(api, prepared.context)) {
         prepared.context = nullptr;
         driver::call(api.cuDevicePrimaryCtxRelease_v2, Worker::kPreparedDevice);
-        log::debug("a worker for the stock gives its context back: the device is short of memory");
+        log::debug("a worker for the stock releases its context: the device is short of memory");
     }
     return prepared.context != nullptr;
 }
