@@ -1,6 +1,7 @@
-// A command as the dispatcher holds it.
+// A command as the dispatcher handles it.
 //
-// Ownership: a Command keeps the frame alive that it lies in; one that is held for later takes its body out of it.
+// Ownership: a Command shares ownership of the frame that its body lies in. A command that is kept for later copies its
+//   body out of the frame (keep_body()), so that the frame can be freed.
 #pragma once
 
 #include <atomic>
@@ -16,7 +17,8 @@
 
 namespace gpupool::worker {
 
-// What lives of frames is counted, so that a client which sends more than it was told to can be stopped.
+// The bytes of a received frame. It counts itself on an account (Worker::held_bytes) while it exists, so that the
+// worker can end the session of a client that sends more than it may.
 struct Frame {
     Frame() = default;
     Frame(const Frame&) = delete;
@@ -40,19 +42,19 @@ struct Frame {
     std::size_t charged_bytes = 0;
 };
 
-// What a command that is kept costs besides its bytes, about: the operation, its place in queues, an event. A call that
-// somebody waits for costs more, because there are no more of those than threads.
+// Approximate cost of a kept command besides its bytes: the operation, its queue entries, an event. A call whose caller
+// waits for the reply is charged more: there are never more of those than client threads.
 inline constexpr std::size_t kHeldCostBytes = 256;
-inline constexpr std::size_t kHeldCopyCostBytes = 2u << 10;  // with its transfer
+inline constexpr std::size_t kHeldCopyCostBytes = 2u << 10;  // with the state of its transfer
 inline constexpr std::size_t kWaitingCostBytes = 16u << 10;
 
 struct EventState;
 
-// What the client calls a stream.
+// Names a stream as the client does.
 struct StreamName {
     CUcontext context = nullptr;
-    CUstream stream = nullptr;  // null: the context's legacy stream; 2: a thread's own default stream
-    std::uint32_t thread = 0;   // of that one
+    CUstream stream = nullptr;  // null: the context's legacy stream; 2: a thread's default stream
+    std::uint32_t thread = 0;   // whose default stream
 
     bool operator==(const StreamName&) const = default;
 };
@@ -61,12 +63,13 @@ struct Command {
     codec::CommandHeader header;
     std::span<std::byte> body;
     std::shared_ptr<Frame> frame;
-    bool ready = false;                               // its stream has reached it: issue, do not ask again
-    std::optional<StreamName> stream;                 // that it works in, or waits for, once that was looked up
-    CUcontext waits_for = nullptr;                    // all of that context's work, which need not be the sender's
-    std::vector<std::shared_ptr<EventState>> events;  // of one that is held: that it names, as they were when it came
+    bool ready = false;                // set when the command leaves a queue: it is issued without checking again
+    std::optional<StreamName> stream;  // the one that it works in or waits for, once looked up
+    CUcontext waits_for = nullptr;     // it waits for all work of this context, which may differ from header.context
+    // of a held command: those that it names, as they were on arrival
+    std::vector<std::shared_ptr<EventState>> events;
 
-    // For a command that is kept for later: out of the frame that it shares with others, which may then go.
+    // Copies the body out of the shared frame, which may then be freed. For a command that is kept for later.
     void keep_body(std::size_t cost_bytes) {
         auto own = std::make_shared<Frame>();
         own->bytes = body.size();
@@ -78,7 +81,7 @@ struct Command {
         body = {own->data.get(), own->bytes};
         frame = std::move(own);
     }
-    // The same where the arguments are not needed any more.
+    // The same for a command whose arguments are not needed any more.
     void keep_header(std::size_t cost_bytes) {
         auto own = std::make_shared<Frame>();
         own->charge(frame == nullptr ? nullptr : frame->account, cost_bytes);
@@ -87,7 +90,7 @@ struct Command {
     }
 
     [[nodiscard]] bool reply_wanted() const { return (header.flags & codec::kReplyWanted) != 0; }
-    // The stream that a handle means: NULL is the legacy stream, or the thread's own.
+    // Resolves NULL to the legacy stream or to the thread's default stream, as the command's flags say.
     [[nodiscard]] CUstream meant(CUstream handle) const {
         return handle != nullptr ? handle : per_thread_default() ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
     }

@@ -1,4 +1,4 @@
-// Which function serves an opcode, and what the table says of when it may go.
+// Maps an opcode to the function that serves it, and to what the call table says about serving it early.
 #pragma once
 
 #include "server/worker/dispatch/worker.h"
@@ -7,10 +7,11 @@ namespace gpupool::worker {
 
 using Serve = void (*)(Worker&, Command&);
 
-// The function for `opcode`, or nullptr when no such call travels.
+// Null if no such call travels.
 Serve serve_function(calls::Opcode opcode) noexcept;
 
-// May it go while the dispatcher stays out of the driver, and before what is set aside? See the rules of that name.
+// May the command be served while the driver is closed, and before the commands that are set aside? See the rules of
+// the same names (protocol/calls/rules.h).
 enum class Passage : std::uint8_t { none, gets_in, gets_in_first, needs_no_driver };
 Passage passage_of(calls::Opcode opcode) noexcept;
 

@@ -32,14 +32,14 @@ void Helpers::run(std::function<void()> work, std::function<void()> done) {
     changed_.notify_one();
 }
 
-// With the lock held.
+// Called with the lock held.
 void Helpers::start_another() {
     try {
         threads_.emplace_back([this] { loop(); });
     } catch (const std::system_error& error) {
         if (!std::exchange(complained_, true)) {
-            log::warn("calls that can block share {} threads: no more can be started: {}", threads_.size(),
-                      error.what());
+            log::warn("cannot start another helper thread, {} threads share the calls that may block: {}",
+                      threads_.size(), error.what());
         }
     }
 }
@@ -65,7 +65,7 @@ void Helpers::loop() {
         lock.unlock();
         job.work();
         inbox_.post(std::move(job.done));
-        job = {};  // what ends with it may have something to run here
+        job = {};  // destroys the captures without the lock: their destructors may do work
         lock.lock();
     }
 }

@@ -1,10 +1,11 @@
 // Threads for driver calls that may block: module loading, unloading, context creation, limits.
 //
-// Each job makes its driver call on a helper thread, then its `done` runs on the dispatcher. One thread is there from
-// the start, more are started as needed, up to a limit; beyond it, or where no more can be had, jobs wait in order.
+// Each job makes its driver call on a helper thread, then its `done` runs on the dispatcher. The constructor starts one
+// thread; run() starts more as needed, up to kMaxThreads. When all are busy, or no further thread can be started, jobs
+// queue in order.
 //
-// Threads: run() the dispatcher's. Errors: the constructor throws std::system_error where not even one thread can be
-// had.
+// Threads: run() and stop() are called by the dispatcher.
+// Errors: the constructor throws std::system_error if it cannot start the first thread.
 #pragma once
 
 #include <condition_variable>
@@ -26,9 +27,9 @@ class Helpers {
     explicit Helpers(Inbox& inbox, Tracer* tracer = nullptr);
     ~Helpers();
 
-    // `work` on a helper thread, then `done` on the dispatcher.
+    // Runs `work` on a helper thread, then `done` on the dispatcher.
     void run(std::function<void()> work, std::function<void()> done);
-    // Forgets what has not begun; used when the session ends.
+    // Drops the jobs that have not begun. Called when the session ends.
     void stop();
 
   private:
@@ -45,7 +46,7 @@ class Helpers {
     std::deque<Job> jobs_;
     std::size_t idle_ = 0;
     bool stopping_ = false;
-    bool complained_ = false;  // the dispatcher's, like threads_
+    bool complained_ = false;  // dispatcher only, like threads_
     std::vector<std::thread> threads_;
 };
 

@@ -6,8 +6,8 @@ namespace gpupool::worker {
 
 namespace {
 
-// What the dispatcher waits for lies behind what the client had sent before it heard of it: a few times what it may
-// have unacknowledged (wire::Limits::retained_bytes).
+// The limit while a thread waits for an acknowledgement (let_through()). That acknowledgement lies behind what the
+// client had sent before: a few times what it may have unacknowledged (wire::Limits::retained_bytes).
 constexpr std::size_t kMaxLetThroughBytes = 256u << 20;
 
 }  // namespace
@@ -24,7 +24,7 @@ bool Inbox::push(std::shared_ptr<Frame> frame) {
     bytes_ += frame->bytes;
     frames_.push_back(std::move(frame));
     lock.unlock();
-    tell();
+    notify();
     return true;
 }
 
@@ -33,7 +33,7 @@ void Inbox::post(std::function<void()> job) {
         const std::lock_guard lock(mutex_);
         jobs_.push_back(std::move(job));
     }
-    tell();
+    notify();
 }
 
 void Inbox::poke() {
@@ -41,7 +41,7 @@ void Inbox::poke() {
         const std::lock_guard lock(mutex_);
         poked_ = true;
     }
-    tell();
+    notify();
 }
 
 void Inbox::close() {
@@ -49,7 +49,7 @@ void Inbox::close() {
         const std::lock_guard lock(mutex_);
         closed_ = true;
     }
-    tell();
+    notify();
     not_full_.notify_all();
 }
 
@@ -63,7 +63,7 @@ void Inbox::let_through(bool through) {
     }
 }
 
-void Inbox::tell() {
+void Inbox::notify() {
     news_.store(true, std::memory_order_release);
     not_empty_.notify_one();
 }
@@ -95,7 +95,8 @@ Inbox::Batch Inbox::take(Batch used) {
 void Inbox::wait(std::chrono::microseconds timeout) {
     std::unique_lock<std::mutex> lock(mutex_);
     if (not_empty_.wait_for(lock, timeout, [&] { return ready(); })) {
-        news_.store(true, std::memory_order_relaxed);  // whoever brought it may not have come to that yet
+        // the thread that queued it sets this only after it released the mutex
+        news_.store(true, std::memory_order_relaxed);
     }
 }
 

@@ -1,10 +1,11 @@
-// What waits for the dispatcher: frames from the receiving thread, and things other threads want done on it.
+// The dispatcher's queue: frames from the receiving thread, and jobs that other threads want run on the dispatcher.
 //
-// Bounded in bytes for frames: the receiving thread waits when the dispatcher does not keep up, which slows the client
-// down, but not while the dispatcher itself waits until the client acknowledges something, which that very thread has
-// to read: then it takes far more, if not without end. Jobs from helper threads are few and never wait.
+// Frames are bounded in bytes (kMaxFrameBytes). When the queue is full the receiving thread blocks, which throttles the
+// client. While a thread is itself blocked until the client acknowledges something (let_through()), the receiving
+// thread must go on to read that acknowledgement, so it may queue far more, but not without limit. Jobs from helper
+// threads are few and never block.
 //
-// Threads: any thread posts, the dispatcher takes.
+// Threads: any thread may push and post; take(), poll() and wait() are the dispatcher's.
 #pragma once
 
 #include <atomic>
@@ -27,13 +28,14 @@ class Inbox {
   public:
     static constexpr std::size_t kMaxFrameBytes = 16u << 20;
 
-    // False when closed. Never waits where the dispatcher itself receives.
+    // False if the inbox is closed. Never blocks when the dispatcher itself receives.
     bool push(std::shared_ptr<Frame> frame);
     void post(std::function<void()> job);
-    // Something outside changed that held work may wait for.
+    // Wakes the dispatcher: held work may have become ready, for example because data arrived.
     void poke();
     void close();
-    // A thread waits, or does so no longer, for what the receiving thread has yet to read.
+    // Called with true when a thread begins to wait for something that the receiving thread has yet to read, with false
+    // when it has stopped waiting.
     void let_through(bool through);
 
     struct Batch {
@@ -41,21 +43,21 @@ class Inbox {
         std::vector<std::function<void()>> jobs;
         bool poked = false;
         [[nodiscard]] bool empty() const { return frames.empty() && jobs.empty() && !poked; }
-        // But keeps its memory.
+        // Empties the batch but keeps its memory.
         void clear() {
             frames.clear();
             jobs.clear();
             poked = false;
         }
     };
-    // The calling thread is the dispatcher.
+    // Makes the calling thread the dispatcher.
     void serve_here();
-    // What there is, without waiting. The memory of `used`, which is empty, is used again.
+    // Returns what is queued, without blocking. Reuses the memory of `used`, which must be empty.
     Batch take(Batch used);
     Batch take() { return take(Batch()); }
-    // Would take() bring anything?
+    // Would take() return anything?
     [[nodiscard]] bool has_news() const { return news_.load(std::memory_order_acquire); }
-    // Looks for as long as that pays, and calls `also` all the time; true when there is something.
+    // Spins for as long as that pays and calls `also` in every iteration; true once there is something to take.
     template <class Also>
     bool poll(Also&& also) {
         return spin_.until(
@@ -63,19 +65,19 @@ class Inbox {
                 also();
                 return has_news();
             },
-            kLookForNewsFor);
+            kSpinFor);
     }
-    // Sleeps until there is something, or for `timeout`.
+    // Sleeps until there is something to take, or until `timeout` has passed.
     void wait(std::chrono::microseconds timeout);
     void wait();
     [[nodiscard]] bool closed() const;
 
   private:
-    // A program often does something else for a moment between its calls, and to wake this thread, and the receiving
-    // one before it, costs more than all else that becomes of a call.
-    static constexpr std::chrono::milliseconds kLookForNewsFor{2};
+    // How long poll() spins. A program often pauses for a moment between its calls, and waking this thread, and before
+    // it the receiving thread, costs more than the rest of the way of a call.
+    static constexpr std::chrono::milliseconds kSpinFor{2};
 
-    void tell();
+    void notify();
     [[nodiscard]] bool ready() const { return poked_ || closed_ || !frames_.empty() || !jobs_.empty(); }
 
     mutable AdaptiveMutex mutex_;
@@ -83,10 +85,10 @@ class Inbox {
     std::vector<std::shared_ptr<Frame>> frames_;
     std::vector<std::function<void()>> jobs_;
     std::size_t bytes_ = 0;
-    int letting_through_ = 0;  // threads that wait for the receiving one
+    int letting_through_ = 0;  // threads that wait for the receiving thread
     std::thread::id dispatcher_;
-    // Something came since the last take(). PollResult at without the mutex, and set after it was released, since
-    // whoever sees it takes the mutex next.
+    // Something was queued since the last take(). Polled without the mutex. Set after the mutex is released, because
+    // the thread that sees it takes the mutex next.
     std::atomic<bool> news_{false};
     Spin spin_;  // the dispatcher's
     bool poked_ = false;

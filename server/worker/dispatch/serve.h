@@ -1,8 +1,8 @@
 // From a command's bytes to the driver call, derived from the call table.
 //
-// A call without `served` is entirely derived: its arguments are read, handles translated, its turn awaited where it
-// works in stream order, the driver called, outputs translated back and sent. A `served` call has a handler of the same
-// name in server/worker/handlers/, which gets the decoded arguments.
+// A call without the rule `served` is derived entirely: this code reads its arguments, translates handles, holds it
+// until it is ready if it works in stream order, calls the driver, translates the outputs back and sends them. A
+// `served` call has a handler of the same name in server/worker/handlers/, which gets the decoded arguments.
 #pragma once
 
 #include <memory>
@@ -14,13 +14,12 @@
 
 namespace gpupool::worker {
 
-// What became of a command.
+// The outcome of serving a command.
 struct Outcome {
     enum class Verdict {
-        done,      // `result` is the driver's word; the outputs are in the slots
-        hold,      // its stream has to wait: `stream`; with `operation` that is what is left to do, without the command
-                   // itself
-        answered,  // the handler has answered, or will
+        done,      // `result` is the driver's; the outputs are in the slots
+        hold,      // to be queued in `stream`: `operation`, or the command itself if that is null
+        answered,  // the handler has answered or will answer
     };
     Verdict verdict = Verdict::done;
     CUresult result = CUDA_SUCCESS;
@@ -38,7 +37,7 @@ struct Outcome {
     static Outcome answered() { return {Verdict::answered}; }
 };
 
-// Empty when it is the command's turn in `stream`; until then, what becomes of it.
+// Empty if the command is ready in `stream`; else the outcome to return.
 inline std::optional<Outcome> check_ready(Worker& worker, Command& command, StreamState& stream) {
     if (!command.ready && !worker.scheduler.may_issue(stream)) {
         return Outcome::hold(stream);
@@ -46,8 +45,8 @@ inline std::optional<Outcome> check_ready(Worker& worker, Command& command, Stre
     return std::nullopt;
 }
 
-// The stream of a command that works in stream order, once it is its turn; until then, or without such a stream, what
-// becomes of the command.
+// The same for the stream that `handle` means, which is stored in `stream`. Returns an error if there is no such
+// stream.
 inline std::optional<Outcome> check_ready(Worker& worker, Command& command, CUstream handle, StreamState*& stream) {
     CUresult result = CUDA_SUCCESS;
     stream = worker.stream_of(command, handle, result);
@@ -57,7 +56,8 @@ inline std::optional<Outcome> check_ready(Worker& worker, Command& command, CUst
     return check_ready(worker, command, *stream);
 }
 
-// The client's handle of a library, function and the like becomes the driver's; a kernel's may stand for its function.
+// Translates a client's handle of a library, function and the like to the driver's. A kernel's handle may stand for its
+// function.
 template <class Handle>
 CUresult driver_handle(const Worker& worker, Handle& handle) {
     const HandleTable::Lookup found = worker.handles.find(handle);
@@ -68,7 +68,7 @@ CUresult driver_handle(const Worker& worker, Handle& handle) {
     return CUDA_SUCCESS;
 }
 
-// The command as it is taken later.
+// A copy of the command to dispatch later, with a body of its own.
 inline Command kept(const Command& command) {
     Command later = command;
     later.keep_body(command.reply_wanted() ? kWaitingCostBytes : kHeldCostBytes);
@@ -76,7 +76,7 @@ inline Command kept(const Command& command) {
     return later;
 }
 
-// Serves the command once everything that is held now has been issued.
+// Dispatches the command once everything that is held now has been issued.
 inline void serve_when_issued(Worker& worker, const Command& command) {
     worker.scheduler.when_issued([&worker, later = kept(command)]() mutable { worker.dispatch(later); });
 }
@@ -90,7 +90,7 @@ namespace handlers {
 #undef GP_PER_THREAD
 }  // namespace handlers
 
-// What waits in a stream for a command, which is answered if it never gets its turn.
+// An operation that a stream holds on behalf of a command. The command is answered if the operation is abandoned.
 class HeldForCommand : public Operation {
   public:
     void abandon(CUresult result) override {
@@ -106,7 +106,7 @@ class HeldForCommand : public Operation {
     Command command_;
 };
 
-// The command itself.
+// Dispatches the held command itself when it is ready.
 class HeldCommand final : public HeldForCommand {
   public:
     HeldCommand(Worker& worker, Command command) : HeldForCommand(worker, std::move(command)) {
@@ -130,12 +130,12 @@ class HeldCommand final : public HeldForCommand {
     }
 
   private:
-    std::unique_ptr<Operation> rest_;  // what takes longer than a call
+    std::unique_ptr<Operation> rest_;  // set if issuing it takes more than one call
 };
 
 namespace detail {
 
-// What a derived call has the GPU do; `command`: nothing that is traced as its work.
+// What kind of GPU work a derived call does; `command`: none that is traced.
 constexpr codec::TraceKind traced_kind(std::string_view name) {
     return name.starts_with("cuMemset")   ? codec::TraceKind::memset
            : name.starts_with("cuMemcpy") ? codec::TraceKind::copy
@@ -149,12 +149,12 @@ constexpr int find_stream_parameter(std::integer_sequence<int, Index...>) {
     return found;
 }
 
-// Client handles become the driver's. Streams are special: NULL and 2 depend on the command.
+// Translates the client's handles to the driver's. Streams are special: NULL and 2 depend on the command.
 struct Translator {
     Worker& worker;
     Command& command;
     CUresult result = CUDA_SUCCESS;
-    bool silent = false;  // depends on something whose creation failed
+    bool silent = false;  // a handle's creation failed, which was reported already
     StreamState* stream = nullptr;
 
     template <class Handle>
@@ -259,7 +259,7 @@ void finish(Worker& worker, Command& command, codec::Slots<Call>& slots, CUresul
     });
 }
 
-// The names that the client gives to what the call creates: of the right kind, new, and not too many.
+// Checks the handles that the client minted for what the call creates: of the right kind, new, and not too many.
 template <class Call>
 CUresult check_minted(const Worker& worker, codec::Slots<Call>& slots) {
     CUresult result = CUDA_SUCCESS;
@@ -274,7 +274,7 @@ CUresult check_minted(const Worker& worker, codec::Slots<Call>& slots) {
     return result;
 }
 
-// The client's handles that the call destroys, before they are translated.
+// The client's handle that the call destroys, or 0. Call before handles are translated.
 template <class Call>
 std::uint64_t destroyed_handle(codec::Slots<Call>& slots) {
     std::uint64_t handle = 0;
@@ -293,7 +293,7 @@ void serve_on_helper(Worker& worker, Command& command, std::shared_ptr<codec::Sl
         const ContextState* state = worker.context_of(command);
         return state == nullptr ? nullptr : state->driver;
     }();
-    if (destroyed != 0 && !worker.begin_to_end(destroyed)) {  // it is being destroyed already
+    if (destroyed != 0 && !worker.begin_destroy(destroyed)) {  // a helper is destroying it already
         finish<Call>(worker, command, *slots, CUDA_ERROR_INVALID_HANDLE);
         return;
     }
@@ -307,13 +307,13 @@ void serve_on_helper(Worker& worker, Command& command, std::shared_ptr<codec::Sl
     };
     auto done = [&worker, command, slots, result, destroyed]() mutable {
         if (destroyed != 0) {
-            worker.end(destroyed, *result == CUDA_SUCCESS);
+            worker.end_destroy(destroyed, *result == CUDA_SUCCESS);
         }
         finish<Call>(worker, command, *slots, *result);
     };
     auto start = [&worker, work = std::move(work), done = std::move(done)] { worker.waiting_calls.run(work, done); };
     if (destroyed != 0) {
-        worker.scheduler.when_issued(std::move(start));  // not while held work still uses it
+        worker.scheduler.when_issued(std::move(start));  // held work may still use it
     } else {
         start();
     }
@@ -351,7 +351,7 @@ Outcome call_driver(Worker& worker, Command& command, codec::Slots<Call>& slots,
     }
 }
 
-// Reads a command's arguments; false when it has been answered, since they make no sense.
+// Reads a command's arguments. False if they are malformed; the command has been answered then.
 template <class Call>
 bool read_arguments(Worker& worker, Command& command, codec::Slots<Call>& slots) {
     if (!slots.read(command.body)) {
@@ -365,7 +365,7 @@ bool read_arguments(Worker& worker, Command& command, codec::Slots<Call>& slots)
     return true;
 }
 
-// The same for a call without a handler, whose handles become the driver's. `stream`: the one that it names, if any.
+// The same for a call without a handler, with its handles translated. `stream`: the stream that it names, if any.
 template <class Call>
 bool read_and_translate(Worker& worker, Command& command, codec::Slots<Call>& slots, StreamState*& stream,
                         std::uint64_t& destroyed) {
@@ -385,7 +385,7 @@ bool read_and_translate(Worker& worker, Command& command, codec::Slots<Call>& sl
     return false;
 }
 
-// Does what a call's outcome asks for. `destroyed`: the client's handle that it destroys, or 0.
+// Acts on a call's outcome. `destroyed`: the client's handle that it destroys, or 0.
 template <class Call>
 void conclude(Worker& worker, Command& command, codec::Slots<Call>& slots, std::uint64_t destroyed, Outcome outcome) {
     switch (outcome.verdict) {
@@ -419,7 +419,7 @@ void serve(Worker& worker, Command& command, Handler handler) {
         }
     }
     if constexpr (blocking) {
-        command.keep_body(kWaitingCostBytes);  // it is kept until its answer
+        command.keep_body(kWaitingCostBytes);  // it is kept until it is answered
     }
     if constexpr (calls::is_served<Call>) {
         codec::Slots<Call> slots;

@@ -15,9 +15,9 @@
 namespace gpupool::worker {
 namespace {
 
-// A large chunk is one piece on a lane; how many one copy has at a time, handlers/copy.cpp says (kPiecesInFlight).
+// A large chunk is one piece on a lane. kPiecesInFlight (handlers/copy.cpp) says how many one copy has at a time.
 constexpr std::size_t kChunkBytes = 1u << 20, kStagingBytes = 96u << 20;
-// The small ones are for data that comes with a command, for the ends of copies, and in reserve.
+// The small sizes are for data that travels in its command and for the ends of copies, and serve as a reserve.
 constexpr StagingSize kStagingSizes[] = {{4u << 10, 1u << 20, 4u << 20, 4u << 20},
                                          {codec::kMaxInlineBytes, 4u << 20, 16u << 20, 16u << 20},
                                          {kChunkBytes, 8u << 20, kStagingBytes, 0}};
@@ -29,31 +29,33 @@ constexpr std::size_t kAllStagingBytes = [] {
     return bytes;
 }();
 static_assert(kChunkBytes <= wire::Lanes::kMaxPieceBytes);
-// All of the large chunks in one stream, each a copy and a mark, where kernels print an event as well, stay with the
-// stream's credit and marks (scheduler.h) below the 1,020 entries that a driver takes without blocking.
+// Even if one stream has all the large chunks, each with a copy and a mark (and an event if kernels print), they and
+// the stream's credit and marks (scheduler.h) stay below the 1,020 entries that a driver takes without blocking.
 static_assert(Scheduler::kCredit + Scheduler::kMaxMarks + 2 * kStagingBytes / kChunkBytes < 1020);
 static_assert(Scheduler::kCredit + 2 * Scheduler::kMaxMarksWithEvents + 3 * kStagingBytes / kChunkBytes < 1020);
-constexpr std::size_t kPollEvery = 128;         // commands, so that a long batch does not keep completions waiting
-constexpr std::size_t kPollIssuersEvery = 512;  // where issuers have to be waited for before the look
+constexpr std::size_t kPollEvery = 128;         // commands, so that a long batch does not delay completions
+constexpr std::size_t kPollIssuersEvery = 512;  // used while issuers are busy, which a poll must wait for
 constexpr std::size_t kLeastSentByItselfBytes = 32u << 10;
 constexpr std::size_t kFewCommandsBytes = 1u << 10;
-constexpr unsigned kMaxBatchesAhead = 8;  // that are taken before issuers are waited for
-// Of commands that wait, far above what a client sends before it hears that it should wait: the scheduler's budget, and
-// what is on its way when it is used up. Ending the session is all that is left: the data that would let the work begin
-// lies behind more commands.
+constexpr unsigned kMaxBatchesAhead = 8;  // taken before the dispatcher waits for busy issuers
+// Limit on frames and held commands. It is far above what an honest client sends before it is throttled: the
+// scheduler's budget, and what is under way when that is used up. The worker can only end the session then, because the
+// data that would let the queued work begin lies behind more commands.
 constexpr std::size_t kMaxHeldBytes = 768u << 20;
 static_assert(Scheduler::kHeldBudgetBytes + (256u << 20) <= kMaxHeldBytes);
-// How long the dispatcher looks without a pause for what somebody waits for, and then with short pauses.
-constexpr std::chrono::microseconds kLookForAwaitedFor{1000};
-constexpr std::chrono::microseconds kLookForFramesFor{200};  // where nobody waits
-constexpr std::chrono::milliseconds kLookNowAndThenFor{50};
+// How long the dispatcher polls without a pause while something awaits a completion (kSpinForAwaited) or nothing
+// does (kSpinForFrames), and then how long with short pauses. After that it takes long ones.
+constexpr std::chrono::microseconds kSpinForAwaited{1000};
+constexpr std::chrono::microseconds kSpinForFrames{200};
+constexpr std::chrono::milliseconds kShortPausesFor{50};
 constexpr std::chrono::microseconds kShortPause{20};
 constexpr std::chrono::microseconds kLongPause{500};
-constexpr unsigned long kTimerSlackNs = 1000;  // the kernel's 50 us by default would make every short pause a long one
+// The kernel's default of 50 us would make every short pause a long one.
+constexpr unsigned long kTimerSlackNs = 1000;
 
-// The next command was written by another processor: its lines come while this one is with the driver. Beyond the
-// frame's end this asks for nothing that matters.
-void fetch_ahead(const std::byte* command) {
+// Another processor wrote the next command: prefetch its cache lines while this command is with the driver. Reading
+// beyond the frame's end is harmless, since a prefetch does not fault.
+void prefetch_command(const std::byte* command) {
     constexpr std::size_t kLineBytes = 64, kLaunchBytes = 256;
     for (std::size_t line = 0; line < kLaunchBytes; line += kLineBytes) {
         __builtin_prefetch(command + line);
@@ -64,15 +66,15 @@ wire::Lanes::Limits lane_limits(const Worker::Options& options) {
     wire::Lanes::Limits limits;
     limits.lanes = options.max_lanes;
     limits.compression = options.compression;
-    // The dispatcher never waits: all of the staging memory fits, and a chunk for each lane that has just given it
-    // back.
+    // All of the staging memory fits into the queue, so that a send never blocks the dispatcher. A lane still counts a
+    // chunk for a moment after it has returned it: one more for each lane.
     limits.queued_bytes = kAllStagingBytes + wire::Lanes::kMaxLanes * kChunkBytes;
     return limits;
 }
 
 wire::Limits channel_limits() {
     wire::Limits limits;
-    // All of the staging memory can be on its way out at once without an append having to wait.
+    // All of the staging memory can be retained at once without an append having to block.
     limits.retained_bytes = kAllStagingBytes + (8u << 20);
     return limits;
 }
@@ -130,7 +132,7 @@ Error Worker::run(std::unique_ptr<transport::Connection> connection) {
     return cause;
 }
 
-// By any thread, as pinned memory is.
+// Called by any thread, as blocks of pinned memory are freed by any thread.
 void Worker::run_elsewhere(std::function<void()> call) {
     inbox.post([this, call = std::move(call)] { waiting_calls.run(call, [] {}); });
 }
@@ -148,7 +150,8 @@ void Worker::stop(const std::string& why) {
     inbox.close();
 }
 
-// What it did is said where it can still be said: a client on a slow line may outlast the process's timeout.
+// The client's fault is logged now: a client on a slow line may take longer to close than the process has until it
+// ends.
 void Worker::refuse(const std::string& why) {
     if (!ending_) {
         log::warn("the session is ended: {}", why);
@@ -158,7 +161,7 @@ void Worker::refuse(const std::string& why) {
 
 namespace {
 
-// So long that the receiving thread should go on meanwhile?
+// Will the batch take so long that the reader thread should receive meanwhile?
 bool takes_long(const Inbox::Batch& batch) {
     std::size_t bytes = 0;
     for (const auto& frame : batch.frames) {
@@ -206,16 +209,16 @@ void Worker::loop() {
         settle_launches();
         moved = scheduler.run_held() || moved;
         if (scheduler.poll(moved ? Scheduler::PollDepth::brief : Scheduler::PollDepth::idle)) {
-            channel_->nudge();  // somebody waits for it
+            channel_->nudge();  // a thread of the client may wait for it
             moved = true;
         }
         moved = stream_watches.poll() || moved;
         moved = graph_steps.poll() || moved;
         if (!host_mirrors.empty()) {
-            receiver_.reset();  // to compare them takes long
+            receiver_.reset();  // comparing them takes long
             polled_at_.reset();
         }
-        // What was complete when the GPU wrote to host memory goes first.
+        // Completions that precede what the GPU wrote to host memory are sent before it.
         moved = host_mirrors.watch([this] { scheduler.settle(); }, [this](auto record) { send_host_change(record); }) ||
                 moved;
         if (tracer.on() && !driver_closed()) [[unlikely]] {
@@ -233,9 +236,9 @@ void Worker::loop() {
     }
 }
 
-// The driver can only be asked, so while something is outstanding the dispatcher looks again and again: first at once
-// where processors are to spare, then after short sleeps, then longer ones. With nothing outstanding it sleeps until a
-// frame comes.
+// The driver does not notify, so the dispatcher polls while something is outstanding: first without pauses where
+// spinning pays, then with short sleeps between polls, then with longer ones. With nothing outstanding it sleeps until
+// a frame arrives.
 void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_since) {
     if (!scheduler.waiting() && stream_watches.empty()) {
         const bool only_frames = host_mirrors.empty() && !tracer.waiting();
@@ -249,7 +252,7 @@ void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_si
             const auto left = prepared_context_until_ - std::chrono::steady_clock::now();
             inbox.wait(std::max(std::chrono::ceil<std::chrono::microseconds>(left), kLongPause));
         } else {
-            inbox.wait(kLongPause);  // a kernel may write for a program that only looks
+            inbox.wait(kLongPause);  // a kernel may write to mirrored memory for a program that polls it
         }
         return;
     }
@@ -258,25 +261,26 @@ void Worker::pause(std::optional<std::chrono::steady_clock::time_point>& idle_si
     idle_since = idle_since.value_or(now);
     note_poll(now);
     if (spinning_pays() && !contention().lasts(now) &&
-        (idle_for < kLookForFramesFor ||
-         (idle_for < kLookForAwaitedFor && (scheduler.awaited() || !stream_watches.empty())))) {
+        (idle_for < kSpinForFrames ||
+         (idle_for < kSpinForAwaited && (scheduler.awaited() || !stream_watches.empty())))) {
         polled_at_ = now;
         poll_for_frames();
         spin_pause();
     } else {
         receiver_.reset();
-        inbox.wait(idle_for < kLookNowAndThenFor ? kShortPause : kLongPause);
+        inbox.wait(idle_for < kShortPausesFor ? kShortPause : kLongPause);
     }
 }
 
-// What came since the dispatcher looked last, or its next pause, is there.
+// Called when work or the next pause follows a pause in which the dispatcher polled: notes whether the thread was
+// suspended in between.
 void Worker::note_poll(std::chrono::steady_clock::time_point now) {
     if (polled_at_) {
         contention().note_poll(*std::exchange(polled_at_, std::nullopt), now);
     }
 }
 
-// By the dispatcher itself, which saves waking it, or at least the hand-over between two processors.
+// The dispatcher receives by itself, which saves waking it, or at least the hand-over between two processors.
 void Worker::poll_for_frames() {
     if (!receiver_) {
         receiver_.emplace(*channel_);
@@ -317,7 +321,7 @@ bool Worker::take_frame(const std::shared_ptr<Frame>& frame) {
         command.body = {at + sizeof command.header, bytes - sizeof command.header};
         command.frame = frame;
         bytes_to_come_ -= bytes;
-        fetch_ahead(at + bytes);
+        prefetch_command(at + bytes);
         if ((set_aside_.empty() && !driver_closed()) || set_aside_.lets_pass(command.header)) [[likely]] {
             dispatch(command);
         } else {
@@ -375,7 +379,8 @@ void Worker::settle_launches() {
 
 namespace {
 
-// What was sent before the context's end was asked for still has its turn; nothing else would ever be issued.
+// Commands that arrived before the context's end was requested are still issued; new ones are refused, because nothing
+// would ever issue them.
 bool takes_work(const ContextState& context, const Command& command, CUresult& result) {
     if (!context.ending || command.ready) [[likely]] {
         return true;
@@ -404,7 +409,7 @@ StreamState* Worker::find_stream(const Command& command, CUstream handle, CUresu
             stream = it == context->streams.end() ? nullptr : it->second.get();
         }
         stream = stream != nullptr ? stream : objects.stream(handle);
-        // What was sent before it was destroyed still has its turn.
+        // Commands that arrived before the stream was destroyed are still issued.
         if (stream == nullptr || (stream->ending && !command.ready)) {
             result = CUDA_ERROR_INVALID_HANDLE;
             return nullptr;
@@ -468,17 +473,17 @@ CUmemoryPool Worker::driver_pool(std::uint64_t client) const {
                : nullptr;
 }
 
-bool Worker::begin_to_end(std::uint64_t client) {
+bool Worker::begin_destroy(std::uint64_t client) {
     if (!handles_ending_.insert(client).second) {
         return false;
     }
-    memory.pools.begin_to_end(driver_pool(client));
+    memory.pools.begin_destroy(driver_pool(client));
     return true;
 }
 
-void Worker::end(std::uint64_t client, bool ended) {
+void Worker::end_destroy(std::uint64_t client, bool ended) {
     handles_ending_.erase(client);
-    memory.pools.end(driver_pool(client), ended);
+    memory.pools.end_destroy(driver_pool(client), ended);
     if (!ended) {
         return;
     }
@@ -504,14 +509,15 @@ void Worker::on_bulk(std::uint64_t transfer, std::uint64_t offset, std::size_t b
 
 void Worker::on_frame(wire::FrameType type, std::unique_ptr<std::byte[]> payload, std::size_t bytes) {
     if (type != wire::FrameType::commands) {
-        return;  // control frames from a client carry nothing that a worker acts on
+        return;  // control frames from a client carry nothing for the worker
     }
     auto frame = std::make_shared<Frame>();
     frame->data = std::move(payload);
     frame->bytes = bytes;
     frame->charge(&held_bytes, bytes);
     if (held_bytes.load(std::memory_order_relaxed) > kMaxHeldBytes) {
-        refuse("the client keeps sending work that cannot begin yet");
+        refuse("the client has sent more work than a session may queue: " + std::to_string(kMaxHeldBytes >> 20) +
+               " MiB");
         return;
     }
     inbox.push(std::move(frame));
@@ -527,14 +533,14 @@ void Worker::on_append_waits(bool waits) {
 
 void Worker::add_lane(std::size_t index, std::unique_ptr<transport::Connection> connection) {
     Status added = lanes_.admits(index);
-    if (added) {  // the client's turn comes with this word: 40 bytes into an empty buffer
+    if (added) {  // the client waits for this frame; 40 bytes fit into an empty send buffer
         added = wire::write_frame(*connection, wire::FrameType::ack, {});
     }
     if (added) {
         added = lanes_.add(index, std::move(connection));
     }
     if (!added) {
-        log::warn("data connection {} cannot be taken: {}", index, added.error().message);
+        log::warn("data connection {} is refused: {}", index, added.error().message);
         return;
     }
     log::debug("data connection {} is open", index);
@@ -542,7 +548,7 @@ void Worker::add_lane(std::size_t index, std::unique_ptr<transport::Connection> 
 
 void Worker::send_bulk(std::uint64_t transfer, std::uint64_t offset, std::span<const std::byte> data,
                        std::function<void()> done) {
-    // Little data goes with the reply that follows it.
+    // A small amount of data is sent together with the reply that follows it.
     const auto urgency = data.size() < kLeastSentByItselfBytes ? wire::Urgency::later : wire::Urgency::soon;
     const Status sent = lanes_.take(data.size())
                             ? lanes_.send(transfer, offset, data, std::move(done))
@@ -561,7 +567,7 @@ void Worker::on_piece(std::uint64_t transfer, std::uint64_t offset, std::size_t)
     inbox.poke();
 }
 
-void Worker::on_piece_lost(std::uint64_t, std::uint64_t, std::size_t) {}  // nor is anything else: the session ends
+void Worker::on_piece_lost(std::uint64_t, std::uint64_t, std::size_t) {}  // nothing to undo: the session ends
 
 void Worker::on_lanes_ended(const Error& cause) {
     stop(cause.message);

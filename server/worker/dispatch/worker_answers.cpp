@@ -1,5 +1,5 @@
-// What a worker tells its client: answers, with the failures that nobody was told of, and notices, and what has to go
-// before them.
+// Replies and notices to the client, latched errors of deferred calls, and the data that must precede a reply or
+// notice.
 
 #include <cstring>
 #include <utility>
@@ -11,7 +11,7 @@
 
 namespace gpupool::worker {
 
-// A deferred call failed: whoever waits for its stream next is told.
+// A deferred call failed: the next call that synchronizes with its stream, or with its context, reports it.
 void Worker::latch(const Command& command, CUresult result) {
     if (StreamState* const stream = command.stream ? objects.stream(*command.stream) : nullptr) {
         stream->latch(result);
@@ -25,7 +25,8 @@ ContextState* Worker::concerned_context(const Command& command) {
     return named != nullptr ? objects.context(named) : context_of(command);
 }
 
-// The first failure among what `command` has waited for: a stream, with those that it waits for, or a whole context.
+// Takes the first latched error of what `command` has synchronized with: a stream and those it waits for, or a whole
+// context.
 CUresult Worker::take_latched(const Command& command) {
     StreamState* const stream = command.stream ? objects.stream(*command.stream) : nullptr;
     ContextState* const context = concerned_context(command);
@@ -33,7 +34,7 @@ CUresult Worker::take_latched(const Command& command) {
         return CUDA_SUCCESS;
     }
     CUresult result = std::exchange(context->latched, CUDA_SUCCESS);
-    if (stream == nullptr || stream->legacy) {  // the client takes a wait for the legacy stream as one for all
+    if (stream == nullptr || stream->legacy) {  // for the client, the legacy stream stands for all
         keep_first_error(result, std::exchange(context->latched_by_ended, CUDA_SUCCESS));
     }
     const bool stream_is_gone = command.stream && stream == nullptr;
@@ -84,7 +85,7 @@ void Worker::answer(const Command& command, CUresult result, bool synchronizes, 
     reply.kind = codec::ReplyKind::result;
     reply.number = header.number;
     reply.result = result;
-    // What is not complete says nothing yet.
+    // A call that has failed or is not complete reports no latched error.
     reply.deferred = synchronizes && result == CUDA_SUCCESS ? take_latched(command) : CUDA_SUCCESS;
     reply.thread = header.thread;
     const ContextState* const concerned =
@@ -117,7 +118,7 @@ void Worker::send_host_change(std::span<const std::byte> record) {
     notify_bytes(codec::NoticeType::host_memory, record.data(), record.size());
 }
 
-// Unless the look is `thorough`, only what has been here for a moment is found.
+// Unless `thorough`, sends only what the reading thread has already read from the pipe.
 void Worker::send_output(DeviceOutput* output, codec::NoticeType type, bool thorough) {
     if (output == nullptr || !(thorough || output->has_text())) {
         return;
@@ -139,8 +140,8 @@ void Worker::notify_text(codec::NoticeType type, std::string_view text) {
     notify_bytes(type, notice.data(), notice.size());
 }
 
-// In the order of the session's own connection, so only where data went over others since the last time. Not before
-// what asks for data or for timeout, which can be acted on at any time.
+// Keeps the order of the session's own connection, so it is needed only if data went over lanes since the last call.
+// Not before notices that the client may act on at any time (may_mean_data()).
 void Worker::announce_pieces() {
     if (const std::uint64_t sent = lanes_.sent_up_to(); sent != announced_pieces_) {
         announced_pieces_ = sent;
@@ -150,7 +151,7 @@ void Worker::announce_pieces() {
 
 namespace {
 
-// May the client take it as a sign that what was sent before is there? Then it has to wait for that first.
+// May the client conclude from the notice that data sent before has arrived? Then it must wait for that data first.
 bool may_mean_data(codec::NoticeType type) {
     switch (type) {
         case codec::NoticeType::pull:
@@ -162,7 +163,7 @@ bool may_mean_data(codec::NoticeType type) {
     }
 }
 
-// Does it keep the client from asking for more than a slow line brings back? Behind all that it would come too late.
+// Does the notice throttle the client? It would be too late behind bulk data that a slow line has yet to carry.
 bool restrains(codec::NoticeType type) {
     return type == codec::NoticeType::hold;
 }

@@ -1,4 +1,4 @@
-// What the worker keeps of a session's graphs beside the driver.
+// What the worker records about a session's graphs beside the driver's own state.
 //
 // Threads: the dispatcher's alone.
 #pragma once
@@ -17,23 +17,24 @@ namespace gpupool::worker {
 
 struct GraphBook {
     std::unordered_map<CUgraphExec, std::shared_ptr<GraphExec>> executables;  // by client handle
-    // Changes of executables that wait, by the driver's nodes that they name.
+    // The driver's nodes that waiting changes of executables name, once for each change.
     std::unordered_multiset<CUgraphNode> changes_waiting;
-    // Nodes that were added to graphs of the driver, those within child graphs included.
+    // How many nodes were added to each of the driver's graphs, nodes of child graphs included.
     std::unordered_map<CUgraph, std::uint64_t> added_nodes;
     std::uint64_t all_added_nodes = 0;
-    // Graphs that were counted and found full, until a node is destroyed: to count is to walk through all of it.
+    // Graphs that were counted and found full, until a node is destroyed. Counting walks the whole graph.
     std::unordered_set<CUgraph> full;
-    // What nobody waited for and was refused: without it such a graph is not what the program made.
+    // Graphs with an addition that the driver refused and whose caller did not wait: the graph is not what the program
+    // made.
     std::unordered_map<CUgraph, CUresult> failed;
-    // And the nodes whose change was, until another takes.
+    // The same for changes of nodes, until a later change of the node succeeds.
     std::unordered_map<CUgraphNode, CUresult> unchanged;
-    std::unordered_map<CUgraph, unsigned> levels;  // how deep the driver's graphs within others lie
-    // The graphs of conditional nodes, which the driver tells when it makes them, and never again.
+    std::unordered_map<CUgraph, unsigned> levels;  // nesting depth of graphs within others
+    // The graphs of conditional nodes. The driver returns them only when it creates the node.
     std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies;
-    std::string dot_text;  // of the last gpGraphDot
+    std::string dot_text;  // result of the last gpGraphDot
 
-    // Null where there is none.
+    // Null if there is none.
     [[nodiscard]] std::shared_ptr<GraphExec> executable(CUgraphExec client) const {
         const auto it = executables.find(client);
         return it == executables.end() ? nullptr : it->second;

@@ -6,19 +6,20 @@
 namespace gpupool::worker {
 namespace {
 
-// Of one executable. Natively who launches it waits by then, since the driver's queue is full of its nodes.
-constexpr std::uint64_t kMaxChangesWaiting = 4096, kGoOnWithChanges = 1024;
+// Waiting changes of one executable at which the client is throttled, and at which it is released. Natively a thread
+// that launches the executable so often would block by then, because the driver's queue is full of its nodes.
+constexpr std::uint64_t kThrottleChangesAt = 4096, kReleaseChangesAt = 1024;
 
-void tell_client(Worker& worker, GraphExec& graph, std::uint64_t client, bool held) {
-    graph.client_held = held;
+void set_throttled(Worker& worker, GraphExec& graph, std::uint64_t client, bool throttled) {
+    graph.throttled = throttled;
     worker.notify(codec::NoticeType::hold,
-                  codec::StreamHoldNotice{codec::kHoldsGraphChanges, client, 0, held ? 1u : 0u});
+                  codec::StreamHoldNotice{codec::kHoldsGraphChanges, client, 0, throttled ? 1u : 0u});
 }
 
 using WaitingChangePtr = std::shared_ptr<GraphExec::WaitingChange>;
 
-// Makes a change that has nothing left to wait for, and those behind it that waited for it alone, when the driver may
-// be entered.
+// Makes a change that has nothing left to wait for, and the changes behind it that waited only for it, when the driver
+// is not closed.
 void make_changes(Worker& worker, const std::shared_ptr<GraphExec>& graph, std::uint64_t client,
                   WaitingChangePtr change) {
     while (change != nullptr) {
@@ -33,8 +34,8 @@ void make_changes(Worker& worker, const std::shared_ptr<GraphExec>& graph, std::
         }
         auto& waiting = worker.graphs.changes_waiting;
         waiting.erase(waiting.find(change->node));
-        if (graph->client_held && graph->changes_asked - graph->changes_made <= kGoOnWithChanges) {
-            tell_client(worker, *graph, client, false);
+        if (graph->throttled && graph->changes_asked - graph->changes_made <= kReleaseChangesAt) {
+            set_throttled(worker, *graph, client, false);
         }
         Command command = std::move(change->command);
         worker.dispatch(command);
@@ -101,8 +102,8 @@ std::optional<Outcome> await_launches(Worker& worker, const Command& command, CU
         *place = change;
     }
     const std::uint64_t name = codec::to_wire(client);
-    if (!graph->client_held && graph->changes_asked - graph->changes_made >= kMaxChangesWaiting) {
-        tell_client(worker, *graph, name, true);
+    if (!graph->throttled && graph->changes_asked - graph->changes_made >= kThrottleChangesAt) {
+        set_throttled(worker, *graph, name, true);
     }
     for (const Operation* const launch : launches) {
         worker.scheduler.when_issued(launch->id, [&worker, graph, name, change] {

@@ -1,10 +1,11 @@
-// Changes of graphs and executables: what is noted of one that nobody waits for, and the order of those that wait.
+// Changes of graphs and executables: verdicts on changes whose caller does not wait, and the order of changes that
+// wait.
 //
-// An executable graph is changed for the launches behind it: while launches that came before are held in their streams,
-// a change waits for them, and what depends on it waits for the change.
+// A change of an executable graph applies to later launches only. While earlier launches are held in their streams, the
+// change waits for them, and later launches and changes wait for the change.
 //
-// Threads: the dispatcher's. Errors: a verdict that nobody waits for is noted (GraphBook::unchanged,
-// GraphExec::refused).
+// Threads: the dispatcher's.
+// Errors: a verdict whose caller does not wait is recorded (GraphBook::unchanged, GraphExec::refused).
 #pragma once
 
 #include <functional>
@@ -16,23 +17,25 @@
 
 namespace gpupool::worker {
 
-// The verdict on a change that nobody may be waiting for, of a graph's node or of an executable, which it returns.
+// Records the verdict on a change of a graph's node or of an executable if the caller does not wait for it. Returns it.
 CUresult note_change(Worker& worker, const Command& command, CUgraphNode node, CUresult result);
 CUresult note_change(const Command& command, GraphExec& graph, CUresult result);
 
-// Makes the change on a helper, and has `done` called with the verdict: the driver waits for the GPU where a changed
-// graph needs more local memory than any before, and the GPU may have to wait for us.
+// Makes the change on a helper and calls `done` with the verdict. The driver waits for the GPU if a changed graph needs
+// more local memory than any before, and the GPU may be waiting for the dispatcher.
 void change_elsewhere(Worker& worker, const Command& command, std::function<CUresult()> change,
                       std::function<void(CUresult)> done);
 
-// A change of an executable graph is one for the launches behind it: empty when it may be made now. `client` is what
-// the client calls it, `node` the driver's; null for a change of all.
+// Empty if the change of an executable graph may be made now. Else queues it behind the launches and changes before it
+// and returns the outcome. `client` is the client's handle, `node` the driver's; null for a change of the whole
+// executable.
 std::optional<Outcome> await_launches(Worker& worker, const Command& command, CUgraphExec client,
                                       const std::shared_ptr<GraphExec>& graph, CUgraphNode node);
 
-// Does a change that waits name a node of these?
+// Does a waiting change name one of these nodes?
 bool is_named(const Worker& worker, const GraphContents& contents);
-// What ends something that a waiting change names, or asks what it is, comes behind the change: empty when none waits.
+// Defers a command that destroys or queries something that a waiting change names (`any`) until that is made. Empty if
+// there is no such change.
 std::optional<Outcome> await_changes(Worker& worker, const Command& command, bool any);
 
 }  // namespace gpupool::worker

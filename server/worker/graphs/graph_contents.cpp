@@ -68,7 +68,7 @@ CUresult failure_of(const Worker& worker, CUgraph graph) {
     }
     GraphContents contents;
     contents.add(worker, graph);
-    // A child's was told when it was added; a body is added to afterwards.
+    // An error of a child graph was returned when it was added; a conditional node's graph gets its nodes afterwards.
     for (const CUgraph body : contents.bodies) {
         if (const auto failed = book.failed.find(body); failed != book.failed.end()) {
             return failed->second;

@@ -1,6 +1,7 @@
-// A graph of the driver's with all graphs within it, and what the worker has noted of them.
+// A graph of the driver with all graphs within it, and removal of what the worker recorded about them.
 //
-// Threads: the dispatcher's. Errors: the driver's are passed over where a graph cannot be walked.
+// Threads: the dispatcher's.
+// Errors: graphs that the driver refuses to enumerate are skipped.
 #pragma once
 
 #include <vector>
@@ -12,19 +13,19 @@ namespace gpupool::worker {
 struct GraphContents {
     std::vector<CUgraphNode> nodes;
     std::vector<CUgraph> graphs;
-    std::vector<CUgraph> bodies;  // those of `graphs` that are of conditional nodes
+    std::vector<CUgraph> bodies;  // those of `graphs` that belong to conditional nodes
 
     void add(const Worker& worker, CUgraph graph, unsigned level = 1);
-    // The graphs of a node at `level`.
+    // Adds the graphs of a node at nesting depth `level`.
     void add_children(const Worker& worker, CUgraphNode node, unsigned level);
-    // They have ended: the driver may give their handles to others.
+    // They are destroyed: forgets them, since the driver may reuse their handles.
     void forget(Worker& worker) const;
 };
 
-// The graphs of the conditional nodes in it, and in these.
+// The graphs of the conditional nodes in `graph`, and in graphs within it.
 std::vector<CUgraph> bodies_in(const Worker& worker, CUgraph graph);
 
-// Why the graph is not what the program made, if it is not.
+// The error because of which the graph is not what the program made, if there is one.
 CUresult failure_of(const Worker& worker, CUgraph graph);
 
 }  // namespace gpupool::worker

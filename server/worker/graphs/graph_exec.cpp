@@ -17,7 +17,7 @@ struct Nodes {
     std::vector<CUgraphEdgeData> edges;
 };
 
-// `ask(nodes, edges, count)`, first for the count.
+// Calls `ask(nodes, edges, count)` twice, the first time for the count.
 template <class Ask>
 CUresult collect(Nodes& out, Ask ask) {
     std::size_t count = 0;
@@ -42,7 +42,7 @@ CUresult dependents_of(const driver::Api& api, CUgraphNode node, Nodes& out) {
     });
 }
 
-// The edges from or to `node` go from or to `other` instead.
+// These two make the edges to or from `node` lead to or from `other` instead.
 CUresult move_dependencies(const driver::Api& api, CUgraph graph, CUgraphNode node, CUgraphNode other) {
     Nodes before;
     CUresult result = dependencies_of(api, node, before);
@@ -50,7 +50,7 @@ CUresult move_dependencies(const driver::Api& api, CUgraph graph, CUgraphNode no
         result = driver::call(api.cuGraphRemoveDependencies_v2, graph, &before.nodes[i], &node, &before.edges[i],
                               std::size_t{1});
         if (result == CUDA_SUCCESS) {
-            // Whatever the edge said of kernels, a memory operation waits for all of what is before it.
+            // Drop the edge's data about kernels: a memory operation waits for all that is before it.
             result = driver::call(api.cuGraphAddDependencies_v2, graph, &before.nodes[i], &other,
                                   static_cast<const CUgraphEdgeData*>(nullptr), std::size_t{1});
         }
@@ -96,7 +96,7 @@ codec::GraphCopyNotice rows_of(const CUDA_MEMCPY3D& copy, bool from_client) {
     return rows;
 }
 
-// Memory operations of a step: say that it has come, wait until it is over, be ready for the next.
+// The memory operations of a client step: write that it has begun, wait until it is done, reset for the next launch.
 struct StepOperations {
     CUstreamBatchMemOpParams list[3];
     CUDA_BATCH_MEM_OP_NODE_PARAMS parameters{};
@@ -163,7 +163,7 @@ CUresult GraphExec::add_step(ClientStep::Kind kind, CUgraphNode named, ClientSte
     return CUDA_SUCCESS;
 }
 
-// The client's side of `copy` becomes pinned memory, packed: the step's own where that is large enough.
+// Replaces the client's side of `copy` by packed pinned memory: the step's own if that is large enough.
 CUresult GraphExec::stage(CUDA_MEMCPY3D& copy, const ClientStep& step, std::shared_ptr<const StepWork>& work) const {
     const bool from_client = step.kind == ClientStep::Kind::from_client;
     auto made = std::make_shared<StepWork>();
@@ -243,7 +243,7 @@ CUresult GraphExec::route_copy(CUgraph clone, CUgraphNode node, CUgraphNode name
                : result;
 }
 
-// No deeper than shape_of() permits.
+// Recursion is no deeper than shape_of() permits.
 CUresult GraphExec::expand_nodes(CUgraph clone, CUgraph original, ClientSteps& out) const {
     std::vector<CUgraphNode> all;
     CUresult result = nodes_of(api_, original != nullptr ? original : clone, all);
@@ -279,7 +279,7 @@ CUresult GraphExec::expand(CUgraph graph, std::span<const CUgraph> bodies, CUgra
         GraphShape body;
         result = shape_of(api_, bodies[i], kMaxGraphNodesAtAll - shape.nodes, body);
         if (result == CUDA_SUCCESS && body.needs_client) {
-            return CUDA_ERROR_NOT_SUPPORTED;  // the driver takes no memory operations in there, and so no steps
+            return CUDA_ERROR_NOT_SUPPORTED;  // the driver permits no memory operations there, so no client steps
         }
         shape.nodes += body.nodes;
     }
@@ -295,13 +295,13 @@ CUresult GraphExec::expand(CUgraph graph, std::span<const CUgraph> bodies, CUgra
         clone = nullptr;
         return result;
     }
-    // A function's step stands in its place, a copy's are nodes of their own.
+    // A function's step takes the place of its node; a copy's steps are nodes of their own.
     shape.nodes += static_cast<std::uint32_t>(std::count_if(
         out.list.begin(), out.list.end(), [](const auto& step) { return step->kind != ClientStep::Kind::function; }));
     return CUDA_SUCCESS;
 }
 
-// Which node of `graph` became `node` of its clone; null when none did.
+// The node of `graph` whose clone is `node`; null if there is none.
 CUgraphNode GraphExec::original_of(CUgraph graph, CUgraph clone, CUgraphNode node) const {
     if (clone == nullptr || node == nullptr) {
         return node;
@@ -358,7 +358,7 @@ CUresult GraphExec::update(CUgraph graph, std::span<const CUgraph> bodies, CUgra
         return result;
     }
     next->by_node.clear();
-    // The nodes of the first graph go on naming what they named, if it is done in the same way.
+    // Nodes of the first graph keep naming the same steps, if the updated graph has the same kinds of steps.
     if (std::equal(steps_->list.begin(), steps_->list.end(), next->list.begin(), next->list.end(),
                    [](const auto& a, const auto& b) { return a->kind == b->kind; })) {
         for (const auto& [node, step] : steps_->by_node) {
@@ -369,7 +369,7 @@ CUresult GraphExec::update(CUgraph graph, std::span<const CUgraph> bodies, CUgra
             next->by_node.emplace(node, same);
         }
     }
-    steps_ = std::move(next);  // launches that are under way keep what was before
+    steps_ = std::move(next);  // launches under way keep the former steps
     return CUDA_SUCCESS;
 }
 
@@ -390,7 +390,7 @@ CUresult GraphExec::set_copy(CUgraphNode node, CUgraphNodeParams& parameters) {
     const auto steps = static_cast<std::ptrdiff_t>(from_client) + static_cast<std::ptrdiff_t>(to_client);
     const auto [first, last] = steps_->by_node.equal_range(node);
     if (std::distance(first, last) != steps) {
-        return CUDA_ERROR_INVALID_VALUE;  // other sides than it was instantiated with
+        return CUDA_ERROR_INVALID_VALUE;  // its sides differ from those that it was instantiated with
     }
     std::vector<std::pair<ClientStep*, std::shared_ptr<const StepWork>>> changed;
     for (auto it = first; it != last; ++it) {

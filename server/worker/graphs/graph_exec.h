@@ -1,17 +1,19 @@
-// An executable graph, and what of it happens in the client.
+// An executable graph, and the parts of it that happen in the client.
 //
-// The driver's graph describes: host functions and host memory stand in it by their names. To run, it is cloned, and in
-// the clone every host function becomes a pair of memory operations (write that its step has come; wait until it is
-// done), and every copy to or from the client's memory goes through pinned memory here, with such a pair before or
-// behind it. A graph that has neither is instantiated as it is, and costs nothing.
+// The program's graph in the driver is only a description: host functions and host memory stand in it under their
+// names. A graph that has such nodes is cloned to run. In the clone each host function is replaced by memory
+// operations: write that its client step has begun, wait until it is done. Each copy to or from the client's memory
+// goes through pinned memory of the worker, with such a step behind or before it. A graph without such nodes is
+// instantiated as it is, at no cost.
 //
-// One launch of an executable begins when the one before has ended (the driver sees to it), so each place has one step
-// at a time. A launch does what the executable was when it was launched: changes are for later ones.
+// The driver begins a launch of an executable when its previous launch has ended, so each client step is taken by one
+// launch at a time. A launch runs the executable as it was when it was launched: changes apply to later launches.
 //
-// Ownership: an executable and its launches share its steps, and these their pinned memory. Threads: the dispatcher's.
-// A helper instantiates it, before anybody else knows it, and changes it where that may wait for the GPU, while the
-// dispatcher issues nothing (WaitingCalls::run_alone); one that launches it asks for driver() alone. Errors: the
-// driver's.
+// Ownership: an executable and its launches share its client steps, which share their pinned memory.
+// Threads: the dispatcher's, with these exceptions. A helper instantiates the executable before it is known to any
+//   other code, and changes it if that may wait for the GPU, while the dispatcher issues nothing
+//   (WaitingCalls::run_alone). A helper that launches it calls only driver().
+// Errors: the driver's.
 #pragma once
 
 #include <atomic>
@@ -34,39 +36,39 @@ namespace gpupool::worker {
 
 class Operation;
 
-// What is done in a step.
+// What a client step does.
 struct StepWork {
-    std::uint64_t function = 0;      // as the client named it
-    codec::GraphCopyNotice rows{};   // of the client's memory; `transfer` is set with each step
+    std::uint64_t function = 0;      // the name that the client gave it
+    codec::GraphCopyNotice rows{};   // of the client's memory; `transfer` is set each time
     PinnedMemory::BlockPtr staging;  // packed rows
     std::uint64_t bytes = 0;
 };
 
-// A node whose step the client takes.
+// A node of an executable graph that the client executes: a host function, or a copy of its memory.
 struct ClientStep {
     enum class Kind { function, from_client, to_client };
     Kind kind = Kind::function;
-    bool enabled = true;                   // or its launches only pass it
-    std::shared_ptr<const StepWork> work;  // of launches to come
+    bool enabled = true;                   // false: launches skip it
+    std::shared_ptr<const StepWork> work;  // for future launches
     PinnedMemory::BlockPtr words;
-    std::uint32_t* request = nullptr;  // the GPU writes 1 when the step has come
-    std::uint32_t* done = nullptr;     // the GPU waits for 1, and clears it
+    std::uint32_t* request = nullptr;  // the GPU writes 1 when the step begins
+    std::uint32_t* done = nullptr;     // the GPU waits for 1, then clears it
     CUdeviceptr device_request = 0, device_done = 0;
 
-    // Turns to come, and the one under way; see graph_steps.h.
+    // What launches have yet to do here, and what is under way; see graph_steps.h.
     std::deque<std::shared_ptr<const StepWork>> launched;
     std::shared_ptr<const StepWork> current;
     bool busy = false;
-    bool confirming = false;  // all is sent, and the client asked to say that it is there
+    bool confirming = false;  // all data is sent, and the client was asked to confirm its arrival
     std::uint64_t ticket = 0;
-    std::uint64_t offset = 0;                       // of what was expected or sent
-    std::shared_ptr<std::atomic<unsigned>> flying;  // pieces that are on their way
+    std::uint64_t offset = 0;                       // of what has been expected or sent
+    std::shared_ptr<std::atomic<unsigned>> flying;  // pieces under way
 };
 
-// What of one graph happens in the client.
+// The client steps of one executable graph.
 struct ClientSteps {
     std::vector<std::unique_ptr<ClientStep>> list;
-    std::multimap<CUgraphNode, ClientStep*> by_node;  // of the graph that the client knows
+    std::multimap<CUgraphNode, ClientStep*> by_node;  // nodes of the graph that the client knows
     unsigned running = 0;                             // launches that are not known to have ended
 };
 
@@ -77,56 +79,56 @@ class GraphExec {
     GraphExec(const GraphExec&) = delete;
     GraphExec& operator=(const GraphExec&) = delete;
 
-    // With a current context. `bodies`: the graphs of its conditional nodes. `error_node` is one of `graph`'s.
+    // Needs a current context. `bodies`: the graphs of its conditional nodes. `error_node` is one of `graph`'s.
     CUresult instantiate(CUgraph graph, std::span<const CUgraph> bodies, std::uint64_t flags, CUgraphNode& error_node,
                          int& outcome);
-    // What the information says of nodes is of `graph`.
+    // Nodes in `information` are nodes of `graph`.
     CUresult update(CUgraph graph, std::span<const CUgraph> bodies, CUgraphExecUpdateResultInfo& information);
-    // New parameters for what stands for `node` of the graph that this was made from.
+    // Sets the parameters of the executable's counterpart of `node`, a node of the graph that it was made from.
     CUresult set(CUgraphNode node, CUgraphNodeParams& parameters);
     CUresult enable(CUgraphNode node, unsigned enabled);
-    // The node that stands for it in the driver's executable.
+    // The counterpart of `node` in the driver's executable.
     CUresult own_node(CUgraphNode node, CUgraphNode& own) const;
 
     [[nodiscard]] CUgraphExec driver() const { return executable_; }
     // Places that a launch takes in the driver's queue.
     [[nodiscard]] std::uint32_t cost() const { return cost_; }
-    // A change that waits until launches which were asked for before it are issued, and is for those behind it.
+    // A change that waits for the launches before it to be issued, and applies to those behind it.
     struct WaitingChange {
-        std::size_t waits_for = 0;  // launches, and the change before it
+        std::size_t waits_for = 0;  // how many launches and changes
         CUgraphNode node = nullptr;
-        Command command;  // taken then
+        Command command;  // dispatched when the change is made
         std::shared_ptr<WaitingChange> next;
 
         WaitingChange() = default;
         WaitingChange(const WaitingChange&) = delete;
         WaitingChange& operator=(const WaitingChange&) = delete;
-        ~WaitingChange() {  // not one within the other
+        ~WaitingChange() {  // iteratively: a long list would recurse too deep
             for (auto rest = std::move(next); rest != nullptr && rest.use_count() == 1;) {
                 rest = std::move(rest->next);
             }
         }
     };
-    // Of the changes behind which no launch has come those that nobody waits for, by node and opcode: a later one of
-    // the same takes its place.
+    // Waiting changes that a later one may replace, by node and opcode: no launch has arrived behind them and no caller
+    // waits.
     std::map<std::pair<CUgraphNode, std::uint16_t>, std::shared_ptr<WaitingChange>> replaceable;
-    bool client_held = false;  // it was told to change this no more for now
-    // Of the first change that nobody waited for and was refused: until an update it is not what the program made of
-    // it.
+    bool throttled = false;  // the client is throttled for changes of this executable
+    // The error of the first refused change whose caller did not wait. Until an update the executable is not what the
+    // program made of it.
     CUresult refused = CUDA_SUCCESS;
-    std::shared_ptr<WaitingChange> last_change;  // asked for, made or not
-    // Launches that wait in their streams, of those that came behind it.
+    std::shared_ptr<WaitingChange> last_change;  // requested last, made or not
+    // Held launches that arrived behind `last_change`.
     std::vector<const Operation*> held_launches;
-    bool in_driver = false;  // a helper thread launches or uploads it
-    // Ever asked for, of those that had to wait, and of these made.
+    bool in_driver = false;  // a helper thread launches or uploads it now
+    // How many changes had to wait so far, and how many of these have been made.
     std::uint64_t changes_asked = 0, changes_made = 0;
     [[nodiscard]] bool has_changes_waiting() const { return changes_made != changes_asked; }
     GraphMemoryUse memory;
-    // Of launches from now on.
+    // For future launches.
     [[nodiscard]] const std::shared_ptr<ClientSteps>& steps() const { return steps_; }
 
   private:
-    // `clone` stays null where the graph itself will do.
+    // `clone` stays null if the graph itself can be instantiated.
     CUresult expand(CUgraph graph, std::span<const CUgraph> bodies, CUgraph& clone, ClientSteps& out,
                     GraphShape& shape) const;
     // `original`: the graph that `clone` was cloned from, or null within a child graph.
@@ -142,7 +144,7 @@ class GraphExec {
     const driver::Api& api_;
     PinnedMemory& pinned_;
     CUgraphExec executable_ = nullptr;
-    CUgraph clone_ = nullptr;  // that it was instantiated from: updates change what the nodes do, not which they are
+    CUgraph clone_ = nullptr;  // it was instantiated from this; updates change parameters, not nodes
     std::uint32_t cost_ = 1;
     std::shared_ptr<ClientSteps> steps_ = std::make_shared<ClientSteps>();
 };

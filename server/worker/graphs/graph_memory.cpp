@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 56;
 
-// The driver takes memory for graphs in such parts (measured).
+// The driver takes memory for graphs in parts of this size (measured).
 std::uint64_t in_whole_parts(std::uint64_t bytes) {
     constexpr std::uint64_t kPartBytes = 32u << 20;
     return (std::min(bytes, kMaxBytes) + kPartBytes - 1) / kPartBytes * kPartBytes;
@@ -78,7 +78,7 @@ void GraphMemory::end(const driver::Api& api, GraphMemoryUse& use, CUstream stre
 }
 
 CUresult GraphMemory::trim(const driver::Api& api, CUdevice device) {
-    settle(api, device);  // so that what is given back is seen
+    settle(api, device);  // so that the release is noticed
     const CUresult result = driver::call(api.cuDeviceGraphMemTrim, device);
     settle(api, device);
     return result;
@@ -100,7 +100,7 @@ bool GraphMemory::settle(const driver::Api& api, CUdevice device) {
     }
     Device& state = it->second;
     if (has < state.had_bytes) {
-        ++epoch_;  // it also takes memory back by itself, when it has no other
+        ++epoch_;  // the driver also takes memory back when it has no other
     }
     state.had_bytes = has;
     const std::uint64_t charged = has + state.pending_bytes, before = state.charged_bytes;

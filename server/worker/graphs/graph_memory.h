@@ -1,12 +1,13 @@
-// What graphs' own memory takes of the session's quota: that of nodes which allocate, captured allocations among them.
+// Counts the memory of graphs against the session's quota: that of allocation nodes, captured allocations included.
 //
-// The driver maps it when an executable is uploaded or launched, keeps it when the graph frees it, lets graphs share
-// it, and gives back what no graph holds when it is trimmed. It says at once what it has (docs/driver-facts.md), so
-// that is what counts. Before a launch there has to be room for all that the graph allocates, unless it has its memory
-// already: only of the same graph, or of graphs in one stream that free all that they allocate, is that known, since
-// what one has left allocated is no other's.
+// The driver maps this memory when an executable is uploaded or launched, keeps it when the graph frees it, shares it
+// between graphs, and releases what no graph holds when it is trimmed. It reports at any time how much it has
+// (docs/driver-facts.md), so that is what counts. Before a launch there must be room for everything that the graph
+// allocates, unless it already has its memory. That is certain only for the same graph, or for graphs in one stream
+// that free all that they allocate: memory that a graph has left allocated is not reused by another.
 //
-// Threads: the dispatcher's alone. Errors: CUDA_ERROR_OUT_OF_MEMORY where the quota is used up.
+// Threads: the dispatcher's alone.
+// Errors: CUDA_ERROR_OUT_OF_MEMORY if the quota is used up.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +22,15 @@ struct MemoryAccount;
 
 using BytesByDevice = std::map<CUdevice, std::uint64_t>;
 
-// What an executable's nodes allocate, and where it has been given it.
+// What an executable's nodes allocate, and in which stream it last got that memory.
 struct GraphMemoryUse {
     BytesByDevice needs;
-    bool frees_all = false;     // what it allocates
+    bool frees_all = false;     // all that it allocates
     CUstream stream = nullptr;  // of the last launch
     std::uint64_t epoch = 0;    // of the last launch; 0: none yet
 
     [[nodiscard]] bool none() const { return needs.empty(); }
-    // The driver waits for the launch before where that may still run in another stream.
+    // May the driver block a launch in `next` until the previous launch, in another stream, has ended?
     [[nodiscard]] bool may_wait(CUstream next) const { return !none() && epoch != 0 && stream != next; }
 };
 
@@ -38,25 +39,25 @@ class GraphMemory {
     // `account` outlives this.
     explicit GraphMemory(MemoryAccount& account) : account_(account) {}
 
-    // Could it ever be launched?
+    // Could it ever be launched within the quota?
     [[nodiscard]] bool fits_quota(const GraphMemoryUse& use) const;
-    // Around each launch and upload: what may come is charged, and then what came of it. What idle graphs have is given
-    // back first where there is no room.
+    // Bracket each launch and upload. begin() charges the most that it may take, after trimming idle graphs if there is
+    // no room; end() counts what it took instead.
     CUresult begin(const driver::Api& api, const GraphMemoryUse& use, CUstream stream, BytesByDevice& charged);
     void end(const driver::Api& api, GraphMemoryUse& use, CUstream stream, const BytesByDevice& charged,
              CUresult result);
     void take_back(const BytesByDevice& charged);
-    // Gives back what no graph holds.
+    // Has the driver release what no graph holds.
     CUresult trim(const driver::Api& api, CUdevice device);
     void trim_if_any(const driver::Api& api, CUdevice device);
-    // Counts what the driver has now. True when that is less than before.
+    // Counts what the driver has now. True if that is less than before.
     bool settle(const driver::Api& api);
 
   private:
     struct Device {
-        std::uint64_t had_bytes = 0;      // the driver, when it was asked last
+        std::uint64_t had_bytes = 0;      // what the driver had when last queried
         std::uint64_t pending_bytes = 0;  // of launches under way
-        std::uint64_t charged_bytes = 0;  // both
+        std::uint64_t charged_bytes = 0;  // the sum of both
     };
 
     [[nodiscard]] bool has_it(const GraphMemoryUse& use, CUstream stream) const;
@@ -64,7 +65,7 @@ class GraphMemory {
 
     MemoryAccount& account_;
     std::map<CUdevice, Device> devices_;
-    // A new one begins where what earlier launches were given may be another's since, or the driver's again.
+    // A new epoch begins when memory of earlier launches may have gone to other graphs or back to the driver.
     std::uint64_t epoch_ = 1;
     CUstream last_stream_ = nullptr;  // of the last launch
     bool last_freed_all_ = false;

@@ -9,7 +9,7 @@
 namespace gpupool::worker {
 namespace {
 
-// Null stands for itself.
+// Null stays null.
 template <class Handle>
 bool translate(const HandleTable& handles, Handle& handle) {
     const HandleTable::Lookup found = handles.find(handle);
@@ -48,7 +48,7 @@ void write_array(const T* elements, std::size_t count, std::vector<unsigned char
     }
 }
 
-// The arguments as one buffer, in the form of CU_LAUNCH_PARAM_*.
+// Reads the arguments from one buffer, passed in the form of CU_LAUNCH_PARAM_*.
 CUresult read_packed_arguments(void* const* extra, std::vector<unsigned char>& payload, std::size_t& payload_bytes) {
     const void* buffer = nullptr;
     for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
@@ -66,8 +66,8 @@ CUresult read_packed_arguments(void* const* extra, std::vector<unsigned char>& p
     return CUDA_SUCCESS;
 }
 
-// What the client calls the node's function. A node that was captured before its kernel was loaded names the kernel, or
-// a function that the client never asked for.
+// The client's handle for the node's function. A node that was captured before its kernel was loaded refers to the
+// kernel, or to a function for which the client has no handle.
 CUfunction client_function(const driver::Api& api, HandleTable& handles, const CUDA_KERNEL_NODE_PARAMS& p) {
     if (CUfunction const known = handles.known_handle(p.func); known != nullptr) {
         return known;
@@ -97,7 +97,7 @@ CUresult describe_kernel(const driver::Api& api, HandleTable& handles, CUgraphNo
     out.block_y = p.blockDimY;
     out.block_z = p.blockDimZ;
     out.shared_bytes = p.sharedMemBytes;
-    if (p.extra != nullptr) {  // as the worker gave them
+    if (p.extra != nullptr) {  // in the form in which the worker passed them
         return read_packed_arguments(p.extra, payload, payload_bytes);
     }
     if (p.kernelParams == nullptr) {
@@ -194,7 +194,7 @@ CUresult NodeParameters::read(const HandleTable& handles, Objects& objects, cons
                 return CUDA_ERROR_INVALID_HANDLE;
             }
             event->in_graph = true;
-            driver.eventRecord.event = event->driver;  // eventWait lies in the same place
+            driver.eventRecord.event = event->driver;  // eventWait has the same layout
             return CUDA_SUCCESS;
         }
         case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
@@ -285,7 +285,7 @@ CUresult describe(const driver::Api& api, HandleTable& handles, CUgraphNode node
             write_array(p.paramArray, result == CUDA_SUCCESS ? p.count : 0, payload, payload_bytes);
             return result;
         }
-        // Nothing but their type is asked for in this way.
+        // The client asks for nothing but their type.
         case CU_GRAPH_NODE_TYPE_GRAPH:
         case CU_GRAPH_NODE_TYPE_EMPTY:
         case CU_GRAPH_NODE_TYPE_CONDITIONAL: return CUDA_SUCCESS;

@@ -1,8 +1,8 @@
-// A graph node's parameters between what travels (protocol/calls/graph_node.h) and the driver's structs.
+// Converts a graph node's parameters between their wire form (protocol/calls/graph_node.h) and the driver's structs.
 //
-// Host functions and host memory are the client's: a node says their names where the driver wants an address. What the
-// driver is to run is made from that when the graph is instantiated (graph_exec.h); nothing that a client says is ever
-// used as an address of this process.
+// Host functions and host memory belong to the client: a node holds their names in place of addresses. When the graph
+// is instantiated, graph_exec.h makes from that what the driver runs. No value from the client is ever used as an
+// address of this process.
 //
 // Threads: the dispatcher's alone.
 #pragma once
@@ -19,13 +19,13 @@ namespace gpupool::worker {
 
 struct Objects;
 
-// The function that stands for the client's in a graph that only describes: it is never called.
+// Stands for the client's functions in a graph that is only a description. It is never called.
 void placeholder_function(void* name);
 
 // The driver's parameters, and what they point to.
 class NodeParameters {
   public:
-    // Translates handles. The payload must outlive this.
+    // Translates handles. The payload must outlive this object.
     CUresult read(const HandleTable& handles, Objects& objects, const GraphNode& node,
                   std::span<unsigned char> payload);
 
@@ -40,8 +40,8 @@ class NodeParameters {
     std::vector<CUstreamBatchMemOpParams> operations_;
 };
 
-// What a driver's node does, with the client's handles. `payload_bytes` is what it has of variable data; as much of
-// that as `payload` has room for is written there.
+// Describes a node of the driver with the client's handles. `payload_bytes` becomes the size of its variable data; as
+// much of that as fits is written to `payload`.
 CUresult describe(const driver::Api& api, HandleTable& handles, CUgraphNode node, GraphNode& out,
                   std::vector<unsigned char>& payload, std::size_t& payload_bytes);
 

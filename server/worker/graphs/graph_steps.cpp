@@ -37,7 +37,7 @@ void GraphSteps::end(const std::shared_ptr<ClientSteps>& steps) {
         step->launched.clear();
         step->busy = step->busy && step->kind != ClientStep::Kind::function && !step->confirming;
         step->confirming = false;
-        // A launch that failed may have left them as they were.
+        // A launch that failed may have left them set.
         __atomic_store_n(step->request, 0u, __ATOMIC_RELAXED);
         __atomic_store_n(step->done, 0u, __ATOMIC_RELAXED);
     }
@@ -69,7 +69,7 @@ bool GraphSteps::poll(ClientStep& step, bool running) {
     if (step.busy) {
         const bool moved = go_on(step);
         if (moved && !running) {
-            __atomic_store_n(step.done, 0u, __ATOMIC_RELAXED);  // nobody waits for it
+            __atomic_store_n(step.done, 0u, __ATOMIC_RELAXED);  // no launch waits for it any more
         }
         return moved;
     }
@@ -147,11 +147,13 @@ bool GraphSteps::go_on(ClientStep& step) {
                 }
                 step.offset += bytes;
             }
-            // Until it is acknowledged the memory must stay as it is: a broken line would send it again.
+            // The memory must not change until the data is acknowledged: after a broken connection it would be sent
+            // again.
             if (step.offset < step.current->bytes || *step.flying != 0) {
                 return false;
             }
-            if (worker_.host_mirrors.any_shared()) {  // the GPU may look at it next, where the client puts it
+            // The GPU may read it next in the memory that the client wrote it to.
+            if (worker_.host_mirrors.any_shared()) {
                 step.confirming = true;
                 functions_[step.ticket] = &step;
                 worker_.notify(codec::NoticeType::graph_function, codec::GraphFunctionNotice{step.ticket, 0});

@@ -1,7 +1,7 @@
-// Looks after launched graphs whose nodes need the client: when the GPU says that a node's step has come, the client is
-// asked, and when it has done its part the GPU goes on.
+// Executes the client steps of launched graphs: polls for steps that the GPU has reached, asks the client to do its
+// part, and lets the GPU go on when the client has done it.
 //
-// Threads: the dispatcher's alone; `flying` counts are let go by the channel's thread.
+// Threads: the dispatcher's alone; the channel's thread decrements `flying` counts.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,13 @@ class GraphSteps {
     // A launch with these steps begins, or has ended.
     void begin(const std::shared_ptr<ClientSteps>& steps);
     void end(const std::shared_ptr<ClientSteps>& steps);
-    // The latest that began has failed: the driver did not take it.
+    // The launch that began last has failed: the driver refused it.
     void cancel(const std::shared_ptr<ClientSteps>& steps);
-    // Takes the steps that have come; true when anything moved.
+    // Begins steps that the GPU has reached and continues others; true if anything moved.
     bool poll();
     // Is there a launch with steps that is not known to have ended?
     [[nodiscard]] bool running() const { return !running_.empty(); }
-    // The client's function of this ticket has returned. False when no graph has it.
+    // The client's function of this ticket has returned. False if no graph has the ticket.
     bool function_done(std::uint64_t ticket);
 
   private:
@@ -39,9 +39,9 @@ class GraphSteps {
 
     Worker& worker_;
     std::uint64_t next_ticket_ = 1;
-    // Those of launches, and those whose launch has failed while data was on its way to or from their memory.
+    // Steps of launches that run, and steps of failed launches while data is on its way to or from their memory.
     std::vector<std::shared_ptr<ClientSteps>> running_;
-    std::unordered_map<std::uint64_t, ClientStep*> functions_;  // that the client runs now
+    std::unordered_map<std::uint64_t, ClientStep*> functions_;  // functions that the client runs now, by ticket
 };
 
 }  // namespace gpupool::worker

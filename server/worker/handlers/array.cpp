@@ -1,4 +1,4 @@
-// Arrays: the driver's, but that what they take counts against the session's quota.
+// Arrays: created by the driver, and counted against the session's quota.
 
 #include "server/worker/dispatch/serve.h"
 #include "server/worker/memory/array_memory.h"

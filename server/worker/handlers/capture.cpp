@@ -1,5 +1,5 @@
-// Stream capture. The driver always captures in relaxed mode: the modes that the application asked for are the client's
-// to keep, and the worker's own work must never be in a capture's way.
+// Stream capture. The driver always captures in relaxed mode: the client enforces the modes that the program requested,
+// and the worker's own work must never be restricted by a capture.
 
 #include "server/worker/scheduling/capture.h"
 
@@ -11,7 +11,8 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-// The stream, ready to begin: what was held before is issued, and no event of ours will have to be recorded.
+// Begins a capture once what the stream holds has been issued and a mark stands behind its work, since no mark can be
+// made while it captures.
 template <class Begin>
 Outcome begin(Worker& worker, Command& command, CUstream handle, bool to_given, Begin begin_capture) {
     CUresult result = CUDA_SUCCESS;
@@ -37,7 +38,8 @@ Outcome begin(Worker& worker, Command& command, CUstream handle, bool to_given, 
     return result;
 }
 
-// A call that failed and was not waited for has left no node: without it the graph is not what the program meant.
+// The reason to discard a captured graph: a failed call whose caller did not wait has added no node, so the graph is
+// not what the program meant.
 CUresult why_not_kept(Worker& worker, StreamState& stream, bool discard) {
     if (discard) {
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -48,7 +50,7 @@ CUresult why_not_kept(Worker& worker, StreamState& stream, bool discard) {
     return stream.take_latched();
 }
 
-// One that the program had before stays its own, though it cannot be instantiated.
+// Destroys the captured graph. One that existed before stays the program's, but cannot be instantiated.
 void drop(Worker& worker, const StreamState& stream, CUgraph graph, CUresult why) {
     if (stream.captures_to_given) {
         worker.graphs.failed.try_emplace(graph, why);
@@ -137,7 +139,7 @@ Outcome gpCaptureInfo(Worker& worker, Command& command, codec::Slots<calls::gpCa
     const std::size_t kept = std::min({count, out_nodes.size(), out_edges.size()});
     std::copy_n(nodes, nodes == nullptr ? 0 : kept, out_nodes.begin());
     std::copy_n(edges, edges == nullptr ? 0 : kept, out_edges.begin());
-    // The rest of the arrays travels as what it is not: nothing.
+    // Clear the rest of the arrays, which travels as well.
     std::fill(out_nodes.begin() + static_cast<std::ptrdiff_t>(kept), out_nodes.end(), nullptr);
     slots.at<Call::count>().object = kept;
     return CUDA_SUCCESS;

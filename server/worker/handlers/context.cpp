@@ -1,4 +1,4 @@
-// Contexts: they are made and ended on helper threads, and known to the dispatcher before the client hears of them.
+// Contexts: made and destroyed on helper threads. The dispatcher knows a context before the client gets the reply.
 
 #include "server/worker/dispatch/serve.h"
 #include "server/worker/scheduling/capture.h"
@@ -28,8 +28,8 @@ void know_context(Worker& worker, CUcontext client, CUcontext driver, CUdevice d
     worker.handles.bind(client, driver);
 }
 
-// Nothing of the context is of use any more; whoever waits for it is told so. How many captures were begun there, which
-// go on until the driver has ended it?
+// Abandons everything of the context; what waits for it gets an error. Returns how many captures began there, which go
+// on until the driver has ended the context.
 std::size_t forget_context(Worker& worker, ContextState& context) {
     std::size_t captures = 0;
     worker.issuers.forget_contexts();
@@ -51,7 +51,7 @@ std::size_t forget_context(Worker& worker, ContextState& context) {
     worker.tracer.forget(context);
     worker.memory.forget_arrays(context);
     worker.scheduler.enter(nullptr);
-    worker.objects.contexts.erase(CUcontext{context.client});  // not the one that goes meanwhile
+    worker.objects.contexts.erase(CUcontext{context.client});  // a copy: erasing destroys the original
     return captures;
 }
 
@@ -74,7 +74,7 @@ void make_context(Worker& worker, const Command& command, CUcontext client, CUde
                            }
                            if (made->result == CUDA_SUCCESS) {
                                know_context(worker, client, made->context, device, primary);
-                               worker.give_back_prepared_context([] {});  // the first one is another
+                               worker.give_back_prepared_context([] {});  // the session's first context is another
                            }
                            worker.answer(command, made->result);
                        });
@@ -97,7 +97,7 @@ void end_context(Worker& worker, const Command& command, CUcontext client, std::
                                          worker.host_mirrors.release_of(client);
                                          worker.pinned.forget(driver);
                                          worker.word_memory.forget(driver);
-                                         // Streams of other contexts had perhaps joined what was captured there.
+                                         // Streams of other contexts may have joined those captures.
                                          worker.in_driver([&worker, captures] {
                                              note_captures(worker);
                                              worker.captures -= captures;
@@ -105,7 +105,7 @@ void end_context(Worker& worker, const Command& command, CUcontext client, std::
                                          worker.answer(command, *result);
                                      });
         };
-        // A job, so that `withheld` is there by then.
+        // Posted as a job, so that `withheld` is assigned before it runs.
         *withheld = worker.staging.release(driver, [&worker, start = std::move(start)] { worker.inbox.post(start); });
     });
 }
@@ -121,7 +121,7 @@ Outcome cuDevicePrimaryCtxRetain(Worker& worker, Command& command,
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (worker.objects.context(client) != nullptr || worker.objects.has_primary(device)) {
-        return CUDA_ERROR_INVALID_VALUE;  // the client counts references: it retains with us once
+        return CUDA_ERROR_INVALID_VALUE;  // the client counts references and retains only once
     }
     const driver::Api& api = worker.api;
     make_context(worker, command, client, device, true,
@@ -212,7 +212,7 @@ Outcome gpContextWait(Worker& worker, Command& command, codec::Slots<calls::gpCo
     }
     worker.scheduler.when_complete(*state, [&worker, command, client = state->client](CUresult result) {
         const ContextState* const now = worker.objects.context(client);
-        worker.answer(command, now == nullptr ? result : now->told(result));
+        worker.answer(command, now == nullptr ? result : now->result_to_notify(result));
     });
     return Outcome::answered();
 }
@@ -229,7 +229,7 @@ Outcome cuCtxEnablePeerAccess(Worker& worker, Command& command, codec::Slots<cal
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    // Memory at addresses of the client's choice is VMM memory, which the call above does not cover.
+    // Slabs are VMM memory, which the call above does not cover.
     share_slabs(worker.api, worker.memory, peer->device, own->device, true);
     return CUDA_SUCCESS;
 }

@@ -1,8 +1,9 @@
 // Copies between host and device.
 //
-// Small data rides in the command. Larger data is pulled from the client, or comes ahead of that, or is sent to it, in
-// pieces that pass through pinned staging memory: while one piece is on the network, another is on its way to or from
-// the GPU. A stream with a copy that is not finished yet holds what comes after it; other streams go on.
+// Small data travels in the command. Larger data passes through pinned staging memory in pieces: to the device, the
+// worker pulls it from the client unless the client sent it ahead; to the host, the worker sends it. While one piece is
+// on the network, another is on its way to or from the GPU. A stream holds what follows a copy that is not finished;
+// other streams go on.
 
 #include <algorithm>
 #include <atomic>
@@ -15,10 +16,10 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-// Staging chunks that one copy has on the network's side (to the device), or in all (to the host). At 20 GB/s a chunk
-// comes every 50 us, and takes eight times as long on its lane of eight, behind the asking and the waking: so some 16
-// have to be under way, twice as many where it comes in bursts, and more would only keep other copies from the staging
-// memory.
+// Staging chunks that one copy has on the network's side (to the device) or in all (to the host). At 20 GB/s a chunk
+// arrives every 50 us and takes eight times as long on its lane, one of eight, plus the request and the wake-ups. So
+// about 16 have to be under way, twice as many if they arrive in bursts. More would only keep staging memory from other
+// copies.
 constexpr std::size_t kPiecesInFlight = 32;
 
 // The device side of a copy: a plain range, or a shape whose host side is packed rows.
@@ -52,10 +53,10 @@ struct DeviceSide {
 // How a copy's data travels.
 struct Way {
     std::uint64_t transfer = 0;
-    std::uint64_t ahead_bytes = 0;  // that come without being asked for
+    std::uint64_t ahead_bytes = 0;  // sent without being asked for
 };
 
-// The client forgets the transfer: who waits for its memory goes on, and learns of the error from a call.
+// Has the client end the transfer: threads that wait for its memory go on, and a later call reports the error.
 void transfer_failed(Worker& worker, std::uint64_t transfer) {
     worker.notify(codec::NoticeType::transfer_failed, codec::TransferFailedNotice{transfer});
 }
@@ -91,8 +92,8 @@ class Copy : public Operation {
     CUresult result_ = CUDA_SUCCESS;
 };
 
-// Asks the client for the data, piece by piece, but for what comes ahead, and gives each to the driver when it has
-// landed.
+// Pulls the data from the client piece by piece, except what is sent ahead, and gives each piece to the driver when it
+// has landed.
 class CopyIn final : public Copy {
   public:
     CopyIn(Worker& worker, Command command, StreamState& stream, DeviceSide side, std::uint64_t bytes, Way way)
@@ -103,7 +104,7 @@ class CopyIn final : public Copy {
         }
     }
     void abandon(CUresult result) override {
-        // The client may have sent what it was asked for before it hears of this.
+        // Data that was asked for may still arrive: the client may have sent it before it hears of this.
         worker_.incoming.abandon(transfer_, [&staging = worker_.staging](std::byte* chunk) { staging.put(chunk); });
         abandoned_ = true;
         Copy::abandon(result);
@@ -114,7 +115,7 @@ class CopyIn final : public Copy {
         while (std::optional<Incoming::Piece> landed = worker_.incoming.take_landed(transfer_)) {
             issue(*landed);
         }
-        const bool failed = result_ != CUDA_SUCCESS;  // then no more is asked for
+        const bool failed = result_ != CUDA_SUCCESS;  // then no further piece is pulled
         while (in_flight_ < kPiecesInFlight && !pieces_.done() && !failed) {
             const std::span<std::byte> chunk = worker_.staging.take(stream_.staging, pieces_.left_bytes());
             if (chunk.empty()) {
@@ -159,12 +160,12 @@ class CopyIn final : public Copy {
     }
 
     const std::uint64_t ahead_bytes_;
-    std::deque<Piece> asked_;  // or sent ahead
+    std::deque<Piece> asked_;  // pulled or sent ahead, not landed
     std::size_t in_flight_ = 0;
     bool abandoned_ = false;
 };
 
-// Has the driver copy into staging memory piece by piece, and sends each when it is there.
+// Has the driver copy into staging memory piece by piece, and sends each piece when the mark behind it is reached.
 class CopyOut final : public Copy {
   public:
     using Copy::Copy;
@@ -187,14 +188,14 @@ class CopyOut final : public Copy {
             work.end(result);
             note(result);
             if (result_ != CUDA_SUCCESS) {
-                worker_.staging.put(chunk);  // what it holds is not the client's
+                worker_.staging.put(chunk);  // the driver did not fill it
                 worker_.scheduler.issued(stream_);
                 give_up(worker_, transfer_, *flight_);
                 break;
             }
             flight_->chunks.fetch_add(1, std::memory_order_relaxed);
             if (pieces_.done()) {
-                worker_.scheduler.issued(stream_);  // before the mark, so that it stands for all of it
+                worker_.scheduler.issued(stream_);  // before the mark, which then covers the whole copy
             }
             note(worker_.scheduler.mark(
                 stream_,
@@ -209,7 +210,7 @@ class CopyOut final : public Copy {
             }
             return true;
         }
-        // The reply says that the data is there: behind the last piece, which was just marked.
+        // The reply says that the data has arrived, so it follows the last piece, which was just marked.
         worker_.scheduler.at_mark(stream_, [&worker = worker_, command = command_, issued = result_](CUresult result) {
             worker.answer(command, issued != CUDA_SUCCESS ? issued : result, true);
         });
@@ -217,13 +218,13 @@ class CopyOut final : public Copy {
     }
 
   private:
-    // What outlives the operation, which has ended when all is issued.
+    // State that outlives the operation, which ends when all pieces are issued.
     struct Flight {
-        std::atomic<std::size_t> chunks{0};  // that are not back yet
-        bool given_up = false;               // the dispatcher's
+        std::atomic<std::size_t> chunks{0};  // not returned yet
+        bool given_up = false;               // used by the dispatcher only
     };
 
-    // Once the client was told, nothing of the transfer may come any more, not even what is complete already.
+    // After this notice nothing of the transfer may be sent any more, not even pieces that are complete.
     static void give_up(Worker& worker, std::uint64_t transfer, Flight& flight) {
         if (!flight.given_up) {
             flight.given_up = true;
@@ -234,7 +235,7 @@ class CopyOut final : public Copy {
                      const std::shared_ptr<Flight>& flight) {
         auto put_back = [&staging = worker.staging, chunk, flight] {
             flight->chunks.fetch_sub(1, std::memory_order_relaxed);
-            staging.put(chunk);  // which makes the dispatcher look again
+            staging.put(chunk);  // which wakes the dispatcher
         };
         if (result != CUDA_SUCCESS) {
             give_up(worker, transfer, *flight);
@@ -249,7 +250,7 @@ class CopyOut final : public Copy {
     const std::shared_ptr<Flight> flight_ = std::make_shared<Flight>();
 };
 
-// Ends when the GPU has come to its place in the stream.
+// Answers when the GPU has reached its place in the stream.
 class CatchUp final : public HeldForCommand {
   public:
     CatchUp(Worker& worker, Command command, StreamState& stream)
@@ -261,7 +262,7 @@ class CatchUp final : public HeldForCommand {
         if (!std::exchange(marked_, true)) {
             worker_.scheduler.mark(stream_, [&worker = worker_, there = there_](CUresult result) {
                 if (result == CUDA_SUCCESS) {
-                    worker.send_host_changes();  // which are in what is read next
+                    worker.send_host_changes();  // before the client reads that memory for its next copy
                 }
                 *there = result;
             });
@@ -282,7 +283,7 @@ template <class Operation>
 Outcome begin(Worker& worker, Command& command, CUstream handle, DeviceSide side, std::uint64_t bytes, Way way) {
     constexpr bool kIn = std::is_same_v<Operation, CopyIn>;
     if ((way.transfer & codec::kTransferOfWorker) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;  // a graph's
+        return CUDA_ERROR_INVALID_VALUE;  // reserved for graphs
     }
     if (kIn && !worker.incoming.begin(way.transfer, way.ahead_bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -290,7 +291,7 @@ Outcome begin(Worker& worker, Command& command, CUstream handle, DeviceSide side
     CUresult result = CUDA_SUCCESS;
     StreamState* stream = worker.stream_of(command, handle, result);
     if (stream != nullptr && stream->capturing) {
-        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // gpCaptureCopy
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // the client uses gpCaptureCopy for these
     }
     if (result != CUDA_SUCCESS) {
         if (kIn) {
@@ -301,13 +302,13 @@ Outcome begin(Worker& worker, Command& command, CUstream handle, DeviceSide side
     }
     auto operation = std::make_unique<Operation>(worker, command, *stream, std::move(side), bytes, way);
     if (std::is_same_v<Operation, CopyOut> && worker.scheduler.may_issue(*stream) && operation->advance()) {
-        return Outcome::answered();  // mostly it is its turn already, and there is room
+        return Outcome::answered();  // the usual case: ready, and there is room
     }
     return Outcome::hold(*stream, std::move(operation));
 }
 
-// Data that came with the command. It goes through pinned memory as well: the driver takes some pageable data without
-// waiting, but not any amount while the stream is busy (measured), and the dispatcher must never wait.
+// Data that travelled in the command. It goes through pinned memory as well: the driver takes some pageable data
+// without blocking, but not any amount while the stream is busy (measured), and the dispatcher must never block.
 class CopyInline final : public HeldForCommand {
   public:
     CopyInline(Worker& worker, Command command, StreamState& stream, DeviceSide side,
@@ -324,7 +325,7 @@ class CopyInline final : public HeldForCommand {
             return true;
         }
         CUresult result = CUDA_SUCCESS;
-        while (!pieces_.done() && result == CUDA_SUCCESS) {  // mostly it is one
+        while (!pieces_.done() && result == CUDA_SUCCESS) {  // usually a single piece
             const std::span<std::byte> chunk = worker_.staging.take(stream_.staging, pieces_.left_bytes());
             if (chunk.empty()) {
                 return false;
@@ -336,7 +337,7 @@ class CopyInline final : public HeldForCommand {
             result = side_.to_device(worker_.api, piece, chunk.data(), stream_.driver);
             work.end(result);
             if (pieces_.done()) {
-                worker_.scheduler.issued(stream_);  // before the mark, so that it stands for all of it
+                worker_.scheduler.issued(stream_);  // before the mark, which then covers the whole copy
             }
             worker_.scheduler.mark(
                 stream_, [&staging = worker_.staging, chunk = chunk.data()](CUresult) { staging.put(chunk); });
@@ -347,7 +348,7 @@ class CopyInline final : public HeldForCommand {
         worker_.answer(command_, result);
         return true;
     }
-    // It has to wait: the frame is let go.
+    // The copy has to be held: copies the data out of the frame, which can then be freed.
     void keep() {
         bytes += data_.size();
         kept_.assign(data_.begin(), data_.end());
@@ -378,7 +379,7 @@ Outcome copy_inline(Worker& worker, Command& command, codec::Slots<Call>& slots,
         return data.empty() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     CopyInline copy(worker, command, *stream, side, data);
-    // Mostly it is its turn already, and there is room.
+    // The usual case: the copy is ready, and there is room.
     if (worker.scheduler.may_issue(*stream) && copy.advance()) {
         return Outcome::answered();
     }
@@ -489,7 +490,7 @@ Outcome gpCopyShapedOnDevice(Worker& worker, Command& command, codec::Slots<call
         return result;
     }
     if (side.shape.srcMemoryType == CU_MEMORYTYPE_HOST || side.shape.dstMemoryType == CU_MEMORYTYPE_HOST) {
-        return CUDA_ERROR_INVALID_VALUE;  // the client's host memory is not here
+        return CUDA_ERROR_INVALID_VALUE;  // the client's host memory is not in this process
     }
     worker.scheduler.enter(stream->context);
     Tracer::Work work(worker.tracer, *stream, codec::TraceKind::copy, bytes);

@@ -1,4 +1,4 @@
-// Events. Each record that matters to somebody has one of the driver's events (event_record.h).
+// Events. Each record that something still waits for has a driver's event of its own (event_record.h).
 
 #include "server/worker/dispatch/serve.h"
 #include "server/worker/scheduling/event_record.h"
@@ -6,7 +6,7 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-// `event` is what records it, or will.
+// `event` becomes the state that makes the record, now or when the command is issued.
 template <class Call>
 Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsigned flags,
                std::shared_ptr<EventState>& event) {
@@ -22,7 +22,7 @@ Outcome record(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
     if (!command.ready && (event->held_record != 0 || !worker.scheduler.may_issue(*stream))) {
         command.events = {event};
         auto operation = std::make_unique<HeldCommand>(worker, command);
-        if (event->held_record != 0) {  // of one that stays what it is
+        if (event->held_record != 0) {  // the event keeps its driver's event
             operation->after.push_back(event->held_record);
         }
         operation->records_event(event);
@@ -56,7 +56,7 @@ Outcome destroy(Worker& worker, codec::Slots<Call>& slots) {
     return CUDA_SUCCESS;
 }
 
-// Runs `action` when the event's present record, which may yet be held, is complete.
+// Runs `action` when the event's present record, which may still be held, is complete.
 Outcome when_recorded(Worker& worker, CUevent client, Action action, Effect effect) {
     const auto known = worker.objects.events.find(client);
     if (known == worker.objects.events.end()) {
@@ -74,14 +74,14 @@ Outcome when_recorded(Worker& worker, CUevent client, Action action, Effect effe
     return Outcome::answered();
 }
 
-// Tells the client how the record ended; of CUDA_ERROR_INVALID_HANDLE it learns that it has to ask. Counted as long as
-// anything of it is kept: the record may be held, and be watched again and again meanwhile.
-Action telling(Worker& worker, CUevent client, std::uint64_t record) {
+// Returns an action that notifies the client how the record ended; CUDA_ERROR_INVALID_HANDLE makes the client ask.
+// Watches are counted as long as the action exists: while a record is held, the client may watch it again and again.
+Action notifier(Worker& worker, CUevent client, std::uint64_t record) {
     const std::shared_ptr<void> counted(&++worker.objects.event_watches, [](std::size_t* count) { --*count; });
     return [&worker, client, record, counted](CUresult result) {
         worker.send_what_precedes(result);
         const EventState* const event = worker.objects.event(client);
-        result = event != nullptr ? event->context->told(result) : result;
+        result = event != nullptr ? event->context->result_to_notify(result) : result;
         worker.notify(codec::NoticeType::event_complete,
                       codec::EventCompleteNotice{codec::to_wire(client), record, result, 0});
     };
@@ -177,20 +177,21 @@ Outcome cuEventSynchronize(Worker& worker, Command& command, codec::Slots<calls:
         worker, client, [&worker, command](CUresult result) { worker.answer(command, result, true); }, Effect::answers);
 }
 
-// The program asks for the event: it is told of its end. Not of one that is held, for which the client has to ask.
+// The program queries this event, so the client is notified of its completion; not of a held record, for which the
+// client has to ask.
 Outcome gpEventRecord(Worker& worker, Command& command, codec::Slots<calls::gpEventRecord>& slots) {
     using Call = calls::gpEventRecord;
-    const bool told_to_ask = command.ready;
+    const bool already_notified = command.ready;
     std::shared_ptr<EventState> event;
     Outcome outcome = record(worker, command, slots, 0, event);
-    if (told_to_ask) {
+    if (already_notified) {
         return outcome;
     }
-    const Action tell = telling(worker, slots.at<Call::hEvent>().value, slots.at<Call::record>().value);
+    const Action notify = notifier(worker, slots.at<Call::hEvent>().value, slots.at<Call::record>().value);
     if (outcome.verdict == Outcome::Verdict::done && outcome.result == CUDA_SUCCESS && may_watch(worker)) {
-        worker.scheduler.when_recorded(*event, tell, Effect::tells_of_event);
+        worker.scheduler.when_recorded(*event, notify, Effect::notifies_of_event);
     } else {
-        tell(CUDA_ERROR_INVALID_HANDLE);
+        notify(CUDA_ERROR_INVALID_HANDLE);
     }
     return outcome;
 }
@@ -198,11 +199,11 @@ Outcome gpEventRecord(Worker& worker, Command& command, codec::Slots<calls::gpEv
 Outcome gpEventWatch(Worker& worker, Command&, codec::Slots<calls::gpEventWatch>& slots) {
     using Call = calls::gpEventWatch;
     const CUevent client = slots.at<Call::event>().value;
-    const Action tell = telling(worker, client, slots.at<Call::record>().value);
+    const Action notify = notifier(worker, client, slots.at<Call::record>().value);
     if (worker.objects.event(client) != nullptr && may_watch(worker)) {
-        when_recorded(worker, client, tell, Effect::tells_of_event);
+        when_recorded(worker, client, notify, Effect::notifies_of_event);
     } else {
-        tell(CUDA_ERROR_INVALID_HANDLE);
+        notify(CUDA_ERROR_INVALID_HANDLE);
     }
     return CUDA_SUCCESS;
 }

@@ -1,5 +1,4 @@
-// Graphs: nodes by their parameters, which the calls that make and change them bring, and what the program asks of
-// them.
+// Graphs: calls that add and change nodes, described by their parameters, and queries of graphs.
 
 #include <unistd.h>
 
@@ -18,14 +17,15 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-constexpr std::uint64_t kMaxAddedNodes = 2u << 20;  // of all graphs, those within others included
+constexpr std::uint64_t kMaxAddedNodes = 2u << 20;  // of all graphs, child graphs included
 
 unsigned level_of(const Worker& worker, CUgraph graph) {
     const auto it = worker.graphs.levels.find(graph);
     return it == worker.graphs.levels.end() ? 1 : it->second;
 }
 
-// The driver has made `node` of a graph at `level`: graphs within it may be added to as well.
+// Records the nesting depth of the graphs within `node`, a new node of a graph at `level`: nodes may be added to them
+// too.
 void note_levels(Worker& worker, CUgraphNode node, unsigned level) {
     CUgraph child = nullptr;
     std::vector<CUgraphNode> nodes;
@@ -39,8 +39,8 @@ void note_levels(Worker& worker, CUgraphNode node, unsigned level) {
     }
 }
 
-// How many nodes the driver will make of what is to be added, each graph of its own counted as one; refused when that
-// is too much.
+// How many nodes the driver will create for `added`, counting each graph of its own as one; an error if that is too
+// many.
 CUresult nodes_to_add(Worker& worker, CUgraph graph, const CUgraphNodeParams& added, std::uint64_t& nodes) {
     nodes = 1;
     if (added.type == CU_GRAPH_NODE_TYPE_GRAPH) {
@@ -67,7 +67,7 @@ CUresult nodes_to_add(Worker& worker, CUgraph graph, const CUgraphNodeParams& ad
     GraphShape now;
     if (!fits() && !worker.graphs.full.contains(graph) &&
         shape_of(worker.api, graph, kMaxGraphNodesAtAll, now) == CUDA_SUCCESS && now.nodes < in_graph) {
-        worker.graphs.all_added_nodes -= in_graph - now.nodes;  // some were destroyed since
+        worker.graphs.all_added_nodes -= in_graph - now.nodes;  // some were destroyed since they were counted
         in_graph = now.nodes;
     }
     if (fits()) {
@@ -77,7 +77,7 @@ CUresult nodes_to_add(Worker& worker, CUgraph graph, const CUgraphNodeParams& ad
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-// `added_to`: the driver's graph, where there is such a one.
+// `added_to` becomes the driver's graph, or null if the client's handle is invalid.
 template <class Call>
 CUresult add_node(Worker& worker, Command& command, codec::Slots<Call>& slots, NodeParameters& parameters,
                   CUgraph& added_to) {
@@ -267,7 +267,7 @@ Outcome cuGraphDestroyNode(Worker& worker, Command& command, codec::Slots<calls:
     return result;
 }
 
-// A copy counts as if its nodes had been added.
+// Counts the copy as if its nodes had been added.
 Outcome cuGraphClone(Worker& worker, Command& command, codec::Slots<calls::cuGraphClone>& slots) {
     using Call = calls::cuGraphClone;
     CUgraph original = slots.at<Call::originalGraph>().value;
@@ -337,7 +337,7 @@ Outcome gpGraphDot(Worker& worker, Command& command, codec::Slots<calls::gpGraph
         return CUDA_ERROR_INVALID_VALUE;
     }
     worker.scheduler.enter(worker.context_of(command));
-    // The driver writes to a file by name; this one is nobody else's.
+    // The driver writes to a file by name. This one has a unique name and is private.
     char path[] = "/tmp/gpupool-graph-XXXXXX";
     const int descriptor = mkstemp(path);
     if (descriptor < 0) {

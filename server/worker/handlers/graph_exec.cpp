@@ -19,14 +19,15 @@ void end_memory(Worker& worker, GraphExec& graph, const StreamState& stream, con
     }
 }
 
-// What puts a graph into a stream: a launch, or an upload, which only gives it its memory.
+// An upload gives a graph its memory without running it.
 enum class Kind { launch, upload };
 
 std::uint32_t cost_of(const GraphExec& graph, Kind kind) {
     return kind == Kind::launch ? graph.cost() : 1;
 }
 
-// One launch or upload of a graph, in its stream's step. Its nodes' steps may come before the driver's call is over.
+// One launch or upload of a graph, which is ready in its stream. The GPU may reach the graph's client steps before the
+// driver's call returns.
 class Launch {
   public:
     Launch(Worker& worker, StreamState& stream, std::shared_ptr<GraphExec> graph, Kind kind, BytesByDevice charged)
@@ -42,7 +43,7 @@ class Launch {
     }
     Launch(const Launch&) = delete;
     Launch& operator=(const Launch&) = delete;
-    ~Launch() { worker_.memory.graphs.take_back(charged_); }  // of one whose end nobody awaits
+    ~Launch() { worker_.memory.graphs.take_back(charged_); }  // if end() was never called
     void end(CUresult result) {
         work_.end(result);
         end_memory(worker_, *graph_, stream_, std::exchange(charged_, {}), result);
@@ -74,26 +75,26 @@ CUresult call_driver(const driver::Api& api, Kind kind, CUgraphExec graph, CUstr
                                 : driver::call(api.cuGraphUpload, graph, stream);
 }
 
-// The driver takes 2,000 nodes behind work that does not end, and waits with 5,000 (docs/driver-facts.md).
+// The driver takes 2,000 nodes behind work that does not complete, but blocks with 5,000 (docs/driver-facts.md).
 constexpr std::uint32_t kMaxNodesAtOnce = 2000;
 
-// Will the driver take it without waiting for the GPU?
+// Will the driver take it without blocking until the GPU has caught up?
 bool taken_at_once(const GraphExec& graph, const StreamState& stream) {
     return graph.cost() <= kMaxNodesAtOnce && !graph.memory.may_wait(stream.driver);
 }
 
-// A call that waits for the GPU may get in while the driver takes a graph with steps: it would wait for them, and keep
-// the dispatcher in there (seen, docs/driver-facts.md). Another of the same graph waits in the driver while one is
-// there.
+// May the driver call begin? A call that waits for the GPU could enter the driver while it takes a graph with client
+// steps. It would wait for these steps, and so keep the dispatcher in the driver (observed, docs/driver-facts.md). And
+// while a helper launches the same graph, a second call for it would block in the driver.
 bool may_begin(const Worker& worker, const GraphExec& graph) {
     return !graph.in_driver && (graph.steps()->list.empty() || !worker.waiting_calls.any());
 }
 
-// A launch that may begin has `charged`, for its end.
+// Checks whether the launch is possible, and charges its memory, to be returned in end().
 CUresult check_launch(Worker& worker, const Command& command, const StreamState& stream, const GraphExec& graph,
                       BytesByDevice& charged) {
     if (stream.capturing) {
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // the captured graph would use this one's memory
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // the captured graph would use this graph's memory
     }
     if (graph.refused != CUDA_SUCCESS) {
         return graph.refused;
@@ -115,8 +116,8 @@ CUresult launch(Worker& worker, const Command& command, StreamState& stream, con
     return result;
 }
 
-// A launch or upload that waits in its stream, and one that may take until the GPU goes on. It keeps its graph, which
-// may be destroyed before its step comes.
+// A launch or upload that is held in its stream, or whose driver call may block. It keeps its graph, which the program
+// may destroy before it is issued.
 class HeldLaunch final : public HeldForCommand {
   public:
     HeldLaunch(Worker& worker, Command command, StreamState& stream, std::shared_ptr<GraphExec> graph, Kind kind)
@@ -176,7 +177,7 @@ class HeldLaunch final : public HeldForCommand {
     const std::shared_ptr<GraphExec> graph_;
     const Kind kind_;
     const std::uint64_t changes_before_ = graph_->changes_asked;
-    std::optional<Launch> launch_;  // of one that is not taken at once, when it has begun
+    std::optional<Launch> launch_;  // set once a helper makes the driver call
     bool in_driver_ = false;
     std::shared_ptr<WaitingCall> call_;
 };
@@ -234,7 +235,8 @@ Outcome gpGraphInstantiate(Worker& worker, Command& command, codec::Slots<calls:
         },
         [&worker, command, work, client = codec::from_wire<CUgraphExec>(slots.at<Call::executable>().minted)] {
             if (work->result == CUDA_SUCCESS && worker.graphs.executables.contains(client)) {
-                work->result = CUDA_ERROR_INVALID_VALUE;  // the name was given to another meanwhile
+                // The client gave the handle to another executable meanwhile.
+                work->result = CUDA_ERROR_INVALID_VALUE;
             }
             if (work->result == CUDA_SUCCESS && !worker.memory.graphs.fits_quota(work->made->memory)) {
                 work->result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -260,7 +262,7 @@ Outcome cuGraphExecDestroy(Worker& worker, Command& command, codec::Slots<calls:
     if (auto waiting = await_changes(worker, command, it->second->has_changes_waiting())) {
         return std::move(*waiting);
     }
-    // Held launches, and those that run, keep it.
+    // Held and running launches keep the executable.
     const std::shared_ptr<GraphExec> graph = it->second;
     worker.graphs.executables.erase(it);
     return CUDA_SUCCESS;
@@ -289,7 +291,7 @@ Outcome cuGraphExecUpdate_v2(Worker& worker, Command& command, codec::Slots<call
     if (auto waiting = await_launches(worker, command, slots.at<Call::hGraphExec>().value, updated, nullptr)) {
         return std::move(*waiting);
     }
-    const auto answered = std::make_shared<codec::Slots<Call>>();  // these stay
+    const auto answered = std::make_shared<codec::Slots<Call>>();  // they outlive this handler
     answered->read(command.body);
     CUgraphExecUpdateResultInfo& information = answered->at<Call::resultInfo>().object;
     const auto update = [updated, graph, bodies = bodies_in(worker, graph), &information] {
@@ -305,7 +307,7 @@ Outcome cuGraphExecUpdate_v2(Worker& worker, Command& command, codec::Slots<call
             worker.answer(command, result);
             return;
         }
-        // It says why, which the caller gets also when the call has failed.
+        // The information says why, and the caller gets it even if the call has failed.
         worker.answer(command, result, false, codec::reply_bytes<Call>(*answered), [&](std::byte* place) {
             codec::Writer out(place);
             codec::write_reply<Call>(out, *answered);

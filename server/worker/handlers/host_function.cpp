@@ -1,14 +1,14 @@
-// The application's host functions: they run in the client, and the stream waits for them on a word of pinned memory.
+// The program's host functions: they run in the client, while the stream waits on a word of pinned memory.
 //
-// Not with a callback of the driver's: one that waits for the network would keep all others of the process from
-// running.
+// The driver's own callbacks are not used for this: one that waits for the network would block all other callbacks of
+// the process.
 
 #include "server/worker/dispatch/serve.h"
 
 namespace gpupool::worker::handlers {
 namespace {
 
-// In the context, which is current.
+// The context must be current.
 CUresult take_word(Worker& worker, ContextState& context, HostFunctionWord& wait) {
     if (context.spare_words.empty()) {
         const CUresult result = context.add_words(worker.api, worker.word_memory, sizeof(std::uint32_t),
@@ -35,7 +35,7 @@ Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpH
         return std::move(*waiting);
     }
     if (stream->capturing) {
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // gpCaptureHostFunction
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // the client uses gpCaptureHostFunction for these
     }
     worker.scheduler.enter(stream->context);
     const std::uint64_t ticket = slots.at<Call::ticket>().value;
@@ -47,7 +47,7 @@ Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpH
         return result;
     }
     worker.host_functions[ticket] = wait;
-    // Everything before it is complete: the client may run it.
+    // When this mark is reached everything before it is complete, so the client may run the function.
     worker.scheduler.mark(*stream, [&worker, ticket](CUresult status) {
         worker.send_host_changes();
         worker.notify(codec::NoticeType::host_function, codec::HostFunctionNotice{ticket, status, 0});
@@ -55,8 +55,8 @@ Outcome gpHostFunction(Worker& worker, Command& command, codec::Slots<calls::gpH
     result = driver::call(worker.api.cuStreamWaitValue32_v2, stream->driver, wait.device_word, cuuint32_t{1},
                           static_cast<unsigned>(CU_STREAM_WAIT_VALUE_EQ));
     worker.scheduler.issued(*stream);
-    // The word is free again when the stream has passed it. No event goes there: the driver may keep the dispatcher out
-    // by now, beside a call that waits for this very word.
+    // The word is free again when the stream has passed it. No event is recorded here: the driver may keep the
+    // dispatcher out by now, beside a call that waits for this very word.
     worker.scheduler.mark(
         *stream, [context = stream->context, wait](CUresult) { context->spare_words.push_back(wait); }, 0,
         Effect::ours);

@@ -1,5 +1,5 @@
-// Mapped host memory: mirrors are registered with the driver on a helper thread, because that
-// takes long, and unregistering them waits for the GPU.
+// Mapped host memory. Helper threads register mirrors, because that takes long, and unregister them, because that waits
+// for the GPU.
 
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-// Makes the mirror at `address` with `reserve(pages)`, registers its pages and answers.
+// Makes the mirror at `address` with `reserve(pages)`, registers its pages, and answers.
 template <class Reserve>
 Outcome make_mirror(Worker& worker, Command& command, CUcontext client, std::uint64_t address, Reserve reserve) {
     const ContextState* const context = worker.objects.context(client);
@@ -32,7 +32,7 @@ Outcome make_mirror(Worker& worker, Command& command, CUcontext client, std::uin
             if (*result == CUDA_SUCCESS) {
                 *result = driver::call(api.cuMemHostGetDevicePointer_v2, &seen, pages.start, 0u);
             }
-            // Kernels are given the client's address: it has to be the GPU's, too.
+            // Kernels get the client's address, so it must be the GPU's address as well.
             if (*result == CUDA_SUCCESS && seen != reinterpret_cast<CUdeviceptr>(pages.start)) {
                 driver::call(api.cuMemHostUnregister, pages.start);
                 *result = CUDA_ERROR_NOT_SUPPORTED;
@@ -75,7 +75,7 @@ Outcome gpHostShare(Worker& worker, Command& command, codec::Slots<calls::gpHost
     if (address % page != 0 || bytes % page != 0 || bytes == 0 || address > ~std::uint64_t{0} - bytes) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    // Registering takes all of its pages: they are to be on the client's account.
+    // Registering allocates all of its pages: the client must have done so, to be charged for them.
     if (!transport::shm::is_populated(file->get(), bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -100,7 +100,7 @@ Outcome gpHostUnmirror(Worker& worker, Command& command, codec::Slots<calls::gpH
         worker.host_mirrors.release(address);
         worker.answer(command, *result);
     };
-    // Not while held work of another context still uses it.
+    // Held work of another context may still use the memory.
     worker.scheduler.when_issued([&worker, unregister = std::move(unregister), done = std::move(done)] {
         worker.waiting_calls.run(unregister, done);
     });

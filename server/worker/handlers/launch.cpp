@@ -1,4 +1,4 @@
-// Kernel launches and what is asked about them.
+// Kernel launches, and queries about them.
 
 #include <memory>
 #include <utility>
@@ -13,7 +13,7 @@ namespace {
 
 using LaunchEvents = std::vector<std::shared_ptr<EventState>>;
 
-// The events that a launch with these attributes records, which are the driver's from then on.
+// Collects the events that a launch with these attributes records, and replaces them by the driver's.
 CUresult translate(Worker& worker, const Command& command, const StreamState& stream,
                    std::vector<CUlaunchAttribute>& attributes, LaunchEvents& recorded) {
     CUresult result = CUDA_SUCCESS;
@@ -32,7 +32,7 @@ CUresult translate(Worker& worker, const Command& command, const StreamState& st
     return result;
 }
 
-// Whoever asks for the events meanwhile waits for the launch.
+// Calls that wait for the events meanwhile wait for the launch.
 void hold_events(Operation& operation, const LaunchEvents& events) {
     for (const std::shared_ptr<EventState>& event : events) {
         if (event->held_record != 0) {
@@ -42,15 +42,15 @@ void hold_events(Operation& operation, const LaunchEvents& events) {
     }
 }
 
-// May it be issued at another moment than it comes, if only behind what its stream was given?
+// May the launch be issued later than it arrived, in order only with its own stream?
 bool is_independent(const Worker& worker, const Command& command, const ContextState* context,
                     const StreamState& stream, bool records_events) {
     return !command.ready && !command.reply_wanted() && !stream.legacy && !stream.capturing && !records_events &&
            Scheduler::may_issue_elsewhere(stream) && !worker.tracer.on() && context == stream.context;
 }
 
-// A function's first launch. The driver waits for the GPU where it needs more local memory than any before it, and the
-// GPU may have to wait for us: so another thread makes the call. The stream's context is current.
+// A function's first launch, made on a helper: the driver waits for the GPU if the function needs more local memory
+// than any before it, and the GPU may be waiting for the dispatcher. The stream's context must be current.
 class FirstLaunch final : public HeldForCommand {
   public:
     FirstLaunch(Worker& worker, Command command, StreamState& stream, KernelLaunch launch)
@@ -60,7 +60,8 @@ class FirstLaunch final : public HeldForCommand {
           work_(worker_.tracer, stream, codec::TraceKind::kernel) {
         command_.keep_header(kHeldCostBytes);
         work_.name(launch_->shape.function, launch_->function);
-        // Now, since the next command may launch the function as well, which would not be the first time any more.
+        // Now, not when the operation is advanced: the next command may launch the function too, and would not count as
+        // its first.
         call_ = WaitingCall::run(worker_.waiting_calls, worker_.api, stream_.context->driver,
                                  [&api = worker_.api, launch = launch_] { return launch->issue(api); });
     }
@@ -79,7 +80,7 @@ class FirstLaunch final : public HeldForCommand {
     }
 
   private:
-    // With arguments of its own: the frame is let go.
+    // Has arguments of its own, so that the frame can be freed.
     struct Kept : KernelLaunch {
         explicit Kept(KernelLaunch launch) : KernelLaunch(std::move(launch)), own(arguments.begin(), arguments.end()) {
             arguments = own;
@@ -134,10 +135,10 @@ Outcome gpLaunch(Worker& worker, Command& command, codec::Slots<calls::gpLaunch>
     launch.function = codec::from_wire<CUfunction>(function.driver);
     const ContextState* const context = worker.context_of(command);
     if (first && worker.gpu_may_wait_for_us()) [[unlikely]] {
-        worker.settle_launches();  // the issuers' could get into the driver no more
+        worker.settle_launches();  // the launches of issuers could not enter the driver any more
         worker.scheduler.enter(stream->context);
         auto elsewhere = std::make_unique<FirstLaunch>(worker, command, *stream, std::move(launch));
-        if (!command.ready) {  // else they are held with the command
+        if (!command.ready) {  // else the held command names them already
             hold_events(*elsewhere, recorded);
         }
         return Outcome::hold(*stream, std::move(elsewhere));

@@ -1,4 +1,4 @@
-// The JIT linker. All of it runs on helper threads, since the driver compiles; calls on one state are made one after
+// The JIT linker. Its calls run on helper threads, since the driver compiles; calls on one linker state run one after
 // the other.
 
 #include <utility>
@@ -15,8 +15,8 @@ std::shared_ptr<LinkState> find_state(Worker& worker, CUlinkState client) {
     return it == worker.link_states.end() ? nullptr : it->second;
 }
 
-// Begins `call` once those before it on the same state have ended.
-void in_turn(const std::shared_ptr<LinkState>& state, std::function<void()> call) {
+// Begins `call` once the calls before it on the same state have ended.
+void after_earlier_calls(const std::shared_ptr<LinkState>& state, std::function<void()> call) {
     if (std::exchange(state->busy, true)) {
         state->calls_next.push_back(std::move(call));
     } else {
@@ -24,8 +24,8 @@ void in_turn(const std::shared_ptr<LinkState>& state, std::function<void()> call
     }
 }
 
-// The state's call has been answered.
-void end_turn(LinkState& state) {
+// The call of the state has been answered: begins the next.
+void begin_next_call(LinkState& state) {
     if (state.calls_next.empty()) {
         state.busy = false;
         return;
@@ -35,8 +35,8 @@ void end_turn(LinkState& state) {
     next();
 }
 
-// Makes `call` on a helper thread with the state's context, then answers with `output`, asked on the dispatcher, and
-// the log.
+// Makes `call` on a helper thread in the state's context, then answers with the log and `output`, which is called on
+// the dispatcher.
 void run(Worker& worker, const Command& command, const std::shared_ptr<LinkState>& state, std::size_t log_bytes,
          std::function<CUresult(LinkState&)> call, std::function<std::uint64_t()> output) {
     const auto result = std::make_shared<CUresult>(CUDA_SUCCESS);
@@ -53,9 +53,10 @@ void run(Worker& worker, const Command& command, const std::shared_ptr<LinkState
             out.value(std::uint64_t{log.size()});
             out.bytes(log.data(), log.size());
         });
-        end_turn(*state);
+        begin_next_call(*state);
     };
-    in_turn(state, [&worker, work = std::move(work), done = std::move(done)] { worker.helpers.run(work, done); });
+    after_earlier_calls(state,
+                        [&worker, work = std::move(work), done = std::move(done)] { worker.helpers.run(work, done); });
 }
 
 }  // namespace
@@ -160,7 +161,7 @@ Outcome gpLinkComplete(Worker& worker, Command& command, codec::Slots<calls::gpL
             return result;
         },
         [state] {
-            if (!state->linked.empty()) {  // else it failed, and an earlier one is still there to be read
+            if (!state->linked.empty()) {  // else it failed, and an earlier result can still be read
                 state->result = std::exchange(state->linked, {});
             }
             return std::uint64_t{state->result.size()};
@@ -189,7 +190,7 @@ Outcome gpLinkDestroy(Worker& worker, Command& command, codec::Slots<calls::gpLi
     }
     worker.link_states.erase(client);
     command.keep_header(kWaitingCostBytes);
-    in_turn(state, [&worker, command, client, state] {
+    after_earlier_calls(state, [&worker, command, client, state] {
         worker.in_driver([&worker, command, client, state] {
             const CUresult result = driver::call(worker.api.cuLinkDestroy, state->driver);
             worker.handles.unbind(codec::to_wire(client));

@@ -1,17 +1,18 @@
-// Device memory: slabs at addresses that the client chose, and the allocations that the driver places.
+// Device memory: slabs at addresses that the client chose, and allocations that the driver places.
 
 #include "server/worker/dispatch/serve.h"
 
 namespace gpupool::worker::handlers {
 namespace {
 
-constexpr std::size_t kMaxAllocations = 1u << 20;  // of each kind: small ones cost the worker more than the device
+// Of each kind: small allocations cost the worker more memory than the device.
+constexpr std::size_t kMaxAllocations = 1u << 20;
 
 CUmemAllocationProp slab_properties(Worker& worker, CUdevice device) {
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-    // Exportable from the start: sharing between processes cannot be added to memory that exists.
+    // Exportable from the start: existing memory cannot be made shareable between processes later.
     properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     int rdma = 0;
     driver::call(worker.api.cuDeviceGetAttribute, &rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
@@ -26,7 +27,7 @@ CUresult create_allocation(Worker& worker, CUdevice device, std::size_t bytes,
     CUresult result = driver::call(worker.api.cuMemCreate, &allocation, bytes,
                                    static_cast<const CUmemAllocationProp*>(&properties), 0ull);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY) {
-        // A device that offers neither: plain memory is better than none.
+        // The device offers neither property: plain memory is better than none.
         properties.allocFlags.gpuDirectRDMACapable = 0;
         properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
         result = driver::call(worker.api.cuMemCreate, &allocation, bytes,
@@ -89,11 +90,11 @@ CUresult commit_slab(Worker& worker, const Command& command, CUdevice device, CU
     return CUDA_SUCCESS;
 }
 
-// What the session has of the device's memory, within its quota. `device` is the current context's.
+// Free and total memory of the device, limited by the session's quota. `device` must be the current context's.
 CUresult memory_info(Worker& worker, CUdevice device, std::size_t& free_bytes, std::size_t& total_bytes) {
     const CUresult result = driver::call(worker.api.cuMemGetInfo_v2, &free_bytes, &total_bytes);
     if (const std::uint64_t quota = worker.memory.account.quota_bytes; result == CUDA_SUCCESS && quota != 0) {
-        // While somebody waits in the driver only this question is known to get in.
+        // While another call waits in the driver, only cuMemGetInfo is known to get in.
         if (!worker.driver_closed() && worker.memory.settle(worker.api)) {
             worker.memory_changed();
         }
@@ -104,17 +105,16 @@ CUresult memory_info(Worker& worker, CUdevice device, std::size_t& free_bytes, s
     return result;
 }
 
-// Is there so much memory that a slab which nobody needs yet is in nobody's way, not even of what the driver takes for
-// itself?
+// Is so much memory free that a slab which is not needed yet disturbs nothing, not even the driver's own allocations?
 bool to_spare(Worker& worker, const Command& command, CUdevice device, std::size_t bytes) {
-    constexpr std::size_t kStaysFree = 16;  // of so many parts one
+    constexpr std::size_t kFreeDivisor = 16;  // one part in so many
     const ContextState* const context = worker.context_of(command);
     std::size_t free_bytes = 0, total_bytes = 0;
     if (context == nullptr || context->device != device || worker.scheduler.enter(context) != CUDA_SUCCESS ||
         memory_info(worker, device, free_bytes, total_bytes) != CUDA_SUCCESS) {
         return false;
     }
-    return bytes <= free_bytes && free_bytes - bytes >= total_bytes / kStaysFree;
+    return bytes <= free_bytes && free_bytes - bytes >= total_bytes / kFreeDivisor;
 }
 
 }  // namespace
@@ -179,7 +179,7 @@ Outcome cuDeviceGraphMemTrim(Worker& worker, Command& command, codec::Slots<call
     return result;
 }
 
-// Of device memory alone, whose amount is accounted for.
+// Only pools of device memory, whose amount is accounted for.
 Outcome cuMemPoolCreate(Worker& worker, Command& command, codec::Slots<calls::cuMemPoolCreate>& slots) {
     using Call = calls::cuMemPoolCreate;
     const CUmemPoolProps* const properties = slots.at<Call::poolProps>().value;
@@ -199,8 +199,8 @@ Outcome cuMemPoolCreate(Worker& worker, Command& command, codec::Slots<calls::cu
     return result;
 }
 
-// What the client allocates from a device's default pool lies in slabs (client/core/memory/stream_pool.h): they follow
-// it.
+// The client's allocations from a device's default pool lie in slabs (client/core/memory/stream_pool.h): access to
+// slabs follows access to that pool.
 Outcome cuMemPoolSetAccess(Worker& worker, Command& command, codec::Slots<calls::cuMemPoolSetAccess>& slots) {
     using Call = calls::cuMemPoolSetAccess;
     const HandleTable::Lookup found = worker.handles.find(slots.at<Call::pool>().value);
@@ -240,7 +240,7 @@ Outcome cuMemCreate(Worker& worker, Command& command, codec::Slots<calls::cuMemC
         case CU_MEM_LOCATION_TYPE_HOST:
         case CU_MEM_LOCATION_TYPE_HOST_NUMA:
         case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
-            return CUDA_ERROR_NOT_SUPPORTED;  // the server's own memory is not the client's to take
+            return CUDA_ERROR_NOT_SUPPORTED;  // clients may not allocate the server's host memory
         default: return CUDA_ERROR_INVALID_VALUE;
     }
     if (worker.memory.allocations.size() >= kMaxAllocations || !worker.memory.charge(worker.api, device, bytes)) {
@@ -265,13 +265,13 @@ Outcome cuMemRelease(Worker& worker, Command& command, codec::Slots<calls::cuMem
     const CUmemGenericAllocationHandle handle = slots.at<calls::cuMemRelease::handle>().value;
     const auto it = worker.memory.allocations.find(handle);
     if (it == worker.memory.allocations.end()) {
-        return CUDA_ERROR_INVALID_VALUE;  // not the client's to release
+        return CUDA_ERROR_INVALID_VALUE;  // not an allocation of the client
     }
     worker.scheduler.enter(worker.context_of(command));
     const CUresult result = driver::call(worker.api.cuMemRelease, handle);
     if (result == CUDA_SUCCESS && --it->second->references == 0) {
         const std::shared_ptr<SharedAllocation> allocation = it->second;
-        worker.memory.allocations.erase(it);  // the driver may give the handle to another
+        worker.memory.allocations.erase(it);  // the driver may reuse the handle
         if (worker.memory.settle(*allocation)) {
             worker.memory_changed();
         }
@@ -303,7 +303,7 @@ Outcome cuMemUnmap(Worker& worker, Command& command, codec::Slots<calls::cuMemUn
     const CUdeviceptr address = slots.at<Call::ptr>().value;
     const std::size_t bytes = slots.at<Call::size>().value;
     if (bytes > ~std::uint64_t{0} - address || overlaps_slab(worker, address, bytes)) {
-        return CUDA_ERROR_INVALID_VALUE;  // slabs go by gpSlabDestroy
+        return CUDA_ERROR_INVALID_VALUE;  // slabs are unmapped by gpSlabDestroy
     }
     worker.scheduler.enter(worker.context_of(command));
     const CUresult result = driver::call(worker.api.cuMemUnmap, address, bytes);
@@ -328,7 +328,7 @@ Outcome cuMemRetainAllocationHandle(Worker& worker, Command& command,
     const auto address = reinterpret_cast<std::uint64_t>(slots.at<Call::addr>().value);
     auto mapping = worker.memory.mappings.upper_bound(address);
     if (mapping == worker.memory.mappings.begin() ||
-        (--mapping)->first + mapping->second.bytes <= address) {  // as for what cuMemAlloc gave
+        (--mapping)->first + mapping->second.bytes <= address) {  // as the driver does for memory of cuMemAlloc
         return CUDA_ERROR_INVALID_VALUE;
     }
     worker.scheduler.enter(worker.context_of(command));
@@ -343,7 +343,7 @@ Outcome cuMemRetainAllocationHandle(Worker& worker, Command& command,
 
 namespace {
 
-// `pool`: null for the device's current one.
+// `pool`: null for the device's current pool.
 template <class Call, class Allocate>
 Outcome allocate_in_order(Worker& worker, Command& command, codec::Slots<Call>& slots, CUmemoryPool pool,
                           Allocate allocate) {
@@ -356,7 +356,8 @@ Outcome allocate_in_order(Worker& worker, Command& command, codec::Slots<Call>& 
     const CUdevice device = stream->context->device;
     worker.scheduler.enter(stream->context);
     if (stream->capturing) {
-        return allocate(slots.template at<Call::dptr>().object, bytes, stream->driver);  // takes memory when launched
+        // The graph takes memory when it is launched.
+        return allocate(slots.template at<Call::dptr>().object, bytes, stream->driver);
     }
     if (pool == nullptr) {
         result = driver::call(worker.api.cuDeviceGetMemPool, &pool, device);

@@ -1,5 +1,5 @@
-// Code: images come once, libraries and modules are loaded from them on helper threads (the driver may compile, and
-// waits for the GPU), and every function is loaded when it is resolved, so that no launch has to.
+// Code. Libraries and modules are loaded from images on helper threads, since the driver may compile and waits for the
+// GPU. Every function is loaded when it is resolved, so that no launch has to load it.
 
 #include <algorithm>
 #include <cstring>
@@ -12,14 +12,14 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-// An image as the driver takes it: what travelled as containers in a row becomes a wrapper that names the later ones,
-// for the driver to link.
+// An image in the form that the driver takes. Containers that travelled in a row become a wrapper that refers to the
+// later ones, which the driver links.
 class Loadable {
   public:
     explicit Loadable(ImageBytes image) : image_(std::move(image)) {
         const auto joined = fatbin::inspect_joined(*image_);
         if (!joined || joined->prelinked.empty()) {
-            return;  // the driver's own verdict on an image that makes no sense
+            return;  // leave it to the driver to refuse a malformed image
         }
         for (const fatbin::Bytes part : joined->prelinked) {
             parts_.push_back(part.data());
@@ -50,7 +50,7 @@ struct LoadJob {
     bool prints = true;
 };
 
-// The log travels with a failure too: that is what it is for.
+// The reply carries the log even after a failure, which is what the log is for.
 template <class Call, class Handle>
 Outcome load(Worker& worker, Command& command, codec::Slots<Call>& slots, std::uint64_t minted,
              std::function<CUresult(const driver::Api&, const void*, LoadJob<Handle>&)> call) {
@@ -84,7 +84,7 @@ Outcome load(Worker& worker, Command& command, codec::Slots<Call>& slots, std::u
             worker.images.settle(job->image);
             const bool wanted = job->image.outcome() == ImageUse::Outcome::wanted;
             if (wanted) {
-                // Nothing has come about, and nothing has failed.
+                // The client will send the image and repeat the call.
             } else if (job->result == CUDA_SUCCESS) {
                 if (job->prints) {
                     worker.scheduler.expect_output();
@@ -120,7 +120,7 @@ CUresult read_attributes(const driver::Api& api, CUfunction function, bool is_ke
     return CUDA_SUCCESS;
 }
 
-// A function that a helper thread finds and loads, with what an answer says of it.
+// A function that a helper thread finds and loads, and the properties of it that go into the reply.
 struct ResolvedFunction {
     explicit ResolvedFunction(std::size_t attribute_count)
         : attributes(std::min<std::size_t>(attribute_count, CU_FUNC_ATTRIBUTE_MAX), kUnknownAttribute) {}
@@ -129,9 +129,9 @@ struct ResolvedFunction {
     CUfunction handle = nullptr;
     std::vector<ParameterLayout> layout;
     bool layout_known = false;
-    std::vector<int> attributes;  // all unknown where the driver would not say: the client asks again, and hears why
+    std::vector<int> attributes;  // all unknown if the driver refused one: the client asks again and gets the error
 
-    // Once `handle` is found.
+    // Requires that `handle` has been found.
     void load(const driver::Api& api) {
         driver::call(api.cuFuncLoad, handle);
         read_layout(api);
@@ -139,7 +139,7 @@ struct ResolvedFunction {
             attributes.assign(attributes.size(), kUnknownAttribute);
         }
     }
-    // The function of `kernel` in the current context.
+    // Finds and loads the function of `kernel` in the current context.
     void load_of(const driver::Api& api, CUkernel kernel) {
         result = driver::call(api.cuKernelGetFunction, &handle, kernel);
         if (result == CUDA_SUCCESS) {
@@ -169,7 +169,7 @@ struct ResolvedFunction {
             std::size_t offset = 0, size = 0;
             const CUresult found = driver::call(api.cuFuncGetParamInfo, handle, index, &offset, &size);
             if (found != CUDA_SUCCESS) {
-                layout_known = found == CUDA_ERROR_INVALID_VALUE;  // that was the last one
+                layout_known = found == CUDA_ERROR_INVALID_VALUE;  // the end of the parameters
                 return;
             }
             layout.push_back({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(size)});
@@ -177,8 +177,8 @@ struct ResolvedFunction {
     }
 };
 
-// Looks a function up in the current context, or in any for a thread that has none, and answers with what is known of
-// it.
+// Looks a function up in the caller's context, or in any context if the thread has none, and answers with its
+// properties.
 template <class Call>
 Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots,
                 std::function<void(const driver::Api&, ResolvedFunction&)> look_up) {
@@ -215,7 +215,7 @@ Outcome resolve(Worker& worker, Command& command, codec::Slots<Call>& slots,
     return Outcome::answered();
 }
 
-// All names, one NUL-terminated after the other.
+// All names, each terminated by a NUL.
 std::string joined_names(const driver::Api& api, std::vector<CUkernel>& kernels) {
     std::string names;
     for (const CUkernel kernel : kernels) {
@@ -326,8 +326,8 @@ Outcome gpKernelResolve(Worker& worker, Command& command, codec::Slots<calls::gp
     };
     const auto job = std::make_shared<Job>(slots.at<Call::attribute_count>().value);
     const std::size_t capacity = slots.at<Call::capacity>().value;
-    // To look a kernel up waits for nothing; to load one, which its layout needs as well, may wait for the GPU
-    // (measured). Where the GPU has nothing to do it is given nothing until that is done.
+    // Looking a kernel up does not block, but loading one, which its layout requires, may wait for the GPU (measured).
+    // So on_idle_gpu loads only if the GPU is idle, and gives it no work until that is done.
     const auto wish = slots.at<Call::load>().value;
     const bool alone = state != nullptr && wish == KernelLoad::on_idle_gpu &&
                        std::all_of(worker.objects.contexts.begin(), worker.objects.contexts.end(),
@@ -427,11 +427,11 @@ Outcome gpFunctionAttributes(Worker& worker, Command& command, codec::Slots<call
 
 namespace {
 
-// Would earlier launches fail, or be others, that are issued behind it?
-bool is_minded_by_earlier_launches(CUfunction_attribute attribute, int former, int value) {
+// Would earlier launches that are issued after the change fail or behave differently?
+bool affects_earlier_launches(CUfunction_attribute attribute, int former, int value) {
     switch (attribute) {
         case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
-        case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: return false;  // a wish
+        case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: return false;  // only hints
         case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
         case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: return value < former;
         default: return value != former;
@@ -440,9 +440,9 @@ bool is_minded_by_earlier_launches(CUfunction_attribute attribute, int former, i
 
 }  // namespace
 
-// What is held of earlier launches is to see the function as it was. So a change that they would mind is made when they
-// have been issued; nobody else waits for that, since the client refuses later launches that are beyond a limit which
-// was lowered, and for all but limits waits for the answer.
+// Held launches must see the function as it was when they arrived. So a change that would affect them is made when they
+// have been issued. Later launches need not wait for it: the client refuses those that exceed a lowered limit, and for
+// changes of other attributes it waits for the reply.
 Outcome gpFunctionSetAttribute(Worker& worker, Command& command, codec::Slots<calls::gpFunctionSetAttribute>& slots) {
     using Call = calls::gpFunctionSetAttribute;
     CUfunction function = slots.at<Call::function>().value;
@@ -469,7 +469,7 @@ Outcome gpFunctionSetAttribute(Worker& worker, Command& command, codec::Slots<ca
                                               reinterpret_cast<CUkernel>(function), device)
                                : driver::call(worker.api.cuFuncGetAttribute, &former, attribute, function);
         }
-        if (result == CUDA_SUCCESS && is_minded_by_earlier_launches(attribute, former, value)) {
+        if (result == CUDA_SUCCESS && affects_earlier_launches(attribute, former, value)) {
             worker.function_changes.put_off(name);
             serve_when_issued(worker, command);
             return Outcome::answered();

@@ -1,4 +1,4 @@
-// Streams: created at once (that never blocks), destroyed in their own order, waited for elsewhere.
+// Streams: created at once, since that never blocks; destroyed in stream order.
 
 #include <algorithm>
 #include <chrono>
@@ -10,15 +10,15 @@
 namespace gpupool::worker::handlers {
 namespace {
 
-// Streams that were destroyed go when their work has been found complete, which is looked for between batches of
-// commands: a batch may destroy thousands.
-constexpr std::size_t kDestroyedPerLook = 256;
-// Where there are too many the GPU is waited for as long as it gets on, but never for what the client may have to bring
-// about.
-constexpr std::chrono::milliseconds kGetsOnWithin{200};
+// A destroyed stream is released when its work has been found complete, for which the dispatcher polls between batches
+// of commands. A batch may destroy thousands, so create() polls as well after this many.
+constexpr std::size_t kDestroyedPerPoll = 256;
+// If there are too many streams, create() waits as long as the GPU makes progress within this time, but never for
+// something that the client may have to bring about.
+constexpr std::chrono::milliseconds kProgressTimeout{200};
 
 bool make_room(Worker& worker) {
-    if (worker.objects.streams_destroyed >= kDestroyedPerLook) {
+    if (worker.objects.streams_destroyed >= kDestroyedPerPoll) {
         worker.objects.streams_destroyed = 0;
         worker.catch_up();
     }
@@ -27,7 +27,7 @@ bool make_room(Worker& worker) {
     }
     std::size_t count = worker.objects.stream_count();
     for (auto last = std::chrono::steady_clock::now();
-         worker.objects.ending_stream_count() != 0 && std::chrono::steady_clock::now() - last < kGetsOnWithin;) {
+         worker.objects.ending_stream_count() != 0 && std::chrono::steady_clock::now() - last < kProgressTimeout;) {
         worker.catch_up();
         if (worker.objects.stream_fits()) {
             return true;
@@ -68,7 +68,7 @@ Outcome create(Worker& worker, Command& command, codec::Slots<Call>& slots, unsi
     return result;
 }
 
-// Unless the context has ended and taken it along.
+// Destroys the stream, unless its context has ended and took it along.
 void end_stream(Worker& worker, CUstream client, CUcontext context) {
     ContextState* const state = worker.objects.context(context);
     if (state == nullptr) {
@@ -109,11 +109,11 @@ Outcome destroy(Worker& worker, Command& command, codec::Slots<Call>& slots) {
     if (stream->began_capture) {
         discard_capture(worker, *stream);
     }
-    // Not from within the scheduler's walk over this very stream.
+    // Deferred, because the action may run while the scheduler iterates over this very stream.
     const auto end = [&worker, client, context = stream->context->client](CUresult) {
         worker.in_driver([&worker, client, context] { end_stream(worker, client, context); });
     };
-    // Completions that are still to be polled refer to the stream: it goes when they have.
+    // Completions that are yet to be polled refer to the stream: it is destroyed when they are found.
     if (stream->capturing) {
         worker.scheduler.when_complete_before_capture(*stream, end);
     } else {
@@ -162,7 +162,7 @@ Outcome gpStreamWatch(Worker& worker, Command& command, codec::Slots<calls::gpSt
     if (const StreamState* const stream = worker.stream_of(command, handle, result)) {
         worker.stream_watches.add(stream->name(), number);
     } else {
-        worker.stream_watches.tell(
+        worker.stream_watches.notify(
             {codec::from_wire<CUcontext>(command.header.context), command.meant(handle), command.header.thread}, number,
             result);
     }
@@ -177,7 +177,7 @@ Outcome cuStreamSynchronize(Worker& worker, Command& command, codec::Slots<calls
     }
     auto answer = [&worker, command](CUresult verdict) { worker.answer(command, verdict, true); };
     if (stream->legacy) {
-        // The legacy stream waits for all blocking streams, and so does who waits for it.
+        // The legacy stream waits for all blocking streams, so this call does too.
         worker.scheduler.when_blocking_complete(*stream->context, std::move(answer));
     } else {
         worker.scheduler.when_complete(*stream, std::move(answer));
@@ -203,7 +203,8 @@ Outcome cuStreamWaitEvent(Worker& worker, Command& command, codec::Slots<calls::
     }
     const unsigned flags = slots.at<Call::Flags>().value;
     if (!command.ready && (event->held_record != 0 || !worker.scheduler.may_issue(*stream))) {
-        command.events = {event};  // the record that it means, whatever its turn finds
+        // The record that it means, even if the event is recorded again before the command is issued.
+        command.events = {event};
         auto operation = std::make_unique<HeldCommand>(worker, command);
         if (event->held_record != 0) {
             operation->after.push_back(event->held_record);
@@ -213,18 +214,18 @@ Outcome cuStreamWaitEvent(Worker& worker, Command& command, codec::Slots<calls::
     }
     worker.scheduler.enter(stream->context);
     if (worker.captures != 0 && !stream->capturing && stream->unmarked != 0) {
-        worker.scheduler.mark(*stream, {});  // it may be about to join a capture, and then no mark may enter it
+        worker.scheduler.mark(*stream, {});  // it may be about to join a capture, after which no mark may enter it
     }
     event->in_graph = event->in_graph || (stream->capturing && (flags & CU_EVENT_WAIT_EXTERNAL) != 0);
     result = driver::call(worker.api.cuStreamWaitEvent, stream->driver, event->driver, flags);
     if (event->latched != CUDA_SUCCESS) [[unlikely]] {
         const StreamState* const source = worker.objects.stream(event->recorded_in);
-        if (source == nullptr || source->latched != CUDA_SUCCESS) {  // else somebody has been told
+        if (source == nullptr || source->latched != CUDA_SUCCESS) {  // else a call has reported the error
             stream->latch(event->latched);
         }
     }
     worker.scheduler.issued(*stream);
-    note_capture(worker, *stream);  // who waits for an event of a capture joins it
+    note_capture(worker, *stream);  // waiting for an event of a capture joins the capture
     return result;
 }
 

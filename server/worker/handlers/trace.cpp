@@ -1,11 +1,11 @@
-// The trace of a session (tracer.h): begun by the client, its clock, and its end.
+// Tracing a session (tracer.h): its start by the client, the worker's clock, and the final flush.
 
 #include "server/worker/dispatch/serve.h"
 
 namespace gpupool::worker::handlers {
 
 Outcome gpTraceStart(Worker& worker, Command&, codec::Slots<calls::gpTraceStart>&) {
-    // Each traced operation takes three places in the driver's queue: itself and its two events.
+    // Each traced operation takes three places in the driver's queue: itself and two events.
     worker.scheduler.limit_credit(Scheduler::kCredit / 3);
     worker.tracer.start();
     return CUDA_SUCCESS;

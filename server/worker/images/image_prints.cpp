@@ -8,7 +8,7 @@
 namespace gpupool::worker {
 namespace {
 
-// What printf() in device code is: a symbol that cubins and PTX name alike.
+// The symbol that printf() in device code refers to, in cubins and PTX alike.
 constexpr std::string_view kPrints = "vprintf";
 
 bool mentions_printing(fatbin::Bytes code) {

@@ -1,17 +1,18 @@
-// Do kernels of an image print?
+// Finds out whether kernels of an image may print.
 //
-// What kernels print the driver writes out when something is synchronized. A session of which no image can print is
-// spared that (scheduler.h).
+// The driver writes out what kernels printed only when something is synchronized. A session none of whose images can
+// print is spared that cost (scheduler.h).
 //
-// Ownership: none kept. Threads: any; it may have to decompress the image, so not the dispatcher's. Errors: an image
-// that cannot be read counts as one that prints.
+// Ownership: keeps nothing.
+// Threads: any, but not the dispatcher: it may have to decompress the image.
+// Errors: an image that cannot be read counts as one that prints.
 #pragma once
 
 #include "common/fatbin/image.h"
 
 namespace gpupool::worker {
 
-// `image`: as Images holds it, containers in a row included.
+// `image`: as Images holds it, possibly several containers in a row.
 bool image_prints(fatbin::Bytes image);
 
 }  // namespace gpupool::worker

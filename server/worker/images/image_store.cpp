@@ -23,7 +23,8 @@ namespace {
 
 constexpr const char* kBeingWritten = ".new-";
 constexpr std::int64_t kAbandonedAfterSeconds = 600;  // for a file whose writer has died
-// Of a folder that holds far more than it may, as writers leave it that do not pause; the rest is removed unseen.
+// Limit on listed files of a folder that holds far more than it may, after writers that never paused. The rest is
+// removed unseen.
 constexpr std::size_t kMaxListed = 4 * ImageStore::kMaxFiles;
 constexpr const char* kLock = "lock";
 
@@ -34,7 +35,7 @@ std::string name_of(const ImageHash& hash) {
     return to_string(digest);
 }
 
-// Each entry's name; none where the folder cannot be read. Takes the descriptor.
+// Calls `see` with each entry's name; with none if the folder cannot be read. Takes ownership of the descriptor.
 void each_entry(int folder, const std::function<void(const char* name)>& see) {
     DIR* const listing = folder < 0 ? nullptr : ::fdopendir(folder);
     if (listing == nullptr) {
@@ -51,7 +52,7 @@ void each_entry(int folder, const std::function<void(const char* name)>& see) {
     ::closedir(listing);
 }
 
-// What the store itself puts there; anything else is somebody's and stays.
+// Is it a file of the store? Other files are left alone.
 bool is_kept_image(std::string_view name) {
     constexpr std::size_t kDigits = 2 * sizeof(Digest);
     return name.size() == kDigits && name.find_first_not_of("0123456789abcdef") == std::string_view::npos;
@@ -69,16 +70,16 @@ struct File {
 
 struct Tenant {
     std::string name;
-    std::vector<File> files;  // the one used last first
+    std::vector<File> files;  // most recently used first
     std::uint64_t bytes = 0;
 };
 
 std::uint64_t disk_bytes(const struct stat& facts) {
-    constexpr std::uint64_t kBlockBytes = 512;  // stat's, whatever the file system's are
+    constexpr std::uint64_t kBlockBytes = 512;  // the unit of stat(), independent of the file system
     return std::max(static_cast<std::uint64_t>(facts.st_blocks) * kBlockBytes, ImageStore::kLeastFileBytes);
 }
 
-// Those of one tenant; what a dead writer left is removed on the way.
+// Lists the images of one tenant, and removes temporary files of writers that died.
 Tenant list_tenant(int root, const char* name) {
     Tenant tenant;
     tenant.name = name;
@@ -171,14 +172,14 @@ ImageBytes ImageStore::find(const ImageHash& hash) {
     }
     const auto bytes = static_cast<std::uint64_t>(facts.st_size);
     if (bytes <= kMaxImageBytes) {
-        auto image = std::make_shared<std::vector<std::byte>>(bytes + 1);  // the NUL
+        auto image = std::make_shared<std::vector<std::byte>>(bytes + 1);  // with the NUL
         const auto content = std::span(*image).first(bytes);
         if (read_all(file.get(), content) && hash_of(content) == hash) {
-            ::futimens(file.get(), nullptr);  // used now
+            ::futimens(file.get(), nullptr);  // marks it as used now
             return image;
         }
     }
-    log::warn("the kept image {} is damaged: removed", name);
+    log::warn("code image {} is damaged: removed", name);
     ::unlinkat(folder_.get(), name.c_str(), 0);
     return nullptr;
 }
@@ -195,7 +196,7 @@ void ImageStore::keep(const ImageHash& hash, ImageBytes image) {
     changed_.notify_all();
 }
 
-// With the lock held. False where no thread can be had: then the image is not kept.
+// Called with the lock held. False if the thread cannot be started: then the image is not kept.
 bool ImageStore::start_writing() {
     if (thread_.joinable()) {
         return true;
@@ -203,7 +204,7 @@ bool ImageStore::start_writing() {
     try {
         thread_ = std::thread([this] { run(); });
     } catch (const std::system_error& error) {
-        log::warn("a code image is not kept, there is no thread to write it: {}", error.what());
+        log::warn("cannot start the thread that writes code images, an image is not kept: {}", error.what());
         return false;
     }
     return true;
@@ -260,7 +261,7 @@ Status ImageStore::write(const ImageHash& hash, std::span<const std::byte> conte
 
 void ImageStore::trim() {
     const UniqueFd root(open_folder(AT_FDCWD, root_.c_str()));
-    // One at a time, or two would each remove what is too much.
+    // Only one process trims at a time: two would each remove the excess.
     const UniqueFd lock(::openat(root.get(), kLock, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!root || !lock || ::flock(lock.get(), LOCK_EX) != 0) {
         return;
@@ -274,7 +275,7 @@ void ImageStore::trim() {
     const auto remove_oldest_of = [&](Tenant& tenant) {
         const File oldest = tenant.files.back();
         const UniqueFd folder(open_folder(root.get(), tenant.name.c_str()));
-        log::debug("the kept image {} makes room", oldest.name);
+        log::debug("removed the code image {} to make room", oldest.name);
         ::unlinkat(folder.get(), oldest.name.c_str(), 0);
         tenant.files.pop_back();
         tenant.bytes -= oldest.bytes;

@@ -1,16 +1,18 @@
-// Code images of earlier sessions, on disk: ROOT/TENANT/HASH, a file for each, named by the SHA-256 of its content.
+// Code images of earlier sessions, on disk: one file each, ROOT/TENANT/HASH, named by the SHA-256 of its content.
 //
-// One tenant's images are never looked for by another's session: to know a hash is no proof of having the content.
-// Content is checked against its name on every use: what was damaged or forged is removed and counts as not there. The
-// writer makes a file under another name and renames it, so that no reader sees half of one; nothing is forced to the
-// disk, since a file that a crash damages is found out. Sessions may use a store at the same time, as may daemons.
+// A session never searches the images of another tenant: knowing a hash does not prove having the content. Content is
+// checked against its name on every use; a damaged or forged file is removed and counts as missing. The writer writes
+// to a temporary name and renames the file, so no reader sees half of one. Nothing is forced to disk, because a file
+// that a crash damages is detected. Several sessions and daemons may use a store at the same time.
 //
-// Above its limit, which holds for all tenants together, the tenant that holds most gives first, and of its images the
-// one that was used longest ago (a file's modification time is that of its last use). What counts is what a file takes
-// of the disk, at least kLeastFileBytes; and nobody keeps more than kMaxFiles.
+// The limit holds for all tenants together. Above it, the tenant that uses most gives up its least recently used image
+// first (a file's modification time is that of its last use). A file counts with the disk space that it takes, at least
+// kLeastFileBytes; and no tenant keeps more than kMaxFiles.
 //
-// Ownership: a thread of its own writes. Threads: any. Errors: a store that cannot be opened says why; one that cannot
-//   be written later says so once in the log, and what it has is still found.
+// Ownership: a thread of the store's own writes.
+// Threads: any.
+// Errors: open() returns why it failed. If writing fails later, that is logged once, and existing images are still
+//   found.
 #pragma once
 
 #include <chrono>
@@ -37,26 +39,26 @@ using ImageBytes = std::shared_ptr<std::vector<std::byte>>;
 class ImageStore {
   public:
     static constexpr std::uint64_t kMaxImageBytes = 1ull << 30;
-    static constexpr std::uint64_t kMaxWaitingBytes = 1ull << 30;  // to be written; what comes on top is not kept
+    static constexpr std::uint64_t kMaxWaitingBytes = 1ull << 30;  // to be written; further images are not kept
 
     static constexpr std::uint64_t kLeastFileBytes = 4096;
     static constexpr std::size_t kMaxFiles = 16u << 10;  // of a tenant
-    static constexpr std::size_t kTrimEvery = 1024;      // files that were written, should the writing never pause
+    static constexpr std::size_t kTrimEvery = 1024;      // written files, if the writing never pauses
 
-    // `root` is there; the tenant's folder in it is made.
+    // `root` must exist; creates the tenant's folder in it.
     static Result<std::unique_ptr<ImageStore>> open(const std::string& root, const std::string& tenant,
                                                     std::uint64_t limit_bytes);
     ~ImageStore();
     ImageStore(const ImageStore&) = delete;
     ImageStore& operator=(const ImageStore&) = delete;
 
-    // Null: not there.
+    // Null if the image is not in the store.
     [[nodiscard]] ImageBytes find(const ImageHash& hash);
 
-    // Writes it, later. Its content must be known to be what `hash` says.
+    // Queues the image to be written. The caller must have checked its content against `hash`.
     void keep(const ImageHash& hash, ImageBytes image);
 
-    // Waits until all is written, but not for longer than `timeout`.
+    // Waits until all is written, at most for `timeout`.
     void finish(std::chrono::milliseconds timeout);
 
   private:
@@ -79,7 +81,7 @@ class ImageStore {
     std::deque<Waiting> waiting_;  // the first one is being written; guarded by mutex_
     std::uint64_t waiting_bytes_ = 0;
     bool stopping_ = false;
-    bool complained_ = false;     // these two are the writing thread's
+    bool complained_ = false;     // used by the writing thread, as is since_trim_
     std::size_t since_trim_ = 0;  // files
     std::thread thread_;
 };

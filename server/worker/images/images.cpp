@@ -15,7 +15,7 @@ ImageUse::Outcome ImageUse::obtain() {
         return outcome_ = Outcome::wanted;
     }
     if (!checked_) {
-        checked_ = hash_of(std::span(*bytes_).first(bytes_->size() - 1)) == hash_;  // less the NUL
+        checked_ = hash_of(std::span(*bytes_).first(bytes_->size() - 1)) == hash_;  // without the NUL
     }
     return outcome_ = checked_ ? Outcome::ready : Outcome::false_name;
 }
@@ -45,7 +45,8 @@ CUresult Images::offer(const ImageHash& hash, std::uint64_t bytes) {
     }
     total_bytes_ += bytes;
     Image& image = images_[hash];
-    image.data = std::make_shared<std::vector<std::byte>>();  // an offer is only words: it grows with the data
+    // Not allocated for a mere announcement: it grows with the data.
+    image.data = std::make_shared<std::vector<std::byte>>();
     image.bytes = bytes;
     return CUDA_SUCCESS;
 }
@@ -62,7 +63,7 @@ CUresult Images::add(const ImageHash& hash, std::uint64_t offset, std::span<cons
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (image.whole()) {
-        return CUDA_SUCCESS;  // nothing, at the end of a whole image
+        return CUDA_SUCCESS;  // an empty piece at the end of a complete image
     }
     if (image.data->empty()) {
         image.data->reserve(image.bytes + 1);
@@ -98,8 +99,8 @@ ImageUse Images::use(const ImageHash& hash) const {
 void Images::settle(const ImageUse& use) {
     const auto it = images_.find(use.hash_);
     if (use.outcome_ == ImageUse::Outcome::false_name) {
-        log::warn("an image that the client sent is not what its name says: it is not used");
-        // Unless it has been sent again meanwhile.
+        log::warn("an image from the client does not match its hash and is not used");
+        // Unless the client has sent it again meanwhile.
         if (it != images_.end() && it->second.data == use.bytes_) {
             total_bytes_ -= it->second.bytes;
             images_.erase(it);

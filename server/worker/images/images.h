@@ -1,6 +1,8 @@
-// Code images by content. Each travels once per session, and not at all where the tenant's store has it.
+// Code images by content hash. Each travels at most once per session, and not at all if the tenant's store has it.
 //
-// Ownership: holds the bytes. Threads: the dispatcher's, but for ImageUse::obtain. Errors: CUresult, for the client.
+// Ownership: owns the bytes.
+// Threads: the dispatcher's, except ImageUse::obtain().
+// Errors: CUresult, for the client.
 #pragma once
 
 #include <cstddef>
@@ -15,18 +17,18 @@
 
 namespace gpupool::worker {
 
-// One use of an image: begun on the dispatcher (Images::use), obtained on a helper thread, since reading and hashing
-// take time, and settled on the dispatcher (Images::settle).
+// One use of an image, in three steps: Images::use() on the dispatcher; obtain() on a helper thread, since reading and
+// hashing take time; Images::settle() on the dispatcher.
 class ImageUse {
   public:
     enum class Outcome {
         ready,
-        wanted,      // neither the session nor the store has it
-        false_name,  // what the client sent has another hash
+        wanted,      // neither the session nor the store has it: the client must send it
+        false_name,  // the content that the client sent has another hash
     };
     Outcome obtain();
     [[nodiscard]] Outcome outcome() const { return outcome_; }
-    // The whole image, NUL-terminated (PTX is text). Only when it is ready.
+    // The whole image, NUL-terminated because PTX is text. Valid only if ready.
     [[nodiscard]] const ImageBytes& bytes() const { return bytes_; }
 
   private:
@@ -45,24 +47,25 @@ class Images {
     static constexpr std::uint64_t kMaxTotalBytes = 8ull << 30;
     static constexpr std::size_t kMaxImages = 64u << 10;
 
-    // Where earlier sessions' images are; null: nowhere. It outlives this.
+    // The store of earlier sessions' images; null: none. It outlives this object.
     void set_store(ImageStore* store) { store_ = store; }
 
-    // Its bytes are expected from now on, unless it is here.
+    // Announces an image of `bytes`, whose content the client will send with add(), unless it is complete here.
     CUresult offer(const ImageHash& hash, std::uint64_t bytes);
-    // `unpacked_bytes`: what the data becomes, at most kMaxPieceBytes; 0: it is as it is.
+    // Appends to an image. `unpacked_bytes`: size of the compressed data when unpacked, at most kMaxPieceBytes; 0: the
+    // data is not compressed.
     CUresult add(const ImageHash& hash, std::uint64_t offset, std::span<const unsigned char> data,
                  std::uint64_t unpacked_bytes = 0);
 
     [[nodiscard]] ImageUse use(const ImageHash& hash) const;
-    // What a use has found out counts for later ones, and for later sessions.
+    // Records the outcome of a use for later ones, and keeps a checked image for later sessions.
     void settle(const ImageUse& use);
 
   private:
     struct Image {
         std::shared_ptr<std::vector<std::byte>> data;
         std::uint64_t bytes = 0, received_bytes = 0;
-        bool checked = false;  // the content is what its name says
+        bool checked = false;  // the content has been found to match its hash
         [[nodiscard]] bool whole() const { return received_bytes == bytes; }
     };
     [[nodiscard]] bool has_room(std::uint64_t bytes) const;

@@ -13,12 +13,12 @@ namespace gpupool::worker {
 
 inline constexpr std::size_t kMaxLogBytes = 64u << 10;
 
-// The driver's log buffers and the application's numeric options, in the form that the driver takes.
+// The driver's log buffers and the program's numeric options, in the form that the driver takes.
 struct JitOptions {
     std::vector<CUjit_option> options;
     std::vector<void*> values;
     std::vector<char> info, error;
-    bool valid = true;  // false: an option that the client may not give; nothing of this may reach the driver
+    bool valid = true;  // false: contains an option that the client may not set; the driver must not get any of it
 
     JitOptions(const std::vector<int>& names, const std::vector<std::uint64_t>& numbers, std::size_t log_bytes) {
         for (std::size_t i = 0; i < names.size() && i < numbers.size(); ++i) {
@@ -37,7 +37,7 @@ struct JitOptions {
         add(CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, reinterpret_cast<void*>(error.size()));
     }
 
-    // info NUL error NUL, cut to `log_bytes`.
+    // The info and error logs, each with a NUL, cut to `log_bytes`.
     [[nodiscard]] std::string log(std::size_t log_bytes) const {
         std::string text(info.begin(), std::find(info.begin(), info.end(), '\0'));
         text += '\0';

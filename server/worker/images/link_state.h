@@ -1,4 +1,4 @@
-// A JIT linker's state: its inputs and log buffers stay in place until it is destroyed.
+// The state of a JIT linker. Its inputs and log buffers stay in place until it is destroyed.
 #pragma once
 
 #include <deque>
@@ -15,11 +15,11 @@ struct LinkState {
     JitOptions jit;
     CUlinkState driver = nullptr;
     std::vector<std::shared_ptr<const std::vector<std::byte>>> inputs;
-    std::vector<unsigned char> linked;  // what the call under way has made
-    // The dispatcher's:
+    std::vector<unsigned char> linked;  // output of the call under way
+    // Used by the dispatcher only:
     std::vector<unsigned char> result;
     bool busy = false;                             // a call is under way
-    std::deque<std::function<void()>> calls_next;  // that begin when those before have been answered
+    std::deque<std::function<void()>> calls_next;  // calls that begin when those before them have been answered
 };
 
 }  // namespace gpupool::worker

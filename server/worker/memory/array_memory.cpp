@@ -13,7 +13,7 @@ constexpr unsigned kMaxLevels = 64;
 // Texels of compressed formats stand in blocks.
 struct Texels {
     unsigned side = 1;         // of a block
-    std::uint64_t bytes = 16;  // of a block; of a format that is not known at most
+    std::uint64_t bytes = 16;  // of a block; the largest for an unknown format
 };
 
 Texels texels_of(CUarray_format format, unsigned channels) {
@@ -44,18 +44,18 @@ Texels texels_of(CUarray_format format, unsigned channels) {
     }
 }
 
-// Up to a multiple; what does not fit into the type is caught by whoever multiplies it next.
+// Rounds up to a multiple of `step`. On overflow returns the largest value, which the next multiplication detects.
 std::uint64_t round_up(std::uint64_t value, std::uint64_t step) {
     const std::uint64_t whole = value / step + (value % step != 0 ? 1 : 0);
     return whole > ~std::uint64_t{0} / step ? ~std::uint64_t{0} : whole * step;
 }
 
-// How many tiles, or slices of them, stand together where there are so many.
+// How many tiles, or slices of tiles, the driver keeps together if there are `count`.
 std::uint64_t together(std::uint64_t count) {
     return std::bit_ceil(std::min(std::max<std::uint64_t>(count, 1), kMaxTilesTogether));
 }
 
-// False where it is beyond the type.
+// False on overflow.
 bool add_level(const CUDA_ARRAY3D_DESCRIPTOR& array, bool layered, std::uint64_t& total) {
     const Texels texels = texels_of(array.Format, std::max(1u, array.NumChannels));
     const auto blocks = [&](std::size_t extent) {
@@ -81,7 +81,7 @@ bool add_level(const CUDA_ARRAY3D_DESCRIPTOR& array, bool layered, std::uint64_t
 
 std::optional<std::uint64_t> array_bytes(CUDA_ARRAY3D_DESCRIPTOR array, unsigned levels) {
     if ((array.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0) {
-        return 0;  // its memory is mapped afterwards, and is the program's
+        return 0;  // the program maps its memory later, which is counted there
     }
     const bool layered = (array.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
     std::uint64_t total = 0;

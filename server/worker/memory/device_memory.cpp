@@ -27,7 +27,7 @@ void MemoryAccount::force(CUdevice device, std::uint64_t bytes) {
 bool MemoryAccount::charge(CUdevice device, std::uint64_t bytes) {
     const auto index = static_cast<std::size_t>(device);
     if (!fits(device, bytes)) {
-        if (quota_bytes != 0 && index < used_bytes.size() && !std::exchange(told, true)) {
+        if (quota_bytes != 0 && index < used_bytes.size() && !std::exchange(logged, true)) {
             log::warn(
                 "out of memory: {} bytes more on device {} would pass the session's quota of {}, of which {} are used",
                 bytes, device, quota_bytes, used_bytes[index]);

@@ -1,4 +1,4 @@
-// The device memory that a session holds.
+// The device memory that a session has allocated.
 //
 // Threads: the dispatcher's alone.
 #pragma once
@@ -19,20 +19,20 @@ namespace gpupool::worker {
 
 struct ContextState;
 
-// Of slabs, which memory is given out in: the driver's granularity.
+// Slabs are multiples of this: the driver's granularity.
 inline constexpr std::uint64_t kLeastSlabBytes = 2u << 20;
 
-// By device, against the session's quota.
+// What the session has allocated on each device, held against its quota.
 struct MemoryAccount {
-    std::uint64_t quota_bytes = 0;  // per device; 0: none
-    bool told = false;              // the log, of the first allocation that did not fit
+    std::uint64_t quota_bytes = 0;  // per device; 0: no quota
+    bool logged = false;            // the first allocation that did not fit
     std::vector<std::uint64_t> used_bytes;
 
-    // In whole slabs, so that what is told of it can be used up.
+    // Rounds down to whole slabs, so that all memory that is reported as free can be allocated.
     void set_quota(std::uint64_t bytes);
     [[nodiscard]] bool fits(CUdevice device, std::uint64_t bytes) const;
     bool charge(CUdevice device, std::uint64_t bytes);
-    // What is taken already, beyond the quota where it must be: then nothing fits until enough has been given back.
+    // Counts memory that is already allocated, even beyond the quota. Nothing fits then until enough has been released.
     void force(CUdevice device, std::uint64_t bytes);
     void release(CUdevice device, std::uint64_t bytes);
 };
@@ -43,13 +43,13 @@ struct Slab {
     CUmemGenericAllocationHandle allocation;
 };
 
-// What the driver allocated for the client where the driver chose.
+// Memory that the driver allocated for the client at an address of the driver's choice.
 struct Allocation {
     CUdevice device;
     std::uint64_t bytes;
 };
 
-// Of cuMemCreate. The memory lives as long as anything has it: references to its handle, or places where it is mapped.
+// Memory of cuMemCreate. It lives as long as it has references to its handle or places where it is mapped.
 struct SharedAllocation : Allocation {
     std::size_t references = 1;
     std::size_t mappings = 0;
@@ -61,32 +61,32 @@ struct Mapping {
 };
 
 struct Array : Allocation {
-    const ContextState* context;  // it ends with it
+    const ContextState* context;  // ends with the context
 };
 
 struct DeviceMemory {
     MemoryAccount account;
-    std::map<std::uint64_t, Slab> slabs;                                     // by address
-    std::set<std::pair<CUdevice, CUdevice>> peers;                           // (device, whose memory it may reach)
+    std::map<std::uint64_t, Slab> slabs;            // by address
+    std::set<std::pair<CUdevice, CUdevice>> peers;  // (device, device whose memory it may access)
     std::map<std::uint64_t, std::shared_ptr<SharedAllocation>> allocations;  // by the driver's handle
-    std::map<std::uint64_t, Mapping> mappings;                               // of those, by address
+    std::map<std::uint64_t, Mapping> mappings;                               // mappings of `allocations`, by address
     PoolAccounts pools{account};  // what the driver allocates in stream order
     GraphMemory graphs{account};
     std::unordered_map<std::uint64_t, Array> arrays;  // by the client's handle
 
-    // Charged to the account; when it does not fit, what pools have given back since is looked for first, and what idle
-    // graphs keep is taken from them, as a driver does that has no more.
+    // Charges the account. If it does not fit, first counts what pools have released since, and then has idle graphs
+    // release their memory, as a driver does that has no more.
     bool charge(const driver::Api& api, CUdevice device, std::uint64_t bytes);
-    // Counts what pools and graphs hold now. True when that is less than before.
+    // Counts what pools and graphs hold now. True if that is less than before.
     bool settle(const driver::Api& api);
-    // Takes what nothing has any more from the account; false: something has it.
+    // Releases the allocation from the account if it has neither references nor mappings; false if it has.
     bool settle(const SharedAllocation& allocation);
-    // False where there is no such array.
+    // False if there is no such array.
     bool forget_array(std::uint64_t client);
     void forget_arrays(const ContextState& context);
 };
 
-// `reader` may reach the session's memory on `owner` from now on, or no more.
+// Grants device `reader` access to the session's slabs on device `owner`, now and for later slabs, or withdraws it.
 void share_slabs(const driver::Api& api, DeviceMemory& memory, CUdevice owner, CUdevice reader, bool may);
 
 }  // namespace gpupool::worker

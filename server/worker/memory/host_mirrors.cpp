@@ -13,12 +13,12 @@ namespace gpupool::worker {
 namespace {
 
 constexpr std::chrono::milliseconds kPollInterval{1};
-constexpr int kPollShare = 10;  // looking takes at most this part of the dispatcher's time
+constexpr int kPollTimeDivisor = 10;  // comparing takes at most one part in so many of the time
 
-// Where this process has nothing else; null otherwise. The address is a hint, not a fixed place: the kernel follows it
-// where the range is free. (ThreadSanitizer turns an address that it wants for itself into 0, which as a fixed place
-// would be the null page.)
-void* map_there(std::uint64_t start, std::uint64_t bytes, int flags, int file) {
+// Maps memory at `start` if this process has nothing else there; null otherwise. The address is a hint, not a fixed
+// place: the kernel follows it if the range is free. (ThreadSanitizer turns an address that it wants for itself into 0,
+// which as a fixed place would be the null page.)
+void* map_at(std::uint64_t start, std::uint64_t bytes, int flags, int file) {
     void* const wanted = reinterpret_cast<void*>(start);
     void* const given = mmap(wanted, bytes, PROT_READ | PROT_WRITE, flags, file, 0);
     if (given == wanted) {
@@ -27,7 +27,7 @@ void* map_there(std::uint64_t start, std::uint64_t bytes, int flags, int file) {
     if (given != MAP_FAILED) {
         munmap(given, bytes);
     }
-    log::warn("mapped host memory at {:#x}: this process has something there", start);
+    log::warn("cannot map host memory at {:#x}: the address is in use in this process", start);
     return nullptr;
 }
 
@@ -38,7 +38,7 @@ CUresult HostMirrors::share(std::uint64_t address, std::uint64_t bytes, CUcontex
     if (bytes > max_shared_bytes_ || shared_bytes_ > max_shared_bytes_ - bytes || shared_ >= kMaxShared) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    void* const given = map_there(address, bytes, MAP_SHARED, file);
+    void* const given = map_at(address, bytes, MAP_SHARED, file);
     if (given == nullptr) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
@@ -68,7 +68,7 @@ CUresult HostMirrors::reserve(std::uint64_t address, std::uint64_t bytes, CUcont
         return CUDA_ERROR_INVALID_VALUE;
     }
     const std::uint64_t start = address / page * page, end = (address + bytes + page - 1) / page * page;
-    void* const given = map_there(start, end - start, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+    void* const given = map_at(start, end - start, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
     if (given == nullptr) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
@@ -151,7 +151,7 @@ void HostMirrors::collect(const Send& send) {
 
 bool HostMirrors::watch(const std::function<void()>& settle, const Send& send) {
     if (empty()) {
-        return false;  // the dispatcher asks in every turn of its loop
+        return false;  // the dispatcher calls this in every iteration of its loop
     }
     const auto start = std::chrono::steady_clock::now();
     if (start < next_poll_) {
@@ -174,7 +174,7 @@ bool HostMirrors::watch(const std::function<void()>& settle, const Send& send) {
         settle_and_send();
     }
     const auto end = std::chrono::steady_clock::now();
-    next_poll_ = end + std::max<std::chrono::steady_clock::duration>(kPollInterval, (end - start) * kPollShare);
+    next_poll_ = end + std::max<std::chrono::steady_clock::duration>(kPollInterval, (end - start) * kPollTimeDivisor);
     return changed;
 }
 

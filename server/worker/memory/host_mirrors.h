@@ -1,12 +1,13 @@
 // The worker's side of mapped host memory (client/core/memory/host_mirrors.h): memory of this process at the client's
-// addresses, registered with the driver, so that kernels reach it as if it were the client's.
+// addresses, registered with the driver, so that kernels can access it as if it were the client's.
 //
-// Where the client could give the memory itself (a memfd, over a shared memory connection), that is mapped instead,
-// there is no baseline, and nothing is compared: what the GPU writes, the program has.
+// If the client can give the memory itself (a memfd, over a shared memory connection), the worker maps that instead.
+// There is no baseline then and nothing is compared: the program sees what the GPU writes.
 //
-// Ownership: a mirror owns its pages and its baseline. Threads: the dispatcher's alone; registering, which takes long,
-// and
-//   unregistering, which waits for the GPU, are the handlers' affair. Errors: the driver's.
+// Ownership: a mirror owns its pages and its baseline.
+// Threads: the dispatcher's alone. The handlers register memory, which takes long, and unregister it, which waits for
+//   the GPU, on helpers.
+// Errors: the driver's.
 #pragma once
 
 #include <chrono>
@@ -23,9 +24,9 @@ namespace gpupool::worker {
 
 class HostMirrors {
   public:
-    static constexpr std::uint64_t kMaxBytes = 4ull << 30;  // of a session
+    static constexpr std::uint64_t kMaxBytes = 4ull << 30;  // of all mirrors of a session
     static constexpr std::size_t kMaxMirrors = 65536;
-    static constexpr std::size_t kMaxShared = 16384;  // a process has 65530 mappings
+    static constexpr std::size_t kMaxShared = 16384;  // a process may have 65,530 mappings
 
     using Send = std::function<void(std::span<const std::byte>)>;
 
@@ -34,32 +35,32 @@ class HostMirrors {
         std::size_t bytes = 0;
     };
 
-    // Of the session; none until this is said.
+    // Sets the session's limit, which is 0 until then.
     void limit_shared(std::uint64_t bytes) { max_shared_bytes_ = bytes; }
 
-    // Nothing has to be compared.
+    // True if no mirror has to be compared.
     [[nodiscard]] bool empty() const { return mirrors_.size() == shared_; }
     [[nodiscard]] bool any_shared() const { return shared_ != 0; }
 
-    // Takes the pages around the range, where this process has nothing else.
+    // Maps the pages around the range, if this process has nothing else there.
     CUresult reserve(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, Pages& pages);
-    // The same with the client's memory, which `file` is; it was checked to be whole pages of `bytes`.
+    // The same with the client's memory, `file`. The caller has checked that it consists of whole pages of `bytes`.
     CUresult share(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, int file, Pages& pages);
-    // The driver knows them.
+    // The pages at `address` are registered with the driver.
     void registered(std::uint64_t address);
-    // The pages of a registered mirror, which from now on takes part in nothing; null pages: there is none. With the
-    // context in which they are registered.
+    // Takes a registered mirror out of use and returns its pages, which are yet to be unregistered; null pages if there
+    // is no such mirror. `client_context` becomes the context in which they are registered.
     Pages retire(std::uint64_t address, CUcontext& client_context);
     void release(std::uint64_t address);
-    // The context has ended, and with it its registrations.
+    // The context has ended, and with it its registrations: releases its mirrors.
     void release_of(CUcontext client_context);
 
-    // What the client has written.
+    // Applies what the client has written. False if the record is malformed.
     bool write(std::span<const std::byte> record);
-    // What the GPU has written; before that what watch() has found and not sent.
+    // Sends what the GPU has written since the last comparison, after what watch() has found and not sent.
     void collect(const Send& send);
-    // The same, when it is time to look although nobody asks; true when anything had changed. `settle` runs before what
-    // was found is sent, and may call collect(): a later value never goes before an earlier one.
+    // The same at intervals, for programs that poll their memory; true if anything had changed. `settle` runs before
+    // the changes are sent and may call collect(), so that a later value never goes before an earlier one.
     bool watch(const std::function<void()>& settle, const Send& send);
 
   private:
@@ -69,19 +70,19 @@ class HostMirrors {
         codec::SharedBlock block;
         codec::Baseline baseline;
         bool ready = false;
-        bool shared = false;  // without a baseline
+        bool shared = false;  // mapped from the client's memory, without a baseline
     };
     void add(std::uint64_t address, std::uint64_t bytes, CUcontext client_context, const Pages& pages,
              codec::Baseline baseline, bool shared);
     void find(const Send& take);
     void send_found(const Send& send);
 
-    static constexpr std::size_t kMaxFoundBytes = 1u << 20;  // then it is sent
+    static constexpr std::size_t kMaxFoundBytes = 1u << 20;  // then they are sent
 
     std::map<std::uint64_t, Mirror> mirrors_;    // by the range's address
-    std::vector<std::vector<std::byte>> found_;  // by watch(), not sent yet
+    std::vector<std::vector<std::byte>> found_;  // found by watch(), not sent yet
     std::size_t found_bytes_ = 0;
-    std::uint64_t bytes_ = 0;  // of those with a baseline
+    std::uint64_t bytes_ = 0;  // of mirrors with a baseline
     std::uint64_t shared_bytes_ = 0, max_shared_bytes_ = 0;
     std::size_t shared_ = 0;
     std::chrono::steady_clock::time_point next_poll_{};

@@ -104,7 +104,7 @@ void PinnedMemory::give_back_idle() {
         pieces.swap(idle_);
     }
     for (const Piece& piece : pieces) {
-        // Of a context that has ended meanwhile it is registered no more.
+        // If the context has ended meanwhile, the memory is not registered any more.
         if (driver::call(api_.cuCtxSetCurrent, piece.context) == CUDA_SUCCESS) {
             driver::call(api_.cuMemHostUnregister, piece.memory);
         }

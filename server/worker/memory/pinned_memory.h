@@ -1,11 +1,13 @@
-// Pinned memory, of executable graphs or of the words that streams write to and wait for: bounded for the session, and
-// used again instead of being given back: the driver waits for all work when it unregisters memory. Only where the
-// bound is reached is idle memory given back, on a helper thread (waiting_calls.h).
+// Pinned memory for executable graphs, and for the words that streams write to and wait for. It is bounded for the
+// session. Freed blocks are kept for reuse, because the driver waits for all work when it unregisters memory. Only when
+// the bound is reached does a helper thread release idle blocks (waiting_calls.h).
 //
-// It is ours, and registered with the driver: a context that ends takes the registration along, but not what data is on
-// its way to or from.
+// The memory is the worker's, registered with the driver. A context that ends takes its registration along, but not the
+// memory while data is on its way to or from it.
 //
-// Ownership: a block frees itself; this outlives all blocks. Threads: any. Errors: the driver's.
+// Ownership: a block frees itself; PinnedMemory outlives all blocks.
+// Threads: any.
+// Errors: the driver's.
 #pragma once
 
 #include <cstddef>
@@ -23,13 +25,13 @@ namespace gpupool::worker {
 
 class PinnedMemory {
   public:
-    // The client's graphs take no more than that at one time.
+    // The client's graphs never need more at one time.
     static constexpr std::uint64_t kMaxBytes = codec::kMaxGraphCopyBytes;
-    static constexpr std::uint64_t kLeastBytes = 4096;  // that a block takes, however small; sizes are powers of two
+    static constexpr std::uint64_t kLeastBytes = 4096;  // least size of a block; sizes are powers of two
 
     struct Piece {
         CUcontext context = nullptr;
-        std::uint64_t context_number = 0;  // tells contexts apart that have had one handle
+        std::uint64_t context_number = 0;  // distinguishes contexts that had the same handle
         void* memory = nullptr;
         std::uint64_t bytes = 0;
     };
@@ -50,17 +52,17 @@ class PinnedMemory {
     };
     using BlockPtr = std::shared_ptr<Block>;
 
-    // `run_elsewhere` runs a function on a thread that may wait.
+    // `run_elsewhere` runs a function on a thread that may block.
     PinnedMemory(const driver::Api& api, std::function<void(std::function<void()>)> run_elsewhere)
         : api_(api), run_elsewhere_(std::move(run_elsewhere)) {}
 
-    // In the current context; zeroed, and mapped for the device.
+    // Allocates in the current context; zeroed, and mapped for the device.
     CUresult allocate(std::uint64_t bytes, BlockPtr& block);
-    // Idle memory included.
+    // Includes idle memory.
     [[nodiscard]] std::uint64_t used_bytes() const;
-    // The context has ended, and what was registered in it is so no more.
+    // The context has ended, and its registrations with it.
     void forget(CUcontext context);
-    // The session has ended: what is left ends with the process.
+    // The session has ended: nothing is freed any more, what is left ends with the process.
     void stop();
 
   private:
@@ -73,9 +75,9 @@ class PinnedMemory {
     mutable std::mutex mutex_;
     std::uint64_t used_bytes_ = 0;
     std::vector<Piece> idle_;
-    std::map<CUcontext, std::uint64_t> context_numbers_;  // how many contexts of that handle have ended
+    std::map<CUcontext, std::uint64_t> context_numbers_;  // how many contexts of each handle have ended
     bool stopped_ = false;
-    bool giving_back_ = false;  // one thread at a time: all of them may have to wait
+    bool giving_back_ = false;  // only one helper releases at a time: each may have to wait
 };
 
 }  // namespace gpupool::worker

@@ -10,7 +10,7 @@ void PoolAccounts::made(CUmemoryPool pool, CUdevice device) {
     pools_.try_emplace(pool, Pool{device});
 }
 
-// 0 where the driver does not say, or need not.
+// 0 if the driver does not report it, or if there is no quota to hold it against.
 std::uint64_t PoolAccounts::held_bytes(const driver::Api& api, CUmemoryPool pool) const {
     if (account_.quota_bytes == 0) {
         return 0;
@@ -51,8 +51,8 @@ CUresult PoolAccounts::allocate(const driver::Api& api, CUmemoryPool handle, CUd
     if (bytes > ~std::uint64_t{0} - used) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    // What a pool holds and nobody has it may not be able to give: what was freed in another stream it has only later.
-    // So nothing is asked of it while it has grown beyond the quota, or it would grow each time.
+    // A pool may be unable to reuse what it holds: memory freed in another stream is available only later. So a pool
+    // that has grown beyond the quota gets no further requests, since each could make it grow more.
     const auto more = [&] { return used + bytes - std::min(used + bytes, pool.charged_bytes); };
     if (!account_.fits(pool.device, more())) {
         settle(api);
@@ -65,7 +65,7 @@ CUresult PoolAccounts::allocate(const driver::Api& api, CUmemoryPool handle, CUd
         lower_to(pool, std::max(used, held_bytes(api, handle)));
         return result;
     }
-    // Pools grow by more than what is asked of them. What one has taken it may keep.
+    // Pools grow by more than what is requested, and keep what they have taken.
     if (const std::uint64_t held = held_bytes(api, handle); !charge_up_to(pool, held)) {
         free(address);
         account_.force(pool.device, held - pool.charged_bytes);
@@ -93,13 +93,13 @@ bool PoolAccounts::freed(CUdeviceptr address) {
     return true;
 }
 
-void PoolAccounts::begin_to_end(CUmemoryPool handle) {
+void PoolAccounts::begin_destroy(CUmemoryPool handle) {
     if (const auto pool = pools_.find(handle); pool != pools_.end()) {
         pool->second.asked = false;
     }
 }
 
-void PoolAccounts::end(CUmemoryPool handle, bool ended) {
+void PoolAccounts::end_destroy(CUmemoryPool handle, bool ended) {
     const auto pool = pools_.find(handle);
     if (pool == pools_.end()) {
         return;

@@ -1,12 +1,13 @@
-// What the driver's memory pools take of the session's quota: all that they hold, not only what the program has of
-// them, since a pool may keep what was freed.
+// Counts the driver's memory pools against the session's quota: all memory that a pool holds, because a pool may keep
+// what the program has freed.
 //
-// Pools of the program's making are the driver's, and so is what it allocates in stream order while one of them is a
-// device's current one; the devices' default pools are the client's own (client/core/memory/stream_pool.h). A pool
-// tells what it holds; it gives memory back when it is trimmed, and at synchronizations, so it is asked again when
-// something does not fit. Without a quota it is not asked: what the program has of it is all that counts.
+// The driver implements the pools that the program creates, and serves stream-ordered allocations while such a pool is
+// a device's current one. The client implements the devices' default pools (client/core/memory/stream_pool.h). A pool
+// reports what it holds. It returns memory when it is trimmed and at synchronizations, so it is queried again when
+// something does not fit. Without a quota pools are not queried, and only what the program has allocated counts.
 //
-// Threads: the dispatcher's alone. Errors: CUDA_ERROR_OUT_OF_MEMORY where the quota is used up, else the driver's.
+// Threads: the dispatcher's alone.
+// Errors: CUDA_ERROR_OUT_OF_MEMORY if the quota is used up, else the driver's.
 #pragma once
 
 #include <cstdint>
@@ -25,20 +26,20 @@ class PoolAccounts {
     // `account` outlives this.
     explicit PoolAccounts(MemoryAccount& account) : account_(account) {}
 
-    // The program has made one, of that device's memory.
+    // The program has created a pool of that device's memory.
     void made(CUmemoryPool pool, CUdevice device);
-    // Of a pool that nobody made, a device's default one, `device` is whose. `allocate` gives the address; `free` takes
-    // it back where the pool has grown beyond the quota.
+    // Allocates from a pool. `device` is used only for a pool that was not reported by made(), a device's default one.
+    // `allocate` makes the driver call; `free` undoes it if the pool has grown beyond the quota.
     CUresult allocate(const driver::Api& api, CUmemoryPool pool, CUdevice device, std::uint64_t bytes,
                       const std::function<CUresult(CUdeviceptr&)>& allocate,
                       const std::function<void(CUdeviceptr)>& free, CUdeviceptr& address);
-    // What was allocated at the address has been freed. False where nothing was.
+    // The allocation at the address has been freed. False if there is none.
     bool freed(CUdeviceptr address);
-    // It is being destroyed, elsewhere: it is not asked any more. Then it has been (`ended`), and holds what has not
-    // been freed yet; or not.
-    void begin_to_end(CUmemoryPool pool);
-    void end(CUmemoryPool pool, bool ended);
-    // Gives what the pools do not hold any more back to the account. True when that was anything.
+    // A helper destroys the pool: it is not queried any more. end_destroy() reports the outcome: destroyed (`ended`),
+    // when only allocations that are not freed still count, or not.
+    void begin_destroy(CUmemoryPool pool);
+    void end_destroy(CUmemoryPool pool, bool ended);
+    // Releases from the account what the pools do not hold any more. True if that is anything.
     bool settle(const driver::Api& api);
 
     [[nodiscard]] std::size_t allocations() const { return allocations_.size(); }
@@ -47,8 +48,8 @@ class PoolAccounts {
     struct Pool {
         CUdevice device = 0;
         std::uint64_t used_bytes = 0;     // by the program
-        std::uint64_t charged_bytes = 0;  // at least that
-        bool asked = true;                // what it holds: not while it is being destroyed
+        std::uint64_t charged_bytes = 0;  // at least used_bytes
+        bool asked = true;                // may be queried: not while it is being destroyed
         bool ended = false;
     };
     struct Allocation {

@@ -1,19 +1,21 @@
-// Which streams capture, by the driver's word.
+// Keeps StreamState::capturing in step with the driver.
 #pragma once
 
 #include "server/worker/dispatch/worker.h"
 
 namespace gpupool::worker {
 
-// Looks whether the stream captures now.
+// Asks the driver whether the stream captures now, and notes it.
 void note_capture(Worker& worker, StreamState& stream);
-// The same for every stream that was known to: a capture may have ended.
+// The same for every stream that is noted as capturing: a capture may have ended.
 void note_captures(Worker& worker);
-// A capture has ended.
+// Call when a capture has ended.
 void note_end_of_capture(Worker& worker);
-// The stream that began it is to go: ends the capture, and destroys what it made unless the client has that already.
+// The stream that began the capture is being destroyed: ends the capture, and destroys its graph unless the client has
+// a handle of that already.
 void discard_capture(Worker& worker, StreamState& stream);
-// Does the stream capture, by the driver's word now? What names the client's memory may never go to one that does not.
+// Asks the driver whether the stream captures now. A command that names the client's memory must never go to a stream
+// that does not: the driver would take the name for an address.
 bool captures_now(Worker& worker, StreamState& stream);
 
 }  // namespace gpupool::worker

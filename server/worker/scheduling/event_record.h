@@ -1,11 +1,12 @@
-// Which of the driver's events a record of the application's event goes to.
+// Chooses the driver's event for a record of the program's event.
 //
-// An event may be recorded again while somebody waits for its former record, while a held operation of another stream
-// is to wait for it, or before a held operation has made it. All of them mean the record that was the last when they
-// came. So the new record gets another of the driver's events, unless a graph, or another process, names the present
-// one: then it comes behind those that are held.
+// A program may record an event again while a thread waits for its former record, while a held operation of another
+// stream has yet to wait for it, or before the held operation that makes it was issued. Each of these means the record
+// that was the last when it arrived. So the new record gets another of the driver's events. It keeps the present one
+// only if a graph or another process refers to that; then the record is queued behind those that are held.
 //
-// Threads: the dispatcher's. Errors: the driver's.
+// Threads: the dispatcher's.
+// Errors: the driver's.
 #pragma once
 
 #include <memory>
@@ -14,8 +15,8 @@
 
 namespace gpupool::worker {
 
-// The state of the event that `command` records in `stream`, the `index`-th that it names. Of a command that is held
-// this is asked when it comes; at its turn it finds what was kept with it (Command::events).
+// Returns the state of the event that `command` records in `stream`, the `index`-th that it names. For a held command
+// this is decided on arrival; when it is ready it finds the state in Command::events.
 CUresult event_to_record(Worker& worker, const Command& command, CUevent client, std::size_t index,
                          const StreamState& stream, std::shared_ptr<EventState>& event);
 

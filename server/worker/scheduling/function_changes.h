@@ -1,6 +1,6 @@
-// Changes of functions' attributes that are made only when held work has been issued.
+// Changes of functions' attributes that are deferred until held work has been issued.
 //
-// Threads: the dispatcher's only. As many are put off as commands are held, which are charged to the session.
+// Threads: the dispatcher's only. Bounded by the number of held commands, which are charged to the session.
 #pragma once
 
 #include <map>
@@ -14,21 +14,21 @@ class FunctionChanges {
   public:
     using Name = std::tuple<CUfunction, CUfunction_attribute, CUdevice>;  // the driver's function or kernel
 
-    // One more, which takes the place of earlier ones.
+    // Defers a change. It replaces earlier deferred changes of the same attribute.
     void put_off(const Name& name) {
         PutOff& put_off = put_off_[name];
         ++put_off.count;
         put_off.stand = true;
     }
 
-    // Another was made at once: those that were put off before it are not to undo it.
+    // A change was made at once: deferred changes from before it must not undo it.
     void overtake(const Name& name) {
         if (const auto found = put_off_.find(name); found != put_off_.end()) {
             found->second.stand = false;
         }
     }
 
-    // It is the turn of the earliest of them. Is it to be made? Not if a later one takes its place.
+    // The earliest deferred change is due. Is it to be made? Not if a later change replaces it.
     bool stands(const Name& name) {
         const auto found = put_off_.find(name);
         if (found == put_off_.end()) {
@@ -45,7 +45,7 @@ class FunctionChanges {
   private:
     struct PutOff {
         std::size_t count = 0;
-        bool stand = false;  // was none made at once since?
+        bool stand = false;  // no change was made at once since
     };
     std::map<Name, PutOff> put_off_;
 };

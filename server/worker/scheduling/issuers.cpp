@@ -24,14 +24,14 @@ bool Issuers::takes(StreamState& stream, bool more) {
     return stream.issuer > 0;
 }
 
-// So that there are as many; false where no thread can be had.
+// Starts threads until there are `count`; false if one cannot be started.
 bool Issuers::start(std::size_t count) {
     while (issuers_.size() < count) {
         auto issuer = std::make_unique<Issuer>();
         try {
             issuer->thread = quiet_thread("gpupool-issue", [this, &own = *issuer] { serve(own); });
         } catch (const std::system_error& error) {
-            log::warn("launches are issued by {} threads: no more can be started: {}", issuers_.size() + 1,
+            log::warn("cannot start another issuer thread, {} threads issue launches: {}", issuers_.size() + 1,
                       error.what());
             most_ = issuers_.size();
             return false;
@@ -58,7 +58,7 @@ void Issuers::hand_out(const StreamState& stream, const Command& command, Kernel
     busy_ = true;
 }
 
-// Until at least `done` of its jobs are; counts wrap around.
+// Waits until at least `done` of its jobs are done. Counts wrap around.
 void Issuers::wait_for(Issuer& issuer, std::uint32_t done) {
     const auto reached = [&] {
         return static_cast<std::int32_t>(issuer.done.load(std::memory_order_acquire) - done) >= 0;
@@ -87,7 +87,8 @@ std::vector<Issuers::Failure> Issuers::settle() {
 void Issuers::stop() {
     stopping_ = true;
     for (const auto& issuer : issuers_) {
-        issuer->handed.fetch_add(1, std::memory_order_release);  // it sees that we stop before it looks for the job
+        // The issuer checks `stopping_` before it reads the job.
+        issuer->handed.fetch_add(1, std::memory_order_release);
         issuer->handed.notify_one();
     }
     for (const auto& issuer : issuers_) {
@@ -125,7 +126,8 @@ void Issuers::issue(Job& job, CUcontext& current, std::uint32_t& contexts_ended)
     }
     result = result != CUDA_SUCCESS ? result : job.launch.issue(api_);
     if (job.mark != 0 && current == job.context) {
-        (void)write_mark(api_, job.launch.stream, job.mark_word, job.mark);  // a failure is found by asking the driver
+        // The scheduler finds a failure when it queries the driver.
+        (void)write_mark(api_, job.launch.stream, job.mark_word, job.mark);
     }
     if (result != CUDA_SUCCESS) {
         const std::lock_guard lock(failures_mutex_);

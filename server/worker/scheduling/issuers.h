@@ -1,17 +1,18 @@
-// Threads that give launches of several streams to the driver at once.
+// Threads that issue launches of several streams to the driver in parallel.
 //
-// A driver takes 2.4 us a launch from one thread and 1.2 us from four with a stream each (measured), so where launches
-// for several streams come mixed and in numbers, the dispatcher hands them out: those of a stream to one issuer, in
-// their order, and those of some streams to nobody: they stay its own. Nothing but launches that depend on their stream
-// alone is handed out, and before the dispatcher does anything else it waits until they are issued, with settle(). So
-// the order of everything else is the dispatcher's, as without issuers, and launches of streams that know nothing of
-// each other have none.
+// A driver takes 2.4 us for a launch from one thread and 1.2 us from four threads with a stream each (measured). So
+// when many launches arrive and successive ones are for different streams, the dispatcher hands them out. All launches
+// of one stream go to the same issuer, in order; the launches of some streams stay with the dispatcher. Only launches
+// that depend on nothing but their stream are handed out, and before it does anything else the dispatcher waits in
+// settle() until they are issued. So the order of all other work is the same as without issuers, and launches of
+// independent streams have no order among them.
 //
-// The driver does not block a launch that its stream has credit for (scheduler.h), so settle() takes as long as the
-// launches that are left: kMaxWaiting for each issuer.
+// The driver does not block a launch for which its stream has credit (scheduler.h). So settle() takes no longer than
+// the launches that are left: at most kMaxWaiting for each issuer.
 //
-// Ownership: an issuer owns what was handed to it. Threads: all methods the dispatcher's. Errors: settle() returns
-// them.
+// Ownership: an issuer owns what was handed to it.
+// Threads: all methods are the dispatcher's.
+// Errors: settle() returns them.
 #pragma once
 
 #include <array>
@@ -33,7 +34,7 @@ namespace gpupool::worker {
 class Issuers {
   public:
     static constexpr std::size_t kMaxThreads = 8;
-    static constexpr std::uint32_t kMaxWaiting = 128;  // launches that one of them was handed
+    static constexpr std::uint32_t kMaxWaiting = 128;  // capacity of an issuer's queue, in launches
 
     struct Failure {
         Command command;
@@ -41,23 +42,23 @@ class Issuers {
         CUresult result;
     };
 
-    // Threads are started when they are first needed. 0: nothing is ever handed out.
+    // Threads start when they are first needed. With 0 threads nothing is handed out.
     Issuers(const driver::Api& api, std::size_t threads) : api_(api), most_(threads) {}
     ~Issuers() { stop(); }
 
-    // A launch for `stream` came, with `more` behind it that is here already: is it to be handed out?
+    // Should this launch for `stream` be handed out? `more`: further launches behind it have already arrived.
     bool takes(StreamState& stream, bool more);
-    // It is issued by the issuer of its stream, some time before settle() returns, and after it `mark` is written to
-    // the stream's word (Scheduler::issued_elsewhere); 0: nothing is.
+    // Hands a launch to its stream's issuer, which issues it before settle() returns and then writes `mark` to the
+    // stream's word (Scheduler::issued_elsewhere); 0: no mark.
     void hand_out(const StreamState& stream, const Command& command, KernelLaunch launch, std::uint32_t mark);
-    // Was anything handed out since settle()? Anything of `stream`?
+    // Was anything handed out since settle()? Is `stream` also one that an issuer serves?
     [[nodiscard]] bool busy() const { return busy_; }
     [[nodiscard]] bool busy_with(const StreamState& stream) const { return busy_ && stream.issuer > 0; }
-    // Returns when all is issued, with what failed.
+    // Returns when all is issued, with the launches that failed.
     [[nodiscard]] std::vector<Failure> settle();
-    // A context ends, and its driver handle may come again for another.
+    // A context ends: the driver may reuse its handle for another.
     void forget_contexts() { ++contexts_ended_; }
-    // Nothing more is issued.
+    // Ends the threads; what is queued is not issued.
     void stop();
 
   private:
@@ -69,17 +70,18 @@ class Issuers {
         CUcontext context = nullptr;
         std::uint32_t contexts_ended = 0;
     };
-    // A ring of one writer, the dispatcher, and one reader.
+    // A ring buffer with one writer, the dispatcher, and one reader, the issuer.
     struct Issuer {
         std::array<Job, kMaxWaiting> ring;
         alignas(64) std::atomic<std::uint32_t> handed{0};
         alignas(64) std::atomic<std::uint32_t> done{0};
-        Spin waiting_for_done;  // the dispatcher's
+        Spin waiting_for_done;  // used by the dispatcher
         std::thread thread;
     };
 
-    // How mixed launches are: of kMixedScale all of the last kMixedOver or so came for another stream than the one
-    // before. Threads that launch at the same time come in bursts of dozens each.
+    // `mixed_` is a moving average, over about kMixedOver launches, of how many were for another stream than the launch
+    // before; kMixedScale means all. Launches are handed out from kMixedEnough on, one in 64: threads that launch at
+    // the same time produce bursts of dozens each.
     static constexpr unsigned kMixedScale = 1u << 20, kMixedOver = 256, kMixedEnough = kMixedScale / 64;
 
     bool start(std::size_t count);
@@ -91,7 +93,7 @@ class Issuers {
     std::size_t most_;
     std::vector<std::unique_ptr<Issuer>> issuers_;
     std::size_t next_place_ = 0;
-    const StreamState* last_ = nullptr;  // only compared
+    const StreamState* last_ = nullptr;  // only compared, never dereferenced
     unsigned mixed_ = 0;
     std::uint32_t contexts_ended_ = 0;
     bool busy_ = false;

@@ -1,6 +1,7 @@
-// A kernel's launch as the driver is asked for it, with the driver's handles.
+// A kernel launch in the form that the driver takes, with the driver's handles.
 //
-// Ownership: none of the handles, nor the arguments. Threads: one at a time.
+// Ownership: owns neither handles nor arguments.
+// Threads: one at a time.
 #pragma once
 
 #include <span>
@@ -13,17 +14,17 @@
 namespace gpupool::worker {
 
 struct KernelLaunch {
-    LaunchShape shape;  // its function is the client's
+    LaunchShape shape;  // with the client's function handle
     CUfunction function = nullptr;
     CUstream stream = nullptr;
     std::vector<CUlaunchAttribute> attributes;
     std::span<unsigned char> arguments;  // in the command's frame
 
-    // With the context current that the stream belongs to.
+    // Issues the launch. The stream's context must be current.
     CUresult issue(const driver::Api& api);
 };
 
-// A failed launch is reported later, by another call: the log says what it was.
+// Logs the launch: its error is reported later, by another call that does not name it.
 void note_failure(const driver::Api& api, const KernelLaunch& launch, CUresult result);
 
 CUlaunchConfig config_of(const LaunchShape& shape, std::vector<CUlaunchAttribute>& attributes, CUstream stream);

@@ -11,7 +11,7 @@ Scheduler::Scheduler(const driver::Api& api, PinnedMemory& word_memory,
                      std::function<void()> settle_launches)
     : api_(api),
       word_memory_(word_memory),
-      tell_client_(std::move(hold)),
+      notify_throttled_(std::move(hold)),
       driver_closed_(std::move(driver_closed)),
       settle_launches_(std::move(settle_launches)) {}
 
@@ -36,7 +36,7 @@ bool Scheduler::full(const StreamState& stream, std::uint32_t cost) const {
 
 bool Scheduler::ready(const StreamState& stream, std::uint32_t cost) const {
     if (stream.capturing) {
-        return true;  // it only becomes nodes
+        return true;  // the work only becomes nodes of a graph
     }
     if (full(stream, cost)) {
         return false;
@@ -53,7 +53,8 @@ bool Scheduler::may_issue(StreamState& stream, std::uint32_t cost) {
     if (!stream.held.empty()) {
         return false;
     }
-    // Before anything is held, which costs as much as the launch: the GPU may have gone on since the last look.
+    // Holding a command costs as much as the launch, so poll first: the GPU may have completed work since the last
+    // poll.
     if (!stream.capturing && full(stream, cost)) {
         poll_stream(stream, true);
     }
@@ -85,14 +86,14 @@ void Scheduler::issued(StreamState& stream, std::uint32_t cost) {
     if (cost > 1 && cost < kMarkGraphsEvery) {
         record_credit(stream);
     } else {
-        mark(stream, {});  // behind so large a graph what it costs is little
+        mark(stream, {});  // its cost is small behind so large a graph
     }
 }
 
 void Scheduler::hold(StreamState& stream, std::unique_ptr<Operation> operation) {
     operation->id = next_id_++;
     open_.emplace_hint(open_.end(), operation->id, operation.get());
-    // What the stream holds already waits for what was there by then.
+    // Operations up to `known` need not be waited for: what the stream holds already waits for them.
     const std::uint64_t known = stream.held.empty() ? 0 : stream.held.back()->id;
     const auto wait_for_tail = [&](const StreamState& other) {
         if (&other != &stream && !other.held.empty() && other.held.back()->id > known) {
@@ -115,32 +116,32 @@ void Scheduler::hold(StreamState& stream, std::unique_ptr<Operation> operation) 
     held_bytes_ += operation->bytes;
     stream.held.push_back(std::move(operation));
     list(stream);
-    if (!stream.client_held && (stream.held.size() >= kTellClientAt || stream.held_bytes > share_bytes())) {
-        tell_client(stream, true);
+    if (!stream.throttled && (stream.held.size() >= kThrottleAt || stream.held_bytes > stream_limit_bytes())) {
+        set_throttled(stream, true);
     }
 }
 
-// What one stream may hold now.
-std::size_t Scheduler::share_bytes() const {
-    return (kHeldBudgetBytes - std::min(kHeldBudgetBytes, held_bytes_)) / kShareOfBudget;
+// What one stream may hold now, in bytes.
+std::size_t Scheduler::stream_limit_bytes() const {
+    return (kHeldBudgetBytes - std::min(kHeldBudgetBytes, held_bytes_)) / kLimitDivisor;
 }
 
-void Scheduler::tell_client(StreamState& stream, bool held) {
-    stream.client_held = held;
-    clients_held_ += held ? 1 : std::size_t{0} - 1;
-    tell_client_(stream, held);
+void Scheduler::set_throttled(StreamState& stream, bool throttled) {
+    stream.throttled = throttled;
+    throttled_streams_ += throttled ? 1 : std::size_t{0} - 1;
+    notify_throttled_(stream, throttled);
 }
 
 void Scheduler::release_client(StreamState& stream) {
-    if (stream.client_held && stream.held.size() <= kReleaseClientAt &&
-        (stream.held.empty() || stream.held_bytes <= share_bytes() / kReleaseShare)) {
-        tell_client(stream, false);
+    if (stream.throttled && stream.held.size() <= kReleaseAt &&
+        (stream.held.empty() || stream.held_bytes <= stream_limit_bytes() / kReleaseDivisor)) {
+        set_throttled(stream, false);
     }
 }
 
-// Those as well whose share has grown because others hold less.
+// Releases also streams whose limit has grown because others hold less.
 void Scheduler::release_clients() {
-    for (std::size_t i = 0; clients_held_ != 0 && i < busy_.size(); ++i) {
+    for (std::size_t i = 0; throttled_streams_ != 0 && i < busy_.size(); ++i) {
         release_client(*busy_[i]);
     }
 }
@@ -149,7 +150,7 @@ bool Scheduler::advance_head(StreamState& stream) {
     Operation& head = *stream.held.front();
     if (full(stream, head.cost)) {
         if (stream.completions.empty() && stream.unmarked != 0) {
-            mark(stream, {});  // or the places that it waits for would never be known to be free
+            mark(stream, {});  // without a mark the places that it waits for would never be known to be free
         }
         return false;
     }
@@ -172,7 +173,7 @@ bool Scheduler::advance_head(StreamState& stream) {
     return true;
 }
 
-// It is held no more.
+// The operation is not held any more.
 void Scheduler::end(Operation& operation) {
     for (EventState* const event : operation.records) {
         if (event->held_record == operation.id) {
@@ -191,7 +192,7 @@ void Scheduler::end(Operation& operation) {
 
 bool Scheduler::run_held() {
     bool moved = false;
-    // An operation that was issued may have been what others waited for: again until nothing moves.
+    // An issued operation may be what others waited for: repeat until nothing moves.
     for (bool again = true; again;) {
         again = false;
         for (std::size_t i = 0; i < busy_.size(); ++i) {
@@ -200,7 +201,7 @@ bool Scheduler::run_held() {
             }
         }
     }
-    if (moved && clients_held_ != 0) {
+    if (moved && throttled_streams_ != 0) {
         release_clients();
     }
     return run_after_issue() || moved;
@@ -254,7 +255,7 @@ void Scheduler::forget_events(Objects& objects, const ContextState& context) {
             for (const std::shared_ptr<EventState>& event : operation->events) {
                 if (event->context == &context) {
                     event->driver = nullptr;
-                    event->retired = true;  // what waits for it lets go of it when that operation has ended
+                    event->retired = true;  // end() of the operation retires it
                 }
             }
         }
@@ -268,7 +269,7 @@ void Scheduler::forget_events(Objects& objects, const ContextState& context) {
     });
 }
 
-// Who waits goes on doing so.
+// Entries of loose_ that wait for the event stay, without its state.
 void Scheduler::detach(EventState& event) {
     for (LooseEvent& loose : loose_) {
         if (loose.state == &event) {

@@ -1,22 +1,23 @@
-// Decides when a command may go to the driver, so that no call blocks because a stream is full or its data is not
-// there.
+// Decides when a command may go to the driver, so that no driver call blocks because a stream is full or its data has
+// not arrived.
 //
-// Every stream has credit: at most kCredit operations outstanding in the driver (which itself blocks at about a
-// thousand). A stream without credit, or whose head operation waits for data, holds what comes after it, and whatever
-// depends on that: work that waits for an event whose record is held, the legacy stream behind any blocking stream, any
-// blocking stream behind the legacy stream. Everything else goes on.
+// Every stream has credit: at most kCredit operations outstanding in the driver, which itself blocks at about a
+// thousand. A stream without credit, or whose first operation waits for data, holds the commands that follow. So does
+// what depends on it: a stream that waits for an event whose record is held, the legacy stream behind any blocking
+// stream, any blocking stream behind the legacy stream. All other streams go on.
 //
-// Waiting is done with marks: behind a stream's work the GPU writes a number to a word of pinned memory, which costs
-// nothing to look at, where asking the driver for an event that is complete costs 1.3 us (measured). A context that
-// died writes nothing any more, so now and then the driver is asked for a stream all the same. None of the marks enters
-// a capturing stream. For the legacy stream they are written by a blocking helper stream, because a mark in the legacy
-// stream itself would stall later work of the other blocking streams.
+// Completions are found with marks: behind a stream's work the GPU writes a number to a word of pinned memory. Polling
+// the word costs nothing; a query of a complete event costs 1.3 us (docs/driver-facts.md). A context that died writes
+// no more words, so the scheduler now and then queries the driver for a stream as well. No mark enters a capturing
+// stream. Marks of the legacy stream are written by a blocking helper stream: a mark in the legacy stream itself would
+// stall later work of the other blocking streams.
 //
-// The driver writes out what kernels printed only when something is synchronized. Where kernels may print, a mark has
-// an event before it, which is complete when the mark is, and is synchronized then; but for our own and those of
-// issuers, which nobody waits for.
+// The driver writes out what kernels printed only when something is synchronized. If kernels may print, the scheduler
+// records an event before each mark and synchronizes it when the mark is reached; it is complete by then. Marks that no
+// call of the program waits for (Effect::ours, those of issuers) need no event.
 //
-// Ownership: held operations belong to their stream. Threads: the dispatcher's alone.
+// Ownership: a held operation belongs to its stream.
+// Threads: the dispatcher's alone.
 #pragma once
 
 #include <chrono>
@@ -34,23 +35,23 @@
 
 namespace gpupool::worker {
 
-// Something a stream has yet to do.
+// Something that a stream holds.
 class Operation {
   public:
     virtual ~Operation() = default;
-    // Called when it is the stream's turn; true when everything was given to the driver. Otherwise it is called again
-    // when something has happened (data landed, staging became free).
+    // Called when the operation is ready; true when all of it has been given to the driver. Otherwise it is called
+    // again, for example after data landed or staging memory became free.
     virtual bool advance() = 0;
-    // Its stream has ended instead: whoever waits for it is told so.
+    // The stream ended first: reports `result` instead.
     virtual void abandon(CUresult) {}
 
     std::uint64_t id = 0;
-    std::uint32_t cost = 1;                           // places in the driver's queue
-    std::size_t bytes = kHeldCostBytes;               // that it costs while it is held
-    std::vector<std::uint64_t> after;                 // operations of other streams that must have been issued first
-    std::vector<std::shared_ptr<EventState>> events;  // that it names: they may be destroyed before its turn comes
-    std::vector<EventState*> records;                 // those of them that it will record
-    std::vector<std::function<void()>> then;          // runs when it was issued
+    std::uint32_t cost = 1;                           // places that it takes in the driver's queue
+    std::size_t bytes = kHeldCostBytes;               // charged while it is held
+    std::vector<std::uint64_t> after;                 // operations of other streams to be issued first
+    std::vector<std::shared_ptr<EventState>> events;  // those that it names: the program may destroy them meanwhile
+    std::vector<EventState*> records;                 // those of `events` that it will record
+    std::vector<std::function<void()>> then;          // run when it was issued or abandoned
 
     void names(std::shared_ptr<EventState> event) {
         ++event->held_uses;
@@ -66,28 +67,30 @@ class Scheduler {
   public:
     static constexpr std::uint32_t kCredit = 512;
     static constexpr std::uint32_t kMarkEvery = 64;
-    // Marks take places in the driver's queue as well: with the credit and the pieces of one copy this stays below what
-    // the driver takes without blocking.
+    // Marks take places in the driver's queue as well. With the credit and the pieces of one copy they stay below what
+    // the driver takes without blocking (worker.cpp asserts it).
     static constexpr std::size_t kMaxMarks = 256;
     static constexpr std::size_t kMaxMarksWithEvents = 96;
-    // A launched graph takes a place for each of its nodes (measured): one of many nodes may go alone only.
+    // A launched graph takes a place for each of its nodes (measured). A graph of more nodes than this is issued only
+    // to a stream with nothing outstanding.
     static constexpr std::size_t kGraphCredit = 960;
-    // A word that is written behind a graph costs the GPU 1.4 us in which the next one could begin, an event nothing
-    // (measured). So behind small graphs stand events, and the driver is asked for them where the stream lacks credit.
+    // Writing a word behind a graph costs the GPU 1.4 us in which the next graph could begin; an event costs nothing
+    // (measured). So the scheduler records events behind small graphs, and queries them only when the stream lacks
+    // credit.
     static constexpr std::uint32_t kMarkGraphsEvery = kGraphCredit / 2;
-    static constexpr std::size_t kTellClientAt = 1024;  // held operations of one stream
-    static constexpr std::size_t kReleaseClientAt = 256;
-    // The same by what they cost. A stream may hold a share of what is left of the session's budget: a few may hold
-    // much, of many each little, all together no more than the budget, an operation of each, and what was on its way
-    // when the client was told. A stream that holds less than the share, as one that holds nothing, goes on, so that
-    // what the others wait for can be sent.
+    static constexpr std::size_t kThrottleAt = 1024;  // held operations of one stream
+    static constexpr std::size_t kReleaseAt = 256;
+    // The same in bytes (Operation::bytes). A stream may hold one part in kLimitDivisor of what is left of the
+    // session's budget: few streams may hold much each, many streams only little. All together hold no more than the
+    // budget, plus one operation each, plus what was under way when the client was throttled. A stream that holds less
+    // than its limit is not throttled by it, so that the client can send the work that other streams wait for.
     static constexpr std::size_t kHeldBudgetBytes = 384u << 20;
-    static constexpr std::size_t kShareOfBudget = 8;  // one part in so many
-    static constexpr std::size_t kReleaseShare = 2;   // goes on at one part in so many of the share
+    static constexpr std::size_t kLimitDivisor = 8;    // the per-stream limit is one part in so many
+    static constexpr std::size_t kReleaseDivisor = 2;  // the client is released at one part in so many of the limit
 
-    // `hold` tells the client to stop (true) or go on (false) sending work for a stream. `driver_closed` says that the
-    // driver must not be entered now: nothing is issued then. `settle_launches` returns when what other threads were
-    // handed is issued. `word_memory` outlives the scheduler.
+    // `hold` notifies the client to stop (true) or resume (false) sending work for a stream. While `driver_closed`
+    // returns true nothing is issued. `settle_launches` returns when the issuers have issued what they were handed.
+    // `word_memory` outlives the scheduler.
     Scheduler(
         const driver::Api& api, PinnedMemory& word_memory, std::function<void(const StreamState&, bool)> hold,
         std::function<bool()> driver_closed = [] { return false; }, std::function<void()> settle_launches = [] {});
@@ -95,99 +98,104 @@ class Scheduler {
     // Makes `context` current for the driver calls that follow on this thread.
     CUresult enter(const ContextState* context);
 
-    // May work for `stream` go to the driver right now? Asked before any does that was not held.
+    // May work for `stream` go to the driver now? Must be asked before any is issued that was not held.
     bool may_issue(StreamState& stream, std::uint32_t cost = 1);
 
-    // Work was given to the driver for `stream`.
+    // Accounts for work that was given to the driver for `stream`, and makes a mark when one is due.
     void issued(StreamState& stream, std::uint32_t cost = 1);
 
-    // Appends to what `stream` has yet to do.
+    // Appends to what `stream` holds.
     void hold(StreamState& stream, std::unique_ptr<Operation> operation);
 
-    // As issued(), of work that another thread gives to the driver, and where a mark is due that as well: says which
-    // number that thread is to write to the stream's word, or 0. It has done so before the next poll().
+    // As issued(), for work that another thread gives to the driver. Returns the number that this thread must then
+    // write to the stream's word, or 0 if no mark is due. The thread must have done so before the next poll().
     std::uint32_t issued_elsewhere(StreamState& stream);
-    // Can it be done there? The dispatcher makes a stream's first mark.
+    // May another thread issue for the stream? Not if its first mark is due, which the dispatcher makes.
     [[nodiscard]] static bool may_issue_elsewhere(const StreamState& stream) {
         return stream.marks.word != nullptr || stream.unmarked + 1 < kMarkEvery;
     }
 
     // Runs `action` once everything that `stream` was given so far is complete.
     void when_complete(StreamState& stream, Action action);
-    // The same of a stream that captures, which cannot be marked: what it was given before ended with a mark.
+    // The same for a stream that captures and so cannot be marked. Beginning the capture made a mark behind earlier
+    // work.
     void when_complete_before_capture(StreamState& stream, Action action);
     // The same for all streams of a context, or for its legacy and blocking streams. `action` gets the first error.
     void when_complete(ContextState& context, Action action) { when_all_complete(context, false, std::move(action)); }
     void when_blocking_complete(ContextState& context, Action action) {
         when_all_complete(context, true, std::move(action));
     }
-    // Has the context nothing left to do? The driver is asked for each stream that has had work.
+    // Is the context idle? Queries the driver for each stream that has had work.
     bool is_idle(ContextState& context);
-    // As cuStreamQuery, of what the stream was given here. Not while it captures, or, of the legacy stream, a blocking
-    // one does: to be asked then would end the capture.
+    // As cuStreamQuery, held work included. Only if may_be_queried(): a query of a capturing stream, or of the legacy
+    // stream while a blocking stream captures, would end the capture.
     CUresult query(const StreamState& stream);
     [[nodiscard]] static bool may_be_queried(const StreamState& stream);
     // Runs `action` when the event's present record is complete.
     void when_recorded(EventState& event, Action action, Effect effect = Effect::answers);
-    // Runs `action` when every operation that is held now has been issued,
+    // Runs `action` when every operation that is held now has been issued or abandoned.
     void when_issued(std::function<void()> action);
-    // or that one.
+    // Runs `action` when that operation has been issued or abandoned.
     void when_issued(std::uint64_t operation, std::function<void()> action);
 
-    // Marks `stream` behind what was issued to it; `action` runs when the GPU has come there.
-    // What is complete is found by looking at stream after stream, so that one may be seen complete before another that
-    // it waited for: an action runs when all data that precedes it has been sent and all events that precede it were
-    // told. Where the stream cannot be marked, `action` has run with the error, which is returned as well.
+    // Marks `stream` behind what was issued to it; `action` runs when the GPU has reached the mark. If the stream
+    // cannot be marked, `action` runs at once with the error, which is returned as well.
+    //
+    // Completions are found by polling one stream after the other, so a stream may be seen complete before another
+    // whose work it waited for. An action therefore runs only after all data that precedes it was sent and the client
+    // was notified of all events that precede it.
     CUresult mark(StreamState& stream, Action action, std::uint32_t credit = 0, Effect effect = Effect::answers);
-    // The same where nothing was given to the driver for `stream` since its last mark.
+    // The same without a new mark if nothing was issued to `stream` since its last one.
     void at_mark(StreamState& stream, Action action);
 
-    // Kernels may print from now on.
+    // Call when kernels may print from now on.
     void expect_output() { kernels_print_ = true; }
     [[nodiscard]] bool kernels_print() const { return kernels_print_; }
 
-    // Before the client learns by other ways than an action that something is complete: the same for all that precedes.
+    // Sends the data and event notifications that precede what is known to be complete. Must be called before the
+    // client learns of a completion other than by an action, such as by the result of a query.
     void settle() {
-        for (int pass = 0; pass < kMaxPasses && (data_outstanding_ != 0 || tellings_outstanding_ != 0); ++pass) {
+        for (int pass = 0; pass < kMaxPasses && (data_outstanding_ != 0 || notifications_outstanding_ != 0); ++pass) {
             poll(PollDepth::thorough);
         }
     }
 
-    // Issues what has become possible; true when anything moved.
+    // Issues held operations that have become ready; true if anything moved.
     bool run_held();
-    // Looks at the driver; true when anything completed. Events that nobody waits for, which there may be many of, are
-    // looked at now and then only, more often where there is nothing else to do, and all when the look is thorough.
+    // Polls for completions; true if any was found. Events that no call waits for, of which there may be many, are
+    // queried at intervals only: shorter ones when the dispatcher is idle, and always when `depth` is thorough.
     enum class PollDepth { brief, idle, thorough };
     bool poll(PollDepth depth = PollDepth::brief);
     [[nodiscard]] bool waiting() const { return !busy_.empty() || !loose_.empty() || !found_.empty(); }
-    // Is anything outstanding whose end something waits for, and not only the credit of a stream?
+    // Is anything outstanding that an action or held work waits for, other than only a stream's credit?
     [[nodiscard]] bool awaited() const;
 
-    // Is anything held, or such an action to run?
+    // Is anything held, or an action of when_issued() yet to run?
     [[nodiscard]] bool holds_any() const { return !open_.empty() || !after_issue_.empty(); }
-    // How often something was held so far.
+    // How many operations have been held so far.
     [[nodiscard]] std::uint64_t holds() const { return next_id_ - 1; }
-    // Fewer operations than kCredit, where each takes more places in the driver's queue.
+    // Lowers the credit below kCredit, for operations that take several places each in the driver's queue.
     void limit_credit(std::uint32_t credit) { credit_ = credit; }
 
-    // Nothing new will name the event: the driver's goes when nobody waits for it any more and nothing held names it.
+    // No new command will name this event. The driver's event is destroyed once no waiter and no held operation uses
+    // it.
     void retire(EventState& event);
-    // The driver has those of the context no more.
+    // The context has ended, and its events with it: drops their states.
     void forget_events(Objects& objects, const ContextState& context);
 
-    // Everything of `stream` or `context` is given up: waiting actions run with `result`.
+    // Abandons everything that `stream` holds or waits for: actions run with `result`.
     void forget(StreamState& stream, CUresult result);
 
   private:
     struct LooseEvent {
-        EventState* state;  // null once the application destroyed it
+        EventState* state;  // null once the program destroyed it
         CUevent event;
         Action action;
         Effect effect;
     };
-    // Complete, its action yet to run.
+    // A completion whose action has yet to run.
     struct Found {
-        const StreamState* stream;  // null for an event's
+        const StreamState* stream;  // null for an event
         Action action;
         Effect effect;
         CUresult result;
@@ -197,8 +205,8 @@ class Scheduler {
     static constexpr int kMaxPasses = 3;
     static constexpr std::chrono::microseconds kLooseEvery{20}, kEachLooseWhenIdle{3};
     static constexpr std::chrono::microseconds kAskEvery{100};
-    static constexpr unsigned kPollsPerLookAtTheClock = 16;
-    static constexpr std::size_t kBetweenWords = 64;  // bytes: a line each, which only the GPU writes
+    static constexpr unsigned kPollsPerClockRead = 16;
+    static constexpr std::size_t kBetweenWords = 64;  // bytes: a cache line each, which only the GPU writes
     struct AfterIssue {
         std::uint64_t up_to;
         std::function<void()> action;
@@ -211,13 +219,13 @@ class Scheduler {
     void end(Operation& operation);
     bool run_after_issue();
     void detach(EventState& event);
-    [[nodiscard]] std::size_t share_bytes() const;
-    void tell_client(StreamState& stream, bool held);
+    [[nodiscard]] std::size_t stream_limit_bytes() const;
+    void set_throttled(StreamState& stream, bool throttled);
     void release_client(StreamState& stream);
     void release_clients();
     void list(StreamState& stream);
 
-    // scheduler_completion.cpp: marks, and what is complete
+    // scheduler_completion.cpp: marks and completions
     void when_all_complete(ContextState& context, bool blocking_only, Action action);
     bool is_idle(StreamState& stream);
     void mark_before(StreamState& legacy);
@@ -243,7 +251,7 @@ class Scheduler {
 
     const driver::Api& api_;
     PinnedMemory& word_memory_;
-    std::function<void(const StreamState&, bool)> tell_client_;
+    std::function<void(const StreamState&, bool)> notify_throttled_;
     const std::function<bool()> driver_closed_;
     const std::function<void()> settle_launches_;
     const ContextState* current_ = nullptr;
@@ -252,15 +260,15 @@ class Scheduler {
     std::uint64_t next_id_ = 1;
     std::map<std::uint64_t, Operation*> open_;  // held operations
     std::size_t held_bytes_ = 0;                // what they cost
-    std::size_t clients_held_ = 0;              // streams for which the client was told to stop
-    std::vector<StreamState*> busy_;            // with something held or to be polled
+    std::size_t throttled_streams_ = 0;         // streams for which the client is throttled
+    std::vector<StreamState*> busy_;            // those with something held or to be polled
     std::vector<LooseEvent> loose_;
-    std::vector<CUevent> unused_;  // to be destroyed when the driver may be entered
+    std::vector<CUevent> unused_;  // to be destroyed when the driver is not closed
     std::vector<Found> found_;
-    std::uint64_t passes_ = 0;              // of run_found()
-    std::size_t data_outstanding_ = 0;      // completions that send data
-    std::size_t tellings_outstanding_ = 0;  // of events, found or not
-    std::size_t events_awaited_ = 0;        // entries of loose_ that somebody waits for
+    std::uint64_t passes_ = 0;                   // of run_found()
+    std::size_t data_outstanding_ = 0;           // completions that send data
+    std::size_t notifications_outstanding_ = 0;  // notifications of events, found or not
+    std::size_t events_awaited_ = 0;             // entries of loose_ that a call waits for
     std::chrono::steady_clock::time_point loose_polled_{}, asked_{};
     std::size_t next_asked_ = 0;
     unsigned polls_ = 0;

@@ -1,5 +1,5 @@
-// How the scheduler finds out, and tells, what is complete: marks, the program's events, and the order of what was
-// found.
+// How the scheduler finds completions and in which order it reports them: marks, the program's events,
+// Scheduler::found_.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -9,7 +9,7 @@
 namespace gpupool::worker {
 namespace {
 
-// An operation that only waits for its turn.
+// Runs a function when the operation is ready.
 class WhenReady final : public Operation {
   public:
     WhenReady(std::function<void()> run, Action otherwise) : run_(std::move(run)), otherwise_(std::move(otherwise)) {}
@@ -41,13 +41,13 @@ struct Group {
 
 }  // namespace
 
-// A mark in a blocking stream waits for what the legacy stream was given before it, and who waits for that stream alone
-// does not, natively. So the legacy stream is given nothing before blocking streams have marks behind their work.
+// A mark in a blocking stream would also wait for earlier work of the legacy stream; a native waiter would not. So
+// blocking streams get marks behind their work before the legacy stream gets any.
 void Scheduler::mark_before(StreamState& legacy) {
     if (!legacy.legacy || legacy.capturing || legacy.context->unmarked_blocking == 0) {
         return;
     }
-    settle_launches_();  // the marks come behind those that other threads issue
+    settle_launches_();  // the marks must follow the launches that issuers make
     legacy.context->each_stream([&](StreamState& other) {
         if (!other.legacy && other.blocking && !other.capturing && other.unmarked != 0) {
             mark(other, {});
@@ -65,14 +65,15 @@ std::uint32_t Scheduler::take_unmarked(StreamState& stream) {
     return std::exchange(stream.unmarked, 0);
 }
 
-// All but the last of it, so that who waits for the stream finds that a mark has to be made.
+// Leaves one operation unmarked, so that a later wait for the stream finds that it has to make a mark.
 std::uint32_t Scheduler::take_all_but_last(StreamState& stream) {
     const std::uint32_t unmarked = take_unmarked(stream);
     add_unmarked(stream, 1);
     return unmarked - 1;
 }
 
-// What a mark stands for. Where kernels may print, who waits for the stream waits for one that has an event.
+// How many operations a mark stands for. If kernels may print, one without an event leaves the last to a mark with an
+// event, for calls that wait for the stream.
 std::uint32_t Scheduler::take_marked(StreamState& stream, bool with_event) {
     const bool is_waited_for = with_event || !kernels_print_;
     return is_waited_for || stream.unmarked == 0 ? take_unmarked(stream) : take_all_but_last(stream);
@@ -98,7 +99,7 @@ CUresult Scheduler::record_event(ContextState& context, CUstream target, CUevent
     return result;
 }
 
-// In the stream's context, which is current.
+// The stream's context must be current.
 CUresult Scheduler::give_word(StreamState& stream) {
     ContextState& context = *stream.context;
     if (context.spare_marks.empty()) {
@@ -115,7 +116,7 @@ CUresult Scheduler::give_word(StreamState& stream) {
     return CUDA_SUCCESS;
 }
 
-// Makes the stream's context current, and says where its marks go.
+// Makes the stream's context current; `target` is the stream that its marks go to.
 CUresult Scheduler::prepare_mark(StreamState& stream, CUstream& target) {
     ContextState& context = *stream.context;
     CUresult result = enter(&context);
@@ -141,7 +142,7 @@ CUresult Scheduler::mark(StreamState& stream, Action action, std::uint32_t credi
         }
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    if (stream.gone) {  // so all of its work was complete
+    if (stream.gone) {  // its work was complete before it was destroyed
         if (action) {
             action(CUDA_SUCCESS);
         }
@@ -178,7 +179,7 @@ CUresult Scheduler::mark(StreamState& stream, Action action, std::uint32_t credi
     return CUDA_SUCCESS;
 }
 
-// In place of a mark, where nothing but the stream's credit hangs on it.
+// Records an event in place of a mark, if nothing but the stream's credit depends on it.
 void Scheduler::record_credit(StreamState& stream) {
     const std::uint32_t credit = take_all_but_last(stream);
     CUstream target = nullptr;
@@ -197,7 +198,7 @@ void Scheduler::record_credit(StreamState& stream) {
 
 void Scheduler::at_mark(StreamState& stream, Action action) {
     if (!stream.legacy && stream.completions.empty() && stream.unmarked == 0 && stream.context->lost == CUDA_SUCCESS) {
-        note_found(&stream, std::move(action), Effect::answers, CUDA_SUCCESS);  // behind all that precedes it
+        note_found(&stream, std::move(action), Effect::answers, CUDA_SUCCESS);  // runs behind what precedes it
         return;
     }
     if (stream.completions.empty() || stream.unmarked != 0) {
@@ -227,7 +228,7 @@ void Scheduler::complete_first(StreamState& stream, CUresult result) {
     stream.outstanding -= std::min(stream.outstanding, first.credit);
     if (first.event != nullptr) {
         if (kernels_print_) {
-            // It is complete, so this does not wait; it makes the driver write out what kernels printed.
+            // The event is complete, so this does not block. It makes the driver write out what kernels printed.
             driver::call(api_.cuEventSynchronize, first.event);
         }
         stream.context->spare_events.push_back(first.event);
@@ -243,7 +244,7 @@ void Scheduler::complete_first(StreamState& stream, CUresult result) {
     }
 }
 
-// Of a context that died none is: ask() finds that.
+// No mark of a context that died is ever reached: ask() finds that.
 bool Scheduler::reached(const StreamState& stream, const Completion& completion, bool lacks_credit) {
     return stream.marks.reached(completion.mark) ||
            (completion.by_event && lacks_credit && driver::call(api_.cuEventQuery, completion.event) == CUDA_SUCCESS);
@@ -259,9 +260,9 @@ bool Scheduler::poll_stream(StreamState& stream, bool lacks_credit) {
     return moved;
 }
 
-// Asks the driver how `stream` is: the word of a context that has died is not written any more.
+// Queries the driver for `stream`: a context that died writes no more words.
 CUresult Scheduler::ask(StreamState& stream) {
-    // A stream that captures must not be asked; of a context that has died any other tells.
+    // A capturing stream must not be queried. Any other stream of the context shows whether the context died.
     const bool of_context = stream.capturing;
     const CUstream target = of_context || stream.legacy ? stream.context->helper : stream.driver;
     if (stream.completions.empty() || stream.gone ||
@@ -274,7 +275,7 @@ CUresult Scheduler::ask(StreamState& stream) {
         return CUDA_ERROR_NOT_READY;
     }
     if (result != CUDA_SUCCESS) {
-        driver::call(api_.cuStreamSynchronize, target);  // which says at once what the driver knows of it
+        driver::call(api_.cuStreamSynchronize, target);  // returns at once, with the driver's error
         stream.context->lost = result;
     }
     for (std::size_t left = stream.completions.size(); left != 0; --left) {
@@ -283,9 +284,9 @@ CUresult Scheduler::ask(StreamState& stream) {
     return result;
 }
 
-// A stream each time; all of a context that turns out to have died.
+// Queries one stream each time, and all streams of a context that turns out to have died.
 bool Scheduler::ask_in_order() {
-    if (++polls_ % kPollsPerLookAtTheClock != 0) {
+    if (++polls_ % kPollsPerClockRead != 0) {
         return false;
     }
     const auto now = std::chrono::steady_clock::now();
@@ -333,17 +334,17 @@ void Scheduler::note_found(const StreamState* stream, Action action, Effect effe
     found_.push_back({stream, std::move(action), effect, result, {}});
 }
 
-// What precedes something found complete is complete too, so that the next pass finds it: data first, then, with its
-// own data before it, what is told of events.
+// In how many passes of run_found() everything that precedes a completion has been found. What precedes it is complete
+// as well, so the next pass finds it: first data, then, with the data before them, notifications of events.
 std::uint64_t Scheduler::passes_before(Effect effect) const {
-    if (effect == Effect::answers && tellings_outstanding_ != 0) {
+    if (effect == Effect::answers && notifications_outstanding_ != 0) {
         return 2;
     }
     return data_outstanding_ != 0 ? 1 : 0;
 }
 
 bool Scheduler::run_found() {
-    if (found_.size() == 1 && data_outstanding_ == 0 && tellings_outstanding_ == 0) {
+    if (found_.size() == 1 && data_outstanding_ == 0 && notifications_outstanding_ == 0) {
         const Found found = std::move(found_.front());
         found_.clear();
         found.action(found.result);
@@ -358,9 +359,9 @@ bool Scheduler::run_found() {
     std::vector<Found> due(std::make_move_iterator(found_.begin()), std::make_move_iterator(rest));
     found_.erase(found_.begin(), rest);
     std::stable_partition(due.begin(), due.end(),
-                          [](const Found& found) { return found.effect == Effect::tells_of_event; });
+                          [](const Found& found) { return found.effect == Effect::notifies_of_event; });
     for (const Found& found : due) {
-        tellings_outstanding_ -= found.effect == Effect::tells_of_event ? 1 : 0;
+        notifications_outstanding_ -= found.effect == Effect::notifies_of_event ? 1 : 0;
         found.action(found.result);
     }
     return !due.empty();
@@ -382,7 +383,8 @@ bool Scheduler::poll(PollDepth depth) {
             ++i;
         }
     }
-    // An answer that was found must not go before what is told of events that were complete by then.
+    // A reply must not precede notifications of events that were complete by then, so events are queried if one is
+    // found.
     if (!loose_.empty()) {
         const auto now = std::chrono::steady_clock::now();
         const std::chrono::microseconds all_when_idle = kEachLooseWhenIdle * loose_.size();
@@ -407,11 +409,11 @@ bool Scheduler::awaited() const {
     });
 }
 
-// Is all of it known to be complete, and all told that precedes?
+// Is all of its work known to be complete, and everything sent that precedes?
 bool Scheduler::is_idle(StreamState& stream) {
     poll_stream(stream, false);
     return stream.held.empty() && stream.completions.empty() && stream.unmarked == 0 &&
-           stream.context->lost == CUDA_SUCCESS && data_outstanding_ == 0 && tellings_outstanding_ == 0;
+           stream.context->lost == CUDA_SUCCESS && data_outstanding_ == 0 && notifications_outstanding_ == 0;
 }
 
 bool Scheduler::is_idle(ContextState& context) {
@@ -424,7 +426,7 @@ bool Scheduler::is_idle(ContextState& context) {
 
 namespace {
 
-// The legacy stream is not ready while a blocking stream is not (measured), so what is so of one of those is of it.
+// The legacy stream is busy while a blocking stream is (measured): a condition of any blocking stream holds for it.
 template <class Is>
 bool any_of(const StreamState& stream, Is&& is) {
     return stream.legacy ? stream.context->any_blocking(is) : is(stream);
@@ -451,7 +453,8 @@ void Scheduler::when_complete(StreamState& stream, Action action) {
         return;
     }
     if (stream.held.empty() && !full(stream, 1)) {
-        // Not even another stream, which the legacy one would wait for, has been given anything since the last mark?
+        // The last mark will do if nothing was issued since: for the legacy stream, to no stream of the context,
+        // because it would wait for the others as well.
         if (stream.marks.made_at == stream.context->submissions || (!stream.legacy && stream.unmarked == 0)) {
             at_mark(stream, std::move(action));
         } else {
@@ -480,7 +483,7 @@ void Scheduler::when_all_complete(ContextState& context, bool blocking_only, Act
             }
             return;
         }
-        // The legacy stream always counts: in a context that may be lost its helper is what the driver tells of that.
+        // The legacy stream always counts: if the context may be lost, the driver reports that for its helper stream.
         if (!stream.legacy && ((!stream.touched && stream.held.empty()) || (blocking_only && !stream.blocking))) {
             return;
         }
@@ -491,7 +494,7 @@ void Scheduler::when_all_complete(ContextState& context, bool blocking_only, Act
 }
 
 void Scheduler::when_recorded(EventState& event, Action action, Effect effect) {
-    tellings_outstanding_ += effect == Effect::tells_of_event ? 1 : 0;
+    notifications_outstanding_ += effect == Effect::notifies_of_event ? 1 : 0;
     if (event.driver == nullptr) {  // its context has ended
         note_found(nullptr, std::move(action), effect, CUDA_ERROR_CONTEXT_IS_DESTROYED);
         return;

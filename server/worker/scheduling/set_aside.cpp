@@ -10,7 +10,8 @@ namespace gpupool::worker {
 bool SetAside::lets_pass(const codec::CommandHeader& header) const {
     switch (passage_of(header.opcode)) {
         case Passage::needs_no_driver: return true;
-        case Passage::gets_in: return commands_.empty();  // which may give the same stream work, or record the event
+        // Set-aside ones may give the same stream work, or record the event.
+        case Passage::gets_in: return commands_.empty();
         case Passage::gets_in_first:
             return std::none_of(commands_.begin(), commands_.end(),
                                 [&](const Command& other) { return other.header.thread == header.thread; });
@@ -21,7 +22,7 @@ bool SetAside::lets_pass(const codec::CommandHeader& header) const {
 
 void SetAside::add(Command command) {
     commands_.push_back(std::move(command));
-    if (commands_.size() >= Scheduler::kTellClientAt && !std::exchange(client_held_, true)) {
+    if (commands_.size() >= Scheduler::kThrottleAt && !std::exchange(throttled_, true)) {
         hold_(true);
     }
 }

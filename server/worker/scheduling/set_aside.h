@@ -1,9 +1,10 @@
-// Commands that came while the dispatcher stays out of the driver (waiting_calls.h), and what else is to be done there:
-// taken in their order when it may enter the driver again. Meanwhile some may go all the same: what the GPU may be
-// waiting for, and questions that the driver answers whoever waits in it. When much is set aside the client is told to
-// send no more work.
+// Commands that arrived while the driver is closed (waiting_calls.h), and other actions that need the driver. The
+// dispatcher takes both, in order of arrival, when the driver opens again. Some commands need not wait: those that the
+// GPU may be waiting for, and queries that the driver answers even while other calls wait in it. If too many commands
+// are set aside, the client is throttled.
 //
-// Ownership: owns the commands. Threads: the dispatcher's alone.
+// Ownership: owns the commands.
+// Threads: the dispatcher's alone.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +18,18 @@ namespace gpupool::worker {
 
 class SetAside {
   public:
-    // `hold` tells the client to send no more work (true), or to go on.
+    // `hold` notifies the client to stop sending work (true) or to resume (false).
     explicit SetAside(std::function<void(bool)> hold) : hold_(std::move(hold)) {}
 
     [[nodiscard]] bool empty() const { return commands_.empty(); }
-    // May it go before what is set aside, and while the dispatcher stays out?
+    // May the command be served now: while the driver is closed, and before the commands that are set aside?
     [[nodiscard]] bool lets_pass(const codec::CommandHeader& header) const;
 
     void add(Command command);
-    // Of no command; before all commands.
+    // Adds an action that belongs to no command; actions run before all commands.
     void add_action(std::function<void()> action) { actions_.push_back(std::move(action)); }
 
-    // Takes what there is while `may_enter()`. True when there was anything.
+    // Runs actions and dispatches commands while `may_enter()`. True if there was anything to do.
     template <class MayEnter, class Dispatch>
     bool take(MayEnter&& may_enter, Dispatch&& dispatch) {
         bool moved = take_actions(may_enter);
@@ -37,13 +38,13 @@ class SetAside {
             commands_.pop_front();
             dispatch(command);
         }
-        if (commands_.empty() && std::exchange(client_held_, false)) {
+        if (commands_.empty() && std::exchange(throttled_, false)) {
             hold_(false);
         }
         return moved;
     }
 
-    // The same, of no command; also while one is dispatched.
+    // The same for actions only. May be called while a command is being dispatched.
     template <class MayEnter>
     bool take_actions(MayEnter&& may_enter) {
         bool moved = false;
@@ -59,7 +60,7 @@ class SetAside {
     std::function<void(bool)> hold_;
     std::deque<Command> commands_;
     std::deque<std::function<void()>> actions_;
-    bool client_held_ = false;
+    bool throttled_ = false;
 };
 
 }  // namespace gpupool::worker

@@ -4,7 +4,7 @@
 
 namespace gpupool::worker {
 
-void StreamWatches::tell(const StreamName& stream, std::uint64_t command, CUresult result) {
+void StreamWatches::notify(const StreamName& stream, std::uint64_t command, CUresult result) {
     worker_.send_what_precedes(result);
     worker_.notify(
         codec::NoticeType::stream_complete,
@@ -14,7 +14,7 @@ void StreamWatches::tell(const StreamName& stream, std::uint64_t command, CUresu
 bool StreamWatches::ended(const Watch& watch) {
     StreamState* const stream = worker_.objects.stream(watch.stream);
     if (stream == nullptr || !Scheduler::may_be_queried(*stream)) {
-        tell(watch.stream, watch.command, CUDA_ERROR_NOT_READY);
+        notify(watch.stream, watch.command, CUDA_ERROR_NOT_READY);
         return true;
     }
     CUresult result = worker_.scheduler.query(*stream);
@@ -23,15 +23,15 @@ bool StreamWatches::ended(const Watch& watch) {
     }
     if (result == CUDA_SUCCESS) {
         worker_.scheduler.settle();
-        result = stream->context->told(result);
+        result = stream->context->result_to_notify(result);
     }
-    tell(watch.stream, watch.command, result);
+    notify(watch.stream, watch.command, result);
     return true;
 }
 
 bool StreamWatches::poll() {
     if (watches_.empty()) {
-        return false;  // as a rule, and then not even the clock is looked at
+        return false;  // the usual case, which does not even read the clock
     }
     const auto now = std::chrono::steady_clock::now();
     if (now - polled_ < std::max(kLeast, kEach * static_cast<int>(watches_.size()))) {

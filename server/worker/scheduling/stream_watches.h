@@ -1,5 +1,6 @@
-// The streams that the client is told the end of (gpStreamWatch). The driver is asked for them now and then, as
-// cuStreamQuery asks: a mark behind their work would wait, in a blocking stream, for the legacy stream as well.
+// Streams whose completion the client is to be notified of (gpStreamWatch). The dispatcher queries the driver for them
+// at intervals, as cuStreamQuery does. It makes no marks for this: a mark in a blocking stream would also wait for work
+// of the legacy stream.
 //
 // Threads: the dispatcher's alone.
 #pragma once
@@ -21,20 +22,21 @@ class StreamWatches {
 
     [[nodiscard]] bool empty() const { return watches_.empty(); }
 
-    // `command` asked for it. One that is watched already is not watched twice.
+    // `command` is the number of the command that asked for it. A stream that is watched already is not added again.
     void add(const StreamName& stream, std::uint64_t command) {
         if (std::none_of(watches_.begin(), watches_.end(),
                          [&](const Watch& watch) { return watch.stream == stream; })) {
             watches_.push_back({stream, command});
         }
     }
-    // Looks at them now and then, and tells the client of those that have ended. True when one has.
+    // Queries the streams if it is time to, and notifies the client of those that are complete. True if one is.
     bool poll();
-    // How one ended: with success, or else the client has to ask.
-    void tell(const StreamName& stream, std::uint64_t command, CUresult result);
+    // Notifies the client that the stream is complete (success), or that it has to ask (any other result).
+    void notify(const StreamName& stream, std::uint64_t command, CUresult result);
 
   private:
-    // To ask takes the driver a fraction of a microsecond and the locks that launches take.
+    // The least interval, and how much of it per stream: a query takes a fraction of a microsecond and the driver's
+    // locks that launches take.
     static constexpr std::chrono::microseconds kLeast{5}, kEach{3};
 
     struct Watch {

@@ -1,15 +1,17 @@
-// Driver calls that may wait for the GPU: to load and unload, to free, to make room for a kernel's local memory, to
-// launch a graph of thousands of nodes. They are made on helper threads; but while one waits, the driver keeps out most
-// others that come to it (measured: docs/driver-facts.md), the dispatcher as well.
+// Driver calls that may wait for the GPU: loading, unloading, freeing, making room for a kernel's local memory,
+// launching a graph of thousands of nodes. Helper threads make them. But while one of them waits, most other calls
+// block in the driver too (measured: docs/driver-facts.md), also those of the dispatcher.
 //
-// Now the GPU itself may wait for the dispatcher: for the word of a host function, a graph's turn, a change of mirrored
-// memory. So as long as there may be such a wait, the dispatcher stays out of the driver while one of these calls is
-// under way (Worker::driver_closed()): commands are set aside, and only what needs no driver goes on.
+// The GPU itself may be waiting for the dispatcher: for a host function to return, for a graph's client step, for a
+// change of mirrored memory. While such a wait is possible, a blocked dispatcher would be a deadlock. So the driver is
+// closed as long as one of these calls is under way (Worker::driver_closed()): the dispatcher sets commands aside, and
+// serves only what needs no driver.
 //
-// What is `done` afterwards runs even while other such calls are under way: it does not enter the driver, or by
+// `done` may run while other such calls are still under way, so it must not call the driver other than through
 // Worker::in_driver().
 //
-// Threads: the dispatcher's. Errors: none.
+// Threads: the dispatcher's.
+// Errors: none.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +25,7 @@
 
 namespace gpupool::worker {
 
-// `call` with the driver's context current, by any thread.
+// Runs `call` with the driver's context current. Any thread.
 template <class Call>
 CUresult in_context(const driver::Api& api, CUcontext context, const Call& call) {
     const CUresult result = driver::call(api.cuCtxSetCurrent, context);
@@ -34,7 +36,7 @@ class WaitingCalls {
   public:
     explicit WaitingCalls(Helpers& helpers) : helpers_(helpers) {}
 
-    // `call` on a helper thread, then `done` here.
+    // Runs `call` on a helper thread, then `done` on the dispatcher.
     void run(std::function<void()> call, std::function<void()> done) {
         ++under_way_;
         helpers_.run(std::move(call), [this, then = std::move(done)] {
@@ -42,8 +44,8 @@ class WaitingCalls {
             then();
         });
     }
-    // The same for a call that changes what other commands would use: none of them is issued until `done` has run. Only
-    // questions are asked meanwhile (SetAside::lets_pass, Scheduler::poll).
+    // The same for a call that changes what other commands would use: no other command is issued until `done` has run.
+    // Only queries are made meanwhile (SetAside::lets_pass, Scheduler::poll).
     void run_alone(std::function<void()> call, std::function<void()> done) {
         ++alone_;
         run(std::move(call), [this, then = std::move(done)] {
@@ -59,11 +61,11 @@ class WaitingCalls {
     std::size_t under_way_ = 0, alone_ = 0;
 };
 
-// One of them that an operation waits for: it looks for the result when it has its turn.
+// A waiting call of a held operation, which polls `result` when it is advanced.
 struct WaitingCall {
     std::optional<CUresult> result;
 
-    // In the driver's context. `api` outlives the call.
+    // Runs `call` in the driver's context. `api` outlives the call.
     static std::shared_ptr<WaitingCall> run(WaitingCalls& calls, const driver::Api& api, CUcontext context,
                                             std::function<CUresult()> call) {
         const auto waiting = std::make_shared<WaitingCall>();

@@ -1,4 +1,4 @@
-// The client's handles and the driver's, both ways.
+// Translates between the client's handles and the driver's, both ways.
 //
 // Threads: the dispatcher's alone; helper threads get the driver's handles.
 #pragma once
@@ -19,13 +19,13 @@ class HandleTable {
         std::uint64_t driver = 0;
     };
 
-    // What the driver calls `handle`. A kernel may stand for a function, as in the driver.
+    // The driver's handle for `handle`. A kernel may stand for a function, as in the driver.
     template <class Handle>
     Lookup find(Handle handle) const {
         return find_wire(codec::handle_kind_of<Handle>, codec::to_wire(handle));
     }
 
-    // Puts the driver's handle in the client's place; CUDA_ERROR_INVALID_VALUE where there is none.
+    // Replaces the client's handle by the driver's; CUDA_ERROR_INVALID_VALUE if there is none.
     template <class Handle>
     CUresult translate(Handle& handle) const {
         const Lookup found = find(handle);
@@ -38,34 +38,36 @@ class HandleTable {
         bind_wire(codec::to_wire(client), codec::to_wire(driver));
     }
 
-    // The same for a launch in the context of that number; `first`: the first one there.
+    // find() for a launch in the context of that number. `first` becomes true if it is the function's first launch
+    // there.
     Lookup use(CUfunction function, std::uint64_t context, bool& first);
-    // That launch came to nothing: the next one is the first.
+    // The launch failed: the next one counts as the first.
     void forget_use(CUfunction function);
 
     static constexpr std::size_t kMaxHandles = 512u << 10;
 
-    // May `client` become the name of a new object of this kind?
+    // May `client` become the handle of a new object of this kind?
     CUresult check_new(codec::HandleKind kind, std::uint64_t client) const;
 
-    // The call that was to create `client` failed: whoever uses it stays silent, the failure was reported already.
+    // The call that was to create `client` failed and that was reported: later uses of the handle fail silently.
     void bind_failed(std::uint64_t client);
     void unbind(std::uint64_t client);
 
-    // The client's name for one of the driver's handles; mints one where there is none yet.
+    // The client's handle for one of the driver's; mints one if there is none yet.
     template <class Handle>
     Handle client_handle(Handle driver) {
         return codec::from_wire<Handle>(client_wire(codec::handle_kind_of<Handle>, codec::to_wire(driver)));
     }
 
-    // The same, or null where there is none.
+    // The same, or null if there is none.
     template <class Handle>
     [[nodiscard]] Handle known_handle(Handle driver) const {
         const auto& reverse = reverse_[static_cast<std::size_t>(codec::handle_kind_of<Handle>)];
         const auto it = reverse.find(codec::to_wire(driver));
         return codec::from_wire<Handle>(it == reverse.end() ? 0 : it->second);
     }
-    // The client's name for the first of the driver's handles of its kind that `is_it` accepts; null: none.
+    // The client's handle for the first of the driver's handles of its kind for which `is_it` is true; null if there is
+    // none.
     template <class Handle, class IsIt>
     [[nodiscard]] Handle find_client(IsIt is_it) const {
         for (const auto& [driver, client] : reverse_[static_cast<std::size_t>(codec::handle_kind_of<Handle>)]) {
@@ -76,7 +78,7 @@ class HandleTable {
         return {};
     }
 
-    // The driver's object has ended: its handle may come again for another.
+    // The driver's object has ended: the driver may reuse its handle.
     template <class Handle>
     void forget_driver(Handle driver) {
         auto& reverse = reverse_[static_cast<std::size_t>(codec::handle_kind_of<Handle>)];
@@ -92,10 +94,10 @@ class HandleTable {
     struct Entry {
         std::uint64_t driver;
         bool failed;
-        std::uint64_t used_in = 0;  // a function's: the context of its last launch
+        std::uint64_t used_in = 0;  // for a function: the context of its last launch
     };
 
-    // Null where there is none of that kind. `entries`: ours, constant or not.
+    // Null if there is no entry of that kind. `entries` is entries_, const or not.
     template <class Entries>
     static auto entry_of(Entries& entries, codec::HandleKind wanted, std::uint64_t client)
         -> decltype(&entries.begin()->second);

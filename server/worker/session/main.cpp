@@ -49,7 +49,7 @@ void refuse(transport::Connection& connection, const std::string& why) {
     (void)send_message(connection, wire::FrameType::refused, message);
 }
 
-// How the daemon, which sees all of the server's devices, knows those of this session.
+// The UUIDs by which the daemon, which sees all of the server's devices, knows those of this session.
 std::vector<std::string> uuids_of(schema::Welcome::Reader welcome) {
     std::vector<std::string> texts;
     for (const auto device : welcome.getDevices()) {
@@ -61,7 +61,7 @@ std::vector<std::string> uuids_of(schema::Welcome::Reader welcome) {
     return texts;
 }
 
-// Null where none are kept.
+// Null if no images are to be kept.
 std::unique_ptr<ImageStore> open_image_store(schema::Assignment::Images::Reader images) {
     if (images.getDirectory().size() == 0) {
         return nullptr;
@@ -78,17 +78,17 @@ wire::CompressionMode compression_of(schema::SessionRequest::Reader request) {
     switch (request.getCompression()) {
         case schema::SessionRequest::Compression::NEVER: return wire::CompressionMode::never;
         case schema::SessionRequest::Compression::ALWAYS: return wire::CompressionMode::always;
-        default: return wire::CompressionMode::when_it_pays;  // and whatever a client of another age means
+        default: return wire::CompressionMode::when_it_pays;  // also for values that a newer client may send
     }
 }
 
-// The driver's and our threads may be in the middle of anything: no destructors, and nobody's stack is left.
+// Ends without destructors: threads of the driver and of the worker may still run.
 [[noreturn]] void end_process(int code) {
     std::fflush(nullptr);
     _exit(code);
 }
 
-// Returns only where no session came about.
+// Returns only if the session could not begin.
 int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> connection,
           Result<std::unique_ptr<Prepared>> prepared) {
     const schema::Assignment::Reader assignment = link.assignment();
@@ -97,7 +97,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
         refuse(*connection, prepared.error().message);
         return 1;
     }
-    // Never taken down: threads of the driver may use it while the process ends.
+    // Never destroyed: threads of the driver may use it while the process ends.
     Prepared& ready = *prepared->release();
     const driver::Library* const library = &ready.library;
     const Result<Window> window = reserve_window(library->api, request.getAddressWindows());
@@ -132,14 +132,14 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     options.shared_memory_bytes = assignment.getSharedMemoryBytes();
     options.prepared_context = ready.context;
     options.memory_changed = [&link](std::vector<std::uint64_t> used) { link.set_memory_used(std::move(used)); };
-    // Even where the dispatcher waits in a driver call that never returns.
+    // Ends the process even if the dispatcher is blocked in a driver call that never returns.
     options.ending = [&link] { link.end_within(kEndTimeout); };
-    // Never taken down: threads of the driver may still use it while the process ends.
+    // Never destroyed: threads of the driver may still use it while the process ends.
     Worker* made = nullptr;
     try {
         made = new Worker(*library, devices, std::move(options));
     } catch (const std::system_error& error) {
-        refuse(*connection, std::string("the server has no thread to spare for the session: ") + error.what());
+        refuse(*connection, std::string("the server cannot start a thread for the session: ") + error.what());
         return 1;
     }
     Worker& worker = *made;
@@ -149,7 +149,7 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
     handlers.lane = [&worker](std::size_t index, std::vector<UniqueFd> connection_parts) {
         auto lane = transport::adopt(std::move(connection_parts));
         if (!lane) {
-            log::warn("data connection {} cannot be taken over: {}", index, lane.error().message);
+            log::warn("cannot take over data connection {}: {}", index, lane.error().message);
             return;
         }
         worker.add_lane(index, std::move(*lane));
@@ -174,14 +174,14 @@ int serve(supervision::WorkerLink& link, std::unique_ptr<transport::Connection> 
 
 void set_log_level(capnp::Text::Reader text) {
     if (const auto level = log::parse_level(text.cStr())) {
-        // Standard error becomes the driver's, whose words are for the client.
+        // Standard error will be captured for the client; the log keeps the present one.
         if (const Status kept = log::to_present_stderr(*level); !kept) {
             log::to_stderr(*level);
         }
     }
 }
 
-// A worker of the stock: prepared before it has a session, and gone with the daemon until it has one, even where it
+// Prepares a worker of the stock before it has a session. Until then the kernel kills it if the daemon dies, even if it
 // hangs in the driver.
 Result<std::unique_ptr<Prepared>> prepare_for_stock(supervision::WorkerLink& link) {
     const auto preparation = *link.preparation();
@@ -199,7 +199,7 @@ Result<std::unique_ptr<Prepared>> prepare_for_stock(supervision::WorkerLink& lin
         prepare_context(**prepared);
     }
     GPUPOOL_TRY(link.await_assignment([&] { return keep_context(**prepared); }));
-    // A daemon that dies right now takes its last session along, as one does whose message was not sent yet.
+    // If the daemon dies at this very moment, this session is lost, like one whose assignment was never sent.
     prctl(PR_SET_PDEATHSIG, 0);
     return prepared;
 }
@@ -214,14 +214,14 @@ int serve_supervised(int descriptor) {
     if ((*link)->preparation()) {
         prepared = prepare_for_stock(**link);
         if (!prepared) {
-            return 1;  // nobody waits for it
+            return 1;  // no client waits for it
         }
     } else {
         set_log_level((*link)->assignment().getLogLevel());
     }
     auto connection = transport::adopt((*link)->take_connection());
     if (!connection) {
-        log::error("the client's connection cannot be taken over: {}", connection.error().message);
+        log::error("cannot take over the client's connection: {}", connection.error().message);
         return 1;
     }
     if (!(*link)->preparation()) {
@@ -232,9 +232,9 @@ int serve_supervised(int descriptor) {
     return serve(**link, std::move(*connection), std::move(prepared));
 }
 
-// Addresses that the driver chooses (module globals, pools) must not be ones that the client's process uses for its own
-// memory, which lies near the top of the address space. In the legacy layout this process's mappings begin at a third
-// of it and grow upwards, far from there.
+// The driver must not choose addresses (module globals, pools) that the client's process uses for its own memory, which
+// lies near the top of the address space. In the legacy layout this process's mappings begin at a third of the address
+// space and grow upwards, far from there.
 void use_legacy_layout(char** argv) {
 #if !defined(__SANITIZE_THREAD__)
     const int current = personality(0xffffffff);
@@ -245,7 +245,7 @@ void use_legacy_layout(char** argv) {
 #else
     (void)argv;
 #endif
-    prctl(PR_SET_NAME, "gpupool-worker");  // the new image is named after the link
+    prctl(PR_SET_NAME, "gpupool-worker");  // after execv the process would be named after the link
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
-// What the worker knows of a session's contexts, streams and events.
+// The session's contexts, streams and events as the worker knows them.
 //
-// Ownership: Objects owns them all. Threads: the dispatcher's alone.
+// Ownership: Objects owns them all.
+// Threads: the dispatcher's alone.
 #pragma once
 
 #include <cstdint>
@@ -24,29 +25,29 @@ namespace gpupool::worker {
 class Operation;
 struct ContextState;
 
-// Runs when a mark was reached or an event is complete; the result is the driver's word on it.
+// Runs when a mark is reached or an event complete, with the driver's result.
 using Action = std::function<void(CUresult)>;
 
-// What an action does for the client. Data that the GPU has written goes before whatever says that work is complete,
-// and what the client wants to know of single events before whatever it waited for.
-// `ours`: nothing.
-enum class Effect { sends_data, tells_of_event, answers, ours };
+// What an action sends to the client. Data that the GPU has written goes before anything that reports work as complete;
+// notifications of single events go before replies. `ours`: nothing.
+enum class Effect { sends_data, notifies_of_event, answers, ours };
 
 struct Completion {
     std::uint32_t mark = 0;   // its number, see MarkWord
-    CUevent event = nullptr;  // before the mark, where kernels may have printed, or in place of it; otherwise null
+    CUevent event = nullptr;  // before the mark if kernels may have printed, or in place of it; else null
     Action action;
     Effect effect = Effect::answers;
-    std::uint32_t credit = 0;  // launches and copies of the stream that are done with it
-    bool by_event = false;     // `mark` is the next one's: this is reached when its event is complete, or by then
+    std::uint32_t credit = 0;  // operations of the stream that are complete with it
+    // An event in place of a mark: `mark` is the next mark's number, at which it is complete at the latest.
+    bool by_event = false;
 };
 
-// A word of pinned memory that the GPU writes behind a stream's work: the number of our last mark that it came to.
+// A word of pinned memory. Behind a stream's work the GPU writes the number of the last mark that it has reached.
 struct MarkWord {
     const std::uint32_t* word = nullptr;  // null: the stream was never marked
     CUdeviceptr device_word = 0;
     std::uint32_t last = 0;     // mark that was given to the driver
-    std::uint64_t made_at = 0;  // that one: ContextState::submissions at the time
+    std::uint64_t made_at = 0;  // ContextState::submissions when that mark was made
 
     // Numbers wrap around.
     [[nodiscard]] bool reached(std::uint32_t mark) const {
@@ -54,7 +55,8 @@ struct MarkWord {
     }
 };
 
-// Has the GPU write `number` to a stream's word behind what `stream` was given. Any thread, in the stream's context.
+// Has the GPU write `number` to a stream's word behind what the stream was given. Any thread, with the stream's context
+// current.
 inline CUresult write_mark(const driver::Api& api, CUstream stream, CUdeviceptr device_word, std::uint32_t number) {
     return driver::call(api.cuStreamWriteValue32_v2, stream, device_word, cuuint32_t{number},
                         static_cast<unsigned>(CU_STREAM_WRITE_VALUE_DEFAULT));
@@ -67,12 +69,12 @@ struct HostFunctionWord {
     const ContextState* context = nullptr;
 };
 
-// Of several results the first that is an error.
+// Keeps the first error among several results.
 inline void keep_first_error(CUresult& kept, CUresult next) {
     kept = kept == CUDA_SUCCESS ? next : kept;
 }
 
-// How records name it.
+// The stream's name in records on the wire.
 inline std::uint64_t on_wire(const StreamName& stream) {
     return codec::to_wire(stream.stream == nullptr ? CU_STREAM_LEGACY : stream.stream);
 }
@@ -81,34 +83,34 @@ struct StreamState {
     CUstream client = nullptr;  // null: the context's legacy stream; 2: a thread's own default stream
     CUstream driver = nullptr;
     ContextState* context = nullptr;
-    std::uint32_t thread = 0;  // of a thread's own default stream
+    std::uint32_t thread = 0;  // of a thread's default stream
     bool legacy = false;
     bool blocking = true;            // synchronizes with the legacy stream
-    bool capturing = false;          // no mark of ours may enter it
-    bool began_capture = false;      // and that capture has not ended
-    bool captures_to_given = false;  // to a graph that was there before
+    bool capturing = false;          // no mark may enter it
+    bool began_capture = false;      // it began a capture that has not ended
+    bool captures_to_given = false;  // into a graph that existed before
     std::deque<std::unique_ptr<Operation>> held;
-    std::size_t held_bytes = 0;  // what `held` costs
+    std::size_t held_bytes = 0;  // cost of `held`
     std::deque<Completion> completions;
     MarkWord marks;
     std::uint32_t outstanding = 0;    // issued, not known to be complete
-    std::uint32_t unmarked = 0;       // of these, issued since our last mark
-    CUresult latched = CUDA_SUCCESS;  // the first failure of a deferred call in it that nobody was told of
-    bool touched = false;             // has had work since the last synchronization found it idle
-    bool client_held = false;         // the client was told to send no more for it
+    std::uint32_t unmarked = 0;       // those of them that were issued since the last mark
+    CUresult latched = CUDA_SUCCESS;  // first error of a deferred call, not yet reported
+    bool touched = false;             // has had work since it was last found idle
+    bool throttled = false;           // the client is throttled for this stream
     bool listed = false;              // in the scheduler's list of busy streams
-    bool ending = false;              // destroyed: nothing new for it
-    bool gone = false;                // the driver has it no more
-    Staging::SharePtr staging;        // what it holds of the staging memory
-    int issuer = -1;                  // who issues its mixed launches (issuers.h); 0: the dispatcher, -1: not decided
+    bool ending = false;              // destroyed by the program: takes no new commands
+    bool gone = false;                // destroyed in the driver
+    Staging::StreamUsePtr staging;    // the staging memory that it uses
+    int issuer = -1;                  // which issuer has its launches (issuers.h); 0: the dispatcher, -1: not decided
 
     [[nodiscard]] StreamName name() const;
-    // Remembers the failure for take_latched(), which is whoever waits for the stream.
+    // Keeps the first error until take_latched(), which calls that synchronize with the stream make.
     void latch(CUresult result);
     CUresult take_latched();
 };
 
-// The application's event as of one record of it. Where that still matters to somebody when the event is recorded again
+// The program's event as of one record of it. If that record still matters when the event is recorded again
 // (event_record.h), the new record gets a state and a driver's event of its own, and this one is retired.
 struct EventState {
     CUevent client = nullptr;
@@ -116,45 +118,46 @@ struct EventState {
     ContextState* context = nullptr;
     unsigned flags = 0;
     StreamName recorded_in;
-    CUresult latched = CUDA_SUCCESS;  // what nobody had been told of in that stream then: who waits for this is to know
-    std::uint64_t held_record = 0;    // the operation that will record it, while that is held
-    std::uint32_t waiters = 0;        // that wait for the record
+    CUresult latched = CUDA_SUCCESS;  // the stream's latched error at the record: waiters report it too
+    std::uint64_t held_record = 0;    // the held operation that will record it, or 0
+    std::uint32_t waiters = 0;        // entries of the scheduler's loose_ that wait for it
     std::uint32_t held_uses = 0;      // held operations that name it
-    bool retired = false;             // the driver's event goes when nothing that is held names it
-    bool in_graph = false;            // a graph names the driver's event: it stays that one
+    bool retired = false;             // the driver's event is destroyed when no held operation names it
+    bool in_graph = false;            // a graph names the driver's event, so it is not replaced
 };
 
 struct ContextState {
     CUcontext client = nullptr;
     CUcontext driver = nullptr;
     CUdevice device = 0;
-    std::uint64_t number = 0;  // of all that the session has had, from 1
+    std::uint64_t number = 0;  // counts the session's contexts, from 1
     bool primary = false;
-    bool ending = false;              // its end was asked for
-    CUresult lost = CUDA_SUCCESS;     // the error that ended it, perhaps: only the driver can tell what is complete
-    CUresult latched = CUDA_SUCCESS;  // as a stream's, of calls that name none
-    CUresult latched_by_ended =
-        CUDA_SUCCESS;                 // as a stream's, of streams that have ended: only who waits for all is told
-    std::size_t streams_latched = 0;  // that have such a failure
+    bool ending = false;              // the program has requested its end
+    CUresult lost = CUDA_SUCCESS;     // an error that may have ended it: only the driver knows what is complete
+    CUresult latched = CUDA_SUCCESS;  // as a stream's, for calls that name no stream
+    // As a stream's, for streams that have ended: reported by waits for the legacy stream or the context.
+    CUresult latched_by_ended = CUDA_SUCCESS;
+    std::size_t streams_latched = 0;  // streams with a latched error
     StreamState legacy;
-    std::size_t unmarked_blocking = 0;  // blocking streams that were given work behind their last mark
-    CUstream helper = nullptr;  // blocking, ours: a mark on it stands for the legacy stream without stalling others
+    std::size_t unmarked_blocking = 0;  // blocking streams with work behind their last mark
+    // A blocking stream of the worker's. A mark in it stands for the legacy stream without stalling other streams.
+    CUstream helper = nullptr;
     std::unordered_map<CUstream, std::unique_ptr<StreamState>> streams;          // by client handle
     std::unordered_map<std::uint32_t, std::unique_ptr<StreamState>> per_thread;  // by client thread
-    std::uint64_t submissions = 0;  // grows before and after streams of it are given work
+    std::uint64_t submissions = 0;  // grows before and after any of its streams is given work
     std::vector<CUevent> spare_events;
-    std::vector<PinnedMemory::BlockPtr> words;  // of the next two
-    std::vector<MarkWord> spare_marks;          // words without a stream, with the numbers that they came to
+    std::vector<PinnedMemory::BlockPtr> words;  // memory of the next two
+    std::vector<MarkWord> spare_marks;          // words without a stream, with the numbers they have reached
     std::vector<HostFunctionWord> spare_words;
 
-    // What is told, unasked, of work that has ended so: where there is a failure that nobody was told of, that it is
-    // not ready, so that the client asks, and hears of that.
-    [[nodiscard]] CUresult told(CUresult result) const {
+    // The result to notify the client of when work has ended with `result`. If an error is latched it is
+    // CUDA_ERROR_NOT_READY, so that the client asks, and the reply reports the error.
+    [[nodiscard]] CUresult result_to_notify(CUresult result) const {
         const bool any_latched = streams_latched != 0 || latched != CUDA_SUCCESS || latched_by_ended != CUDA_SUCCESS;
         return result == CUDA_SUCCESS && any_latched ? CUDA_ERROR_NOT_READY : result;
     }
-    // More words, `apart_bytes` each, of pinned memory that stays as long as the context, which is current: `add` is
-    // given each one's address here and on the device.
+    // Allocates more words, `apart_bytes` apart, of pinned memory that stays as long as the context, which must be
+    // current. Calls `add` with each one's host and device address.
     template <class Add>
     CUresult add_words(const driver::Api& api, PinnedMemory& memory, std::size_t apart_bytes, Add add) {
         PinnedMemory::BlockPtr block;
@@ -182,7 +185,7 @@ struct ContextState {
             visit(*stream);
         }
     }
-    // Is any that the legacy stream waits for so, or that one itself?
+    // Is the condition true for any blocking stream or the legacy stream?
     template <class Is>
     bool any_blocking(Is&& is) {
         bool any = false;
@@ -208,16 +211,16 @@ inline CUresult StreamState::take_latched() {
 }
 
 struct Objects {
-    // A context takes hundreds of megabytes of a GPU, a stream a channel; no program needs as many.
+    // A context takes hundreds of megabytes of GPU memory, a stream a hardware channel; no program needs so many.
     static constexpr std::size_t kMaxContexts = 64;
-    static constexpr std::size_t kMaxStreams = 16384;      // with the threads' own
-    static constexpr std::size_t kMaxEvents = 512u << 10;  // and as many watches of them
+    static constexpr std::size_t kMaxStreams = 16384;      // threads' default streams included
+    static constexpr std::size_t kMaxEvents = 512u << 10;  // and as many watches of events
 
     std::unordered_map<CUcontext, std::unique_ptr<ContextState>> contexts;  // by client handle
     std::size_t contexts_in_making = 0;
     std::uint64_t contexts_made = 0;
-    std::unordered_map<CUevent, std::shared_ptr<EventState>> events;  // by client handle; what is held shares them
-    std::size_t event_watches = 0;                                    // that nobody was told of
+    std::unordered_map<CUevent, std::shared_ptr<EventState>> events;  // by client handle; held operations share them
+    std::size_t event_watches = 0;                                    // watches that have not been reported
 
     ContextState* context(CUcontext client) {
         const auto it = contexts.find(client);
@@ -242,7 +245,7 @@ struct Objects {
         }
         return count;
     }
-    // Of these, how many go when their work is complete.
+    // How many of them are destroyed as soon as their work is complete.
     [[nodiscard]] std::size_t ending_stream_count() const {
         std::size_t count = 0;
         for (const auto& [handle, context] : contexts) {
@@ -253,7 +256,7 @@ struct Objects {
         return count;
     }
     [[nodiscard]] bool stream_fits() const { return stream_count() < kMaxStreams; }
-    std::size_t streams_destroyed = 0;  // since it was looked for those that may go
+    std::size_t streams_destroyed = 0;  // since make_room() last polled for those that are complete
     StreamState* stream(const StreamName& name) {
         ContextState* const of = context(name.context);
         if (of == nullptr || name.stream == nullptr) {

@@ -1,11 +1,12 @@
-// What kernels print, and what the driver says of a failed assertion. The driver writes it to the process's standard
-// output and standard error when something synchronizes; here these are pipes, and their content goes to the client
-// before the reply of the call that synchronized.
+// Captures what kernels print, and what the driver reports of failed assertions. The driver writes both to the
+// process's standard output and standard error when something synchronizes. Here these are pipes, and their content is
+// sent to the client before the reply of the call that synchronized.
 //
-// A thread empties the pipe, so that the driver never waits for it; what it holds is bounded, and the rest is dropped
-// with a note, as the driver does with its own buffer.
+// A thread empties the pipe, so that the driver never blocks on it. Its memory is bounded; further text is dropped with
+// a note, as the driver does with its own buffer.
 //
-// Threads: take() and has_text() any. Ownership: one per descriptor, which it takes over.
+// Ownership: one object per descriptor, which it takes over.
+// Threads: take() and has_text() any.
 #pragma once
 
 #include <atomic>
@@ -22,12 +23,12 @@ class DeviceOutput {
   public:
     static constexpr std::size_t kMaxBytes = 4u << 20;
 
-    // From here on `descriptor` is the pipe. Call once, before the driver is loaded.
+    // Replaces `descriptor` by the pipe. Call once, before the driver is loaded.
     Status capture(int descriptor);
 
-    // Everything that was written up to now.
+    // Returns everything that was written up to now.
     std::string take();
-    // Has anything been read that nobody took? What was written a moment ago need not have been.
+    // Has the thread read anything that was not taken yet? Text written a moment ago may not count yet.
     [[nodiscard]] bool has_text() const { return has_text_.load(std::memory_order_relaxed); }
 
   private:

@@ -16,7 +16,7 @@
 namespace gpupool::worker {
 namespace {
 
-// What the driver reads from the environment is the client's to say, within these names.
+// Sets the driver's environment variables as the client says, but no others.
 void take_environment(capnp::List<schema::EnvironmentEntry>::Reader environment) {
     const auto variable = [](const char* name) {
         const char* const value = std::getenv(name);
@@ -26,14 +26,14 @@ void take_environment(capnp::List<schema::EnvironmentEntry>::Reader environment)
     for (const char* name : kDriverVariables) {
         unsetenv(name);
     }
-    // Launches must never block the dispatcher: the client waits by itself when this is asked of it.
+    // Launches must never block the dispatcher. The client itself waits if the program sets this variable.
     unsetenv("CUDA_LAUNCH_BLOCKING");
     for (const auto entry : environment) {
         if (const std::string name = entry.getName(); is_driver_variable(name)) {
             setenv(name.c_str(), entry.getValue().cStr(), 1);
         }
     }
-    // What the server's operator hides stays hidden.
+    // Devices that the server's operator hides stay hidden.
     if (const auto devices = visible_among(operators_devices, variable("CUDA_VISIBLE_DEVICES"))) {
         setenv("CUDA_VISIBLE_DEVICES", devices->c_str(), 1);
     }
@@ -63,7 +63,7 @@ Result<std::unique_ptr<Prepared>> prepare(const std::string& driver_path,
     if (const CUresult result = driver::call(api.cuInit, 0u);
         result != CUDA_SUCCESS && result != CUDA_ERROR_NO_DEVICE) {
         return unusable(
-            fmt::format("the server's driver does not start: cuInit gives error {}", static_cast<int>(result)));
+            fmt::format("the server's driver does not start: cuInit returned error {}", static_cast<int>(result)));
     }
     int visible = 0;
     if (driver::call(api.cuDeviceGetCount, &visible) != CUDA_SUCCESS || visible == 0) {
@@ -80,11 +80,11 @@ Result<std::unique_ptr<Prepared>> prepare(const std::string& driver_path,
 namespace {
 
 bool is_short_of_memory(const driver::Api& api, CUcontext context) {
-    constexpr std::size_t kFreePart = 8;  // one part in so many is to stay free
+    constexpr std::size_t kFreeDivisor = 8;  // one part in so many has to stay free
     std::size_t free = 0, total = 0;
     const CUresult asked = in_context(api, context, [&] { return driver::call(api.cuMemGetInfo_v2, &free, &total); });
     driver::call(api.cuCtxSetCurrent, static_cast<CUcontext>(nullptr));
-    return asked == CUDA_SUCCESS && free < total / kFreePart;
+    return asked == CUDA_SUCCESS && free < total / kFreeDivisor;
 }
 
 }  // namespace
@@ -101,7 +101,7 @@ void prepare_context(Prepared& prepared) {
     const CUresult result = driver::call(api.cuDevicePrimaryCtxRetain, &prepared.context, kDevice);
     if (result != CUDA_SUCCESS) {
         prepared.context = nullptr;
-        log::warn("a worker for the stock gets no context: error {}", static_cast<int>(result));
+        log::warn("a worker for the stock cannot make a context: error {}", static_cast<int>(result));
     }
     keep_context(prepared);
 }
@@ -111,7 +111,7 @@ bool keep_context(Prepared& prepared) {
     if (prepared.context != nullptr && is_short_of_memory(api, prepared.context)) {
         prepared.context = nullptr;
         driver::call(api.cuDevicePrimaryCtxRelease_v2, Worker::kPreparedDevice);
-        log::debug("a worker for the stock gives its context back: the device is short of memory");
+        log::debug("a worker for the stock releases its context: the device is short of memory");
     }
     return prepared.context != nullptr;
 }

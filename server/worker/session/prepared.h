@@ -1,10 +1,12 @@
-// The driver, loaded and initialised: what a worker does before it speaks with its client, and what one of the stock
+// Loads and initialises the driver: what a worker does before it talks to its client, and what a worker of the stock
 // has done before there is a client.
 //
-// What the driver reads from the environment it reads in cuInit, so a worker can serve only sessions of the environment
-// that it was prepared with. What depends on the client's Hello (its address window, its quota) is not prepared.
+// The driver reads its environment variables in cuInit, so a worker can serve only sessions with the environment for
+// which it was prepared. Whatever depends on the client's Hello (its address window, its quota) is not prepared.
 //
-// Ownership: lives as long as the process, as drivers do. Threads: one. Errors: for the client to read.
+// Ownership: lives as long as the process, as drivers do.
+// Threads: one.
+// Errors: written for the client's user.
 #pragma once
 
 #include <capnp/list.h>
@@ -21,25 +23,25 @@
 namespace gpupool::worker {
 
 struct Prepared {
-    // What kernels and the driver print. Never taken down: the driver may print while the process ends.
+    // What kernels and the driver print. Never destroyed: the driver may print while the process ends.
     DeviceOutput& output = *new DeviceOutput;
     DeviceOutput& errors = *new DeviceOutput;
     driver::Library library;
-    // A Welcome that describes the driver and its devices, and nothing else yet.
+    // A Welcome that describes the driver and its devices, not yet the session.
     capnp::MallocMessageBuilder welcome;
-    // The primary context of Worker::kPreparedDevice, where it was asked for and could be had.
+    // The primary context of Worker::kPreparedDevice, if prepare_context() could make one.
     CUcontext context = nullptr;
 };
 
-// Standard output and error become the driver's, the environment is set, the driver loaded.
+// Captures standard output and error, sets the environment, and loads the driver.
 Result<std::unique_ptr<Prepared>> prepare(const std::string& driver_path,
                                           capnp::List<schema::EnvironmentEntry>::Reader environment);
 
-// Takes as much device memory as a context does. On a device that one process at a time may use (compute mode
-// EXCLUSIVE_PROCESS) there is none: it would keep out every session that is not given this worker. Nor where less than
-// an eighth of the device's memory is free: running sessions may need that.
+// Makes the primary context, which takes device memory. Makes none on a device that only one process at a time may use
+// (compute mode EXCLUSIVE_PROCESS), because it would keep out every session that is not given this worker; and none if
+// less than an eighth of the device's memory is free, because running sessions may need that.
 void prepare_context(Prepared& prepared);
-// To be called now and then: gives it back when so little is left. Is it (still) there?
+// Call at intervals: releases the context if too little memory is left. Returns whether there is a context (still).
 bool keep_context(Prepared& prepared);
 
 }  // namespace gpupool::worker

@@ -36,7 +36,7 @@ int probe(const std::string& setting) {
     }
     const driver::Api& api = library->api;
     if (const CUresult result = driver::call(api.cuInit, 0u); result != CUDA_SUCCESS) {
-        return refuse(fmt::format("cuInit of {} gives error {}", library->path, static_cast<int>(result)));
+        return refuse(fmt::format("cuInit of {} returned error {}", library->path, static_cast<int>(result)));
     }
     int count = 0;
     driver::call(api.cuDeviceGetCount, &count);

@@ -59,7 +59,7 @@ void describe_device(const driver::Api& api, CUdevice device, schema::Device::Bu
         return driver::call(api.cuDeviceGetAttribute, value, static_cast<CUdevice_attribute>(id), device);
     });
     store(attributes, out.initAttributes(static_cast<unsigned>(attributes.size())));
-    // The range needs a context; 0..-5 is what every GPU since Volta has.
+    // The driver reports the range only with a context; every GPU since Volta has 0..-5.
     out.setLeastStreamPriority(0);
     out.setGreatestStreamPriority(-5);
 }

@@ -1,5 +1,4 @@
-// What a worker tells its client at the start: the driver and its devices as they are, once, so that the client can
-// answer for itself from then on.
+// Describes the driver and its devices in the Welcome, so that the client can answer questions about them locally.
 //
 // Threads: called before the dispatcher starts.
 #pragma once
@@ -16,7 +15,7 @@ struct Window {
     std::uint64_t base = 0, bytes = 0;
 };
 
-// Reserves the first of the client's windows that is free here as well.
+// Reserves the first of the client's windows that is also free in this process.
 Result<Window> reserve_window(const driver::Api& api, capnp::List<schema::AddressWindow>::Reader wanted);
 
 void describe_driver(const driver::Library& library, schema::Welcome::Builder welcome);

@@ -16,14 +16,14 @@ constexpr std::size_t kSendAt = 512;  // records
 constexpr std::uint64_t kSendAfterNs = 20'000'000, kReadEveryNs = 200'000;
 constexpr std::uint64_t kAnchorForNs = 1'000'000'000;
 constexpr std::uint64_t kRetryAnchorNs = 10'000'000;
-// How long the dispatcher looks for an anchor's event to pass. On a GPU that takes some microseconds; the first has
-// longer, because without it there is nothing to relate GPU work to.
-constexpr std::uint64_t kLookForAnchorNs = 100'000, kLookForFirstNs = 20'000'000;
-// A good anchor's moment is known as well as this.
+// How long the dispatcher polls for an anchor's event to complete, which takes some microseconds on a GPU. The first
+// anchor gets longer, because without it GPU work cannot be related to anything.
+constexpr std::uint64_t kPollForAnchorNs = 100'000, kPollForFirstNs = 20'000'000;
+// The required precision of an anchor's moment.
 constexpr std::uint64_t kGoodAnchorNs = 20'000;
 constexpr int kAnchorTries = 3;
 
-// The trace's own driver calls are not the command's.
+// Excludes the tracer's own driver calls from the command's driver time.
 class Untimed {
   public:
     Untimed() : before_(std::exchange(driver::taken_ns, nullptr)) {}
@@ -35,7 +35,7 @@ class Untimed {
     std::uint64_t* const before_;
 };
 
-// Work for the legacy stream, which would be part of their captures, ends these.
+// True if any stream captures: work for the legacy stream would then end the capture.
 bool any_capturing(ContextState& context) {
     bool any = false;
     context.each_stream([&](const StreamState& stream) { any = any || stream.capturing; });
@@ -204,7 +204,7 @@ void Tracer::Work::begin(Tracer& tracer, const StreamState& stream, codec::Trace
         return;
     }
     if (driver::call(tracer.api_.cuEventRecord, start_, stream.driver) != CUDA_SUCCESS) {
-        context->spare.push_back(start_);  // as where another stream's capture forbids it
+        context->spare.push_back(start_);  // for example another stream's capture forbids it
         ++tracer.dropped_.dropped_gpu_work;
         return;
     }
@@ -229,7 +229,7 @@ void Tracer::Work::finish() {
             context.spare.push_back(end);
         }
         ++tracer_->dropped_.dropped_gpu_work;
-        return;  // the start goes with this object
+        return;  // the destructor releases the start event
     }
     OfStream& stream = context.streams[stream_];
     record_.track = tracer_->track_of(stream, *stream_);
@@ -244,7 +244,7 @@ void Tracer::Work::cancel() {
     tracer_->release(context, anchor_);
 }
 
-// Null where GPU work cannot be timed, now or ever.
+// Null if GPU work cannot be timed, for now or at all.
 Tracer::OfContext* Tracer::context_of(const StreamState& stream) {
     OfContext& context = contexts_[stream.context];
     if (context.failed) {
@@ -273,20 +273,20 @@ bool Tracer::renew_anchor(OfContext& context) {
     if (event == nullptr) {
         return false;
     }
-    const std::uint64_t timeout = first ? kLookForFirstNs : kLookForAnchorNs;
+    const std::uint64_t timeout = first ? kPollForFirstNs : kPollForAnchorNs;
     for (int attempt = 1; attempt <= kAnchorTries; ++attempt) {
         const std::uint64_t start = now_ns();
         CUresult result = driver::call(api_.cuEventRecord, event, context.stream);
-        // It passes between the last look that did not see it and the first that does.
+        // The event completes between the last query that finds it incomplete and the first that finds it complete.
         std::uint64_t before = start, after = start;
         while (result == CUDA_SUCCESS) {
-            const std::uint64_t looked = now_ns();
+            const std::uint64_t asked_at = now_ns();
             result = driver::call(api_.cuEventQuery, event);
             after = now_ns();
             if (result != CUDA_ERROR_NOT_READY || after - start >= timeout) {
                 break;
             }
-            before = looked;
+            before = asked_at;
             result = CUDA_SUCCESS;
             std::this_thread::yield();  // the software GPU may need this processor
         }
@@ -345,7 +345,7 @@ bool Tracer::read(OfContext& context, OfStream& stream) {
             fail(context);
             return true;
         }
-        // What follows in a stream begins after what precedes it, whatever two anchors say.
+        // Work in a stream begins after the work before it, even if two anchors disagree.
         codec::TraceRecord& record = head.record;
         record.begin_ns = std::max(*begin, stream.last_end_ns);
         record.end_ns = std::max(*end, record.begin_ns);
@@ -371,7 +371,7 @@ void Tracer::release(OfContext& context, const std::shared_ptr<Anchor>& anchor) 
     }
 }
 
-// A context that died: its events are of no use any more.
+// The context died: its events are useless.
 void Tracer::fail(OfContext& context) {
     context.failed = true;
     for (auto& [state, stream] : context.streams) {
@@ -418,7 +418,7 @@ void Tracer::forget(const ContextState& context) {
 
 // ---- names
 
-std::uint32_t Tracer::say_name(std::string_view text, bool is_track) {
+std::uint32_t Tracer::send_name(std::string_view text, bool is_track) {
     if (names_ >= codec::kMaxTraceNames) {
         return 0;
     }
@@ -436,7 +436,7 @@ std::uint32_t Tracer::track_of(OfStream& stream, const StreamState& state) {
                                  : state.client == CU_STREAM_PER_THREAD
                                      ? "a thread's default stream"
                                      : fmt::format("stream {:#x}", codec::to_wire(state.client));
-        stream.track = say_name(fmt::format("{}, device {}", name, state.context->device), true);
+        stream.track = send_name(fmt::format("{}, device {}", name, state.context->device), true);
     }
     return stream.track;
 }
@@ -452,7 +452,7 @@ std::uint32_t Tracer::kernel_name(CUfunction client, CUfunction function) {
     const CUresult result =
         is_kernel ? driver::call(api_.cuKernelGetName, &name, codec::from_wire<CUkernel>(codec::to_wire(function)))
                   : driver::call(api_.cuFuncGetName, &name, function);
-    const std::uint32_t id = result == CUDA_SUCCESS && name != nullptr ? say_name(name, false) : 0;
+    const std::uint32_t id = result == CUDA_SUCCESS && name != nullptr ? send_name(name, false) : 0;
     if (kernels_.size() < codec::kMaxTraceNames) {
         kernels_.emplace(client, id);
     }

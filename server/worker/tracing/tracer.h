@@ -1,14 +1,17 @@
 // Records what the worker does while its session is traced: the dispatcher's commands, the helpers' driver calls, and
-// from when to when the GPU worked for each stream. Off, each place costs one branch.
+// when the GPU worked for each stream. When tracing is off each place costs one branch.
 //
-// GPU work lies between two timing events of ours in its stream; they are read when they have passed, and never enter a
-// capture. They are related to the worker's clock through an anchor per context: an event on a stream of our own whose
-// moment was seen on both clocks, renewed every second so that the clocks' drift stays small.
+// GPU work is measured by two timing events around it in its stream, which are read when both are complete. They never
+// enter a capture. An anchor per context relates them to the worker's clock: an event on a stream of the tracer's whose
+// completion was observed on both clocks. It is renewed every second, which keeps the clocks' drift small.
 //
-// Limits: kMaxPending pieces of GPU work whose end is awaited, kRecordsPerSecond and a burst of kBurst in what is sent,
-//   codec::kMaxTraceNames names. What is beyond is left out and counted, and the client is told the count.
-// Ownership: the worker owns it, and it its events. Threads: the dispatcher's, but for what wrap() makes of a helper's
-//   job. Units: nanoseconds. Errors: a context whose driver calls fail is traced no further.
+// Limits: kMaxPending pieces of GPU work that are not complete; kRecordsPerSecond, with a burst of kBurst, for records
+//   that are sent; codec::kMaxTraceNames names. Records beyond these are dropped and counted, and the count is sent to
+//   the client.
+// Ownership: the worker owns the tracer, which owns its events.
+// Threads: the dispatcher's, except the helper's part of a job that wrap() made.
+// Units: nanoseconds.
+// Errors: a context whose driver calls fail is not traced any further.
 #pragma once
 
 #include <chrono>
@@ -35,7 +38,7 @@ class Tracer {
     struct Anchor {
         CUevent event = nullptr;
         double at_ns = 0;
-        std::size_t users = 0;  // pieces of work that were begun with it
+        std::size_t users = 0;  // pieces of work that refer to it
     };
 
   public:
@@ -54,18 +57,19 @@ class Tracer {
     void start();
     static std::uint64_t now_ns();
 
-    // Sends what is due and reads what has passed; true when something moved.
+    // Sends records that are due and reads complete GPU work; true if anything moved.
     bool poll();
-    // Is there anything that poll() has to be called for?
+    // Does poll() have anything to wait for?
     [[nodiscard]] bool waiting() const { return !records_.empty() || pending_ != 0 || flush_done_ != nullptr; }
-    // Runs `done` when everything so far was sent. One at a time; a second is done at once.
+    // Runs `done` when everything recorded so far has been sent. One flush at a time: a second one is done at once.
     void flush(std::function<void()> done);
 
-    // A stream is about to be forgotten, a context to be destroyed: their events go.
+    // A stream is about to be forgotten, or a context destroyed: releases their events.
     void forget(const StreamState& stream);
     void forget(const ContextState& context);
 
-    // While it lives, the dispatcher is busy with a command. Within another it is that one's.
+    // Records, by its lifetime, how long the dispatcher works on a command. Inside another Issue it counts as part of
+    // that.
     class Issue {
       public:
         Issue(Tracer& tracer, const codec::CommandHeader& header, bool was_held) {
@@ -92,8 +96,8 @@ class Tracer {
         std::uint64_t driver_ns_ = 0;
     };
 
-    // What a stream is given, between its construction and end(): of the command that is being issued. The stream's
-    // context is current. Without end(), or with a failure, nothing was done.
+    // Records the GPU work that a stream is given between construction and end(), for the command that is being issued.
+    // The stream's context must be current. Without end(), or with an error, nothing is recorded.
     class Work {
       public:
         Work(Tracer& tracer, const StreamState& stream, codec::TraceKind kind, std::uint64_t bytes = 0) {
@@ -109,7 +113,7 @@ class Tracer {
         Work(const Work&) = delete;
         Work& operator=(const Work&) = delete;
 
-        // What is launched: the client's handle, which may be a kernel's, and the driver's.
+        // Names the kernel: the client's handle, which may be a kernel's, and the driver's.
         void name(CUfunction client, CUfunction function) {
             if (tracer_ != nullptr) [[unlikely]] {
                 record_.name = tracer_->kernel_name(client, function);
@@ -132,7 +136,7 @@ class Tracer {
         codec::TraceRecord record_{};
     };
 
-    // A helper's job, made to be recorded as the present command's.
+    // Wraps a helper's job so that it is recorded as part of the current command.
     using Job = std::function<void()>;
     void wrap(Job& work, Job& done);
 
@@ -150,7 +154,7 @@ class Tracer {
     struct OfContext {
         const ContextState* context = nullptr;
         bool failed = false;
-        CUstream stream = nullptr;  // ours, for anchors
+        CUstream stream = nullptr;  // the tracer's, for anchors
         std::shared_ptr<Anchor> anchor;
         std::uint64_t anchored_ns = 0;
         std::vector<CUevent> spare;
@@ -164,7 +168,7 @@ class Tracer {
     std::optional<std::uint64_t> moment(const Span& span, CUevent event) const;
     std::uint32_t track_of(OfStream& stream, const StreamState& state);
     std::uint32_t kernel_name(CUfunction client, CUfunction function);
-    std::uint32_t say_name(std::string_view text, bool is_track);
+    std::uint32_t send_name(std::string_view text, bool is_track);
     void fail(OfContext& context);
     void release(OfContext& context, Span& span);
     static void release(OfContext& context, const std::shared_ptr<Anchor>& anchor);
@@ -179,14 +183,14 @@ class Tracer {
     const codec::TraceRecord* current_ = nullptr;  // of the command that is being issued
     codec::TraceHeader dropped_{};
     std::vector<codec::TraceRecord> records_;
-    std::uint64_t first_ns_ = 0;  // when the oldest of `records_` came
+    std::uint64_t first_ns_ = 0;  // when the oldest of `records_` was added
     double allowance_ = kBurst;   // records that may be made now
     std::uint64_t allowed_ns_ = 0;
     std::size_t pending_ = 0;
-    std::uint64_t read_ns_ = 0;  // when it was last asked what has passed
+    std::uint64_t read_ns_ = 0;  // when GPU work was last polled
     std::unordered_map<const ContextState*, OfContext> contexts_;
     std::uint32_t names_ = 0;
-    std::unordered_map<CUfunction, std::uint32_t> kernels_;  // by client handle, which is never used again
+    std::unordered_map<CUfunction, std::uint32_t> kernels_;  // by client handle, which is never reused
     std::function<void()> flush_done_;
     std::uint64_t flush_until_ns_ = 0;
 };

@@ -1,9 +1,11 @@
 // Cuts a copy into pieces that fit a staging chunk.
 //
 // The host side of a shaped copy is packed: rows of WidthInBytes, then slices, without gaps. A piece is a part of one
-// row, or some rows of one slice, so that it is a shape again and its host side is contiguous.
+// row or some rows of one slice, so it is itself a shape, with a contiguous host side.
 //
-// Threads: a cutter is used by one at a time. Units: bytes. Errors: none; packed_bytes() says what cannot be copied.
+// Threads: one at a time for each cutter.
+// Units: bytes.
+// Errors: none; packed_bytes() rejects what cannot be copied.
 #pragma once
 
 #include <algorithm>
@@ -93,7 +95,7 @@ inline CopyShape part_from_host(const CopyShape& shape, const Piece& piece, cons
     return part;
 }
 
-// The same from the shape's source to packed host memory.
+// The same, from the shape's source to packed host memory.
 inline CopyShape part_to_host(const CopyShape& shape, const Piece& piece, std::byte* host) {
     CopyShape part = shape;
     detail::narrow(part, piece);

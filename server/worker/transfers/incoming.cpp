@@ -29,7 +29,7 @@ void Incoming::expect(std::uint64_t transfer, std::uint64_t offset, std::size_t 
     }
 }
 
-// With the lock held: the first piece of the transfer that is wanted.
+// Called with the lock held. The transfer's first piece for which `wanted` is true.
 template <class Wanted>
 Incoming::Piece* Incoming::find(std::uint64_t transfer, const Wanted& wanted) {
     const auto it = transfers_.find(transfer);
@@ -41,14 +41,14 @@ Incoming::Piece* Incoming::find(std::uint64_t transfer, const Wanted& wanted) {
     return piece == pieces.end() ? nullptr : &*piece;
 }
 
-// With the lock held: where the next part of the piece goes.
+// Called with the lock held. Where the next part of the piece goes.
 std::span<std::byte> Incoming::destination(Piece& piece, std::size_t bytes) {
     piece.filling = true;
     if (piece.place != nullptr) {
         return {piece.place + piece.received_bytes, bytes};
     }
-    piece.nowhere = std::make_shared<std::byte[]>(bytes);
-    return {piece.nowhere.get(), bytes};
+    piece.discarded = std::make_shared<std::byte[]>(bytes);
+    return {piece.discarded.get(), bytes};
 }
 
 std::span<std::byte> Incoming::place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
@@ -79,7 +79,7 @@ std::span<std::byte> Incoming::claim(std::uint64_t transfer, std::uint64_t offse
                    !candidate.claimed && !candidate.filling && !candidate.copying;
         });
     };
-    // Its command is on the way, by another connection; or no memory is free yet.
+    // Its command is still on the way over another connection, or no memory is free yet.
     if ((transfer & codec::kTransferSentAhead) != 0 && expected() == nullptr) {
         expected_.wait_for(lock, kEarlyTimeout, [&] { return expected() != nullptr || is_abandoned(transfer); });
     }
@@ -95,7 +95,8 @@ std::span<std::byte> Incoming::claim(std::uint64_t transfer, std::uint64_t offse
     return destination(*piece, bytes);
 }
 
-// With the lock held: over another connection, which no honest client does: whose piece has landed could not be told.
+// Called with the lock held. True if another connection delivers this piece already. No honest client does that; it
+// would be unknown whose piece has landed.
 bool Incoming::is_coming(std::uint64_t transfer, std::uint64_t offset) const {
     const auto it = transfers_.find(transfer);
     return it != transfers_.end() && (std::any_of(it->second.pieces.begin(), it->second.pieces.end(),
@@ -106,17 +107,17 @@ bool Incoming::is_coming(std::uint64_t transfer, std::uint64_t offset) const {
                                                   [&](const Early& early) { return early.offset == offset; }));
 }
 
-// With the lock held.
+// Called with the lock held.
 bool Incoming::is_abandoned(std::uint64_t transfer) const {
     const auto it = transfers_.find(transfer);
     return it != transfers_.end() && it->second.give_back;
 }
 
-// With the lock held: for a piece that is not expected, which only one that is sent ahead may be.
+// Called with the lock held. The place of a piece that is not expected, which must be one that is sent ahead.
 std::span<std::byte> Incoming::early_place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) {
     const auto it = transfers_.find(transfer);
     const bool known = it != transfers_.end(), abandoned = known && it->second.give_back;
-    // What is not wanted any more is gone as soon as it has landed.
+    // Data of an abandoned transfer is freed as soon as it has landed.
     const std::size_t counted_bytes = abandoned ? 0 : std::max(bytes, kLeastEarlyBytes);
     if ((transfer & codec::kTransferSentAhead) == 0 || (transfer & codec::kTransferOfWorker) != 0 ||
         early_bytes_ + counted_bytes > kMaxEarlyBytes ||
@@ -136,7 +137,7 @@ std::span<std::byte> Incoming::early_place(std::uint64_t transfer, std::uint64_t
 
 void Incoming::note_ahead(Transfer& transfer, std::uint64_t offset, std::size_t bytes) {
     if (!transfer.begun || offset < transfer.ahead_bytes) {
-        transfer.came_ahead_bytes += bytes;
+        transfer.arrived_ahead_bytes += bytes;
     }
 }
 
@@ -147,7 +148,7 @@ std::list<Incoming::Early>::iterator Incoming::drop_early(Transfer& transfer, st
 
 void Incoming::landed_whole(std::uint64_t transfer, std::uint64_t offset) {
     const std::lock_guard lock(mutex_);
-    const auto it = transfers_.find(transfer);  // which is there as long as anybody writes to it
+    const auto it = transfers_.find(transfer);  // the transfer exists as long as a thread writes to it
     auto& pieces = it->second.pieces;
     const auto piece = std::find_if(pieces.begin(), pieces.end(),
                                     [&](const Piece& one) { return one.offset == offset && one.claimed; });
@@ -166,16 +167,16 @@ void Incoming::landed_whole(std::uint64_t transfer, std::uint64_t offset) {
     }
 }
 
-// With the lock held.
+// Called with the lock held.
 void Incoming::part_landed(std::uint64_t transfer, Piece& piece, std::size_t bytes) {
     piece.received_bytes += bytes;
     piece.filling = false;
-    piece.nowhere.reset();
+    piece.discarded.reset();
     const auto it = transfers_.find(transfer);
     if (!it->second.give_back) {
         return;
     }
-    if (piece.place != nullptr) {  // it was abandoned meanwhile
+    if (piece.place != nullptr) {  // the transfer was abandoned meanwhile
         it->second.give_back(std::exchange(piece.place, nullptr));
     }
     std::erase_if(it->second.pieces, [](const Piece& one) { return one.received_bytes == one.bytes; });
@@ -185,7 +186,7 @@ void Incoming::part_landed(std::uint64_t transfer, Piece& piece, std::size_t byt
 }
 
 bool Incoming::is_over(const Transfer& transfer) {
-    return transfer.pieces.empty() && transfer.early.empty() && transfer.came_ahead_bytes >= transfer.ahead_bytes;
+    return transfer.pieces.empty() && transfer.early.empty() && transfer.arrived_ahead_bytes >= transfer.ahead_bytes;
 }
 
 std::optional<Incoming::Piece> Incoming::take_landed(std::uint64_t transfer) {
@@ -194,7 +195,7 @@ std::optional<Incoming::Piece> Incoming::take_landed(std::uint64_t transfer) {
     if (it == transfers_.end() || it->second.pieces.empty()) {
         return std::nullopt;
     }
-    Transfer& of = it->second;  // the dispatcher's to end, as are its pieces
+    Transfer& of = it->second;  // only the dispatcher ends transfers and pieces
     fill_from_early(lock, of, of.pieces.front());
     if (of.pieces.front().received_bytes < of.pieces.front().bytes) {
         return std::nullopt;
@@ -204,7 +205,7 @@ std::optional<Incoming::Piece> Incoming::take_landed(std::uint64_t transfer) {
     return piece;
 }
 
-// Copies without the lock, which the lanes would wait for.
+// Copies without the lock, because lanes would wait for it.
 void Incoming::fill_from_early(std::unique_lock<std::mutex>& lock, Transfer& transfer, Piece& piece) {
     while (!piece.filling && !piece.claimed && piece.received_bytes < piece.bytes) {
         const std::uint64_t from = piece.offset + piece.received_bytes;
@@ -255,7 +256,7 @@ void Incoming::abandon(std::uint64_t transfer, GiveBack give_back) {
         if (early->landed) {
             early = drop_early(of, early);
         } else {
-            early_bytes_ -= std::exchange(early->counted_bytes, 0);  // gone as soon as it has landed
+            early_bytes_ -= std::exchange(early->counted_bytes, 0);  // freed as soon as it has landed
             ++early;
         }
     }
@@ -271,7 +272,7 @@ void Incoming::abandon(std::uint64_t transfer, GiveBack give_back) {
     }
 }
 
-// With the lock held. Should its data come after all, nobody asked for them.
+// Called with the lock held. Data of it that arrives later is refused as not expected.
 void Incoming::drop_oldest_abandoned() {
     const std::uint64_t oldest = abandoned_.front();
     abandoned_.pop_front();
@@ -282,7 +283,7 @@ void Incoming::drop_oldest_abandoned() {
     const auto& pieces = it->second.pieces;
     if (!it->second.early.empty() ||
         std::any_of(pieces.begin(), pieces.end(), [](const Piece& piece) { return piece.filling; })) {
-        abandoned_.push_back(oldest);  // somebody writes to it
+        abandoned_.push_back(oldest);  // a thread writes to it
         return;
     }
     transfers_.erase(it);

@@ -1,18 +1,20 @@
-// Bulk data on its way from the client: what was asked for, where it goes, what has landed.
+// Bulk data on its way from the client: what the worker expects, where it goes, what has landed.
 //
-// A piece is announced with expect() before the client is asked for it, so the receiving thread finds its place;
-// anything that was not announced is refused. Over the session's own connection a piece comes in order, in parts of any
-// size; over a lane, of which there are several at a time, it comes whole.
+// The dispatcher announces a piece with expect() before it asks the client for it, so the receiving thread always finds
+// the piece's place. Data that was not announced is refused. Over the session's own connection a piece arrives in
+// order, in parts of any size. Over a lane it arrives whole; several lanes may receive at once.
 //
-// What the client sends ahead, unasked, comes over lanes as well. Mostly it is expected by then and lands in its place;
-// a lane that is early waits a little. Then a piece lands in memory of its own, which is bounded, and is copied when it
-// is expected; so is one of which smaller parts are expected.
+// Data that the client sends ahead, without being asked, also arrives over lanes. Usually it is expected by then and
+// lands in its place. A lane that has a piece too early waits up to kEarlyTimeout. After that the piece lands in memory
+// of its own, which is bounded, and is copied when it is expected. The same happens if smaller parts of it are
+// expected.
 //
-// What was asked for and is not wanted any more may come all the same: the client may have sent it already, or never
-// will. It goes nowhere then; the memory that waited for it is free at once, or as soon as nobody is writing to it.
+// Data of an abandoned transfer may still arrive, because the client may have sent it before it heard of that; or it
+// may never arrive. It is discarded. The memory that was reserved for it is returned at once, or as soon as no thread
+// writes to it.
 //
-// Threads: expect(), take_landed(), forget() and abandon() the dispatcher's; place() and landed() the receiving
-//   thread's; claim() and landed_whole() the lanes'.
+// Threads: begin(), expect(), take_landed(), forget() and abandon() are the dispatcher's; place() and landed() the
+//   receiving thread's; claim() and landed_whole() the lanes'.
 #pragma once
 
 #include <chrono>
@@ -39,42 +41,43 @@ class Incoming {
         std::size_t bytes = 0;
         std::byte* place = nullptr;
         std::size_t received_bytes = 0;
-        bool claimed = false;                            // a lane is about to fill it
-        bool filling = false;                            // a part of it is being received
-        bool copying = false;                            // what was early of it is being copied
-        std::shared_ptr<std::byte[]> nowhere = nullptr;  // for a part of what is not wanted any more
+        bool claimed = false;                              // a lane is filling it
+        bool filling = false;                              // a part of it is being received
+        bool copying = false;                              // early data is being copied to it
+        std::shared_ptr<std::byte[]> discarded = nullptr;  // where a part lands that is to be discarded
     };
-    // Takes back what was given to expect().
+    // Takes back memory that was given to expect().
     using GiveBack = std::function<void(std::byte*)>;
-    static constexpr std::size_t kMaxAbandoned = 4096;  // transfers whose data may yet come
-    // So long a lane keeps a piece waiting that is early.
+    static constexpr std::size_t kMaxAbandoned = 4096;  // abandoned transfers whose data may still arrive
+    // How long a lane waits before it receives a piece that is early.
     static constexpr std::chrono::milliseconds kEarlyTimeout{2};
-    // What early pieces take. A client keeps to codec::kMaxAheadBytes, and has few pieces that are small.
+    // Limit on the memory of early pieces, and the least that one counts. A client sends at most codec::kMaxAheadBytes
+    // ahead, and few small pieces.
     static constexpr std::size_t kMaxEarlyBytes = codec::kMaxAheadBytes + (8u << 20), kLeastEarlyBytes = 4u << 10;
 
-    // Its first `ahead_bytes` come unasked. False when a transfer of that name is under way.
+    // Its first `ahead_bytes` arrive without being asked for. False if a transfer of that name has begun already.
     bool begin(std::uint64_t transfer, std::uint64_t ahead_bytes = 0);
     void expect(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes, std::byte* place);
-    // Where these bytes go; empty when nobody asked for them.
+    // Where these bytes go; empty if they are not expected.
     std::span<std::byte> place(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes);
     void landed(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes);
-    // The place of a whole piece, which nobody else is given from now on; empty when nobody asked for it.
+    // The place of a whole piece, which is claimed for the caller; empty if it is not expected.
     std::span<std::byte> claim(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes);
     void landed_whole(std::uint64_t transfer, std::uint64_t offset);
-    // The transfer's next piece in order, once all of it is here; what was early of it is copied to its place.
+    // Returns the transfer's next piece in order, once all of it has landed; copies early data to its place.
     std::optional<Piece> take_landed(std::uint64_t transfer);
-    // All that was expected has been taken, and no more is wanted.
+    // Ends a transfer whose expected pieces have all been taken.
     void forget(std::uint64_t transfer);
-    // No more of it is wanted; it need not have begun. `give_back` is given each place of a piece that has not been
-    // taken, once nobody writes to it any more: now, or by the thread that does.
+    // Ends a transfer early; it need not have begun. Calls `give_back` with the place of each piece that has not been
+    // taken, once no thread writes to it: now, or from the thread that does.
     void abandon(std::uint64_t transfer, GiveBack give_back);
 
   private:
-    // A piece that came over a lane before it was expected.
+    // A piece that arrived over a lane before it was expected.
     struct Early {
         std::uint64_t offset = 0;
         std::size_t bytes = 0;
-        std::size_t counted_bytes = 0;  // of early_bytes_
+        std::size_t counted_bytes = 0;  // its part of early_bytes_
         std::unique_ptr<std::byte[]> data;
         bool landed = false;
     };
@@ -83,8 +86,8 @@ class Incoming {
         std::list<Early> early;
         bool begun = false;
         std::uint64_t ahead_bytes = 0;
-        std::uint64_t came_ahead_bytes = 0;  // or are about to
-        GiveBack give_back;                  // set once it is abandoned
+        std::uint64_t arrived_ahead_bytes = 0;  // arrived, or arriving now
+        GiveBack give_back;                     // set once the transfer is abandoned
     };
     using Transfers = std::unordered_map<std::uint64_t, Transfer>;
 
@@ -97,7 +100,7 @@ class Incoming {
     [[nodiscard]] bool is_coming(std::uint64_t transfer, std::uint64_t offset) const;
     [[nodiscard]] bool is_abandoned(std::uint64_t transfer) const;
     static void note_ahead(Transfer& transfer, std::uint64_t offset, std::size_t bytes);
-    // Abandoned, and nobody writes to it, and nothing of it is to come.
+    // True if no thread writes to the abandoned transfer and none of its data is to arrive.
     static bool is_over(const Transfer& transfer);
     void drop_oldest_abandoned();
     void part_landed(std::uint64_t transfer, Piece& piece, std::size_t bytes);
@@ -106,7 +109,7 @@ class Incoming {
     Transfers transfers_;
     std::size_t early_bytes_ = 0;
     CountingCondition expected_;
-    std::deque<std::uint64_t> abandoned_;  // in their order; some may be gone
+    std::deque<std::uint64_t> abandoned_;  // oldest first; some may have ended
 };
 
 }  // namespace gpupool::worker

@@ -7,45 +7,45 @@
 
 namespace gpupool::worker {
 
-class Staging::Share {
+class Staging::StreamUse {
   public:
-    explicit Share(std::size_t sizes) : chunks(sizes) {}
+    explicit StreamUse(std::size_t sizes) : chunks(sizes) {}
     std::vector<std::size_t> chunks;  // of each size
     std::size_t all = 0;
 };
 
-// With what the pool may yet grow.
+// Chunks that are free or that the pool may yet grow by.
 std::size_t Staging::left(std::size_t size) const {
     const StagingSize& of = sizes_[size];
     const std::size_t more_bytes = of.max_bytes - std::min(of.max_bytes, pools_[size].allocated_bytes);
     return pools_[size].free.size() + more_bytes / of.chunk_bytes;
 }
 
-std::span<std::byte> Staging::take(SharePtr& share, std::size_t bytes) {
-    if (share == nullptr) {
-        share = std::make_shared<Share>(sizes_.size());
+std::span<std::byte> Staging::take(StreamUsePtr& use, std::size_t bytes) {
+    if (use == nullptr) {
+        use = std::make_shared<StreamUse>(sizes_.size());
     }
     std::size_t size = 0;
     while (size + 1 < sizes_.size() && sizes_[size].chunk_bytes < bytes) {
         ++size;
     }
     std::unique_lock lock(mutex_);
-    if (share->chunks[size] != 0 && share->chunks[size] >= left(size)) {
+    if (use->chunks[size] != 0 && use->chunks[size] >= left(size)) {
         return {};
     }
     if (!pools_[size].free.empty() || grow(lock, size, sizes_[size].max_bytes)) {
-        return hand_out(share, size);
+        return hand_out(use, size);
     }
-    for (std::size_t smaller = size + 1; share->all == 0 && smaller-- != 0;) {
+    for (std::size_t smaller = size + 1; use->all == 0 && smaller-- != 0;) {
         if (!pools_[smaller].free.empty() ||
             grow(lock, smaller, sizes_[smaller].max_bytes + sizes_[smaller].reserve_bytes)) {
-            return hand_out(share, smaller);
+            return hand_out(use, smaller);
         }
     }
     return {};
 }
 
-// Without the mutex, which the threads that give back would wait for: to register memory takes long.
+// Registers memory without the mutex: that takes long, and threads that return chunks would wait.
 bool Staging::grow(std::unique_lock<std::mutex>& lock, std::size_t size, std::size_t max_bytes) {
     const std::size_t block_bytes = sizes_[size].block_bytes;
     if (pools_[size].allocated_bytes + block_bytes > max_bytes) {
@@ -85,25 +85,25 @@ Staging::Block& Staging::block_of(std::byte* chunk) {
     return std::prev(blocks_.upper_bound(chunk))->second;
 }
 
-Staging::SharePtr& Staging::holder_of(Block& block, std::byte* chunk) {
+Staging::StreamUsePtr& Staging::holder_of(Block& block, std::byte* chunk) {
     return block.holders[static_cast<std::size_t>(chunk - block.memory) / sizes_[block.size].chunk_bytes];
 }
 
-std::span<std::byte> Staging::hand_out(const SharePtr& share, std::size_t size) {
+std::span<std::byte> Staging::hand_out(const StreamUsePtr& use, std::size_t size) {
     std::vector<std::byte*>& free = pools_[size].free;
     std::byte* const chunk = free.back();
     free.pop_back();
     Block& block = block_of(chunk);
-    holder_of(block, chunk) = share;
+    holder_of(block, chunk) = use;
     ++block.in_use;
-    ++share->chunks[size];
-    ++share->all;
+    ++use->chunks[size];
+    ++use->all;
     return {chunk, sizes_[size].chunk_bytes};
 }
 
 std::function<void()> Staging::take_back(std::byte* chunk) {
     Block& block = block_of(chunk);
-    const SharePtr holder = std::exchange(holder_of(block, chunk), nullptr);
+    const StreamUsePtr holder = std::exchange(holder_of(block, chunk), nullptr);
     --holder->chunks[block.size];
     --holder->all;
     --block.in_use;

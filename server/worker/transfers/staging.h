@@ -1,17 +1,18 @@
 // Pinned memory that data passes through on its way between the network and the GPU.
 //
-// Chunks of a few sizes, taken and given back; each size grows in blocks up to its limit, and then whoever needs a
-// chunk waits for one (held in its stream, never blocking the dispatcher).
+// The pool hands out chunks of a few sizes. Each size grows in blocks up to its limit. When it is used up, a copy that
+// needs a chunk stays held in its stream until one is returned; the dispatcher never blocks.
 //
-// No stream may keep the others from their data: the GPU may not come to what one was given before the data of another
-// is there. So a stream holds no more chunks of a size than are left of it, and one that holds none at all gets a
-// chunk where another would not: a smaller one, of which there are more in reserve. One that holds some need not, since
-// its own work gives it back.
+// No stream may starve the others: the GPU may not reach the work of one stream before another stream's data has
+// arrived. So a stream may use no more chunks of a size than are left of it. A stream that uses none at all may also
+// take from a reserve, of this size or a smaller one, that is closed to others. A stream that uses some need not: its
+// own work returns them.
 //
-// The memory is ours, and registered with the driver in the context that was current: a context that ends takes its
-// registrations along, so that its blocks end with it.
+// The memory is the worker's, registered with the driver in the context that was current. A context that ends takes its
+// registrations along, so its blocks end with it.
 //
-// Ownership: the pool owns all chunks; they end with the process. Threads: put() any, all others the dispatcher's.
+// Ownership: the pool owns all chunks; they end with the process.
+// Threads: put() any, all others the dispatcher's.
 #pragma once
 
 #include <cstddef>
@@ -26,48 +27,50 @@
 
 namespace gpupool::worker {
 
-// The sizes that a worker has are in worker.cpp.
+// worker.cpp has the sizes that a worker uses.
 struct StagingSize {
     std::size_t chunk_bytes = 0;
     std::size_t block_bytes = 0;    // registered at a time
     std::size_t max_bytes = 0;      // of all blocks
-    std::size_t reserve_bytes = 0;  // beyond that, for streams that hold none
+    std::size_t reserve_bytes = 0;  // beyond that, for streams that use no chunk
 };
 
 class Staging {
   public:
     using Sizes = std::vector<StagingSize>;  // ascending
 
-    // What one stream holds, in chunks of each size.
-    class Share;
-    using SharePtr = std::shared_ptr<Share>;
-    // Of a context that is about to end, see withhold().
+    // How many chunks of each size one stream uses.
+    class StreamUse;
+    using StreamUsePtr = std::shared_ptr<StreamUse>;
+    // Chunks that were returned while a context ends, see withhold().
     using Withheld = std::vector<std::byte*>;
 
-    // `returned` is called, from any thread, when a chunk came back.
+    // `returned` is called, by any thread, when a chunk has been returned.
     Staging(const driver::Api& api, Sizes sizes, std::function<void()> returned)
         : api_(api), sizes_(std::move(sizes)), pools_(sizes_.size()), returned_(std::move(returned)) {}
 
-    // A chunk for `bytes`, or less where there are more or few are left; empty when `share` has to wait. `share` may be
-    // null and is made then. Needs a current context when a pool has to grow.
-    std::span<std::byte> take(SharePtr& share, std::size_t bytes);
+    // Returns a chunk for `bytes`, or a smaller one if there are more bytes than the largest chunk or few chunks are
+    // left. Empty if the stream has to wait. Creates `use` if it is null. A context must be current, in case the pool
+    // has to grow.
+    std::span<std::byte> take(StreamUsePtr& use, std::size_t bytes);
     void put(std::byte* chunk);
 
-    // A context is about to end, and until it has the GPU may use what its streams hold. What is given back from now on
-    // stays out of use,
+    // The end of a context takes three calls. withhold() begins it: until the context has ended the GPU may use its
+    // streams' chunks, so chunks that are returned from now on are kept out of use.
     void withhold();
-    // until here; and nothing that is registered in `context` is handed out any more. `unused` is called, by any
-    // thread, once no other context's stream holds any of it: then the context may end.
+    // Ends the withholding and returns the withheld chunks, for ended(). Blocks that are registered in `context` are
+    // not used any more. `unused` is called, by any thread, once streams of other contexts use none of their chunks:
+    // then the context may end.
     Withheld release(CUcontext context, std::function<void()> unused);
-    // It has.
+    // The context has ended: returns the withheld chunks to use and frees its blocks.
     void ended(CUcontext context, const Withheld& withheld);
 
   private:
     struct Block {
         std::byte* memory = nullptr;
-        std::size_t size = 0;  // its index
+        std::size_t size = 0;  // index of its size
         CUcontext context = nullptr;
-        std::vector<SharePtr> holders;  // of each chunk that is in use
+        std::vector<StreamUsePtr> holders;  // for each chunk in use, the stream that uses it
         std::size_t in_use = 0;
         bool ending = false;
     };
@@ -83,15 +86,15 @@ class Staging {
 
     std::size_t left(std::size_t size) const;  // chunks
     bool grow(std::unique_lock<std::mutex>& lock, std::size_t size, std::size_t max_bytes);
-    std::span<std::byte> hand_out(const SharePtr& share, std::size_t size);
+    std::span<std::byte> hand_out(const StreamUsePtr& use, std::size_t size);
     Block& block_of(std::byte* chunk);
-    SharePtr& holder_of(Block& block, std::byte* chunk);
-    std::function<void()> take_back(std::byte* chunk);  // what to call then, without the mutex
+    StreamUsePtr& holder_of(Block& block, std::byte* chunk);
+    std::function<void()> take_back(std::byte* chunk);  // returns what to call then, without the mutex
 
     const driver::Api& api_;
     const Sizes sizes_;
-    std::mutex mutex_;                    // guards all below, and all shares
-    std::vector<Pool> pools_;             // of each size
+    std::mutex mutex_;                    // guards all below, and all streams' use
+    std::vector<Pool> pools_;             // one for each size
     std::map<std::byte*, Block> blocks_;  // by address
     std::vector<Ending> endings_;
     Withheld withheld_;

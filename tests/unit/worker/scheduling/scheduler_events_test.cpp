@@ -151,7 +151,7 @@ TEST_F(SchedulerTest, AnEventOfAnEndedContextEndsWhoWaitsForItsRecord) {
     auto record = step("record", &ready);
     record->records_event(event);
     record->then.push_back([this, state = event.get()] {
-        scheduler.when_recorded(*state, note("event"), worker::Effect::tells_of_event);
+        scheduler.when_recorded(*state, note("event"), worker::Effect::notifies_of_event);
     });
     scheduler.hold(stream, std::move(record));
     scheduler.forget_events(objects, other);
@@ -173,7 +173,7 @@ TEST_F(SchedulerTest, DataGoesBeforeTheAnswerOfAnotherStreamThatWaitedForIt) {
     event.driver = fake.recorded_event(second.driver);
     scheduler.mark(first, note("data"), 0, worker::Effect::sends_data);
     scheduler.mark(second, note("answer"));
-    scheduler.when_recorded(event, note("event"), worker::Effect::tells_of_event);
+    scheduler.when_recorded(event, note("event"), worker::Effect::notifies_of_event);
     fake.before_query = [&](CUstream stream) {
         if (stream == second.driver) {
             fake.complete(first.driver);
@@ -195,7 +195,7 @@ TEST_F(SchedulerTest, EventsAreToldBeforeTheAnswerOfTheirStream) {
     worker::EventState event;
     event.driver = fake.recorded_event(stream.driver);
     scheduler.mark(stream, note("answer"));
-    scheduler.when_recorded(event, note("event"), worker::Effect::tells_of_event);
+    scheduler.when_recorded(event, note("event"), worker::Effect::notifies_of_event);
     fake.complete(stream.driver);
     scheduler.settle();
     EXPECT_EQ(log, Log{"event"});

@@ -142,7 +142,7 @@ TEST_F(SchedulerTest, WhatIsCompleteNeedsNoMarkWhileAnEventIsWatched) {
     worker::EventState event;
     event.context = &context;
     event.driver = fake.recorded_event(other.driver);
-    scheduler.when_recorded(event, note("event"), worker::Effect::tells_of_event);
+    scheduler.when_recorded(event, note("event"), worker::Effect::notifies_of_event);
     scheduler.when_complete(blocking, note("blocking"));
     EXPECT_EQ(fake.records_on(blocking.driver), 0u);
     for (int i = 0; i < 4; ++i) {
@@ -268,7 +268,7 @@ TEST_F(SchedulerTest, TheClientIsToldToStopAndToGoOnOnce) {
     StreamState& stream = add_stream(1);
     bool ready = false;
     scheduler.hold(stream, step("gate", &ready));
-    for (std::size_t i = 1; i < Scheduler::kTellClientAt + 100; ++i) {
+    for (std::size_t i = 1; i < Scheduler::kThrottleAt + 100; ++i) {
         scheduler.hold(stream, std::make_unique<Step>(log, "work"));
     }
     ASSERT_EQ(notices.size(), 1u);
@@ -277,7 +277,7 @@ TEST_F(SchedulerTest, TheClientIsToldToStopAndToGoOnOnce) {
     scheduler.run_held();
     ASSERT_EQ(notices.size(), 2u);
     EXPECT_EQ(notices[1], std::pair(stream.client, false));
-    EXPECT_EQ(log.size(), Scheduler::kTellClientAt + 100);
+    EXPECT_EQ(log.size(), Scheduler::kThrottleAt + 100);
 }
 
 TEST_F(SchedulerTest, TheClientIsToldToStopByWhatAStreamHoldsAsWell) {
@@ -293,7 +293,7 @@ TEST_F(SchedulerTest, TheClientIsToldToStopByWhatAStreamHoldsAsWell) {
     hold(small, 2 * kMiB, &never);
     while (notices.empty()) {
         hold(large, kMiB, &ready);
-        ASSERT_LE(large.held_bytes, Scheduler::kHeldBudgetBytes / Scheduler::kShareOfBudget);
+        ASSERT_LE(large.held_bytes, Scheduler::kHeldBudgetBytes / Scheduler::kLimitDivisor);
     }
     EXPECT_EQ(notices[0], std::pair(large.client, true));
     hold(small, kMiB, &never);
@@ -316,7 +316,7 @@ TEST_F(SchedulerTest, ManyStreamsTogetherHoldNoMoreThanTheBudget) {
     std::size_t held_bytes = 0, before = 1;
     while (held_bytes != std::exchange(before, held_bytes)) {
         for (StreamState* stream : streams) {
-            if (!stream->client_held) {
+            if (!stream->throttled) {
                 auto operation = step("work", &ready);
                 operation->bytes = kBytes;
                 scheduler.hold(*stream, std::move(operation));
@@ -327,7 +327,7 @@ TEST_F(SchedulerTest, ManyStreamsTogetherHoldNoMoreThanTheBudget) {
     EXPECT_EQ(notices.size(), kStreams);
     EXPECT_LE(held_bytes, Scheduler::kHeldBudgetBytes + kStreams * kBytes) << "and one operation of each";
     EXPECT_GE(held_bytes, Scheduler::kHeldBudgetBytes / 2);
-    EXPECT_FALSE(idle.client_held);
+    EXPECT_FALSE(idle.throttled);
     EXPECT_TRUE(scheduler.may_issue(idle)) << "what the others wait for can be sent";
     ready = true;
     scheduler.run_held();

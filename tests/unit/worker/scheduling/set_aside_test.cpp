@@ -60,11 +60,11 @@ TEST_F(SetAsideTest, ActionsGoFirstAndCommandsInTheirOrder) {
 }
 
 TEST_F(SetAsideTest, WhoSendsMuchIsHeldUntilAllOfItIsTaken) {
-    for (std::size_t i = 0; i < 2 * Scheduler::kTellClientAt; ++i) {
+    for (std::size_t i = 0; i < 2 * Scheduler::kThrottleAt; ++i) {
         set_aside.add(command<calls::gpLaunch>());
     }
     EXPECT_EQ(holds, std::vector<bool>{true});
-    std::size_t left = 2 * Scheduler::kTellClientAt - 1;
+    std::size_t left = 2 * Scheduler::kThrottleAt - 1;
     const auto take = [&] { return set_aside.take([&] { return left != 0; }, [&](const Command&) { --left; }); };
     take();
     EXPECT_EQ(holds, std::vector<bool>{true});

@@ -38,9 +38,9 @@ class StagingTest : public ::testing::Test {
     }
 
     // As many chunks as the stream gets.
-    std::vector<std::byte*> take_all(Staging::SharePtr& share, std::size_t bytes) {
+    std::vector<std::byte*> take_all(Staging::StreamUsePtr& use, std::size_t bytes) {
         std::vector<std::byte*> chunks;
-        for (auto chunk = staging.take(share, bytes); !chunk.empty(); chunk = staging.take(share, bytes)) {
+        for (auto chunk = staging.take(use, bytes); !chunk.empty(); chunk = staging.take(use, bytes)) {
             chunks.push_back(chunk.data());
         }
         return chunks;
@@ -56,22 +56,22 @@ class StagingTest : public ::testing::Test {
 };
 
 TEST_F(StagingTest, AChunkIsAsLargeAsWhatIsToPassThroughIt) {
-    Staging::SharePtr share;
-    EXPECT_EQ(staging.take(share, 1).size(), kSmallBytes);
-    EXPECT_EQ(staging.take(share, kSmallBytes).size(), kSmallBytes);
-    EXPECT_EQ(staging.take(share, kSmallBytes + 1).size(), kLargeBytes);
-    EXPECT_EQ(staging.take(share, 100 * kLargeBytes).size(), kLargeBytes);
+    Staging::StreamUsePtr use;
+    EXPECT_EQ(staging.take(use, 1).size(), kSmallBytes);
+    EXPECT_EQ(staging.take(use, kSmallBytes).size(), kSmallBytes);
+    EXPECT_EQ(staging.take(use, kSmallBytes + 1).size(), kLargeBytes);
+    EXPECT_EQ(staging.take(use, 100 * kLargeBytes).size(), kLargeBytes);
 }
 
 TEST_F(StagingTest, NoStreamTakesWhatOthersNeed) {
-    Staging::SharePtr first, second;
+    Staging::StreamUsePtr first, second;
     const auto of_first = take_all(first, kLargeBytes);
     EXPECT_EQ(of_first.size(), 8u);
     EXPECT_EQ(take_all(second, kLargeBytes).size(), 4u);
-    std::vector<Staging::SharePtr> more(12);
+    std::vector<Staging::StreamUsePtr> more(12);
     std::size_t large = 0, small = 0;
-    for (Staging::SharePtr& share : more) {
-        const auto chunk = staging.take(share, kLargeBytes);
+    for (Staging::StreamUsePtr& use : more) {
+        const auto chunk = staging.take(use, kLargeBytes);
         ASSERT_FALSE(chunk.empty()) << "one that holds none always gets one";
         ++(chunk.size() == kLargeBytes ? large : small);
     }
@@ -81,12 +81,12 @@ TEST_F(StagingTest, NoStreamTakesWhatOthersNeed) {
     staging.put(of_first[0]);
     EXPECT_EQ(returned, 1);
     EXPECT_TRUE(staging.take(first, kLargeBytes).empty()) << "it has more than is left";
-    Staging::SharePtr another;
+    Staging::StreamUsePtr another;
     EXPECT_EQ(staging.take(another, kLargeBytes).data(), of_first[0]);
 }
 
 TEST_F(StagingTest, TheReserveIsForThoseThatHoldNone) {
-    std::vector<Staging::SharePtr> streams(33);
+    std::vector<Staging::StreamUsePtr> streams(33);
     take_all(streams[0], 1);
     std::size_t served = 1;
     for (std::size_t i = 1; i < streams.size(); ++i) {
@@ -98,7 +98,7 @@ TEST_F(StagingTest, TheReserveIsForThoseThatHoldNone) {
 }
 
 TEST_F(StagingTest, WhatIsGivenBackWhileAContextEndsStaysOutOfUse) {
-    Staging::SharePtr ending, other;
+    Staging::StreamUsePtr ending, other;
     std::byte* const mine = staging.take(ending, 1).data();
     std::byte* const others = staging.take(other, 1).data();
     ASSERT_TRUE(mine != nullptr && others != nullptr);
@@ -119,7 +119,7 @@ TEST_F(StagingTest, WhatIsGivenBackWhileAContextEndsStaysOutOfUse) {
 }
 
 TEST_F(StagingTest, WhatWasRegisteredInAContextEndsWithIt) {
-    Staging::SharePtr ending, other;
+    Staging::StreamUsePtr ending, other;
     std::byte* const mine = staging.take(ending, 1).data();
     current = context(2);
     std::byte* const others = staging.take(other, 1).data();  // registered in the first
