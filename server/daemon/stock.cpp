@@ -58,14 +58,14 @@ void StockPlan::note_failure(const DriverEnvironment& environment, bool was_read
     start_after_ = std::max(start_after_, Clock::now() + kAfterFailure * (1u << failures_));
 }
 
-StockPlan::Changes StockPlan::changes(const std::vector<const DriverEnvironment*>& there) const {
+StockPlan::Changes StockPlan::changes(const std::vector<const DriverEnvironment*>& existing) const {
     std::vector<DriverEnvironment> lacking;
     for (std::size_t i = 0; i < size_; ++i) {
         lacking.push_back(recent_[i % recent_.size()]);
     }
     Changes changes;
-    for (std::size_t i = 0; i < there.size(); ++i) {
-        const auto wanted = std::find(lacking.begin(), lacking.end(), *there[i]);
+    for (std::size_t i = 0; i < existing.size(); ++i) {
+        const auto wanted = std::find(lacking.begin(), lacking.end(), *existing[i]);
         if (wanted == lacking.end()) {
             changes.end.push_back(i);
         } else {

@@ -47,8 +47,8 @@ class StockPlan {
         std::vector<DriverEnvironment> start;
         std::vector<std::size_t> end;  // places in what was given
     };
-    // What is to be done so that the stock is what it should be; `there`: its workers, ready or not.
-    [[nodiscard]] Changes changes(const std::vector<const DriverEnvironment*>& there) const;
+    // What is to be done so that the stock is what it should be; `existing`: its workers, ready or not.
+    [[nodiscard]] Changes changes(const std::vector<const DriverEnvironment*>& existing) const;
 
   private:
     const std::size_t size_;
