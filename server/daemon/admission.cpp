@@ -16,7 +16,7 @@ namespace gpupool::daemon {
 
 namespace {
 
-// An Assignment has to fit into a socket's buffer before anybody reads it (at least 200 KiB on Linux).
+// An Assignment must fit into a socket's buffer before the worker reads it (at least 200 KiB on Linux).
 constexpr std::size_t kMaxCopyBytes = 128u << 10;
 constexpr unsigned kMaxEnvironmentEntries = 64;
 constexpr std::size_t kMaxEnvironmentValueBytes = 4096;
@@ -31,7 +31,7 @@ Refusal refusal(schema::Refused::Reason reason, std::string message) {
     return Refusal{reason, std::move(message)};
 }
 
-// Not the credential itself, which a folder's name would give away.
+// A hash, since the directory's name must not reveal the token.
 std::string tenant_of(std::string_view token) {
     Digester digester;
     for (const std::string_view part : {std::string_view("gpupool tenant\n"), token}) {
@@ -110,7 +110,7 @@ bool secret_matches(std::string_view given, std::string_view secret) {
     if (secret.empty()) {
         return false;
     }
-    // Every byte of the given one is looked at, whatever the first ones were.
+    // Compares every byte, wherever the first difference is, so that the time reveals nothing.
     unsigned difference = static_cast<unsigned>(given.size() != secret.size());
     for (std::size_t i = 0; i < given.size(); ++i) {
         difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(secret[i % secret.size()]);
@@ -133,7 +133,7 @@ std::variant<Guest, Refusal> examine_hello(std::span<const std::byte> payload, c
     if (payload.empty() || payload.size() % sizeof(capnp::word) != 0) {
         return malformed("its size is not that of a message");
     }
-    // Copied because a message must lie on a word boundary, and since the Assignment needs it later.
+    // Copied because a message must lie on a word boundary, and because the Assignment needs it later.
     auto words = kj::heapArray<capnp::word>(payload.size() / sizeof(capnp::word));
     std::memcpy(words.begin(), payload.data(), payload.size());
     try {
@@ -141,7 +141,7 @@ std::variant<Guest, Refusal> examine_hello(std::span<const std::byte> payload, c
         auto verdict = check(reader.getRoot<schema::Hello>(), rules);
         if (auto* guest = std::get_if<Guest>(&verdict)) {
             guest->hello = kj::mv(words);
-            // What the worker gets is a copy: made here once, so that what cannot be copied is refused here.
+            // The worker receives a copy. Make one here, to refuse a Hello that cannot be copied.
             capnp::MallocMessageBuilder trial;
             copy_hello(*guest, trial.initRoot<schema::Hello>());
             if (trial.sizeInWords() * sizeof(capnp::word) > kMaxCopyBytes) {

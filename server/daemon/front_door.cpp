@@ -23,23 +23,23 @@ namespace {
 using transport::Clock;
 using transport::Connection;
 
-constexpr std::chrono::milliseconds kFarewell{1000};         // for a refused peer to read why
-constexpr std::chrono::milliseconds kAdministration{10000};  // between an administrator's requests
+constexpr std::chrono::milliseconds kFarewell{1000};         // for a refused peer to read the reason
+constexpr std::chrono::milliseconds kAdministration{10000};  // between the requests of an administration connection
 constexpr std::size_t kMaxControlBytes = 64u << 10;
-constexpr std::size_t kMaxAdministrators = 64;  // connections at a time
+constexpr std::size_t kMaxAdministrators = 64;  // administration connections at a time
 
-// A peer that does not read must not hold a thread for ever.
+// A peer that does not read must not occupy a thread forever.
 void bound_sending(Connection& connection) {
     connection.set_send_timeout(std::chrono::seconds(5));
 }
 
-// For a worker, whose client may take its time: a program under a debugger reads nothing.
+// A worker's client may stop reading for long: a program under a debugger, for example.
 void unbound_sending(Connection& connection) {
     connection.set_send_timeout({});
 }
 
-// Closing a socket that holds unread bytes resets the connection and takes the last word with it: so whatever still
-// comes is read, for a short while.
+// Closing a socket with unread bytes resets the connection, and the peer loses the last frame. So read what still
+// arrives, for a short time.
 void linger(Connection& connection) {
     connection.set_receive_deadline(Clock::now() + kFarewell);
     std::byte unread[4096];
@@ -52,7 +52,7 @@ void linger(Connection& connection) {
     }
 }
 
-// Where a peer comes from, without what tells its connections apart.
+// The host of a peer, without the port or number of the connection.
 std::string origin_of(const std::string& peer) {
     return peer.substr(0, peer.starts_with("tcp ") ? peer.rfind(':') : peer.find(' '));
 }
@@ -117,7 +117,7 @@ void FrontDoor::close() {
                 visitor.connection->shutdown();
             }
         }
-        leaving.swap(pending_);  // list nodes stay where they are, so the threads' references hold
+        leaving.swap(pending_);  // list nodes do not move, so the threads' references stay valid
     }
     for (auto& visitor : leaving) {
         visitor.thread.join();
@@ -197,7 +197,7 @@ std::size_t FrontDoor::count_pending(bool administers) const {
         [&](const PendingConnection& visitor) { return visitor.administers == administers && !visitor.dropped; }));
 }
 
-// Its thread finds the connection at its end.
+// Shuts the connection down; its thread then sees the end of the stream.
 bool FrontDoor::drop_a_silent_one() {
     const auto may_go = [](const PendingConnection& visitor) {
         return visitor.silent && !visitor.dropped && !visitor.done;
@@ -224,7 +224,7 @@ bool FrontDoor::drop_a_silent_one() {
 }
 
 void FrontDoor::ask(PendingConnection& visitor) {
-    Connection& connection = *visitor.connection;  // this thread alone resets the pointer
+    Connection& connection = *visitor.connection;  // only this thread resets the pointer
     const std::string peer = connection.peer();
     const auto refuse = [&](const Refusal& refusal) {
         log::info("{}: refused: {}", peer, refusal.message);
@@ -263,7 +263,7 @@ void FrontDoor::ask(PendingConnection& visitor) {
     auto& guest = std::get<Guest>(verdict);
     if (guest.purpose == Purpose::administration) {
         {
-            // They stay as long as they like, so that they do not count with those who have yet to be admitted.
+            // Administration connections may stay open, so they are not counted as pending.
             std::unique_lock lock(mutex_);
             if (count_pending(true) >= kMaxAdministrators) {
                 lock.unlock();
@@ -280,8 +280,8 @@ void FrontDoor::ask(PendingConnection& visitor) {
             refuse(*refusal);
             return;
         }
-        // The client need not fear that it speaks to nobody while a driver starts. If it is gone, its worker will
-        // notice.
+        // Acknowledge at once, so that the client does not time out while a driver starts. If the client is gone, its
+        // worker will notice.
         bound_sending(connection);
         (void)wire::write_frame(connection, wire::FrameType::ack, {});
         unbound_sending(connection);

@@ -1,6 +1,6 @@
-// gpupoold: the command line, and the order in which a daemon comes up and goes down.
+// gpupoold: the command line, startup and shutdown.
 //
-// Exit codes: 0 after an orderly end, 1 when it cannot serve (the message says why), 2 for a wrong command line.
+// Exit codes: 0 after an orderly end, 1 if it cannot serve (the message says why), 2 for a wrong command line.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -115,7 +115,7 @@ Result<Config> make_config(const Options& options) {
         config.runtime_directory = supervision::default_runtime_root();
     }
     if (options.lifeline_descriptor >= 0) {
-        // Started for one program: nobody will come to take the stock, and the token is made up for this one time.
+        // Started for one program: a stock would be useless to it, and its token is generated for this run alone.
         config.daemon_grace = milliseconds(0);
         config.stock_workers = config.stock_workers.value_or(0);
         config.one_tenant = true;
@@ -123,8 +123,8 @@ Result<Config> make_config(const Options& options) {
     return config;
 }
 
-// Every signal the daemon knows arrives in its loop. Blocked before the first thread starts, so in every thread.
-// The end of a child is not reported yet: while the driver is being probed, a signal means that we are to stop.
+// The main loop receives every signal through the descriptor. Signals are blocked before the first thread starts, and
+// so in every thread. SIGCHLD is not reported yet: during the driver probe, any signal means that the daemon must stop.
 Result<UniqueFd> block_signals() {
     sigset_t signals;
     ::sigemptyset(&signals);
@@ -154,7 +154,8 @@ Status report_children(int descriptor) {
     return {};
 }
 
-// Descriptors 0 to 2 are given to workers by number: they must exist, or one of ours would get such a number.
+// Workers inherit descriptors 0 to 2 by number. They must exist, or another descriptor of the daemon would get such a
+// number.
 void fill_standard_descriptors() {
     int descriptor = ::open("/dev/null", O_RDWR);
     while (descriptor >= 0 && descriptor <= 2) {
@@ -165,8 +166,8 @@ void fill_standard_descriptors() {
     }
 }
 
-// Workers run in the legacy address layout (server/worker/session/main.cpp says why). They inherit it, which saves each
-// of them from executing itself a second time; nothing changes for this process.
+// Workers run in the legacy address layout (server/worker/session/main.cpp says why). They inherit it from the daemon,
+// which saves each of them from executing itself a second time. The daemon's own layout does not change.
 void use_legacy_layout_for_workers() {
 #if !defined(__SANITIZE_THREAD__)
     if (const int current = ::personality(0xffffffff); current >= 0) {
@@ -199,7 +200,7 @@ Result<DriverFacts> know_driver(const Config& config, const std::string& worker,
     return facts;
 }
 
-// A line each.
+// One line per driver and device.
 std::vector<std::string> describe(const DriverFacts& facts) {
     std::vector<std::string> lines{fmt::format("driver {} (version {}.{}{}{})", facts.path, facts.version / 1000,
                                                facts.version % 1000 / 10, facts.reason.empty() ? "" : "; ",
@@ -230,8 +231,8 @@ void say_ready(int descriptor, const std::string& address) {
     ::close(descriptor);
 }
 
-// All that can be said of addresses beforehand: whether they are free is no question where a daemon runs that the next
-// one is to replace.
+// Checks that host names resolve. Does not check that the addresses are free: the daemon that runs there now may be one
+// that this one will replace.
 Status find_hosts(const std::vector<std::string>& addresses) {
     for (const std::string& address : addresses) {
         const auto endpoint = transport::Endpoint::parse(address, transport::kDefaultPort);
@@ -245,21 +246,21 @@ Status find_hosts(const std::vector<std::string>& addresses) {
     return {};
 }
 
-// What has been claimed before a daemon serves, in this order.
+// What the daemon claims before it serves, in this order.
 struct Place {
     std::string worker;
-    std::vector<std::unique_ptr<transport::Listener>> listeners;  // those that were asked for come first
-    std::vector<std::string> addresses;                           // of those
+    std::vector<std::unique_ptr<transport::Listener>> listeners;  // the configured addresses first
+    std::vector<std::string> addresses;                           // of the configured ones
     supervision::RuntimeDirectory directory;
 };
 
-// What the next daemon at the same address calls itself, too.
+// The next daemon at the same address uses the same name.
 std::string runtime_name(const transport::Endpoint& address) {
     return address.is_path() ? fmt::format("unix-{:016x}", fingerprint(std::as_bytes(std::span(address.path))).low)
                              : fmt::to_string(address.port);
 }
 
-// A local name that cannot be had costs clients on this host some speed and nothing else.
+// Without the local listener, clients on this host use TCP, which is slower.
 void listen_locally(Place& place, const transport::Endpoint& address) {
     auto beside = transport::listen_beside(address);
     if (!beside) {
@@ -308,7 +309,7 @@ Result<Place> claim_place(const Config& config, std::string worker) {
 }
 
 Result<Departure> serve_at(Place& place, const Config& config, const Options& options, UniqueFd lifeline, int signals) {
-    // Workers of an earlier daemon may come from now on; they are heard once the driver is known.
+    // Workers of an earlier daemon may connect from now on. They are read once the driver is known.
     auto supervision_listener = place.directory.listen();
     if (!supervision_listener) {
         return supervision_listener.error();
@@ -346,7 +347,7 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
     return supervisor.run(door);
 }
 
-// --check, whose result goes to standard output, whatever is logged.
+// --check prints its result to standard output, whatever the log settings.
 Status check(Config& config, const std::string& worker, int signals) {
     GPUPOOL_TRY(find_hosts(config.listen));
     GPUPOOL_TRY(choose_image_directory(config));
@@ -388,7 +389,7 @@ Status serve(Config& config, const Options& options, int signals) {
     }
     const auto served = serve_at(*place, config, options, std::move(lifeline), signals);
     if (!served || *served == Departure::all_ended) {
-        // Workers of an earlier daemon, if any, keep looking at the same path, where the next daemon will be.
+        // Workers of an earlier daemon keep connecting to the same path, where the next daemon will listen.
         place->directory.remove();
     }
     if (!served) {

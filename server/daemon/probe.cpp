@@ -55,7 +55,7 @@ Status read_answer(int input, int cancel_descriptor, Clock::time_point deadline,
     }
 }
 
-// Waits for the probe's end; ends it when it does not come.
+// Waits for the probe to exit, and kills it at the deadline.
 int reap(pid_t process, Clock::time_point deadline) {
     int status = 0;
     while (::waitpid(process, &status, WNOHANG) == 0) {

@@ -27,7 +27,7 @@ std::string text(capnp::Text::Reader reader, std::size_t max_bytes = 128) {
 }
 
 Status fill_random(void* out, std::size_t bytes) {
-    // Requests of up to 256 bytes are never cut short once the kernel's pool is ready.
+    // Requests of up to 256 bytes are never cut short once the kernel's random pool is initialised.
     if (::getrandom(out, bytes, 0) != static_cast<ssize_t>(bytes)) {
         return system_error("getrandom", errno);
     }
@@ -82,7 +82,7 @@ void Session::kill_by(Clock::time_point when, std::string reason) {
 
 void Session::kill_now() const {
     if (child) {
-        // Not reaped yet, so neither the process nor its group can be somebody else's.
+        // The child is not reaped yet, so its process id and group id cannot have been reused.
         ::kill(-process, SIGKILL);
         ::kill(process, SIGKILL);
     } else if (pidfd.get() >= 0) {
@@ -97,7 +97,7 @@ void Session::send_stop(const std::string& reason) {
     stopping = true;
     capnp::MallocMessageBuilder message;
     message.initRoot<schema::ToWorker>().setStop(reason.c_str());
-    if (const auto sent = link.send(message); !sent) {  // as a rule because it has just ended by itself
+    if (const auto sent = link.send(message); !sent) {  // usually because it just exited
         log::debug("session {}: cannot tell its worker to stop: {}", report.session_id, sent.error().message);
     }
 }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kAfterSession{1000};
 constexpr std::chrono::milliseconds kAfterFailure{500};
-constexpr unsigned kMaxDoublings = 7;  // a minute
+constexpr unsigned kMaxDoublings = 7;  // about a minute
 constexpr std::int32_t kLazyByDefault = 12020;
 
 }  // namespace
@@ -18,12 +18,12 @@ constexpr std::int32_t kLazyByDefault = 12020;
 DriverEnvironment environment_of(const Guest& guest, std::int32_t driver_version) {
     capnp::MallocMessageBuilder message;
     auto hello = message.initRoot<schema::Hello>();
-    copy_hello(guest, hello);  // with those variables alone that the worker will see
+    copy_hello(guest, hello);  // keeps only the variables that the worker will receive
     DriverEnvironment environment;
     for (const auto entry : hello.asReader().getPurpose().getSession().getEnvironment()) {
         environment[entry.getName()] = entry.getValue().cStr();
     }
-    // PyTorch says so in every process.
+    // PyTorch sets CUDA_MODULE_LOADING to the default in every process.
     if (const auto loading = environment.find("CUDA_MODULE_LOADING");
         loading != environment.end() && driver_version >= kLazyByDefault &&
         (loading->second == "LAZY" || loading->second == "DEFAULT")) {
@@ -41,7 +41,7 @@ void StockPlan::note_session(const DriverEnvironment& environment) {
     if (recent_.size() > size_) {
         recent_.pop_back();
     }
-    // Not pushed away by the next one, or a busy server would never have a stock.
+    // A later session must not extend the delay, or a busy server would never have a stock.
     if (start_after_ < Clock::now()) {
         start_after_ = Clock::now() + kAfterSession;
     }

@@ -16,9 +16,11 @@ namespace gpupool::daemon {
 
 namespace {
 
-static_assert(transport::kMaxDescriptors <= supervision::kMaxDescriptors);  // a connection is one message
+static_assert(transport::kMaxDescriptors <=
+              supervision::kMaxDescriptors);  // a connection's descriptors fit into one message
 
-// As many as paid with four threads of a program that launch to a stream each, where processors are to spare.
+// Three issuers were fastest for a program with four threads, each launching to a stream of its own, on a machine with
+// idle processors.
 std::size_t default_issuers() {
     return processors_allowed() >= 8 ? 3 : 0;
 }
@@ -72,7 +74,7 @@ Departure Supervisor::run(FrontDoor& door) {
         }
         parts_.inbox->close();
         door.close();
-        handle_inbox();  // guests that arrived in the last moment become sessions like the others
+        handle_inbox();  // connections that arrived last still get their sessions
         return Departure::handed_on;
     }
     return Departure::all_ended;
@@ -85,7 +87,7 @@ void Supervisor::wait_for_events() {
                                {parts_.lifeline.get(), POLLIN, 0},
                                {parts_.supervision_listener.get(), POLLIN, 0}};
     const std::size_t first_link = wanted.size();
-    // Handlers add and remove sessions, so what was asked about is looked up again by name.
+    // Handlers add and remove sessions, so each polled session is looked up again by its id.
     std::vector<std::string> ids;
     for (const auto& [id, session] : sessions_) {
         ids.push_back(id);
@@ -157,7 +159,7 @@ void Supervisor::begin_stop(const std::string& reason) {
     stopping_ = true;
     stop_reason_ = reason;
     log::info("stopping: {}; {} sessions", reason, session_count());
-    // First, so that nobody behind the door waits for an answer of ours while we wait for them.
+    // Close these first, so that no thread behind the front door waits for us while we wait for it.
     parts_.inbox->close();
     door_->close();
     parts_.supervision_listener.reset();
@@ -206,11 +208,11 @@ void Supervisor::send_off(Arrival& arrival, const Refusal& refusal) {
     }
 }
 
-// The same words for a session that is not there and for a wrong token: a stranger learns nothing of either.
+// Sends the same message for an unknown session and for a wrong token, so that it reveals neither.
 void Supervisor::admit_lane(Arrival& arrival) {
     const LaneClaim& claim = arrival.guest.lane;
     const auto found = sessions_.find(claim.session_id);
-    const bool known = found != sessions_.end() && !found->second->in_stock;  // which has no token yet
+    const bool known = found != sessions_.end() && !found->second->in_stock;  // a worker in stock has no token
     const bool matches = secret_matches(claim.session_token, known ? found->second->report.session_token : "none");
     if (!known || !matches) {
         log::warn("{}: refused, it shows no session's token for a data connection", arrival.connection->peer());
@@ -316,7 +318,7 @@ Status Supervisor::assign(Session& session, const Arrival& arrival) {
     assignment.setSessionToken({reinterpret_cast<const kj::byte*>(token.data()), token.size()});
     assignment.setMaxLanes(static_cast<std::uint32_t>(session.report.max_lanes));
     assignment.setIssuers(static_cast<std::uint32_t>(config_.issuers.value_or(default_issuers())));
-    copy_hello(arrival.guest, assignment.initHello());  // was copied once at the door, so it can be read
+    copy_hello(arrival.guest, assignment.initHello());  // examine_hello() copied it once, so it can be read
     assignment.setSharedMemoryBytes(config_.shared_memory_bytes.value_or(default_shared_memory_bytes()));
     assignment.setPeer(session.report.peer.c_str());
     assignment.setDriverPath(parts_.driver.path.c_str());

@@ -14,11 +14,11 @@ namespace gpupool::supervision {
 namespace {
 
 constexpr std::size_t kLengthBytes = sizeof(std::uint32_t);
-// How many descriptors come with a message stands in the top byte of its length: one without any may arrive in the same
-// read as one with some.
+// The top byte of the length is the number of descriptors of the message. It is needed because a message without
+// descriptors and one with some may arrive in the same read.
 constexpr unsigned kDescriptorsShift = 24;
 static_assert(kMaxMessageBytes < std::size_t{1} << kDescriptorsShift);
-constexpr std::size_t kMaxGroups = 4;  // waiting in one socket; a peer of ours never has more than one under way
+constexpr std::size_t kMaxGroups = 4;  // queued in one socket; our peers have at most one outstanding
 
 Status wait_writable(int socket, std::chrono::steady_clock::time_point deadline) {
     while (true) {
@@ -38,7 +38,7 @@ Status wait_writable(int socket, std::chrono::steady_clock::time_point deadline)
     }
 }
 
-// Puts `descriptors` into the message's control part. `control` must live as long as the message.
+// Adds `descriptors` to the message's control part. `control` must live as long as the message.
 void attach_descriptors(msghdr& header, char* control, std::span<const int> descriptors) {
     header.msg_control = control;
     header.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
@@ -164,7 +164,8 @@ Status MessageSocket::take_whole_messages(std::vector<Message>& out) {
         std::uint32_t length = 0;
         std::memcpy(&length, pending_.data() + offset, kLengthBytes);
         const std::size_t descriptors = length >> kDescriptorsShift;
-        if (descriptors <= kMaxDescriptors) {  // otherwise it is no message of ours, whose length says so
+        if (descriptors <=
+            kMaxDescriptors) {  // otherwise the peer is no gpupool process, and the length check below fails
             length &= (std::uint32_t{1} << kDescriptorsShift) - 1;
         }
         if (length > kMaxMessageBytes) {

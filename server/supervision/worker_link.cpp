@@ -178,7 +178,7 @@ void WorkerLink::start(WorkerHandlers handlers) {
     thread_ = std::thread([this] {
         try {
             run();
-        } catch (const kj::Exception& exception) {  // out of memory, say: not the whole process's end
+        } catch (const kj::Exception& exception) {  // for example out of memory; the process shall end in order
             stop(fmt::format("the worker cannot report any more: {}", exception.getDescription().cStr()));
         }
     });
@@ -244,7 +244,7 @@ void WorkerLink::end_within(milliseconds timeout) {
 
 void WorkerLink::wake() {
     const std::uint64_t one = 1;
-    // A full counter wakes as well: nothing to do about a short write.
+    // A full counter wakes too, so a failed write needs no handling.
     [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof(one));
 }
 
@@ -289,7 +289,7 @@ int WorkerLink::poll_timeout_ms() const {
 }
 
 void WorkerLink::wait(int timeout_ms) {
-    // poll() ignores negative descriptors: a closed socket or no client simply never reports.
+    // poll() ignores negative descriptors, as of a closed socket or before a client is watched.
     pollfd wanted[3] = {{wake_.get(), POLLIN, 0}, {socket_.descriptor(), POLLIN, 0}, {client_.get(), POLLRDHUP, 0}};
     if (::poll(wanted, 3, timeout_ms) <= 0) {
         return;
@@ -370,7 +370,7 @@ void WorkerLink::send_report() {
 
 void WorkerLink::lose_daemon(const std::string& why) {
     socket_.close();
-    // A daemon that hangs up at once was none: the grace goes on from the first loss.
+    // If a daemon closes the connection at once, the grace period still counts from the first loss.
     if (Clock::now() - connected_at_ > 2 * limits_.report_interval || daemon_lost_at_ == Clock::time_point{}) {
         daemon_lost_at_ = Clock::now();
     }
