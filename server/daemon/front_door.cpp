@@ -112,15 +112,15 @@ void FrontDoor::close() {
     acceptors_.clear();
     {
         const std::lock_guard lock(mutex_);
-        for (auto& visitor : pending_) {
-            if (visitor.connection) {
-                visitor.connection->shutdown();
+        for (auto& pending : pending_) {
+            if (pending.connection) {
+                pending.connection->shutdown();
             }
         }
         leaving.swap(pending_);  // list nodes do not move, so the threads' references stay valid
     }
-    for (auto& visitor : leaving) {
-        visitor.thread.join();
+    for (auto& pending : leaving) {
+        pending.thread.join();
     }
 }
 
@@ -133,7 +133,7 @@ void FrontDoor::accept_loop(transport::Listener& listener) {
     while (true) {
         auto connection = listener.accept();
         if (connection) {
-            welcome(std::move(connection).value());
+            start_handshake(std::move(connection).value());
             continue;
         }
         if (closing() || connection.error().code == ErrorCode::closed) {
@@ -148,45 +148,46 @@ void FrontDoor::remove_done_connections() {
     std::list<PendingConnection> done;
     {
         const std::lock_guard lock(mutex_);
-        for (auto visitor = pending_.begin(); visitor != pending_.end();) {
-            const auto next = std::next(visitor);
-            if (visitor->done) {
-                done.splice(done.end(), pending_, visitor);
+        for (auto pending = pending_.begin(); pending != pending_.end();) {
+            const auto next = std::next(pending);
+            if (pending->done) {
+                done.splice(done.end(), pending_, pending);
             }
-            visitor = next;
+            pending = next;
         }
     }
-    for (auto& visitor : done) {
-        visitor.thread.join();
+    for (auto& pending : done) {
+        pending.thread.join();
     }
 }
 
-void FrontDoor::welcome(std::unique_ptr<Connection> connection) {
+void FrontDoor::start_handshake(std::unique_ptr<Connection> connection) {
     remove_done_connections();
     std::unique_lock lock(mutex_);
     if (closing_) {
         return;
     }
-    const auto asked = count_pending(false);
-    if (asked >= config_.max_handshakes && !drop_a_silent_one()) {
+    const auto pending_count = count_pending(false);
+    if (pending_count >= config_.max_handshakes && !drop_silent_connection()) {
         lock.unlock();
-        log::warn("{}: refused, {} connections are already being asked who they are", connection->peer(), asked);
+        log::warn("{}: refused, {} connections are already being asked who they are", connection->peer(),
+                  pending_count);
         send_refused(*connection, {schema::Refused::Reason::CAPACITY,
                                    "too many connections at once are waiting to be admitted: try again in a moment"});
         return;
     }
-    auto& visitor = pending_.emplace_back();
-    visitor.connection = std::move(connection);
-    visitor.origin = origin_of(visitor.connection->peer());
+    auto& pending = pending_.emplace_back();
+    pending.connection = std::move(connection);
+    pending.origin = origin_of(pending.connection->peer());
     try {
-        visitor.thread = std::thread([this, &visitor] {
-            ask(visitor);
+        pending.thread = std::thread([this, &pending] {
+            handshake(pending);
             const std::lock_guard done_lock(mutex_);
-            visitor.connection.reset();
-            visitor.done = true;
+            pending.connection.reset();
+            pending.done = true;
         });
     } catch (const std::system_error& error) {
-        log::error("{}: refused, no thread for it: {}", visitor.connection->peer(), error.what());
+        log::error("{}: refused, no thread for it: {}", pending.connection->peer(), error.what());
         pending_.pop_back();
     }
 }
@@ -194,25 +195,25 @@ void FrontDoor::welcome(std::unique_ptr<Connection> connection) {
 std::size_t FrontDoor::count_pending(bool administers) const {
     return static_cast<std::size_t>(std::count_if(
         pending_.begin(), pending_.end(),
-        [&](const PendingConnection& visitor) { return visitor.administers == administers && !visitor.dropped; }));
+        [&](const PendingConnection& pending) { return pending.administers == administers && !pending.dropped; }));
 }
 
 // Shuts the connection down; its thread then sees the end of the stream.
-bool FrontDoor::drop_a_silent_one() {
-    const auto may_go = [](const PendingConnection& visitor) {
-        return visitor.silent && !visitor.dropped && !visitor.done;
+bool FrontDoor::drop_silent_connection() {
+    const auto may_go = [](const PendingConnection& pending) {
+        return pending.silent && !pending.dropped && !pending.done;
     };
     std::map<std::string_view, std::size_t> silent_of;
-    for (const PendingConnection& visitor : pending_) {
-        silent_of[visitor.origin] += may_go(visitor) ? 1 : 0;
+    for (const PendingConnection& pending : pending_) {
+        silent_of[pending.origin] += may_go(pending) ? 1 : 0;
     }
     const auto most = std::max_element(silent_of.begin(), silent_of.end(),
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
     if (most == silent_of.end() || most->second == 0) {
         return false;
     }
-    const auto oldest = std::find_if(pending_.begin(), pending_.end(), [&](const PendingConnection& visitor) {
-        return may_go(visitor) && visitor.origin == most->first;
+    const auto oldest = std::find_if(pending_.begin(), pending_.end(), [&](const PendingConnection& pending) {
+        return may_go(pending) && pending.origin == most->first;
     });
     log::warn("{}: dropped without a word from it: too many connections wait to be admitted",
               oldest->connection->peer());
@@ -223,8 +224,8 @@ bool FrontDoor::drop_a_silent_one() {
     return true;
 }
 
-void FrontDoor::ask(PendingConnection& visitor) {
-    Connection& connection = *visitor.connection;  // only this thread resets the pointer
+void FrontDoor::handshake(PendingConnection& pending) {
+    Connection& connection = *pending.connection;  // only this thread resets the pointer
     const std::string peer = connection.peer();
     const auto refuse = [&](const Refusal& refusal) {
         log::info("{}: refused: {}", peer, refusal.message);
@@ -234,10 +235,10 @@ void FrontDoor::ask(PendingConnection& visitor) {
     auto frame = wire::read_frame(connection, config_.max_hello_bytes, config_.handshake_timeout);
     {
         const std::lock_guard lock(mutex_);
-        if (visitor.dropped) {
+        if (pending.dropped) {
             return;
         }
-        visitor.silent = false;
+        pending.silent = false;
     }
     if (!frame) {
         const Error& error = frame.error();
@@ -270,7 +271,7 @@ void FrontDoor::ask(PendingConnection& visitor) {
                 refuse({schema::Refused::Reason::CAPACITY, "too many connections ask for the server's status"});
                 return;
             }
-            visitor.administers = true;
+            pending.administers = true;
         }
         serve_administration(connection);
         return;
@@ -289,7 +290,7 @@ void FrontDoor::ask(PendingConnection& visitor) {
     std::unique_ptr<Connection> moved;
     {
         const std::lock_guard lock(mutex_);
-        moved = std::move(visitor.connection);
+        moved = std::move(pending.connection);
     }
     house_.arrive(std::move(moved), std::move(guest));
 }

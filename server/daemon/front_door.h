@@ -69,11 +69,11 @@ class FrontDoor {
     };
 
     void accept_loop(transport::Listener& listener);
-    void welcome(std::unique_ptr<transport::Connection> connection);
+    void start_handshake(std::unique_ptr<transport::Connection> connection);
     void remove_done_connections();
-    bool drop_a_silent_one();                                         // with mutex_ held
+    bool drop_silent_connection();                                    // with mutex_ held
     [[nodiscard]] std::size_t count_pending(bool administers) const;  // with mutex_ held
-    void ask(PendingConnection& visitor);
+    void handshake(PendingConnection& pending);
     void serve_administration(transport::Connection& connection);
     bool closing();
 
