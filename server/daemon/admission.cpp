@@ -41,8 +41,8 @@ std::string tenant_of(std::string_view token) {
     return to_string(digester.finish()).substr(0, kDigits);
 }
 
-std::variant<Guest, Refusal> check(const schema::Hello::Reader& hello, const AdmissionRules& rules) {
-    Guest guest;
+std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const AdmissionRules& rules) {
+    Admission admission;
     if (hello.getProtocolVersion() != schema::PROTOCOL_VERSION) {
         return refusal(schema::Refused::Reason::PROTOCOL,
                        fmt::format("this server speaks gpupool protocol {}, the client speaks {}: install the same "
@@ -58,15 +58,15 @@ std::variant<Guest, Refusal> check(const schema::Hello::Reader& hello, const Adm
                              "configuration");
     }
     const auto client = hello.getClient();
-    guest.client.version = printable(view(client.getVersion()), 32);
-    guest.client.hostname = printable(view(client.getHostname()));
-    guest.client.process_name = printable(view(client.getProcessName()));
-    guest.client.process_id = client.getProcessId();
-    guest.client.user_name = printable(view(client.getUserName()), 64);
-    guest.client.user_id = client.getUserId();
+    admission.client.version = printable(view(client.getVersion()), 32);
+    admission.client.hostname = printable(view(client.getHostname()));
+    admission.client.process_name = printable(view(client.getProcessName()));
+    admission.client.process_id = client.getProcessId();
+    admission.client.user_name = printable(view(client.getUserName()), 64);
+    admission.client.user_id = client.getUserId();
     if (hello.getPurpose().isAdministration()) {
-        guest.purpose = Purpose::administration;
-        return guest;
+        admission.purpose = Purpose::administration;
+        return admission;
     }
     if (hello.getPurpose().isResume()) {
         return refusal(schema::Refused::Reason::CAPACITY,
@@ -78,11 +78,11 @@ std::variant<Guest, Refusal> check(const schema::Hello::Reader& hello, const Adm
         if (asked.getSessionId().size() > kMaxSessionIdBytes || token.size() > kMaxSessionTokenBytes) {
             return refusal(schema::Refused::Reason::PROTOCOL, "no session has a name or a token of that size");
         }
-        guest.purpose = Purpose::lane;
-        guest.lane.session_id = view(asked.getSessionId());
-        guest.lane.session_token.assign(reinterpret_cast<const char*>(token.begin()), token.size());
-        guest.lane.index = asked.getIndex();
-        return guest;
+        admission.purpose = Purpose::lane;
+        admission.lane.session_id = view(asked.getSessionId());
+        admission.lane.session_token.assign(reinterpret_cast<const char*>(token.begin()), token.size());
+        admission.lane.index = asked.getIndex();
+        return admission;
     }
     if (!hello.getPurpose().isSession()) {
         return refusal(
@@ -96,12 +96,13 @@ std::variant<Guest, Refusal> check(const schema::Hello::Reader& hello, const Adm
             fmt::format("client and server were built with different call tables ({:016x} and {:016x}): "
                         "install the same version of gpupool on both machines (the server has {}, the client "
                         "{})",
-                        hello.getTableFingerprint(), rules.table_fingerprint, GPUPOOL_VERSION, guest.client.version));
+                        hello.getTableFingerprint(), rules.table_fingerprint, GPUPOOL_VERSION,
+                        admission.client.version));
     }
-    guest.tenant =
+    admission.tenant =
         rules.tokens.empty() || rules.one_tenant ? std::string("anonymous") : tenant_of(view(hello.getToken()));
-    guest.memory_bytes = hello.getPurpose().getSession().getQuota().getMemoryBytes();
-    return guest;
+    admission.memory_bytes = hello.getPurpose().getSession().getQuota().getMemoryBytes();
+    return admission;
 }
 
 }  // namespace
@@ -126,7 +127,7 @@ bool token_matches(std::string_view given, const std::vector<std::string>& token
     return matches != 0;
 }
 
-std::variant<Guest, Refusal> examine_hello(std::span<const std::byte> payload, const AdmissionRules& rules) {
+std::variant<Admission, Refusal> examine_hello(std::span<const std::byte> payload, const AdmissionRules& rules) {
     const auto malformed = [](std::string_view why) {
         return refusal(schema::Refused::Reason::PROTOCOL, fmt::format("the Hello cannot be read: {}", why));
     };
@@ -139,11 +140,11 @@ std::variant<Guest, Refusal> examine_hello(std::span<const std::byte> payload, c
     try {
         capnp::FlatArrayMessageReader reader(words, supervision::bounded_reader(payload.size()));
         auto verdict = check(reader.getRoot<schema::Hello>(), rules);
-        if (auto* guest = std::get_if<Guest>(&verdict)) {
-            guest->hello = kj::mv(words);
+        if (auto* admission = std::get_if<Admission>(&verdict)) {
+            admission->hello = kj::mv(words);
             // The worker receives a copy. Make one here, to refuse a Hello that cannot be copied.
             capnp::MallocMessageBuilder trial;
-            copy_hello(*guest, trial.initRoot<schema::Hello>());
+            copy_hello(*admission, trial.initRoot<schema::Hello>());
             if (trial.sizeInWords() * sizeof(capnp::word) > kMaxCopyBytes) {
                 return malformed("it holds too much");
             }
@@ -154,19 +155,19 @@ std::variant<Guest, Refusal> examine_hello(std::span<const std::byte> payload, c
     }
 }
 
-void copy_hello(const Guest& guest, schema::Hello::Builder out) {
-    capnp::FlatArrayMessageReader reader(guest.hello,
-                                         supervision::bounded_reader(guest.hello.size() * sizeof(capnp::word)));
+void copy_hello(const Admission& admission, schema::Hello::Builder out) {
+    capnp::FlatArrayMessageReader reader(admission.hello,
+                                         supervision::bounded_reader(admission.hello.size() * sizeof(capnp::word)));
     const auto hello = reader.getRoot<schema::Hello>();
     out.setProtocolVersion(hello.getProtocolVersion());
     out.setTableFingerprint(hello.getTableFingerprint());
     auto client = out.initClient();
-    client.setVersion(guest.client.version.c_str());
-    client.setHostname(guest.client.hostname.c_str());
-    client.setProcessName(guest.client.process_name.c_str());
-    client.setProcessId(guest.client.process_id);
-    client.setUserName(guest.client.user_name.c_str());
-    client.setUserId(guest.client.user_id);
+    client.setVersion(admission.client.version.c_str());
+    client.setHostname(admission.client.hostname.c_str());
+    client.setProcessName(admission.client.process_name.c_str());
+    client.setProcessId(admission.client.process_id);
+    client.setUserName(admission.client.user_name.c_str());
+    client.setUserId(admission.client.user_id);
     if (!hello.getPurpose().isSession()) {
         out.getPurpose().setAdministration();
         return;

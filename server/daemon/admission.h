@@ -46,7 +46,7 @@ struct LaneClaim {
     std::uint32_t index = 0;
 };
 
-struct Guest {
+struct Admission {
     Purpose purpose = Purpose::session;
     ClientFacts client;
     LaneClaim lane;                  // for Purpose::lane
@@ -62,7 +62,7 @@ struct AdmissionRules {
 };
 
 // Reads and checks the payload of a hello frame.
-std::variant<Guest, Refusal> examine_hello(std::span<const std::byte> payload, const AdmissionRules& rules);
+std::variant<Admission, Refusal> examine_hello(std::span<const std::byte> payload, const AdmissionRules& rules);
 
 // Whether `given` is one of `tokens`. Compares in constant time.
 bool token_matches(std::string_view given, const std::vector<std::string>& tokens);
@@ -71,6 +71,6 @@ bool secret_matches(std::string_view given, std::string_view secret);
 
 // Writes the Hello that the worker receives: without the credential, with printable texts, and with only those CUDA_*
 // variables that cannot make the server's driver load or write files. Throws kj::Exception if `hello` cannot be read.
-void copy_hello(const Guest& guest, schema::Hello::Builder out);
+void copy_hello(const Admission& admission, schema::Hello::Builder out);
 
 }  // namespace gpupool::daemon

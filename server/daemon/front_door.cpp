@@ -261,8 +261,8 @@ void FrontDoor::handshake(PendingConnection& pending) {
         refuse(*refusal);
         return;
     }
-    auto& guest = std::get<Guest>(verdict);
-    if (guest.purpose == Purpose::administration) {
+    auto& admission = std::get<Admission>(verdict);
+    if (admission.purpose == Purpose::administration) {
         {
             // Administration connections may stay open, so they are not counted as pending.
             std::unique_lock lock(mutex_);
@@ -276,7 +276,7 @@ void FrontDoor::handshake(PendingConnection& pending) {
         serve_administration(connection);
         return;
     }
-    if (guest.purpose == Purpose::session) {
+    if (admission.purpose == Purpose::session) {
         if (const auto refusal = house_.reserve_place()) {
             refuse(*refusal);
             return;
@@ -292,7 +292,7 @@ void FrontDoor::handshake(PendingConnection& pending) {
         const std::lock_guard lock(mutex_);
         moved = std::move(pending.connection);
     }
-    house_.arrive(std::move(moved), std::move(guest));
+    house_.arrive(std::move(moved), std::move(admission));
 }
 
 void FrontDoor::serve_administration(Connection& connection) {

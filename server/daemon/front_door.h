@@ -37,7 +37,7 @@ class House {
     virtual std::optional<Refusal> reserve_place() = 0;
 
     // Takes over an admitted connection: a session with a reserved place, or a lane of an existing session.
-    virtual void arrive(std::unique_ptr<transport::Connection> connection, Guest guest) = 0;
+    virtual void arrive(std::unique_ptr<transport::Connection> connection, Admission admission) = 0;
 
     // Returns the payload of a Control frame with the server's status.
     virtual Result<std::vector<std::byte>> status() = 0;

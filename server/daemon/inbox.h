@@ -20,7 +20,7 @@ namespace gpupool::daemon {
 
 struct Arrival {
     std::unique_ptr<transport::Connection> connection;
-    Guest guest;
+    Admission admission;
 };
 
 using StatusBytes = std::vector<std::byte>;

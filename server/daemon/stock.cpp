@@ -15,10 +15,10 @@ constexpr std::int32_t kLazyByDefault = 12020;
 
 }  // namespace
 
-DriverEnvironment environment_of(const Guest& guest, std::int32_t driver_version) {
+DriverEnvironment environment_of(const Admission& admission, std::int32_t driver_version) {
     capnp::MallocMessageBuilder message;
     auto hello = message.initRoot<schema::Hello>();
-    copy_hello(guest, hello);  // keeps only the variables that the worker will receive
+    copy_hello(admission, hello);  // keeps only the variables that the worker will receive
     DriverEnvironment environment;
     for (const auto entry : hello.asReader().getPurpose().getSession().getEnvironment()) {
         environment[entry.getName()] = entry.getValue().cStr();

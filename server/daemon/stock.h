@@ -23,7 +23,7 @@ namespace gpupool::daemon {
 using DriverEnvironment = std::map<std::string, std::string>;
 
 // The variables that a client's session sets, except those that only state the driver's default.
-DriverEnvironment environment_of(const Guest& guest, std::int32_t driver_version);
+DriverEnvironment environment_of(const Admission& admission, std::int32_t driver_version);
 
 class StockPlan {
   public:

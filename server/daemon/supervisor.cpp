@@ -52,8 +52,8 @@ std::optional<Refusal> Supervisor::reserve_place() {
     return std::nullopt;
 }
 
-void Supervisor::arrive(std::unique_ptr<transport::Connection> connection, Guest guest) {
-    auto back = parts_.inbox->post(Arrival{std::move(connection), std::move(guest)});
+void Supervisor::arrive(std::unique_ptr<transport::Connection> connection, Admission admission) {
+    auto back = parts_.inbox->post(Arrival{std::move(connection), std::move(admission)});
     if (back) {
         send_off(*back, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
     }
@@ -187,7 +187,7 @@ void Supervisor::handle_inbox() {
     for (auto& arrival : arrivals) {
         if (stopping_) {
             send_off(arrival, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
-        } else if (arrival.guest.purpose == Purpose::lane) {
+        } else if (arrival.admission.purpose == Purpose::lane) {
             admit_lane(arrival);
         } else if (const auto started = start_session(arrival); !started) {
             log::error("{}: no session: {}", arrival.connection->peer(), started.error().message);
@@ -203,14 +203,14 @@ void Supervisor::handle_inbox() {
 void Supervisor::send_off(Arrival& arrival, const Refusal& refusal) {
     send_refused(*arrival.connection, refusal);
     arrival.connection->shutdown();
-    if (arrival.guest.purpose == Purpose::session) {
+    if (arrival.admission.purpose == Purpose::session) {
         --places_taken_;
     }
 }
 
 // Sends the same message for an unknown session and for a wrong token, so that it reveals neither.
 void Supervisor::admit_lane(Arrival& arrival) {
-    const LaneClaim& claim = arrival.guest.lane;
+    const LaneClaim& claim = arrival.admission.lane;
     const auto found = sessions_.find(claim.session_id);
     const bool known = found != sessions_.end() && !found->second->in_stock;  // a worker in stock has no token
     const bool matches = secret_matches(claim.session_token, known ? found->second->report.session_token : "none");
@@ -229,8 +229,8 @@ Status Supervisor::describe_session(Session& session, const Arrival& arrival) co
     auto& report = session.report;
     report.state = "starting";
     report.peer = arrival.connection->peer();
-    report.client = arrival.guest.client;
-    report.memory_quota_bytes = arrival.guest.memory_bytes;
+    report.client = arrival.admission.client;
+    report.memory_quota_bytes = arrival.admission.memory_bytes;
     if (const auto most = config_.session_memory_bytes; most != 0) {
         auto& quota = report.memory_quota_bytes;
         quota = quota == 0 ? most : std::min(quota, most);
@@ -261,7 +261,7 @@ bool Supervisor::hand_over(Session& session, Arrival& arrival) {
 }
 
 Status Supervisor::start_session(Arrival& arrival) {
-    const DriverEnvironment environment = environment_of(arrival.guest, parts_.driver.version);
+    const DriverEnvironment environment = environment_of(arrival.admission, parts_.driver.version);
     plan_.note_session(environment);
     if (Session* const waiting = find_in_stock(environment); waiting != nullptr && hand_over(*waiting, arrival)) {
         const auto& report = waiting->report;
@@ -318,7 +318,7 @@ Status Supervisor::assign(Session& session, const Arrival& arrival) {
     assignment.setSessionToken({reinterpret_cast<const kj::byte*>(token.data()), token.size()});
     assignment.setMaxLanes(static_cast<std::uint32_t>(session.report.max_lanes));
     assignment.setIssuers(static_cast<std::uint32_t>(config_.issuers.value_or(default_issuers())));
-    copy_hello(arrival.guest, assignment.initHello());  // examine_hello() copied it once, so it can be read
+    copy_hello(arrival.admission, assignment.initHello());  // examine_hello() copied it once, so it can be read
     assignment.setSharedMemoryBytes(config_.shared_memory_bytes.value_or(default_shared_memory_bytes()));
     assignment.setPeer(session.report.peer.c_str());
     assignment.setDriverPath(parts_.driver.path.c_str());
@@ -328,7 +328,7 @@ Status Supervisor::assign(Session& session, const Arrival& arrival) {
     assignment.setLogLevel(config_.log_level.c_str());
     auto images = assignment.initImages();
     images.setDirectory(config_.image_directory.c_str());
-    images.setTenant(arrival.guest.tenant.c_str());
+    images.setTenant(arrival.admission.tenant.c_str());
     images.setLimitBytes(config_.image_limit_bytes);
     return session.link.send(message, arrival.connection->descriptors());
 }

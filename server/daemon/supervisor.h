@@ -62,7 +62,7 @@ class Supervisor final : public House {
     Departure run(FrontDoor& door);
 
     std::optional<Refusal> reserve_place() override;
-    void arrive(std::unique_ptr<transport::Connection> connection, Guest guest) override;
+    void arrive(std::unique_ptr<transport::Connection> connection, Admission admission) override;
     Result<std::vector<std::byte>> status() override;
 
   private:
