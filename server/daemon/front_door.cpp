@@ -84,8 +84,8 @@ void send_refused(Connection& connection, const Refusal& refusal) {
 }
 
 FrontDoor::FrontDoor(std::vector<std::unique_ptr<transport::Listener>> listeners, const Config& config,
-                     AdmissionRules rules, House& house)
-    : listeners_(std::move(listeners)), config_(config), rules_(std::move(rules)), house_(house) {}
+                     AdmissionRules rules, SessionHost& host)
+    : listeners_(std::move(listeners)), config_(config), rules_(std::move(rules)), host_(host) {}
 
 FrontDoor::~FrontDoor() {
     close();
@@ -277,7 +277,7 @@ void FrontDoor::handshake(PendingConnection& pending) {
         return;
     }
     if (admission.purpose == Purpose::session) {
-        if (const auto refusal = house_.reserve_place()) {
+        if (const auto refusal = host_.reserve_place()) {
             refuse(*refusal);
             return;
         }
@@ -292,7 +292,7 @@ void FrontDoor::handshake(PendingConnection& pending) {
         const std::lock_guard lock(mutex_);
         moved = std::move(pending.connection);
     }
-    house_.arrive(std::move(moved), std::move(admission));
+    host_.admit(std::move(moved), std::move(admission));
 }
 
 void FrontDoor::serve_administration(Connection& connection) {
@@ -309,7 +309,7 @@ void FrontDoor::serve_administration(Connection& connection) {
             linger(connection);
             return;
         }
-        const auto status = house_.status();
+        const auto status = host_.status();
         if (!status) {
             send_refused(connection, {schema::Refused::Reason::SHUTTING_DOWN, status.error().message});
             linger(connection);

@@ -5,11 +5,11 @@
 // silent one: the oldest of the host that has the most of them. So silent connections cannot lock other clients out,
 // and an unauthenticated peer costs at most one thread, a frame header and a bounded payload for the handshake timeout.
 //
-// The front door passes admitted connections to the `House`, answers status requests itself, and sends Refused with a
-// message to everyone else.
+// The front door passes admitted connections to the `SessionHost`, answers status requests itself, and sends Refused
+// with a message to everyone else.
 //
-// Ownership: the front door owns a connection until `House::arrive`.
-// Threads: one thread calls open() and close(). The front door's threads call `House`.
+// Ownership: the front door owns a connection until `SessionHost::admit`.
+// Threads: one thread calls open() and close(). The front door's threads call `SessionHost`.
 // Errors: a peer's misbehaviour is logged and is no error here.
 #pragma once
 
@@ -29,15 +29,15 @@
 namespace gpupool::daemon {
 
 // The daemon behind the front door. Called from many threads.
-class House {
+class SessionHost {
   public:
-    virtual ~House() = default;
+    virtual ~SessionHost() = default;
 
-    // Reserves a place for a session, or says why there is none. The place is used by arrive() or given back.
+    // Reserves a place for a session, or says why there is none. The place is used by admit() or given back.
     virtual std::optional<Refusal> reserve_place() = 0;
 
     // Takes over an admitted connection: a session with a reserved place, or a lane of an existing session.
-    virtual void arrive(std::unique_ptr<transport::Connection> connection, Admission admission) = 0;
+    virtual void admit(std::unique_ptr<transport::Connection> connection, Admission admission) = 0;
 
     // Returns the payload of a Control frame with the server's status.
     virtual Result<std::vector<std::byte>> status() = 0;
@@ -46,7 +46,7 @@ class House {
 class FrontDoor {
   public:
     FrontDoor(std::vector<std::unique_ptr<transport::Listener>> listeners, const Config& config, AdmissionRules rules,
-              House& house);
+              SessionHost& host);
     ~FrontDoor();
     FrontDoor(const FrontDoor&) = delete;
     FrontDoor& operator=(const FrontDoor&) = delete;
@@ -80,7 +80,7 @@ class FrontDoor {
     const std::vector<std::unique_ptr<transport::Listener>> listeners_;
     const Config& config_;
     const AdmissionRules rules_;
-    House& house_;
+    SessionHost& host_;
     std::vector<std::thread> acceptors_;  // one per listener
 
     std::mutex mutex_;

@@ -52,7 +52,7 @@ std::optional<Refusal> Supervisor::reserve_place() {
     return std::nullopt;
 }
 
-void Supervisor::arrive(std::unique_ptr<transport::Connection> connection, Admission admission) {
+void Supervisor::admit(std::unique_ptr<transport::Connection> connection, Admission admission) {
     auto back = parts_.inbox->post(Arrival{std::move(connection), std::move(admission)});
     if (back) {
         send_off(*back, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});

@@ -15,7 +15,7 @@
 // The supervisor never blocks on a client: bytes that do not fit a client's send buffer are dropped (send_refused).
 //
 // Ownership: owns the sessions and the runtime directory's socket.
-// Threads: one thread calls run(); any thread calls the House methods.
+// Threads: one thread calls run(); any thread calls the SessionHost methods.
 #pragma once
 
 #include <atomic>
@@ -53,7 +53,7 @@ enum class Departure {
     handed_on,  // workers live on and wait for the next daemon
 };
 
-class Supervisor final : public House {
+class Supervisor final : public SessionHost {
   public:
     Supervisor(const Config& config, SupervisorParts parts);
 
@@ -62,7 +62,7 @@ class Supervisor final : public House {
     Departure run(FrontDoor& door);
 
     std::optional<Refusal> reserve_place() override;
-    void arrive(std::unique_ptr<transport::Connection> connection, Admission admission) override;
+    void admit(std::unique_ptr<transport::Connection> connection, Admission admission) override;
     Result<std::vector<std::byte>> status() override;
 
   private:

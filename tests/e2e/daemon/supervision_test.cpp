@@ -247,7 +247,7 @@ class SupervisorTest : public ::testing::Test {
         UniqueFd theirs;
         EXPECT_TRUE(supervision::make_socket_pair(ours, theirs));
         EXPECT_FALSE(supervisor_->reserve_place());
-        supervisor_->arrive(*transport::tcp::adopt(theirs.release()), admission_of({}));
+        supervisor_->admit(*transport::tcp::adopt(theirs.release()), admission_of({}));
         auto client = *transport::tcp::adopt(ours.release());
         const auto welcome = wire::read_frame(*client, wire::kMaxPayloadBytes, milliseconds(30000));
         EXPECT_TRUE(welcome && welcome->type == wire::FrameType::welcome);
@@ -264,7 +264,7 @@ class SupervisorTest : public ::testing::Test {
 
 TEST_F(SupervisorTest, ItsOwnDelayIsNotTheWorkersSilence) {
     const auto client = open_session();
-    supervisor_->arrive(std::make_unique<SlowPeer>(3 * config_.worker_silence_timeout), admission_of({.lane = true}));
+    supervisor_->admit(std::make_unique<SlowPeer>(3 * config_.worker_silence_timeout), admission_of({.lane = true}));
     ASSERT_TRUE(supervisor_->status()) << "a question that is answered behind the slow peer's refusal";
     ASSERT_TRUE(supervisor_->status()) << "and one in the next round, behind what is done about silence";
     client->set_receive_deadline(transport::Clock::now() + milliseconds(300));
