@@ -18,7 +18,7 @@
 
 namespace gpupool::daemon {
 
-struct Arrival {
+struct AdmittedConnection {
     std::unique_ptr<transport::Connection> connection;
     Admission admission;
 };
@@ -30,14 +30,14 @@ class Inbox {
   public:
     static Result<std::unique_ptr<Inbox>> make();
 
-    // Returns nothing if posted, or the arrival itself if the inbox is closed.
-    std::optional<Arrival> post(Arrival arrival);
+    // Returns nothing if posted, or the connection itself if the inbox is closed.
+    std::optional<AdmittedConnection> post(AdmittedConnection admitted);
 
     // Requests the status and blocks until it is there. An error once the inbox is closed.
     Result<StatusBytes> ask_status();
 
     // Takes everything posted since the last call and resets the descriptor.
-    void take(std::vector<Arrival>& arrivals, std::vector<StatusAnswer>& questions);
+    void take(std::vector<AdmittedConnection>& admitted, std::vector<StatusAnswer>& questions);
 
     // Refuses all later posts, and answers waiting status requests with an error.
     void close();
@@ -51,9 +51,9 @@ class Inbox {
 
     const UniqueFd wake_;
     std::mutex mutex_;
-    std::vector<Arrival> arrivals_;        // guarded by mutex_
-    std::vector<StatusAnswer> questions_;  // guarded by mutex_
-    bool closed_ = false;                  // guarded by mutex_
+    std::vector<AdmittedConnection> admitted_;  // guarded by mutex_
+    std::vector<StatusAnswer> questions_;       // guarded by mutex_
+    bool closed_ = false;                       // guarded by mutex_
 };
 
 }  // namespace gpupool::daemon

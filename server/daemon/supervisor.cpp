@@ -53,7 +53,7 @@ std::optional<Refusal> Supervisor::reserve_place() {
 }
 
 void Supervisor::admit(std::unique_ptr<transport::Connection> connection, Admission admission) {
-    auto back = parts_.inbox->post(Arrival{std::move(connection), std::move(admission)});
+    auto back = parts_.inbox->post(AdmittedConnection{std::move(connection), std::move(admission)});
     if (back) {
         send_off(*back, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
     }
@@ -181,18 +181,18 @@ void Supervisor::begin_stop(const std::string& reason) {
 }
 
 void Supervisor::handle_inbox() {
-    std::vector<Arrival> arrivals;
+    std::vector<AdmittedConnection> connections;
     std::vector<StatusAnswer> questions;
-    parts_.inbox->take(arrivals, questions);
-    for (auto& arrival : arrivals) {
+    parts_.inbox->take(connections, questions);
+    for (auto& admitted : connections) {
         if (stopping_) {
-            send_off(arrival, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
-        } else if (arrival.admission.purpose == Purpose::lane) {
-            admit_lane(arrival);
-        } else if (const auto started = start_session(arrival); !started) {
-            log::error("{}: no session: {}", arrival.connection->peer(), started.error().message);
-            send_off(arrival, {schema::Refused::Reason::INTERNAL,
-                               fmt::format("the server cannot start a session: {}", started.error().message)});
+            send_off(admitted, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
+        } else if (admitted.admission.purpose == Purpose::lane) {
+            admit_lane(admitted);
+        } else if (const auto started = start_session(admitted); !started) {
+            log::error("{}: no session: {}", admitted.connection->peer(), started.error().message);
+            send_off(admitted, {schema::Refused::Reason::INTERNAL,
+                                fmt::format("the server cannot start a session: {}", started.error().message)});
         }
     }
     for (auto& question : questions) {
@@ -200,37 +200,37 @@ void Supervisor::handle_inbox() {
     }
 }
 
-void Supervisor::send_off(Arrival& arrival, const Refusal& refusal) {
-    send_refused(*arrival.connection, refusal);
-    arrival.connection->shutdown();
-    if (arrival.admission.purpose == Purpose::session) {
+void Supervisor::send_off(AdmittedConnection& admitted, const Refusal& refusal) {
+    send_refused(*admitted.connection, refusal);
+    admitted.connection->shutdown();
+    if (admitted.admission.purpose == Purpose::session) {
         --places_taken_;
     }
 }
 
 // Sends the same message for an unknown session and for a wrong token, so that it reveals neither.
-void Supervisor::admit_lane(Arrival& arrival) {
-    const LaneClaim& claim = arrival.admission.lane;
+void Supervisor::admit_lane(AdmittedConnection& admitted) {
+    const LaneClaim& claim = admitted.admission.lane;
     const auto found = sessions_.find(claim.session_id);
     const bool known = found != sessions_.end() && !found->second->in_stock;  // a worker in stock has no token
     const bool matches = secret_matches(claim.session_token, known ? found->second->report.session_token : "none");
     if (!known || !matches) {
-        log::warn("{}: refused, it shows no session's token for a data connection", arrival.connection->peer());
-        send_off(arrival, {schema::Refused::Reason::CREDENTIALS, "there is no session of that name and token"});
+        log::warn("{}: refused, it shows no session's token for a data connection", admitted.connection->peer());
+        send_off(admitted, {schema::Refused::Reason::CREDENTIALS, "there is no session of that name and token"});
         return;
     }
-    if (const auto refusal = found->second->hand_lane(claim, arrival.connection->descriptors())) {
-        log::warn("session {}: {}: {}", claim.session_id, arrival.connection->peer(), refusal->message);
-        send_off(arrival, *refusal);
+    if (const auto refusal = found->second->hand_lane(claim, admitted.connection->descriptors())) {
+        log::warn("session {}: {}: {}", claim.session_id, admitted.connection->peer(), refusal->message);
+        send_off(admitted, *refusal);
     }
 }
 
-Status Supervisor::describe_session(Session& session, const Arrival& arrival) const {
+Status Supervisor::describe_session(Session& session, const AdmittedConnection& admitted) const {
     auto& report = session.report;
     report.state = "starting";
-    report.peer = arrival.connection->peer();
-    report.client = arrival.admission.client;
-    report.memory_quota_bytes = arrival.admission.memory_bytes;
+    report.peer = admitted.connection->peer();
+    report.client = admitted.admission.client;
+    report.memory_quota_bytes = admitted.admission.memory_bytes;
     if (const auto most = config_.session_memory_bytes; most != 0) {
         auto& quota = report.memory_quota_bytes;
         quota = quota == 0 ? most : std::min(quota, most);
@@ -246,9 +246,9 @@ Status Supervisor::describe_session(Session& session, const Arrival& arrival) co
     return {};
 }
 
-bool Supervisor::hand_over(Session& session, Arrival& arrival) {
-    Status assigned = describe_session(session, arrival);
-    assigned = assigned ? assign(session, arrival) : assigned;
+bool Supervisor::hand_over(Session& session, AdmittedConnection& admitted) {
+    Status assigned = describe_session(session, admitted);
+    assigned = assigned ? assign(session, admitted) : assigned;
     if (!assigned) {
         log::warn("worker {} of the stock cannot be given a session: {}", session.process, assigned.error().message);
         end_stock_worker(session, "it does not listen");
@@ -256,14 +256,14 @@ bool Supervisor::hand_over(Session& session, Arrival& arrival) {
     }
     session.in_stock = false;
     session.last_heard = Clock::now();
-    session.connection = std::move(arrival.connection);
+    session.connection = std::move(admitted.connection);
     return true;
 }
 
-Status Supervisor::start_session(Arrival& arrival) {
-    const DriverEnvironment environment = environment_of(arrival.admission, parts_.driver.version);
+Status Supervisor::start_session(AdmittedConnection& admitted) {
+    const DriverEnvironment environment = environment_of(admitted.admission, parts_.driver.version);
     plan_.note_session(environment);
-    if (Session* const waiting = find_in_stock(environment); waiting != nullptr && hand_over(*waiting, arrival)) {
+    if (Session* const waiting = find_in_stock(environment); waiting != nullptr && hand_over(*waiting, admitted)) {
         const auto& report = waiting->report;
         log::info("session {}: {} ({} on {}), worker {} of the stock", report.session_id, report.peer,
                   report.client.process_name, report.client.hostname, waiting->process);
@@ -274,10 +274,10 @@ Status Supervisor::start_session(Arrival& arrival) {
         return worker.error();
     }
     Session& session = *worker->session;
-    GPUPOOL_TRY(describe_session(session, arrival));
-    GPUPOOL_TRY(assign(session, arrival));
+    GPUPOOL_TRY(describe_session(session, admitted));
+    GPUPOOL_TRY(assign(session, admitted));
     GPUPOOL_TRY(launch(*worker));
-    session.connection = std::move(arrival.connection);
+    session.connection = std::move(admitted.connection);
     log::info("session {}: {} ({} on {}), worker {}", session.report.session_id, session.report.peer,
               session.report.client.process_name, session.report.client.hostname, session.process);
     return {};
@@ -310,7 +310,7 @@ Status Supervisor::launch(NewWorker& worker) {
     return {};
 }
 
-Status Supervisor::assign(Session& session, const Arrival& arrival) {
+Status Supervisor::assign(Session& session, const AdmittedConnection& admitted) {
     capnp::MallocMessageBuilder message;
     auto assignment = message.initRoot<schema::ToWorker>().initAssignment();
     assignment.setSessionId(session.report.session_id.c_str());
@@ -318,7 +318,7 @@ Status Supervisor::assign(Session& session, const Arrival& arrival) {
     assignment.setSessionToken({reinterpret_cast<const kj::byte*>(token.data()), token.size()});
     assignment.setMaxLanes(static_cast<std::uint32_t>(session.report.max_lanes));
     assignment.setIssuers(static_cast<std::uint32_t>(config_.issuers.value_or(default_issuers())));
-    copy_hello(arrival.admission, assignment.initHello());  // examine_hello() copied it once, so it can be read
+    copy_hello(admitted.admission, assignment.initHello());  // examine_hello() copied it once, so it can be read
     assignment.setSharedMemoryBytes(config_.shared_memory_bytes.value_or(default_shared_memory_bytes()));
     assignment.setPeer(session.report.peer.c_str());
     assignment.setDriverPath(parts_.driver.path.c_str());
@@ -328,9 +328,9 @@ Status Supervisor::assign(Session& session, const Arrival& arrival) {
     assignment.setLogLevel(config_.log_level.c_str());
     auto images = assignment.initImages();
     images.setDirectory(config_.image_directory.c_str());
-    images.setTenant(arrival.admission.tenant.c_str());
+    images.setTenant(admitted.admission.tenant.c_str());
     images.setLimitBytes(config_.image_limit_bytes);
-    return session.link.send(message, arrival.connection->descriptors());
+    return session.link.send(message, admitted.connection->descriptors());
 }
 
 std::vector<std::byte> Supervisor::status_message() const {

@@ -84,17 +84,17 @@ class Supervisor final : public SessionHost {
         UniqueFd theirs;
     };
 
-    Status start_session(Arrival& arrival);
+    Status start_session(AdmittedConnection& admitted);
     Result<NewWorker> new_worker();
     // Starts the worker's process and adds its session. The first message is in the socket before that, so if the
     // daemon dies, the worker reads either the whole message or the end of the stream.
     Status launch(NewWorker& worker);
     // Assigns the session to a worker of the stock. Returns false if that fails.
-    bool hand_over(Session& session, Arrival& arrival);
-    Status describe_session(Session& session, const Arrival& arrival) const;
-    void admit_lane(Arrival& arrival);
-    void send_off(Arrival& arrival, const Refusal& refusal);
-    Status assign(Session& session, const Arrival& arrival);
+    bool hand_over(Session& session, AdmittedConnection& admitted);
+    Status describe_session(Session& session, const AdmittedConnection& admitted) const;
+    void admit_lane(AdmittedConnection& admitted);
+    void send_off(AdmittedConnection& admitted, const Refusal& refusal);
+    Status assign(Session& session, const AdmittedConnection& admitted);
 
     std::vector<Session*> stock() const;
     std::size_t session_count() const;
