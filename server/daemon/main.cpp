@@ -181,7 +181,7 @@ bool is_loopback(const std::string& address) {
            address.starts_with("localhost:");
 }
 
-Result<DriverFacts> know_driver(const Config& config, const std::string& worker, int cancel_descriptor) {
+Result<DriverFacts> find_driver(const Config& config, const std::string& worker, int cancel_descriptor) {
     std::string driver = config.driver;
     if (driver == "software") {
         auto path = find_software_driver();
@@ -222,7 +222,7 @@ void log_driver(const DriverFacts& facts) {
     }
 }
 
-void say_ready(int descriptor, const std::string& address) {
+void report_ready(int descriptor, const std::string& address) {
     if (descriptor < 0) {
         return;
     }
@@ -233,7 +233,7 @@ void say_ready(int descriptor, const std::string& address) {
 
 // Checks that host names resolve. Does not check that the addresses are free: the daemon that runs there now may be one
 // that this one will replace.
-Status find_hosts(const std::vector<std::string>& addresses) {
+Status check_hosts(const std::vector<std::string>& addresses) {
     for (const std::string& address : addresses) {
         const auto endpoint = transport::Endpoint::parse(address, transport::kDefaultPort);
         if (!endpoint || endpoint->is_path()) {
@@ -314,7 +314,7 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
     if (!supervision_listener) {
         return supervision_listener.error();
     }
-    auto driver = know_driver(config, place.worker, signals);
+    auto driver = find_driver(config, place.worker, signals);
     if (!driver) {
         return driver.error();
     }
@@ -343,15 +343,15 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
     FrontDoor door(std::move(place.listeners), config, std::move(rules), supervisor);
     door.open();
     log::info("listening at {}", addresses);
-    say_ready(options.ready_descriptor, place.addresses.front());
+    report_ready(options.ready_descriptor, place.addresses.front());
     return supervisor.run(door);
 }
 
 // --check prints its result to standard output, whatever the log settings.
 Status check(Config& config, const std::string& worker, int signals) {
-    GPUPOOL_TRY(find_hosts(config.listen));
+    GPUPOOL_TRY(check_hosts(config.listen));
     GPUPOOL_TRY(choose_image_directory(config));
-    const auto driver = know_driver(config, worker, signals);
+    const auto driver = find_driver(config, worker, signals);
     if (!driver) {
         return driver.error();
     }

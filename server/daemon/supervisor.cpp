@@ -55,7 +55,7 @@ std::optional<Refusal> Supervisor::reserve_place() {
 void Supervisor::admit(std::unique_ptr<transport::Connection> connection, Admission admission) {
     auto back = parts_.inbox->post(AdmittedConnection{std::move(connection), std::move(admission)});
     if (back) {
-        send_off(*back, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
+        refuse(*back, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
     }
 }
 
@@ -186,13 +186,13 @@ void Supervisor::handle_inbox() {
     parts_.inbox->take(connections, questions);
     for (auto& admitted : connections) {
         if (stopping_) {
-            send_off(admitted, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
+            refuse(admitted, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
         } else if (admitted.admission.purpose == Purpose::lane) {
             admit_lane(admitted);
         } else if (const auto started = start_session(admitted); !started) {
             log::error("{}: no session: {}", admitted.connection->peer(), started.error().message);
-            send_off(admitted, {schema::Refused::Reason::INTERNAL,
-                                fmt::format("the server cannot start a session: {}", started.error().message)});
+            refuse(admitted, {schema::Refused::Reason::INTERNAL,
+                              fmt::format("the server cannot start a session: {}", started.error().message)});
         }
     }
     for (auto& question : questions) {
@@ -200,7 +200,7 @@ void Supervisor::handle_inbox() {
     }
 }
 
-void Supervisor::send_off(AdmittedConnection& admitted, const Refusal& refusal) {
+void Supervisor::refuse(AdmittedConnection& admitted, const Refusal& refusal) {
     send_refused(*admitted.connection, refusal);
     admitted.connection->shutdown();
     if (admitted.admission.purpose == Purpose::session) {
@@ -216,12 +216,12 @@ void Supervisor::admit_lane(AdmittedConnection& admitted) {
     const bool matches = secret_matches(claim.session_token, known ? found->second->report.session_token : "none");
     if (!known || !matches) {
         log::warn("{}: refused, it shows no session's token for a data connection", admitted.connection->peer());
-        send_off(admitted, {schema::Refused::Reason::CREDENTIALS, "there is no session of that name and token"});
+        refuse(admitted, {schema::Refused::Reason::CREDENTIALS, "there is no session of that name and token"});
         return;
     }
     if (const auto refusal = found->second->hand_lane(claim, admitted.connection->descriptors())) {
         log::warn("session {}: {}: {}", claim.session_id, admitted.connection->peer(), refusal->message);
-        send_off(admitted, *refusal);
+        refuse(admitted, *refusal);
     }
 }
 

@@ -93,7 +93,7 @@ class Supervisor final : public SessionHost {
     bool hand_over(Session& session, AdmittedConnection& admitted);
     Status describe_session(Session& session, const AdmittedConnection& admitted) const;
     void admit_lane(AdmittedConnection& admitted);
-    void send_off(AdmittedConnection& admitted, const Refusal& refusal);
+    void refuse(AdmittedConnection& admitted, const Refusal& refusal);
     Status assign(Session& session, const AdmittedConnection& admitted);
 
     std::vector<Session*> stock() const;
