@@ -76,7 +76,8 @@ std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const
         const auto asked = hello.getPurpose().getLane();
         const auto token = asked.getSessionToken();
         if (asked.getSessionId().size() > kMaxSessionIdBytes || token.size() > kMaxSessionTokenBytes) {
-            return refusal(schema::Refused::Reason::PROTOCOL, "no session has a name or a token of that size");
+            return refusal(schema::Refused::Reason::PROTOCOL,
+                           "the session id or token of the data connection is too long");
         }
         admission.purpose = Purpose::lane;
         admission.lane.session_id = view(asked.getSessionId());
@@ -85,10 +86,9 @@ std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const
         return admission;
     }
     if (!hello.getPurpose().isSession()) {
-        return refusal(
-            schema::Refused::Reason::PROTOCOL,
-            "the client asks for something this server does not know: install the same version of gpupool on "
-            "both machines");
+        return refusal(schema::Refused::Reason::PROTOCOL,
+                       "the client's request is unknown to this server: install the same version of gpupool on "
+                       "both machines");
     }
     if (rules.table_fingerprint != 0 && hello.getTableFingerprint() != rules.table_fingerprint) {
         return refusal(
@@ -132,7 +132,7 @@ std::variant<Admission, Refusal> examine_hello(std::span<const std::byte> payloa
         return refusal(schema::Refused::Reason::PROTOCOL, fmt::format("the Hello cannot be read: {}", why));
     };
     if (payload.empty() || payload.size() % sizeof(capnp::word) != 0) {
-        return malformed("its size is not that of a message");
+        return malformed("its size is not a multiple of 8 bytes");
     }
     // Copied because a message must lie on a word boundary, and because the Assignment needs it later.
     auto words = kj::heapArray<capnp::word>(payload.size() / sizeof(capnp::word));
@@ -146,7 +146,7 @@ std::variant<Admission, Refusal> examine_hello(std::span<const std::byte> payloa
             capnp::MallocMessageBuilder trial;
             copy_hello(*admission, trial.initRoot<schema::Hello>());
             if (trial.sizeInWords() * sizeof(capnp::word) > kMaxCopyBytes) {
-                return malformed("it holds too much");
+                return malformed("its contents are too large");
             }
         }
         return verdict;

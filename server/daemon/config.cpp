@@ -336,7 +336,7 @@ void prepare_image_directory(Config& config) {
         made = make_image_directory(config.image_directory);
     }
     if (!made) {
-        log::warn("code images are not kept, so that every session sends its own: {}", made.error().message);
+        log::warn("code images are not kept, so every session sends its own: {}", made.error().message);
         config.image_directory.clear();
     }
 }
@@ -385,7 +385,7 @@ Status read_token_file(Config& config) {
     }
     if (config.tokens.empty()) {
         return Error{ErrorCode::invalid_input,
-                     fmt::format("{} holds no token: write one a line, or take token_file out to let everybody in",
+                     fmt::format("{} contains no token: write one per line, or remove token_file to let anyone connect",
                                  config.token_file)};
     }
     return {};

@@ -23,8 +23,9 @@ namespace {
 using transport::Clock;
 using transport::Connection;
 
-constexpr std::chrono::milliseconds kFarewell{1000};         // for a refused peer to read the reason
-constexpr std::chrono::milliseconds kAdministration{10000};  // between the requests of an administration connection
+constexpr std::chrono::milliseconds kLingerTime{1000};  // for a refused peer to read the reason
+constexpr std::chrono::milliseconds kAdministrationTimeout{
+    10000};  // between the requests of an administration connection
 constexpr std::size_t kMaxControlBytes = 64u << 10;
 constexpr std::size_t kMaxAdministrators = 64;  // administration connections at a time
 
@@ -41,7 +42,7 @@ void unbound_sending(Connection& connection) {
 // Closing a socket with unread bytes resets the connection, and the peer loses the last frame. So read what still
 // arrives, for a short time.
 void linger(Connection& connection) {
-    connection.set_receive_deadline(Clock::now() + kFarewell);
+    connection.set_receive_deadline(Clock::now() + kLingerTime);
     std::byte unread[4096];
     for (std::size_t bytes = 0; bytes < (1u << 20);) {
         const auto count = connection.receive(unread);
@@ -170,10 +171,9 @@ void FrontDoor::start_handshake(std::unique_ptr<Connection> connection) {
     const auto pending_count = count_pending(false);
     if (pending_count >= config_.max_handshakes && !drop_silent_connection()) {
         lock.unlock();
-        log::warn("{}: refused, {} connections are already being asked who they are", connection->peer(),
-                  pending_count);
+        log::warn("{}: refused, {} connections are already pending", connection->peer(), pending_count);
         send_refused(*connection, {schema::Refused::Reason::CAPACITY,
-                                   "too many connections at once are waiting to be admitted: try again in a moment"});
+                                   "too many connections are waiting to be admitted: try again in a moment"});
         return;
     }
     auto& pending = pending_.emplace_back();
@@ -215,11 +215,11 @@ bool FrontDoor::drop_silent_connection() {
     const auto oldest = std::find_if(pending_.begin(), pending_.end(), [&](const PendingConnection& pending) {
         return may_go(pending) && pending.origin == most->first;
     });
-    log::warn("{}: dropped without a word from it: too many connections wait to be admitted",
-              oldest->connection->peer());
+    log::warn("{}: dropped, it has sent nothing and too many connections are pending", oldest->connection->peer());
     oldest->dropped = true;
-    send_refused(*oldest->connection, {schema::Refused::Reason::CAPACITY,
-                                       "said nothing while others waited to be admitted: try again in a moment"});
+    send_refused(*oldest->connection,
+                 {schema::Refused::Reason::CAPACITY,
+                  "dropped because it had sent nothing while other clients waited: try again in a moment"});
     oldest->connection->shutdown();
     return true;
 }
@@ -298,7 +298,7 @@ void FrontDoor::handshake(PendingConnection& pending) {
 void FrontDoor::serve_administration(Connection& connection) {
     bound_sending(connection);
     while (true) {
-        const auto frame = wire::read_frame(connection, kMaxControlBytes, kAdministration);
+        const auto frame = wire::read_frame(connection, kMaxControlBytes, kAdministrationTimeout);
         if (!frame || frame->type == wire::FrameType::goodbye) {
             return;
         }

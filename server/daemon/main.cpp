@@ -62,20 +62,21 @@ void declare(CLI::App& app, Options& options) {
         ->take_all();
     app.add_option("--driver", options.driver, "auto (default), software, or the path of a driver library");
     app.add_option("--log-level", options.log_level, "trace, debug, info (default), warn, error or off");
-    app.add_option("--token-file", options.token_file, "File of the tokens that clients must show, one a line");
-    app.add_option("--runtime-directory", options.runtime_directory, "Where a restarted gpupoold finds its workers");
+    app.add_option("--token-file", options.token_file, "File with the tokens that clients may use, one per line");
+    app.add_option("--runtime-directory", options.runtime_directory,
+                   "Directory through which a restarted gpupoold finds its workers");
     app.add_option("--worker", options.worker, "Path of gpupool-worker");
     app.add_option("--image-directory", options.image_directory,
-                   "Where code images are kept for later sessions, or off");
-    app.add_option("--image-limit", options.image_limit, "How much of them is kept, like 8GiB");
+                   "Directory that keeps code images for later sessions, or off");
+    app.add_option("--image-limit", options.image_limit, "Maximum size of that directory, such as 8GiB");
     app.add_option("--stock", options.stock_workers,
-                   "Workers that wait for a session with the driver initialised, default 1 with a GPU")
+                   "Workers to keep ready, with the driver initialised; default 1 with a GPU, else 0")
         ->check(CLI::Range(std::int64_t{0}, kMaxStock));
     app.add_option("--ready-fd", options.ready_descriptor,
                    "Descriptor to which the address is written, with a newline, once clients may connect");
     app.add_option("--lifeline-fd", options.lifeline_descriptor,
                    "Descriptor of a pipe: gpupoold stops when its other end is closed, and workers do not outlive it");
-    app.add_flag("--check", options.check, "Check the configuration and the driver, say what was found, and end");
+    app.add_flag("--check", options.check, "Check the configuration and the driver, print the result, and exit");
 }
 
 Result<Config> make_config(const Options& options) {
@@ -326,7 +327,7 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
     }
     for (const auto& address : place.addresses) {
         if (config.tokens.empty() && !is_loopback(address)) {
-            log::warn("anybody who reaches {} may use the GPUs: list tokens in the configuration", address);
+            log::warn("anyone who can connect to {} may use the GPUs: list tokens in the configuration", address);
         }
     }
     const std::string addresses = fmt::format("{}", fmt::join(place.addresses, ", "));

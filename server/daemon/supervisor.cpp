@@ -70,7 +70,7 @@ Departure Supervisor::run(FrontDoor& door) {
     }
     if (handing_on_) {
         for (Session* const worker : stock()) {
-            end_stock_worker(*worker, "the next daemon has its own");
+            end_stock_worker(*worker, "the next daemon starts its own");
         }
         parts_.inbox->close();
         door.close();
@@ -142,7 +142,7 @@ void Supervisor::handle_signals() {
             log::info("handing {} sessions on to the next daemon", session_count());
             handing_on_ = true;
         } else if (stopping_) {
-            log::warn("told to stop again: killing {} workers", sessions_.size());
+            log::warn("received another signal to stop: killing {} workers", sessions_.size());
             for (const auto& [id, session] : sessions_) {
                 session->kill_now();
             }
@@ -215,8 +215,9 @@ void Supervisor::admit_lane(AdmittedConnection& admitted) {
     const bool known = found != sessions_.end() && !found->second->in_stock;  // a worker in stock has no token
     const bool matches = secret_matches(claim.session_token, known ? found->second->report.session_token : "none");
     if (!known || !matches) {
-        log::warn("{}: refused, it shows no session's token for a data connection", admitted.connection->peer());
-        refuse(admitted, {schema::Refused::Reason::CREDENTIALS, "there is no session of that name and token"});
+        log::warn("{}: refused a data connection, its session id and token match no session",
+                  admitted.connection->peer());
+        refuse(admitted, {schema::Refused::Reason::CREDENTIALS, "no session has this id and token"});
         return;
     }
     if (const auto refusal = found->second->hand_lane(claim, admitted.connection->descriptors())) {
@@ -251,7 +252,7 @@ bool Supervisor::hand_over(Session& session, AdmittedConnection& admitted) {
     assigned = assigned ? assign(session, admitted) : assigned;
     if (!assigned) {
         log::warn("worker {} of the stock cannot be given a session: {}", session.process, assigned.error().message);
-        end_stock_worker(session, "it does not listen");
+        end_stock_worker(session, "it does not accept the session");
         return false;
     }
     session.in_stock = false;

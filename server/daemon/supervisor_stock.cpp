@@ -45,7 +45,7 @@ void Supervisor::tend_stock() {
     }
     const auto changes = plan_.changes(environments);
     for (const std::size_t place : changes.end) {
-        end_stock_worker(*workers[place], "sessions ask for another environment");
+        end_stock_worker(*workers[place], "recent sessions use another environment");
     }
     for (const DriverEnvironment& environment : changes.start) {
         if (const Status started = start_stock_worker(environment); !started) {
@@ -97,7 +97,7 @@ void Supervisor::end_stock_worker(Session& worker, const char* why) {
     // It serves no session, so it can be killed without notice.
     worker.unwanted = true;
     worker.kill_now();
-    worker.kill_by(Clock::now() + std::chrono::seconds(1), "it was killed before");
+    worker.kill_by(Clock::now() + std::chrono::seconds(1), "it was killed but still exists");
 }
 
 }  // namespace gpupool::daemon

@@ -42,7 +42,8 @@ void Supervisor::accept_introductions() {
         socklen_t bytes = sizeof(peer);
         if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.uid != ::geteuid() ||
             introductions_.size() >= kMaxIntroductions) {
-            log::warn("hung up on process {} of user {}, which is no worker of ours", peer.pid, peer.uid);
+            log::warn("closed the connection of process {} of user {}, which is not one of our workers", peer.pid,
+                      peer.uid);
             continue;
         }
         introductions_.push_back(
@@ -61,7 +62,7 @@ void Supervisor::handle_introduction(Introduction& introduction) {
     }
     auto report = read_report(messages->back());
     if (!report) {
-        log::warn("hung up on process {}: {}", introduction.process, report.error().message);
+        log::warn("closed the connection of process {}: {}", introduction.process, report.error().message);
         introduction.link.close();
         return;
     }
@@ -73,7 +74,8 @@ void Supervisor::adopt(Introduction& introduction, WorkerReport report) {
     if (const auto known = sessions_.find(id); known != sessions_.end()) {
         // This worker's socket broke while the daemon lived. Another process must not take over its session.
         if (known->second->process != introduction.process) {
-            log::warn("hung up on process {}: session {} is another's", introduction.process, id);
+            log::warn("closed the connection of process {}: session {} belongs to another process",
+                      introduction.process, id);
             introduction.link.close();
             return;
         }
@@ -89,7 +91,7 @@ void Supervisor::adopt(Introduction& introduction, WorkerReport report) {
     session->process = introduction.process;
     session->pidfd = open_process(introduction.process);
     session->link = std::move(introduction.link);
-    log::info("session {}: taken over from an earlier daemon, worker {}", id, introduction.process);
+    log::info("session {}: adopted from an earlier daemon, worker {}", id, introduction.process);
     ++places_taken_;
     auto& adopted = *session;
     sessions_.emplace(id, std::move(session));
@@ -132,7 +134,7 @@ void Supervisor::take_report(Session& session, WorkerReport report) {
         session.connection.reset();  // from now on only the worker owns it
     }
     if (report.state == "ending") {
-        session.kill_by(Clock::now() + config_.worker_ending_timeout, "it said that it ends and did not");
+        session.kill_by(Clock::now() + config_.worker_ending_timeout, "it reported that it is ending but did not exit");
     }
     session.report = std::move(report);
 }

@@ -25,7 +25,7 @@ Status wait_writable(int socket, std::chrono::steady_clock::time_point deadline)
         const auto left =
             std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
         if (left.count() <= 0) {
-            return Error{ErrorCode::timed_out, "the other end of the supervision socket takes no messages"};
+            return Error{ErrorCode::timed_out, "the other end of the supervision socket does not read"};
         }
         pollfd wanted{socket, POLLOUT, 0};
         const int ready = ::poll(&wanted, 1, static_cast<int>(left.count()));
@@ -175,7 +175,7 @@ Status MessageSocket::take_whole_messages(std::vector<Message>& out) {
         }
         if (length == 0 || length % sizeof(capnp::word) != 0) {
             return Error{ErrorCode::invalid_input,
-                         fmt::format("a supervision message claims {} bytes: no such message", length)};
+                         fmt::format("a supervision message claims {} bytes, which is not a valid length", length)};
         }
         if (pending_.size() - offset - kLengthBytes < length) {
             break;
@@ -185,7 +185,7 @@ Status MessageSocket::take_whole_messages(std::vector<Message>& out) {
         std::memcpy(message.words.begin(), pending_.data() + offset + kLengthBytes, length);
         if (descriptors != 0) {
             if (descriptors_.empty() || descriptors_.front().size() != descriptors) {
-                return Error{ErrorCode::invalid_input, "a supervision message came without its descriptors"};
+                return Error{ErrorCode::invalid_input, "a supervision message arrived without its descriptors"};
             }
             message.descriptors = std::move(descriptors_.front());
             descriptors_.erase(descriptors_.begin());

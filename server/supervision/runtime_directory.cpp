@@ -73,14 +73,15 @@ Status make_private_directory(const std::string& path) {
     }
     struct stat facts {};
     if (::lstat(path.c_str(), &facts) != 0) {
-        return system_error(fmt::format("cannot look at {}", path), errno);
+        return system_error(fmt::format("cannot read the status of {}", path), errno);
     }
     if (!S_ISDIR(facts.st_mode)) {
-        return Error{ErrorCode::refused, fmt::format("{} is no directory: remove it, or set another one", path)};
+        return Error{ErrorCode::refused, fmt::format("{} is not a directory: remove it, or set another one", path)};
     }
     if (facts.st_uid != ::geteuid()) {
-        return Error{ErrorCode::refused, fmt::format("{} belongs to user {}, not to us ({}): set another directory",
-                                                     path, facts.st_uid, ::geteuid())};
+        return Error{ErrorCode::refused,
+                     fmt::format("{} belongs to user {}, not to this user ({}): set another directory", path,
+                                 facts.st_uid, ::geteuid())};
     }
     if ((facts.st_mode & 0077) == 0) {
         return {};
@@ -89,9 +90,10 @@ Status make_private_directory(const std::string& path) {
     // it (systemd creates such directories with mode 0755). Any other directory may be in use by others, so its mode
     // stays.
     if (!path.substr(path.rfind('/') + 1).starts_with("gpupool")) {
-        return Error{ErrorCode::refused,
-                     fmt::format("others may enter {}: chmod 700 it, or name a directory of its own, as {}/gpupool",
-                                 path, path)};
+        return Error{
+            ErrorCode::refused,
+            fmt::format("other users may enter {}: chmod 700 it, or set a dedicated directory such as {}/gpupool", path,
+                        path)};
     }
     if (::chmod(path.c_str(), 0700) != 0) {
         return system_error(fmt::format("cannot make {} private", path), errno);

@@ -305,7 +305,8 @@ TEST(RuntimeDirectoryTest, LeavesADirectoryAsItIsThatOthersMayEnter) {
     }
     const auto refused = supervision::RuntimeDirectory::claim(others, "1234");
     ASSERT_FALSE(refused);
-    EXPECT_NE(refused.error().message.find("others may enter " + others), std::string::npos) << refused.error().message;
+    EXPECT_NE(refused.error().message.find("other users may enter " + others), std::string::npos)
+        << refused.error().message;
     struct stat facts {};
     ASSERT_EQ(::stat(others.c_str(), &facts), 0);
     EXPECT_EQ(facts.st_mode & 07777, 01777u);
