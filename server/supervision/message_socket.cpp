@@ -164,8 +164,8 @@ Status MessageSocket::take_whole_messages(std::vector<Message>& out) {
         std::uint32_t length = 0;
         std::memcpy(&length, pending_.data() + offset, kLengthBytes);
         const std::size_t descriptors = length >> kDescriptorsShift;
-        if (descriptors <=
-            kMaxDescriptors) {  // otherwise the peer is no gpupool process, and the length check below fails
+        // A larger number means that the peer is not a gpupool process; then the length check below fails.
+        if (descriptors <= kMaxDescriptors) {
             length &= (std::uint32_t{1} << kDescriptorsShift) - 1;
         }
         if (length > kMaxMessageBytes) {
