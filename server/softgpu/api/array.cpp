@@ -23,10 +23,10 @@ CUresult place_in_line(CUarray handle, std::size_t offset, std::size_t bytes, st
 
 namespace {
 
-constexpr unsigned known_flags = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP |
+constexpr unsigned kKnownFlags = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP |
                                  CUDA_ARRAY3D_TEXTURE_GATHER | CUDA_ARRAY3D_COLOR_ATTACHMENT;
 // As large as a GPU of this capability allows, whatever the number of dimensions.
-constexpr std::size_t max_width = 131072, max_height = 131072, max_depth = 16384;
+constexpr std::size_t kMaxWidth = 131072, kMaxHeight = 131072, kMaxDepth = 16384;
 
 // Bytes of one channel; 0 for formats that the software GPU does not know, planar and compressed ones.
 std::size_t channel_bytes(CUarray_format format) {
@@ -44,8 +44,8 @@ std::size_t channel_bytes(CUarray_format format) {
 }
 
 bool good_shape(const CUDA_ARRAY3D_DESCRIPTOR& d) {
-    if (d.Width == 0 || d.Width > max_width || d.Height > max_height || d.Depth > max_depth) return false;
-    if ((d.Flags & ~known_flags) != 0) return false;
+    if (d.Width == 0 || d.Width > kMaxWidth || d.Height > kMaxHeight || d.Depth > kMaxDepth) return false;
+    if ((d.Flags & ~kKnownFlags) != 0) return false;
     const bool layered = (d.Flags & CUDA_ARRAY3D_LAYERED) != 0;
     // Layers are counted by the depth, also of lines.
     if (layered && d.Depth == 0) return false;

@@ -11,7 +11,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr std::size_t max_staged_bytes = std::size_t{64} << 20;
+constexpr std::size_t kMaxStagedBytes = std::size_t{64} << 20;
 
 // A kernel may be polling the word that we write, or writing what we read: aligned words move whole.
 [[gnu::no_sanitize("thread")]] void copy_bytes(std::uint64_t to, std::uint64_t from, std::size_t bytes) {
@@ -238,7 +238,7 @@ CUresult submit(const StreamPtr& stream, Copy copy, bool wait) {
     // Pageable sources are taken before the call returns; pageable destinations are complete when it does.
     std::shared_ptr<std::vector<std::uint8_t>> staged;
     if (!wait && copy.from == Side::host && !pinned(rows.from)) {
-        if (from_extent(rows) <= max_staged_bytes) {
+        if (from_extent(rows) <= kMaxStagedBytes) {
             staged = std::make_shared<std::vector<std::uint8_t>>(from_extent(rows));
             std::memcpy(staged->data(), reinterpret_cast<const void*>(rows.from), staged->size());
             rows.from = reinterpret_cast<std::uint64_t>(staged->data());

@@ -16,7 +16,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr const char* device_name = "gpupool software GPU";
+constexpr const char* kDeviceName = "gpupool software GPU";
 
 // Stable, and different for each device: the name's bytes and the ordinal.
 CUuuid uuid_of(int ordinal) {
@@ -143,8 +143,8 @@ int attribute_value(int attribute) {
         case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: return 4 << 20;
         case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: return 2048;
         case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: return 32;
-        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return static_cast<int>(own_architecture / 10);
-        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return static_cast<int>(own_architecture % 10);
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return static_cast<int>(kOwnArchitecture / 10);
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return static_cast<int>(kOwnArchitecture % 10);
         case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO: return 2;
         default: return 0;
     }
@@ -203,7 +203,7 @@ CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
 CUresult CUDAAPI cuDeviceGetName(char* name, int length, CUdevice device) {
     SOFTGPU_DEVICE(device, found);
     if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
-    std::strncpy(name, device_name, static_cast<std::size_t>(length));
+    std::strncpy(name, kDeviceName, static_cast<std::size_t>(length));
     name[length - 1] = '\0';
     return CUDA_SUCCESS;
 }

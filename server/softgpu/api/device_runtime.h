@@ -9,9 +9,9 @@
 namespace gpupool::softgpu {
 
 // What an archive of that library holds, and no other.
-constexpr std::string_view device_runtime_member = "cuda_device_runtime.o";
+constexpr std::string_view kDeviceRuntimeMember = "cuda_device_runtime.o";
 // What its machine code defines.
-constexpr std::string_view device_runtime_symbol = "cudaCGGetIntrinsicHandle";
+constexpr std::string_view kDeviceRuntimeSymbol = "cudaCGGetIntrinsicHandle";
 
 // The handle of the whole grid is the address of a cooperative launch's workspace. Its second word counts arrivals:
 // each block adds 1, but the first adds what makes the sum turn the highest bit once all have come.
@@ -27,7 +27,7 @@ constexpr std::string_view device_runtime_symbol = "cudaCGGetIntrinsicHandle";
     ".z;\n"                                 \
     "    or.b32 %a, %a, %b;\n"              \
     "    setp." comparison ".u32 %p, %a, 0;\n"
-constexpr std::string_view device_runtime_ptx = R"(.version 7.0
+constexpr std::string_view kDeviceRuntimePtx = R"(.version 7.0
 .target sm_70
 .address_size 64
 .visible .func (.param .b64 handle) cudaCGGetIntrinsicHandle(.param .b32 scope)

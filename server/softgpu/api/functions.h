@@ -7,8 +7,8 @@
 
 namespace gpupool::softgpu {
 
-constexpr int max_static_shared_bytes = 49152;
-constexpr int max_shared_bytes = 232448;
+constexpr int kMaxStaticSharedBytes = 49152;
+constexpr int kMaxSharedBytes = 232448;
 
 // A function handle, or a kernel's, which stands for its function in the current context.
 CUresult find_function(CUfunction handle, std::shared_ptr<Function>& result);

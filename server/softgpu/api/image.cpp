@@ -12,7 +12,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr fatbin::ComputeCapability capability{own_architecture / 10, own_architecture % 10};
+constexpr fatbin::ComputeCapability kCapability{kOwnArchitecture / 10, kOwnArchitecture % 10};
 
 std::string machine_code_message(std::uint32_t arch) {
     const std::string name = arch == 0 ? "a GPU" : "sm_" + std::to_string(arch);
@@ -24,8 +24,8 @@ std::string machine_code_message(std::uint32_t arch) {
 
 std::string newer_target_message(std::uint32_t arch) {
     return "the image holds PTX for compute_" + std::to_string(arch) +
-           " and later; the software GPU is of compute capability " + std::to_string(capability.major) + "." +
-           std::to_string(capability.minor);
+           " and later; the software GPU is of compute capability " + std::to_string(kCapability.major) + "." +
+           std::to_string(kCapability.minor);
 }
 
 // The PTX of a container, if it holds any for this device; otherwise the message says what it does hold.
@@ -35,7 +35,7 @@ CUresult ptx_of_container(fatbin::Bytes container, std::string& text, std::strin
         message = entries.error().message;
         return CUDA_ERROR_INVALID_IMAGE;
     }
-    const auto chosen = fatbin::select(*entries, capability, fatbin::Preference::ptx_only);
+    const auto chosen = fatbin::select(*entries, kCapability, fatbin::Preference::ptx_only);
     if (chosen.empty()) {
         std::uint32_t arch = 0, ptx_arch = ~0U;
         for (const auto& entry : *entries) {
@@ -58,12 +58,12 @@ CUresult ptx_of_container(fatbin::Bytes container, std::string& text, std::strin
 bool is_device_runtime(fatbin::Bytes container) {
     const auto entries = fatbin::container_entries(container);
     if (!entries) return false;
-    for (const auto& entry : fatbin::select(*entries, capability, fatbin::Preference::cubin_only)) {
+    for (const auto& entry : fatbin::select(*entries, kCapability, fatbin::Preference::cubin_only)) {
         const auto unpacked = fatbin::unpack(entry);
         if (!unpacked) continue;
         const auto bytes = unpacked->bytes();
         const std::string_view code(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-        if (code.find(device_runtime_symbol) != std::string_view::npos) return true;
+        if (code.find(kDeviceRuntimeSymbol) != std::string_view::npos) return true;
     }
     return false;
 }
@@ -122,7 +122,7 @@ CUresult ptx_of_image(const void* image, std::string& text, std::string& message
         std::string unit;
         error = ptx_of_container(part, unit, message);
         if (error == CUDA_ERROR_NO_BINARY_FOR_GPU && is_device_runtime(part)) {
-            unit = device_runtime_ptx;
+            unit = kDeviceRuntimePtx;
             error = CUDA_SUCCESS;
         }
         if (error == CUDA_ERROR_NO_BINARY_FOR_GPU) break;

@@ -15,7 +15,7 @@ namespace gpupool::softgpu {
 int dynamic_shared_limit(const CompiledFunction& code, const std::map<int, int>& set) {
     int limit = 0;
     function_attribute(code, set, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, limit);
-    return std::max(limit, max_static_shared_bytes - static_cast<int>(code.shared_bytes));
+    return std::max(limit, kMaxStaticSharedBytes - static_cast<int>(code.shared_bytes));
 }
 
 int resident_blocks(const CompiledFunction& code, int threads, std::size_t dynamic_shared_bytes) {
@@ -100,7 +100,7 @@ CUresult check(const KernelRequest& request, const Function& function, const std
     return CUDA_SUCCESS;
 }
 
-constexpr unsigned portable_cluster_blocks = 8;
+constexpr unsigned kPortableClusterBlocks = 8;
 
 // What the launch asks for, or what the kernel was compiled for; both must agree.
 CUresult choose_cluster(const KernelRequest& request, const CompiledFunction& code,
@@ -109,14 +109,14 @@ CUresult choose_cluster(const KernelRequest& request, const CompiledFunction& co
         const unsigned asked = request.cluster[i], required = code.required_cluster[i];
         if (asked != 0 && required != 0 && asked != required) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
         cluster[i] = asked != 0 ? asked : required != 0 ? required : 1;
-        if (cluster[i] > max_cluster_blocks) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+        if (cluster[i] > kMaxClusterBlocks) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
         if (request.grid[i] % cluster[i] != 0) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     }
     const auto found = attributes.find(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED);
     const bool larger = found != attributes.end() && found->second != 0;
     const unsigned blocks = cluster[0] * cluster[1] * cluster[2];
-    return blocks > (larger ? max_cluster_blocks : portable_cluster_blocks) ? CUDA_ERROR_INVALID_CLUSTER_SIZE
-                                                                            : CUDA_SUCCESS;
+    return blocks > (larger ? kMaxClusterBlocks : kPortableClusterBlocks) ? CUDA_ERROR_INVALID_CLUSTER_SIZE
+                                                                          : CUDA_SUCCESS;
 }
 
 // The parameters as the kernel sees them, from either form of a launch.
@@ -358,7 +358,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle
     const std::lock_guard lock(function->mutex);
     const auto found = function->attributes.find(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED);
     const bool larger = found != function->attributes.end() && found->second != 0;
-    *size = static_cast<int>(larger ? max_cluster_blocks : portable_cluster_blocks);
+    *size = static_cast<int>(larger ? kMaxClusterBlocks : kPortableClusterBlocks);
     return CUDA_SUCCESS;
 }
 
@@ -396,7 +396,7 @@ CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfuncti
     if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) return error;
     const std::size_t taken = function->code->shared_bytes + 1024;
     const std::size_t share = 233472U / static_cast<unsigned>(blocks);
-    *bytes = share > taken ? std::min<std::size_t>(share - taken, max_shared_bytes) : 0;
+    *bytes = share > taken ? std::min<std::size_t>(share - taken, kMaxSharedBytes) : 0;
     return CUDA_SUCCESS;
 }
 

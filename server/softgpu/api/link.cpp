@@ -19,7 +19,7 @@ struct LinkState {
 
 namespace {
 
-constexpr std::size_t max_units = 4096;
+constexpr std::size_t kMaxUnits = 4096;
 
 Registry<LinkState>& link_states() {
     static Registry<LinkState>& instance = *new Registry<LinkState>;
@@ -38,14 +38,14 @@ CUresult add(CUlinkState handle, CUjitInputType type, std::string unit, const ch
     const std::string called = name == nullptr || *name == '\0' ? "a unit" : name;
     const std::lock_guard lock(state->mutex);
     if (type < 0 || type >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
-    if (type == CU_JIT_INPUT_LIBRARY && unit.find(device_runtime_member) != std::string::npos) {
+    if (type == CU_JIT_INPUT_LIBRARY && unit.find(kDeviceRuntimeMember) != std::string::npos) {
         type = CU_JIT_INPUT_PTX;
-        unit = device_runtime_ptx;
+        unit = kDeviceRuntimePtx;
     }
     if (type != CU_JIT_INPUT_PTX) {
         return fail(*state, CUDA_ERROR_NOT_SUPPORTED, called + " is not PTX: the software GPU links nothing else");
     }
-    if (state->units.size() >= max_units) return fail(*state, CUDA_ERROR_OUT_OF_MEMORY, "too many units to link");
+    if (state->units.size() >= kMaxUnits) return fail(*state, CUDA_ERROR_OUT_OF_MEMORY, "too many units to link");
     // Its size may count the zero at its end.
     unit.resize(std::min(unit.size(), unit.find('\0')));
     if (const auto parsed = ptx::parse(unit); !parsed) {

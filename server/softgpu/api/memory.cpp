@@ -12,12 +12,12 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr std::uint64_t max_host_bytes = std::uint64_t{1} << 46;
+constexpr std::uint64_t kMaxHostBytes = std::uint64_t{1} << 46;
 
 // What the machine could ever hold.
 std::uint64_t host_bytes() {
     struct sysinfo info {};
-    if (sysinfo(&info) != 0) return max_host_bytes;
+    if (sysinfo(&info) != 0) return kMaxHostBytes;
     return (std::uint64_t{info.totalram} + info.totalswap) * info.mem_unit;
 }
 
@@ -30,7 +30,7 @@ void* map_memory(std::uint64_t bytes) {
 
 CUresult allocate(const AllocationRequest& request, std::uint64_t& address) {
     if (request.size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (request.size_bytes > max_host_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (request.size_bytes > kMaxHostBytes) return CUDA_ERROR_OUT_OF_MEMORY;
     if (request.kind == MemoryKind::host && request.size_bytes > host_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
     const bool counted =
         request.kind == MemoryKind::device || request.kind == MemoryKind::managed || request.kind == MemoryKind::array;

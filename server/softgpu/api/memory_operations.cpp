@@ -112,7 +112,7 @@ CUresult submit_one(CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr ad
 }  // namespace
 
 CUresult check_operations(unsigned count, const CUstreamBatchMemOpParams* operations, unsigned flags) {
-    if (flags != 0 || count > max_batch_operations || (operations == nullptr && count != 0))
+    if (flags != 0 || count > kMaxBatchOperations || (operations == nullptr && count != 0))
         return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < count; ++i) {
         if (const CUresult error = check(operations[i]); error != CUDA_SUCCESS) return error;

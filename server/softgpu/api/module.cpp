@@ -66,7 +66,7 @@ CUresult function_attribute(const CompiledFunction& code, const std::map<int, in
         case CU_FUNC_ATTRIBUTE_PTX_VERSION: value = static_cast<int>(code.virtual_architecture); break;
         case CU_FUNC_ATTRIBUTE_BINARY_VERSION: value = 90; break;
         case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-            value = std::max(0, max_static_shared_bytes - static_cast<int>(code.shared_bytes));
+            value = std::max(0, kMaxStaticSharedBytes - static_cast<int>(code.shared_bytes));
             break;
         case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: value = -1; break;
         default:
@@ -80,7 +80,7 @@ CUresult set_function_attribute(const CompiledFunction& code, std::map<int, int>
                                 int value) {
     switch (attribute) {
         case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-            if (value < 0 || value > max_shared_bytes - static_cast<int>(code.shared_bytes))
+            if (value < 0 || value > kMaxSharedBytes - static_cast<int>(code.shared_bytes))
                 return CUDA_ERROR_INVALID_VALUE;
             break;
         case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:

@@ -52,14 +52,14 @@ const Index& index() {
     return forms;
 }
 
-constexpr cuuint64_t known_flags = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+constexpr cuuint64_t kKnownFlags = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
 
 // `status` says what became of it; the result is about the arguments only.
 CUresult look_up(const char* name, void** function, int version, cuuint64_t flags,
                  CUdriverProcAddressQueryResult& status) {
     int newest = 0;
     cuDriverGetVersion(&newest);
-    if (name == nullptr || function == nullptr || (flags & ~known_flags) != 0 || version > newest)
+    if (name == nullptr || function == nullptr || (flags & ~kKnownFlags) != 0 || version > newest)
         return CUDA_ERROR_INVALID_VALUE;
     *function = nullptr;
     status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;

@@ -8,11 +8,11 @@ namespace gpupool::softgpu {
 namespace {
 
 // As measured on a GPU: a launch waits once about this many are queued on its stream.
-constexpr std::size_t max_queued = 1020;
+constexpr std::size_t kMaxQueued = 1020;
 // An idle stream's thread ends after this long; the next work starts another.
-constexpr auto idle_time = std::chrono::milliseconds(200);
+constexpr auto kIdleTime = std::chrono::milliseconds(200);
 // So long a thread is asked for where none can be had, in which those of idle streams end.
-constexpr auto thread_timeout = 3 * idle_time;
+constexpr auto kThreadTimeout = 3 * kIdleTime;
 
 }  // namespace
 
@@ -41,7 +41,7 @@ Stream::Stream(Context& owner, unsigned stream_flags, int stream_priority)
 
 void Stream::wait_for_space() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return queue_.size() < max_queued; });
+    changed_.wait(lock, [&] { return queue_.size() < kMaxQueued; });
 }
 
 std::uint64_t Stream::submit(Work work, std::shared_ptr<Moment> done) {
@@ -63,9 +63,9 @@ std::uint64_t Stream::submit(Work work, std::shared_ptr<Moment> done) {
 }
 
 bool Stream::start_thread() {
-    for (const auto until = std::chrono::steady_clock::now() + thread_timeout;;) {
+    for (const auto until = std::chrono::steady_clock::now() + kThreadTimeout;;) {
         try {
-            std::thread([self = shared_from_this()] { self->run(idle_time); }).detach();
+            std::thread([self = shared_from_this()] { self->run(kIdleTime); }).detach();
             return true;
         } catch (const std::system_error& error) {
             if (std::chrono::steady_clock::now() >= until) {

@@ -6,12 +6,12 @@ using namespace gpupool::softgpu;
 
 namespace {
 
-constexpr int greatest_priority = -5;
+constexpr int kGreatestPriority = -5;
 
 CUresult create_stream(CUstream* result, unsigned flags, int priority) {
     SOFTGPU_CONTEXT(context);
     if (result == nullptr || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
-    priority = std::min(0, std::max(priority, greatest_priority));
+    priority = std::min(0, std::max(priority, kGreatestPriority));
     auto stream = std::make_shared<Stream>(*context, flags, priority);
     {
         const std::shared_lock not_alone(context->door);

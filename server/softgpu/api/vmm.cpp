@@ -10,8 +10,8 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr std::uint64_t granularity_bytes = std::uint64_t{2} << 20;
-constexpr std::uint64_t max_reserved_bytes = std::uint64_t{1} << 46;
+constexpr std::uint64_t kGranularityBytes = std::uint64_t{2} << 20;
+constexpr std::uint64_t kMaxReservedBytes = std::uint64_t{1} << 46;
 
 // Physical memory: a memfd, so that it can be mapped anywhere and handed to another process.
 struct Memory {
@@ -93,7 +93,7 @@ void blank(std::uint64_t begin, std::uint64_t size_bytes) {
 }
 
 bool aligned(std::uint64_t value) {
-    return value % granularity_bytes == 0;
+    return value % kGranularityBytes == 0;
 }
 
 }  // namespace
@@ -108,17 +108,17 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocat
     SOFTGPU_READY();
     SOFTGPU_NOT_NULL(bytes);
     if (const CUresult error = check_properties(properties); error != CUDA_SUCCESS) return error;
-    *bytes = granularity_bytes;
+    *bytes = kGranularityBytes;
     return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* pointer, size_t size, size_t alignment, CUdeviceptr wanted,
                                      unsigned long long flags) {
     SOFTGPU_READY();
-    if (pointer == nullptr || size == 0 || !aligned(size) || size > max_reserved_bytes || flags != 0)
+    if (pointer == nullptr || size == 0 || !aligned(size) || size > kMaxReservedBytes || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if ((alignment & (alignment - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
-    const std::size_t align = std::max<std::size_t>(alignment, granularity_bytes);
+    const std::size_t align = std::max<std::size_t>(alignment, kGranularityBytes);
     constexpr int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void* memory = MAP_FAILED;
     if (wanted != 0 && wanted % align == 0) {

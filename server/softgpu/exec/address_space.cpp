@@ -72,10 +72,10 @@ const Windows& windows() {
     static const Windows instance = [] {
         Windows result;
         void* base =
-            mmap(nullptr, 2 * Windows::size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            mmap(nullptr, 2 * Windows::kSizeBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (base == MAP_FAILED) std::abort();  // 32 MiB of address space that no memory backs
         result.shared_base = reinterpret_cast<std::uint64_t>(base);
-        result.local_base = result.shared_base + Windows::size_bytes;
+        result.local_base = result.shared_base + Windows::kSizeBytes;
         return result;
     }();
     return instance;

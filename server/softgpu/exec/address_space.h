@@ -59,7 +59,7 @@ struct RangeCache {
 struct Windows {
     std::uint64_t shared_base = 0;
     std::uint64_t local_base = 0;
-    static constexpr std::uint64_t size_bytes = std::uint64_t{16} << 20;
+    static constexpr std::uint64_t kSizeBytes = std::uint64_t{16} << 20;
 };
 const Windows& windows();
 

@@ -20,9 +20,9 @@ namespace gpupool::softgpu {
 struct Warp;
 struct Inst;
 
-constexpr std::uint32_t lane_count = 32;
-constexpr std::uint32_t all_lanes = 0xFFFFFFFFU;
-constexpr std::uint32_t no_slot = 0xFFFFFFFFU;
+constexpr std::uint32_t kLaneCount = 32;
+constexpr std::uint32_t kAllLanes = 0xFFFFFFFFU;
+constexpr std::uint32_t kNoSlot = 0xFFFFFFFFU;
 
 using OpFn = void (*)(Warp&, const Inst&);
 
@@ -46,9 +46,9 @@ enum class Flow : std::uint8_t {
 struct Inst {
     OpFn fn = nullptr;
     std::uint64_t imm = 0;
-    std::uint32_t d = no_slot, a = no_slot, b = no_slot, c = no_slot;
-    std::uint32_t e = no_slot;      // a second destination, or a fourth source
-    std::uint32_t guard = no_slot;  // predicate slot
+    std::uint32_t d = kNoSlot, a = kNoSlot, b = kNoSlot, c = kNoSlot;
+    std::uint32_t e = kNoSlot;      // a second destination, or a fourth source
+    std::uint32_t guard = kNoSlot;  // predicate slot
     std::uint32_t target = 0;       // index of an instruction; of a matrix instruction: its form
     std::uint32_t extra = 0;        // family specific
     std::uint32_t line = 0;         // in the PTX text
@@ -60,11 +60,11 @@ struct Inst {
 };
 
 // Inst::mode of the barriers between a cluster's blocks; smaller ones are the block's own (lower_barrier).
-constexpr std::uint8_t cluster_arrive = 5;
-constexpr std::uint8_t cluster_wait = 6;
+constexpr std::uint8_t kClusterArrive = 5;
+constexpr std::uint8_t kClusterWait = 6;
 
-constexpr std::uint8_t list_at_d = 1;
-constexpr std::uint8_t list_at_b = 2;
+constexpr std::uint8_t kListAtD = 1;
+constexpr std::uint8_t kListAtB = 2;
 
 // The bytes of a parameter as the caller and the callee lay them out in their frames' parameter areas.
 struct ParamCopy {
@@ -78,7 +78,7 @@ enum class Builtin : std::uint8_t { none, vprintf, assertfail, malloc, free };
 struct CallSite {
     std::int32_t callee = -1;  // index into CompiledModule::functions; -1: indirect through slot `pointer`
     Builtin builtin = Builtin::none;
-    std::uint32_t pointer = no_slot;
+    std::uint32_t pointer = kNoSlot;
     std::vector<std::uint32_t> arguments_bytes;  // offsets in the caller's area
     std::vector<std::uint32_t> argument_sizes_bytes;
     std::vector<std::uint32_t> results_bytes;
@@ -123,16 +123,16 @@ struct CompiledFunction {
     bool may_recurse = false;
     bool uses_reserved_shared = false;  // reads %reserved_smem_offset_*: scratch behind its shared memory
 
-    std::uint32_t frame_bytes() const noexcept { return register_bytes + area_stride_bytes * lane_count; }
+    std::uint32_t frame_bytes() const noexcept { return register_bytes + area_stride_bytes * kLaneCount; }
 };
 
 // Cooperative groups keep their own data in shared memory that the driver reserves.
-constexpr std::uint32_t reserved_shared_bytes = 1024;
+constexpr std::uint32_t kReservedSharedBytes = 1024;
 
 // A cluster's shared memories in one 32-bit address space: a block's own lies at zero, that of rank r also at (r + 1)
 // << peer_shared_shift.
-constexpr std::uint32_t peer_shared_shift = 19;
-constexpr std::uint32_t max_cluster_blocks = 16;
+constexpr std::uint32_t kPeerSharedShift = 19;
+constexpr std::uint32_t kMaxClusterBlocks = 16;
 
 // `extern __shared__` arrays begin behind an entry's static shared memory.
 [[gnu::always_inline]] inline std::uint32_t dynamic_shared_offset_bytes(const CompiledFunction& entry) noexcept {

@@ -17,12 +17,12 @@ namespace gpupool::softgpu {
 namespace {
 
 // A recursive or indirect call chain gets this much local memory per thread unless the program asks for more.
-constexpr std::uint32_t recursive_stack_bytes = 64U << 10;
+constexpr std::uint32_t kRecursiveStackBytes = 64U << 10;
 
 // What ptxas accepts.
-constexpr std::uint64_t max_constant_bytes = 64U << 10;
-constexpr std::uint32_t max_param_bytes = 32764, max_param_bytes_before_8_1 = 4352;
-constexpr std::uint32_t most_static_shared_bytes = 48U << 10;
+constexpr std::uint64_t kMaxConstantBytes = 64U << 10;
+constexpr std::uint32_t kMaxParamBytes = 32764, kMaxParamBytesBeforePtx81 = 4352;
+constexpr std::uint32_t kMostStaticSharedBytes = 48U << 10;
 
 std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) {
     return (value + alignment - 1) / alignment * alignment;
@@ -61,10 +61,10 @@ class Compiler {
             }
             if (!function.entry) {
                 common_shared_bytes_ = target_.functions[i].shared_bytes;
-            } else if (const auto own = target_.functions[i].shared_bytes - base; own > most_static_shared_bytes) {
+            } else if (const auto own = target_.functions[i].shared_bytes - base; own > kMostStaticSharedBytes) {
                 return Error{ErrorCode::invalid_input,
                              fmt::format("kernel '{}' uses {} bytes of static shared memory, of which there are {}",
-                                         target_.functions[i].name, own, most_static_shared_bytes)};
+                                         target_.functions[i].name, own, kMostStaticSharedBytes)};
             }
         }
         finish();
@@ -76,13 +76,13 @@ class Compiler {
         const std::string_view target = source_.target;
         const std::uint32_t architecture = architecture_of(target);
         const std::string plain = "sm_" + std::to_string(architecture);
-        if (target == plain ? architecture <= own_architecture
-                            : target == plain + "a" && architecture == own_architecture) {
+        if (target == plain ? architecture <= kOwnArchitecture
+                            : target == plain + "a" && architecture == kOwnArchitecture) {
             return {};
         }
         return Error{
             ErrorCode::invalid_input,
-            fmt::format("the PTX is for the target '{}'; the software GPU is an sm_{}", target, own_architecture)};
+            fmt::format("the PTX is for the target '{}'; the software GPU is an sm_{}", target, kOwnArchitecture)};
     }
     // The rest of the module can run without it.
     static void refuse(CompiledFunction& function, std::string message) {
@@ -119,11 +119,11 @@ class Compiler {
             if (symbols_.names.count(variable.name) != 0) continue;
             if (variable.space == ptx::Space::constant)
                 constant_bytes = align_up(constant_bytes, variable.align_bytes) + variable.size_bytes;
-            if (constant_bytes > max_constant_bytes) {
+            if (constant_bytes > kMaxConstantBytes) {
                 return Error{ErrorCode::invalid_input,
                              fmt::format("line {}: with '{}' there are {} bytes of constant variables; at most {} are "
                                          "accepted",
-                                         variable.line, variable.name, constant_bytes, max_constant_bytes)};
+                                         variable.line, variable.name, constant_bytes, kMaxConstantBytes)};
             }
             bytes = align_up(bytes, std::max<std::uint64_t>(variable.align_bytes, 256));
             symbols_.names[variable.name] = {Symbol::address, bytes};
@@ -205,7 +205,7 @@ class Compiler {
 
     Status check_parameters() const {
         const bool many = target_.ptx_version >= 81 && architecture_of(source_.target) >= 70;
-        const std::uint32_t limit_bytes = many ? max_param_bytes : max_param_bytes_before_8_1;
+        const std::uint32_t limit_bytes = many ? kMaxParamBytes : kMaxParamBytesBeforePtx81;
         for (const auto& function : target_.functions) {
             if (!function.entry || function.param_bytes <= limit_bytes) continue;
             return Error{ErrorCode::invalid_input, fmt::format("the kernel '{}' has {} bytes of parameters; at most {} "
@@ -264,7 +264,7 @@ class Compiler {
         for (auto& function : target_.functions) {
             visit(function);
             function.stack_bytes = stack_[function.index];
-            if (function.may_recurse) function.stack_bytes = std::max(function.stack_bytes, recursive_stack_bytes);
+            if (function.may_recurse) function.stack_bytes = std::max(function.stack_bytes, kRecursiveStackBytes);
             // Whoever can call anything may need any device function's shared variables.
             if (function.entry && function.may_recurse)
                 function.shared_bytes = std::max(function.shared_bytes, common_shared_bytes_);

@@ -18,7 +18,7 @@
 namespace gpupool::softgpu {
 
 // What the software GPU is: ten times its compute capability.
-constexpr std::uint32_t own_architecture = 90;
+constexpr std::uint32_t kOwnArchitecture = 90;
 
 struct ModuleVariable {
     std::string name;

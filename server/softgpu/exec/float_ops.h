@@ -55,24 +55,24 @@ template <class F, class T>
     return (std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU) == 0x00800000U;
 }
 
-constexpr float subnormal_scale = 0x1p64F;
+constexpr float kSubnormalScale = 0x1p64F;
 inline bool is_below_normal(float scaled) {
-    return std::fabs(scaled) < 0x1p-126F * subnormal_scale;
+    return std::fabs(scaled) < 0x1p-126F * kSubnormalScale;
 }
 template <class F>
 bool was_subnormal(float x, float y) {
     // The smaller factor can be scaled, and so can what is divided: the result is near the least normal number.
     if constexpr (std::is_same_v<F, Multiply>) {
         const bool x_is_smaller = std::fabs(x) < std::fabs(y);
-        return is_below_normal(opaque((x_is_smaller ? x : y) * subnormal_scale) * (x_is_smaller ? y : x));
+        return is_below_normal(opaque((x_is_smaller ? x : y) * kSubnormalScale) * (x_is_smaller ? y : x));
     }
-    if constexpr (std::is_same_v<F, Divide>) return is_below_normal(opaque(x * subnormal_scale) / y);
+    if constexpr (std::is_same_v<F, Divide>) return is_below_normal(opaque(x * kSubnormalScale) / y);
     return false;  // a sum that is subnormal is exact
 }
 inline bool was_subnormal(float x, float y, float z) {
     const bool x_is_smaller = std::fabs(x) < std::fabs(y);
-    return is_below_normal(opaque(__builtin_fmaf(opaque((x_is_smaller ? x : y) * subnormal_scale), x_is_smaller ? y : x,
-                                                 opaque(z * subnormal_scale))));
+    return is_below_normal(opaque(__builtin_fmaf(opaque((x_is_smaller ? x : y) * kSubnormalScale), x_is_smaller ? y : x,
+                                                 opaque(z * kSubnormalScale))));
 }
 
 template <class F, bool Ftz>
@@ -97,7 +97,7 @@ T rounded_sum(T x, T y, T z, T result) {
 // All lanes in a loop that vectorises, into `results`; then those that `mend` is about, which is next to never.
 template <class T, class Compute, class Mend, class Finish>
 [[gnu::always_inline]] inline void each_flushed(std::uint32_t exec, Compute compute, Mend mend, Finish finish) {
-    alignas(64) T results[lane_count] = {};
+    alignas(64) T results[kLaneCount] = {};
     T* const r = results;
     each_lane(exec, [=](std::uint32_t l) { r[l] = compute(l); });
     const std::uint32_t least = lane_mask([=](std::uint32_t l) { return is_least_normal(r[l]); });

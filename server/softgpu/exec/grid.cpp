@@ -9,10 +9,10 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr std::uint32_t slice_steps = 2000;
+constexpr std::uint32_t kSliceSteps = 2000;
 // A block that has had this many slices may be waiting for one that has not started.
-constexpr std::uint32_t timeout_slices = 500;
-constexpr std::size_t max_company = 32;
+constexpr std::uint32_t kTimeoutSlices = 500;
+constexpr std::size_t kMaxCompany = 32;
 
 }  // namespace
 
@@ -67,7 +67,7 @@ Progress Grid::run_slice(Resident& resident, bool& paused) {
     bool all_finished = true, all_wait = true;
     for (std::size_t rank = 0; rank < resident.runners.size(); ++rank) {
         if (resident.finished[rank]) continue;
-        const Progress progress = resident.runners[rank]->run(slice_steps, paused);
+        const Progress progress = resident.runners[rank]->run(kSliceSteps, paused);
         if (progress == Progress::faulted) {
             record(resident.runners[rank]->fault());
             return progress;
@@ -119,10 +119,10 @@ void Grid::work_as(std::uint32_t executor) {
                 impatient = false;
             }
             all_paused &= paused;
-            impatient &= ++resident.slices >= timeout_slices;
+            impatient &= ++resident.slices >= kTimeoutSlices;
             if (over()) return;
         }
-        if (impatient && more && active < max_company) {
+        if (impatient && more && active < kMaxCompany) {
             more = start_cluster(residents, executor);
             if (more) ++active;
         }

@@ -36,9 +36,9 @@ constexpr Slot slot_of() {
 // Calls f(lane) for each active lane; with all of them active the compiler may vectorise.
 template <class F>
 [[gnu::always_inline]] inline void each_lane(std::uint32_t exec, F f) {
-    if (exec == all_lanes) {
+    if (exec == kAllLanes) {
 #pragma GCC ivdep
-        for (std::uint32_t lane = 0; lane < lane_count; ++lane) f(lane);
+        for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) f(lane);
     } else {
         for (std::uint32_t rest = exec; rest != 0; rest &= rest - 1)
             f(static_cast<std::uint32_t>(std::countr_zero(rest)));
@@ -103,8 +103,8 @@ Op quaternary(F) {
 // 32 lanes' truth as a mask. Bytes first: that vectorises, and SSE2 packs bytes into bits.
 template <class F>
 [[gnu::always_inline]] inline std::uint32_t lane_mask(F f) {
-    alignas(16) std::uint8_t bytes[lane_count];
-    for (std::uint32_t lane = 0; lane < lane_count; ++lane) bytes[lane] = f(lane) ? 0xFF : 0;
+    alignas(16) std::uint8_t bytes[kLaneCount];
+    for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) bytes[lane] = f(lane) ? 0xFF : 0;
     const auto* halves = reinterpret_cast<const __m128i*>(bytes);
     return static_cast<std::uint32_t>(_mm_movemask_epi8(halves[0])) |
            static_cast<std::uint32_t>(_mm_movemask_epi8(halves[1])) << 16;
@@ -124,7 +124,7 @@ inline std::uint32_t combine(std::uint8_t mode, std::uint32_t compared, std::uin
 }
 
 [[gnu::always_inline]] inline void set_pred(Warp& w, std::uint32_t slot, std::uint32_t value) {
-    if (slot == no_slot) return;
+    if (slot == kNoSlot) return;
     std::uint32_t& p = w.pred(slot);
     p = (p & ~w.exec) | (value & w.exec);
 }

@@ -49,7 +49,7 @@ class Layout {
     }
     static bool goes_on(const Inst& i) {
         return !ends_block(i) || i.flow == Flow::branch ||
-               (i.guard != no_slot && i.flow != Flow::jump && i.flow != Flow::branch_table);
+               (i.guard != kNoSlot && i.flow != Flow::jump && i.flow != Flow::branch_table);
     }
 
     void find_blocks() {
@@ -193,7 +193,7 @@ class Layout {
             if (!loop.members[block]) continue;
             for (std::uint32_t i = blocks_[block].first; i < blocks_[block].last; ++i) {
                 if (code_[i].flow == Flow::pause || code_[i].flow == Flow::call) return true;
-                if (code_[i].flow == Flow::checked && (code_[i].mode & may_poll) != 0) return true;
+                if (code_[i].flow == Flow::checked && (code_[i].mode & kMayPoll) != 0) return true;
             }
         }
         return false;

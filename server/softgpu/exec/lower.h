@@ -171,7 +171,7 @@ class Lowering {
     CompiledFunction& target_;
     std::uint32_t shared_base_bytes_;
     const ptx::Instruction* current_ = nullptr;
-    std::uint32_t entry_stack_ = no_slot;  // of a function that uses alloca: the stack as it was on entry
+    std::uint32_t entry_stack_ = kNoSlot;  // of a function that uses alloca: the stack as it was on entry
     std::vector<Placed> variables_;
     std::vector<std::uint32_t> register_slots_;
     std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint32_t> constant_slots_;  // (bytes, bits) -> index

@@ -8,7 +8,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr std::uint32_t max_extent = 256;
+constexpr std::uint32_t kMaxExtent = 256;
 
 Element element_from_name(std::string_view name) {
     struct Named {
@@ -30,7 +30,7 @@ bool shape_from_name(std::string_view name, MatrixForm& form) {
     const std::string text(name);
     int used = 0;
     const bool read = std::sscanf(text.c_str(), "m%3un%3uk%3u%n", &form.m, &form.n, &form.k, &used) == 3;
-    const auto good = [](std::uint32_t extent) { return extent >= 4 && extent <= max_extent && extent % 4 == 0; };
+    const auto good = [](std::uint32_t extent) { return extent >= 4 && extent <= kMaxExtent && extent % 4 == 0; };
     return read && static_cast<std::size_t>(used) == text.size() && good(form.m) && good(form.n) && good(form.k);
 }
 
@@ -42,7 +42,7 @@ std::vector<std::uint16_t> matrix_places(const MatrixForm& form, Role role, std:
     const std::uint32_t packed = element_bits(element) >= 32 ? 1 : 32 / element_bits(element);
     std::vector<std::uint16_t> places;
     for (std::uint32_t r = 0; r < registers; ++r) {
-        for (std::uint32_t lane = 0; lane < lane_count; ++lane) {
+        for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
             const std::uint32_t group = lane / 4, within = lane % 4;
             for (std::uint32_t s = 0; s < packed; ++s) {
                 std::uint32_t row, column, columns;
@@ -69,8 +69,8 @@ std::vector<std::uint16_t> matrix_places(const MatrixForm& form, Role role, std:
 }
 
 std::uint32_t registers_of(std::uint32_t elements, Element element) {
-    return (elements * element_bits(element) + 32 * lane_count - 1) /
-           (std::max<std::uint32_t>(32, element_bits(element)) * lane_count);
+    return (elements * element_bits(element) + 32 * kLaneCount - 1) /
+           (std::max<std::uint32_t>(32, element_bits(element)) * kLaneCount);
 }
 
 }  // namespace
@@ -91,7 +91,7 @@ std::vector<std::uint32_t> Lowering::matrix_slots(const ptx::Operand& from, Elem
 }
 
 Inst& Lowering::emit_matrix(const char* name, MatrixForm form) {
-    const std::uint32_t members = constant(Slot::bits32, all_lanes);
+    const std::uint32_t members = constant(Slot::bits32, kAllLanes);
     Inst& i = emit(name);
     i.e = members;
     i.target = static_cast<std::uint32_t>(target_.matrices.size());
@@ -190,7 +190,7 @@ void Lowering::lower_wmma(const ptx::Instruction& from) {
     form.columns = role == 'a' ? form.k : form.n;
     form.d_slots = matrix_slots(from.operands[store ? 1 : 0], form.d, !store);
     check_fragment(form.d_slots, form.rows * form.columns, form.d, true);
-    std::uint32_t base = no_slot;
+    std::uint32_t base = kNoSlot;
     std::uint64_t offset = 0;
     std::uint8_t mode = 0;
     address(operand(from, store ? 0 : 1), memory, base, offset, mode);
@@ -226,7 +226,7 @@ void Lowering::lower_ldmatrix(const ptx::Instruction& from) {
     form.d = Element::f16;
     form.d_slots = matrix_slots(from.operands[store ? 1 : 0], form.d, !store);
     if (form.d_slots.size() != count) fail("a vector of the wrong length");
-    std::uint32_t base = no_slot;
+    std::uint32_t base = kNoSlot;
     std::uint64_t offset = 0;
     std::uint8_t mode = 0;
     address(operand(from, store ? 0 : 1), memory, base, offset, mode);

@@ -121,7 +121,7 @@ void Lowering::lower_alloca(const ptx::Instruction& from) {
     }
     const bool takes = parts[0] == "alloca";
     std::uint64_t alignment = 8;
-    std::uint32_t size = no_slot;
+    std::uint32_t size = kNoSlot;
     if (takes) {
         size = resized(source(operand(from, 1), kind), kind, Slot::bits64, false);
         if (from.operands.size() > 2) alignment = static_cast<std::uint64_t>(from.operands[2].value);

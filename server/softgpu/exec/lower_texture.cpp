@@ -12,13 +12,13 @@ struct Geometry {
     bool layered;
     bool cube;
 };
-constexpr Geometry geometries[] = {
+constexpr Geometry kGeometries[] = {
     {"1d", 1, false, false}, {"2d", 2, false, false},  {"3d", 3, false, false},  {"a1d", 1, true, false},
     {"a2d", 2, true, false}, {"cube", 3, false, true}, {"acube", 3, true, true},
 };
 
 const Geometry* find_geometry(std::string_view name) {
-    for (const auto& geometry : geometries) {
+    for (const auto& geometry : kGeometries) {
         if (geometry.name == name) return &geometry;
     }
     return nullptr;
@@ -54,7 +54,7 @@ void Lowering::emit_texture(const char* name, std::uint32_t handle, const Textur
 void Lowering::texture_results(const ptx::Operand& to, TextureAccess& access, Slot kind) {
     if (to.kind != ptx::OperandKind::vector) {
         if (access.elements != 1) unsupported();
-        access.results[0] = to.kind == ptx::OperandKind::sink ? no_slot : destination(to, kind);
+        access.results[0] = to.kind == ptx::OperandKind::sink ? kNoSlot : destination(to, kind);
         return;
     }
     if (to.items.size() != access.elements) fail("a vector of the wrong length");
@@ -194,7 +194,7 @@ void Lowering::lower_texture_query(const ptx::Instruction& from) {
         lack("textures and surfaces are supported through objects only, not through references");
     }
     const std::uint32_t a = source(at.items[0], Slot::bits64);
-    const std::uint32_t b = of_level ? source(operand(from, 2), Slot::bits32) : no_slot;
+    const std::uint32_t b = of_level ? source(operand(from, 2), Slot::bits32) : kNoSlot;
     const std::uint32_t d = destination(operand(from, 0), Slot::bits32);
     Inst& i = emit("texture.query");
     i.a = a, i.b = b, i.d = d, i.mode = which, i.imm = parts[0] == "suq" ? 1 : 0;

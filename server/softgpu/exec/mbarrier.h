@@ -13,8 +13,8 @@
 namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
 namespace {
 
-constexpr std::uint32_t max_arrivals = (1U << 20) - 1;
-constexpr std::int64_t max_bytes = (1 << 20) - 1;
+constexpr std::uint32_t kMaxArrivals = (1U << 20) - 1;
+constexpr std::int64_t kMaxBytes = (1 << 20) - 1;
 
 struct Mbarrier {
     std::uint32_t pending, expected;
@@ -22,8 +22,8 @@ struct Mbarrier {
     bool parity;
 
     explicit Mbarrier(std::uint64_t bits)
-        : pending(static_cast<std::uint32_t>(bits & max_arrivals)),
-          expected(static_cast<std::uint32_t>(bits >> 20 & max_arrivals)),
+        : pending(static_cast<std::uint32_t>(bits & kMaxArrivals)),
+          expected(static_cast<std::uint32_t>(bits >> 20 & kMaxArrivals)),
           bytes(static_cast<std::int64_t>(bits << 1) >> 41),
           parity(bits >> 63 != 0) {}
 
@@ -54,20 +54,20 @@ void each_bulk(Warp& w, const Inst& i, Move move) {
     for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
         const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
         const std::uint32_t bytes = w.reg<std::uint32_t>(i.c)[lane];
-        const auto to_space = (i.extra & async_form::to_shared) != 0 ? MemorySpace::shared : MemorySpace::global;
-        const auto from_space = (i.extra & async_form::from_shared) != 0 ? MemorySpace::shared : MemorySpace::global;
+        const auto to_space = (i.extra & async_form::kToShared) != 0 ? MemorySpace::shared : MemorySpace::global;
+        const auto from_space = (i.extra & async_form::kFromShared) != 0 ? MemorySpace::shared : MemorySpace::global;
         std::uint64_t to = 0, from = 0, barrier = 0;
         if (!resolve_span(w, i, to_space, w.reg<std::uint64_t>(i.a)[lane], bytes, to, Access::write) ||
             !resolve_span(w, i, from_space, w.reg<std::uint64_t>(i.b)[lane], bytes, from, Access::read)) {
             return;
         }
-        if (i.e != no_slot &&
+        if (i.e != kNoSlot &&
             !resolve_span(w, i, MemorySpace::shared, w.reg<std::uint64_t>(i.e)[lane], 8, barrier, Access::write))
             return;
         if (((to | from | bytes) & 15) != 0 || (barrier & 7) != 0)
             return w.raise(FaultKind::misaligned_address, i, to, "a bulk copy is in units of 16 bytes");
         move(to, from, bytes);
-        if (i.e != no_slot) complete_bytes(barrier, bytes);
+        if (i.e != kNoSlot) complete_bytes(barrier, bytes);
     }
 }
 

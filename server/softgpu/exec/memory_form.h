@@ -17,9 +17,9 @@ enum class MemorySpace : std::uint8_t {
     area,         // a parameter area of the frame, one per lane
 };
 
-constexpr std::uint8_t memory_space_mask = 7;
-constexpr std::uint8_t address_is_32_bits = 8;  // the base slot holds 32-bit values
+constexpr std::uint8_t kMemorySpaceMask = 7;
+constexpr std::uint8_t kAddressIs32Bits = 8;  // the base slot holds 32-bit values
 
-constexpr std::uint8_t may_poll = 16;  // volatile, acquire or atomic: a loop around it may be waiting
+constexpr std::uint8_t kMayPoll = 16;  // volatile, acquire or atomic: a loop around it may be waiting
 
 }  // namespace gpupool::softgpu

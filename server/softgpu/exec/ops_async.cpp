@@ -30,13 +30,13 @@ void each_barrier(Warp& w, const Inst& i, F f) {
 }
 
 u32 value_of(const Warp& w, u32 slot, u32 lane, u32 otherwise) {
-    return slot == no_slot ? otherwise : w.reg<u32>(slot)[lane];
+    return slot == kNoSlot ? otherwise : w.reg<u32>(slot)[lane];
 }
 
 void run_init(Warp& w, const Inst& i) {
     each_barrier(w, i, [&](Mbarrier& barrier, u32 lane) -> const char* {
         const u32 count = w.reg<u32>(i.b)[lane];
-        if (count == 0 || count > max_arrivals) return "an mbarrier counts 1 to 1048575 arrivals";
+        if (count == 0 || count > kMaxArrivals) return "an mbarrier counts 1 to 1048575 arrivals";
         barrier = Mbarrier(u64{count} | u64{count} << 20);
         return nullptr;
     });
@@ -51,15 +51,15 @@ void run_invalidate(Warp& w, const Inst& i) {
 
 // b: arrivals, c: bytes to expect first; extra: see async_form.h.
 void run_arrive(Warp& w, const Inst& i) {
-    u64* d = i.d == no_slot ? nullptr : w.reg<u64>(i.d);
+    u64* d = i.d == kNoSlot ? nullptr : w.reg<u64>(i.d);
     each_barrier(w, i, [&](Mbarrier& barrier, u32 lane) -> const char* {
         const u32 count = value_of(w, i.b, lane, 1);
         if (d != nullptr) d[lane] = barrier.bits();
         barrier.bytes += value_of(w, i.c, lane, 0);
-        if (barrier.bytes > max_bytes) return "an mbarrier awaits at most 1048575 bytes";
+        if (barrier.bytes > kMaxBytes) return "an mbarrier awaits at most 1048575 bytes";
         if (count > barrier.pending) return "more arrivals at an mbarrier than it counts";
         barrier.pending -= count;
-        if ((i.extra & async_form::drops) != 0) barrier.expected -= std::min(count, barrier.expected);
+        if ((i.extra & async_form::kDrops) != 0) barrier.expected -= std::min(count, barrier.expected);
         barrier.complete_if_done();
         return nullptr;
     });
@@ -67,11 +67,11 @@ void run_arrive(Warp& w, const Inst& i) {
 
 // expect_tx and complete_tx: b bytes.
 void run_bytes(Warp& w, const Inst& i) {
-    const bool completes = (i.extra & async_form::completes) != 0;
+    const bool completes = (i.extra & async_form::kCompletes) != 0;
     each_barrier(w, i, [&](Mbarrier& barrier, u32 lane) -> const char* {
         const s64 bytes = w.reg<u32>(i.b)[lane];
         barrier.bytes += completes ? -bytes : bytes;
-        if (barrier.bytes > max_bytes || barrier.bytes < -max_bytes) return "an mbarrier awaits at most 1048575 bytes";
+        if (barrier.bytes > kMaxBytes || barrier.bytes < -kMaxBytes) return "an mbarrier awaits at most 1048575 bytes";
         if (completes) barrier.complete_if_done();
         return nullptr;
     });
@@ -80,7 +80,7 @@ void run_bytes(Warp& w, const Inst& i) {
 // cp.async.mbarrier.arrive: this thread's copies are complete. Without .noinc the arrival was not counted before.
 void run_copy_arrive(Warp& w, const Inst& i) {
     each_barrier(w, i, [&](Mbarrier& barrier, u32) -> const char* {
-        if ((i.extra & async_form::counted) == 0) return nullptr;
+        if ((i.extra & async_form::kCounted) == 0) return nullptr;
         if (barrier.pending == 0) return "more arrivals at an mbarrier than it counts";
         --barrier.pending;
         barrier.complete_if_done();
@@ -92,7 +92,7 @@ void run_copy_arrive(Warp& w, const Inst& i) {
 void run_test(Warp& w, const Inst& i) {
     LanePointers pointers;
     if (!resolve(w, i, 8, pointers, Access::write)) return;
-    const bool parity = (i.extra & async_form::by_parity) != 0;
+    const bool parity = (i.extra & async_form::kByParity) != 0;
     u32 result = 0;
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
@@ -106,7 +106,7 @@ void run_test(Warp& w, const Inst& i) {
 void run_pending(Warp& w, const Inst& i) {
     const u64* a = w.reg<u64>(i.a);
     u32* d = w.reg<u32>(i.d);
-    each_lane(w.exec, [=](u32 l) { d[l] = static_cast<u32>(a[l] & max_arrivals); });
+    each_lane(w.exec, [=](u32 l) { d[l] = static_cast<u32>(a[l] & kMaxArrivals); });
 }
 
 // The other address of a copy: a whole address in a slot.
@@ -126,8 +126,8 @@ void run_copy(Warp& w, const Inst& i) {
     Inst target = i;
     target.imm = 0;
     if (!resolve(w, target, bytes, to, Access::write)) return;
-    const u32 ignored = i.e == no_slot ? 0 : w.pred(i.e);
-    u32 sizes[lane_count] = {};
+    const u32 ignored = i.e == kNoSlot ? 0 : w.pred(i.e);
+    u32 sizes[kLaneCount] = {};
     const u32 exec = w.exec;
     for (u32 rest = exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));

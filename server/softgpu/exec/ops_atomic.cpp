@@ -33,7 +33,7 @@ template <class T, class F>
 void run_atomic(Warp& w, const Inst& i) {
     LanePointers pointers;
     if (!resolve(w, i, sizeof(T), pointers, Access::write)) return;
-    T* d = i.d == no_slot ? nullptr : w.reg<T>(i.d);
+    T* d = i.d == kNoSlot ? nullptr : w.reg<T>(i.d);
     const T* b = w.reg<T>(i.b);
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
@@ -46,7 +46,7 @@ template <class T>
 void run_add(Warp& w, const Inst& i) {
     LanePointers pointers;
     if (!resolve(w, i, sizeof(T), pointers, Access::write)) return;
-    T* d = i.d == no_slot ? nullptr : w.reg<T>(i.d);
+    T* d = i.d == kNoSlot ? nullptr : w.reg<T>(i.d);
     const T* b = w.reg<T>(i.b);
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
@@ -59,7 +59,7 @@ template <class T>
 void run_cas(Warp& w, const Inst& i) {
     LanePointers pointers;
     if (!resolve(w, i, sizeof(T), pointers, Access::write)) return;
-    T* d = i.d == no_slot ? nullptr : w.reg<T>(i.d);
+    T* d = i.d == kNoSlot ? nullptr : w.reg<T>(i.d);
     const T* b = w.reg<T>(i.b);
     const T* c = w.reg<T>(i.c);
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
@@ -85,7 +85,7 @@ void run_wide(Warp& w, const Inst& i) {
     if (!resolve(w, i, sizeof(u128), pointers, Access::write)) return;
     const auto value = [&](u32 slot, u32 lane) {
         const u64* halves = w.reg<u64>(slot);
-        return u128{halves[lane_count + lane]} << 64 | halves[lane];
+        return u128{halves[kLaneCount + lane]} << 64 | halves[lane];
     };
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
@@ -98,9 +98,9 @@ void run_wide(Warp& w, const Inst& i) {
                 if (old == seen) break;
             }
         }
-        if (i.d == no_slot) continue;
+        if (i.d == kNoSlot) continue;
         w.reg<u64>(i.d)[lane] = static_cast<u64>(old);
-        w.reg<u64>(i.d)[lane_count + lane] = static_cast<u64>(old >> 64);
+        w.reg<u64>(i.d)[kLaneCount + lane] = static_cast<u64>(old >> 64);
     }
 }
 

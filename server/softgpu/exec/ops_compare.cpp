@@ -11,7 +11,7 @@ void run_compare(Warp& w, const Inst& i) {
     const T* a = w.reg<T>(i.a);
     const T* b = w.reg<T>(i.b);
     const std::uint32_t compared = lane_mask([=](std::uint32_t l) { return F{}(a[l], b[l]); });
-    const std::uint32_t c = i.c == no_slot ? 0 : w.pred(i.c);
+    const std::uint32_t c = i.c == kNoSlot ? 0 : w.pred(i.c);
     // Both results before either is written: the q of p|q may be c.
     const std::uint32_t p = combine(i.mode, compared, c);
     const std::uint32_t q = combine(i.mode, ~compared, c);

@@ -22,7 +22,7 @@ using Element =
     std::conditional_t<sizeof(T) == 1, std::conditional_t<std::is_signed_v<T>, std::int16_t, std::uint16_t>, T>;
 
 inline Round rounding(std::uint8_t mode) {
-    return static_cast<Round>(mode & convert_mode::round_mask);
+    return static_cast<Round>(mode & convert_mode::kRoundMask);
 }
 
 inline double to_integral(double value, Round round) {
@@ -118,28 +118,28 @@ template <class D, class A>
 Element<D> convert_one(Element<A> raw, std::uint8_t mode) {
     if constexpr (is_real<A>) {
         double value = to_double(raw);
-        if (std::is_same_v<A, float> && (mode & convert_mode::flush) != 0)
+        if (std::is_same_v<A, float> && (mode & convert_mode::kFlush) != 0)
             value = canonical(flush(static_cast<float>(value)));
         if constexpr (!is_real<D>) {
             return real_to_integer<D, A>(value, rounding(mode));
         } else {
-            if ((mode & convert_mode::integral) != 0) value = to_integral(value, rounding(mode));
-            if ((mode & convert_mode::saturate) != 0) value = saturate_unit(value);
-            if ((mode & convert_mode::relu) != 0) value = value > 0 || value != value ? value : 0.0;
+            if ((mode & convert_mode::kIntegral) != 0) value = to_integral(value, rounding(mode));
+            if ((mode & convert_mode::kSaturate) != 0) value = saturate_unit(value);
+            if ((mode & convert_mode::kRelu) != 0) value = value > 0 || value != value ? value : 0.0;
             if (value != value) return narrow_nan<D, A>(value);
-            D result = narrow<D>(value, (mode & convert_mode::integral) != 0 ? Round::nearest : rounding(mode));
+            D result = narrow<D>(value, (mode & convert_mode::kIntegral) != 0 ? Round::nearest : rounding(mode));
             if constexpr (std::is_same_v<D, float>) {
-                if ((mode & convert_mode::flush) != 0) result = flush(result);
+                if ((mode & convert_mode::kFlush) != 0) result = flush(result);
             }
             return result;
         }
     } else if constexpr (is_real<D>) {
         auto result = integer_to_real<D, A>(static_cast<A>(raw), rounding(mode));
-        if ((mode & convert_mode::saturate) != 0) result = narrow<D>(saturate_unit(to_double(result)), Round::nearest);
+        if ((mode & convert_mode::kSaturate) != 0) result = narrow<D>(saturate_unit(to_double(result)), Round::nearest);
         return result;
     } else {
         const A value = static_cast<A>(raw);
-        if ((mode & convert_mode::saturate) == 0) return static_cast<Element<D>>(static_cast<D>(value));
+        if ((mode & convert_mode::kSaturate) == 0) return static_cast<Element<D>>(static_cast<D>(value));
         return static_cast<Element<D>>(static_cast<D>(
             std::clamp<s128>(s128{value}, s128{std::numeric_limits<D>::min()}, s128{std::numeric_limits<D>::max()})));
     }
@@ -156,7 +156,7 @@ void run_convert(Warp& w, const Inst& i) {
     const auto* a = w.reg<Element<A>>(i.a);
     const std::uint8_t mode = i.mode;
     if constexpr (plain_cast<D, A>) {
-        if (mode == convert_mode::nearest) {
+        if (mode == convert_mode::kNearest) {
             each_lane(w.exec,
                       [=](std::uint32_t l) { d[l] = static_cast<Element<D>>(static_cast<D>(static_cast<A>(a[l]))); });
             return;
@@ -164,7 +164,7 @@ void run_convert(Warp& w, const Inst& i) {
     }
     if constexpr (std::is_same_v<A, Bfloat> && std::is_same_v<D, float>) {
         // Its bits above sixteen zeros, those of a NaN too.
-        if (mode == convert_mode::nearest) {
+        if (mode == convert_mode::kNearest) {
             each_lane(w.exec, [=](std::uint32_t l) { d[l] = std::bit_cast<float>(std::uint32_t{a[l].bits} << 16); });
             return;
         }
@@ -186,22 +186,23 @@ Op convert() {
 }
 
 #define TO(D, name, A, from) t.add({"cvt." name "." from}, convert<D, A>());
-#define TO_ALL(A, from)                                                                         \
-    TO(std::uint8_t, "u8", A, from)                                                             \
-    TO(std::int8_t, "s8", A, from)                                                              \
-    TO(std::uint16_t, "u16", A, from)                                                           \
-    TO(std::int16_t, "s16", A, from)                                                            \
-    TO(std::uint32_t, "u32", A, from)                                                           \
-    TO(std::int32_t, "s32", A, from)                                                            \
-    TO(std::uint64_t, "u64", A, from) TO(std::int64_t, "s64", A, from) TO(Half, "f16", A, from) \
-        TO(Bfloat, "bf16", A, from) TO(float, "f32", A, from) TO(double, "f64", A, from)
+#define TO_ALL(A, from)                                                                                             \
+    TO(std::uint8_t, "u8", A, from)                                                                                 \
+    TO(std::int8_t, "s8", A, from)                                                                                  \
+    TO(std::uint16_t, "u16", A, from)                                                                               \
+    TO(std::int16_t, "s16", A, from)                                                                                \
+    TO(std::uint32_t, "u32", A, from)                                                                               \
+    TO(std::int32_t, "s32", A, from)                                                                                \
+    TO(std::uint64_t, "u64", A, from)                                                                               \
+    TO(std::int64_t, "s64", A, from) TO(Half, "f16", A, from) TO(Bfloat, "bf16", A, from) TO(float, "f32", A, from) \
+        TO(double, "f64", A, from)
 
 template <class T, T Encode(double, Round)>
 void run_pack(Warp& w, const Inst& i) {
     auto* d = w.reg<std::uint32_t>(i.d);
     const float* high = w.reg<float>(i.a);
     const float* low = w.reg<float>(i.b);
-    const auto relu = [&](float v) { return (i.mode & convert_mode::relu) != 0 && v <= 0 ? 0.0F : v; };
+    const auto relu = [&](float v) { return (i.mode & convert_mode::kRelu) != 0 && v <= 0 ? 0.0F : v; };
     for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
         const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
         d[l] = static_cast<std::uint32_t>(Encode(relu(high[l]), rounding(i.mode)).bits) << 16 |

@@ -98,7 +98,7 @@ void run_half_compare(Warp& w, const Inst& i) {
         if (F{}(to_double(T{a[l * step]}), to_double(T{b[l * step]}))) low |= 1U << l;
         if (Pair && F{}(to_double(T{a[l * step + 1]}), to_double(T{b[l * step + 1]}))) high |= 1U << l;
     }
-    const u32 c = i.c == no_slot ? 0 : w.pred(i.c);
+    const u32 c = i.c == kNoSlot ? 0 : w.pred(i.c);
     const u32 p = combine(i.mode, low, c);
     const u32 q = combine(i.mode, Pair ? high : ~low, c);
     set_pred(w, i.d, p);

@@ -24,7 +24,7 @@ void run_load(Warp& w, const Inst& i) {
     if (!resolve(w, i, sizeof(M) * count, pointers, Access::read)) return;
     const std::uint32_t* slots = i.extra == 0 ? &i.d : w.current.frame->function->aux.data() + i.d;
     for (std::uint32_t element = 0; element < count; ++element) {
-        if (slots[element] == no_slot) continue;
+        if (slots[element] == kNoSlot) continue;
         R* d = w.reg<R>(slots[element]);
         const std::uint64_t offset = element * sizeof(M);
         each_lane(w.exec, [&](std::uint32_t l) { d[l] = static_cast<R>(read<M>(pointers[l] + offset)); });
@@ -88,9 +88,10 @@ void register_memory(OpTable& t) {
     LOAD(s8, s16, "s8.16")
     LOAD(s8, s32, "s8.32")
     LOAD(s8, s64, "s8.64")
-    LOAD(u16, u16, "u16.16") LOAD(u16, u32, "u16.32") LOAD(u16, u64, "u16.64") LOAD(s16, s16, "s16.16")
-        LOAD(s16, s32, "s16.32") LOAD(s16, s64, "s16.64") LOAD(u32, u32, "u32.32") LOAD(u32, u64, "u32.64")
-            LOAD(s32, s32, "s32.32") LOAD(s32, s64, "s32.64") LOAD(u64, u64, "u64.64") LOAD(s64, s64, "s64.64")
+    LOAD(u16, u16, "u16.16")
+    LOAD(u16, u32, "u16.32") LOAD(u16, u64, "u16.64") LOAD(s16, s16, "s16.16") LOAD(s16, s32, "s16.32")
+        LOAD(s16, s64, "s16.64") LOAD(u32, u32, "u32.32") LOAD(u32, u64, "u32.64") LOAD(s32, s32, "s32.32")
+            LOAD(s32, s64, "s32.64") LOAD(u64, u64, "u64.64") LOAD(s64, s64, "s64.64")
 #undef LOAD
                 add_store<u8, u16>(t, "st.8.16");
     add_store<u8, u32>(t, "st.8.32");

@@ -166,18 +166,18 @@ void run_tf32(Warp& w, const Inst& i) {
         u32 bits = a[l];
         if ((bits & 0x7FFFFFFF) > 0x7F800000) {
             // Ties away from zero: the GPU only cuts off the bits that the format lacks.
-            const bool cut = (mode & convert_mode::away) != 0;
+            const bool cut = (mode & convert_mode::kAway) != 0;
             d[l] = cut ? bits & ~0x1FFFU : 0x7FFFFFFF;
             continue;
         }
-        if ((mode & convert_mode::relu) != 0 && bits >> 31 != 0) bits = 0;
+        if ((mode & convert_mode::kRelu) != 0 && bits >> 31 != 0) bits = 0;
         const bool finite = (bits & 0x7F800000) != 0x7F800000;
-        if (finite && (mode & convert_mode::away) != 0)
+        if (finite && (mode & convert_mode::kAway) != 0)
             bits += 0x1000;
-        else if (finite && (mode & convert_mode::round_mask) == convert_mode::nearest)
+        else if (finite && (mode & convert_mode::kRoundMask) == convert_mode::kNearest)
             bits += 0xFFF + (bits >> 13 & 1);
         bits &= ~0x1FFFU;
-        if ((mode & convert_mode::finite) != 0 && (bits & 0x7F800000) == 0x7F800000)
+        if ((mode & convert_mode::kFinite) != 0 && (bits & 0x7F800000) == 0x7F800000)
             bits = (bits & 0x80000000) | 0x7F7FE000;
         d[l] = bits;
     }
@@ -187,7 +187,7 @@ struct Format8 {
     int fraction_bits, lowest;
     u8 largest;  // finite
 };
-constexpr Format8 e4m3{3, -6, 0x7E}, e5m2{2, -14, 0x7B};
+constexpr Format8 kE4m3{3, -6, 0x7E}, kE5m2{2, -14, 0x7B};
 
 // Rounded to nearest; what is too large becomes the largest finite number.
 u8 to_f8(float value, const Format8& format) {
@@ -222,7 +222,7 @@ void run_to_f8(Warp& w, const Inst& i) {
     u16* d = w.reg<u16>(i.d);
     const float* high = w.reg<float>(i.a);
     const float* low = w.reg<float>(i.b);
-    const auto relu = [&](float v) { return (i.mode & convert_mode::relu) != 0 && v <= 0 ? 0.0F : v; };
+    const auto relu = [&](float v) { return (i.mode & convert_mode::kRelu) != 0 && v <= 0 ? 0.0F : v; };
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 l = static_cast<u32>(std::countr_zero(rest));
         d[l] = static_cast<u16>(to_f8(relu(high[l]), Format) << 8 | to_f8(relu(low[l]), Format));
@@ -233,7 +233,7 @@ template <const Format8& Format>
 void run_half_to_f8(Warp& w, const Inst& i) {
     u16* d = w.reg<u16>(i.d);
     const u32* a = w.reg<u32>(i.a);
-    const auto relu = [&](float v) { return (i.mode & convert_mode::relu) != 0 && v <= 0 ? 0.0F : v; };
+    const auto relu = [&](float v) { return (i.mode & convert_mode::kRelu) != 0 && v <= 0 ? 0.0F : v; };
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 l = static_cast<u32>(std::countr_zero(rest));
         const u8 high = to_f8(relu(half_to_float(static_cast<u16>(a[l] >> 16))), Format);
@@ -248,7 +248,7 @@ void run_from_f8(Warp& w, const Inst& i) {
     const u16* a = w.reg<u16>(i.a);
     const auto half = [&](u8 bits) {
         const float v = from_f8(bits, Format);
-        return u32{to_half(static_cast<double>((i.mode & convert_mode::relu) != 0 && v <= 0 ? 0.0F : v)).bits};
+        return u32{to_half(static_cast<double>((i.mode & convert_mode::kRelu) != 0 && v <= 0 ? 0.0F : v)).bits};
     };
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 l = static_cast<u32>(std::countr_zero(rest));
@@ -266,12 +266,12 @@ u32 pack_saturated(s32 a, s32 b, u32 c) {
 
 void register_conversions(OpTable& t) {
     t.add({"cvt.tf32.f32"}, {run_tf32, Slot::bits32, {Slot::float32}});
-    t.add({"cvt.e4m3x2.f32"}, {run_to_f8<e4m3>, Slot::bits16, {Slot::float32, Slot::float32}});
-    t.add({"cvt.e5m2x2.f32"}, {run_to_f8<e5m2>, Slot::bits16, {Slot::float32, Slot::float32}});
-    t.add({"cvt.e4m3x2.f16x2"}, {run_half_to_f8<e4m3>, Slot::bits16, {Slot::bits32}});
-    t.add({"cvt.e5m2x2.f16x2"}, {run_half_to_f8<e5m2>, Slot::bits16, {Slot::bits32}});
-    t.add({"cvt.f16x2.e4m3x2"}, {run_from_f8<e4m3>, Slot::bits32, {Slot::bits16}});
-    t.add({"cvt.f16x2.e5m2x2"}, {run_from_f8<e5m2>, Slot::bits32, {Slot::bits16}});
+    t.add({"cvt.e4m3x2.f32"}, {run_to_f8<kE4m3>, Slot::bits16, {Slot::float32, Slot::float32}});
+    t.add({"cvt.e5m2x2.f32"}, {run_to_f8<kE5m2>, Slot::bits16, {Slot::float32, Slot::float32}});
+    t.add({"cvt.e4m3x2.f16x2"}, {run_half_to_f8<kE4m3>, Slot::bits16, {Slot::bits32}});
+    t.add({"cvt.e5m2x2.f16x2"}, {run_half_to_f8<kE5m2>, Slot::bits16, {Slot::bits32}});
+    t.add({"cvt.f16x2.e4m3x2"}, {run_from_f8<kE4m3>, Slot::bits32, {Slot::bits16}});
+    t.add({"cvt.f16x2.e5m2x2"}, {run_from_f8<kE5m2>, Slot::bits32, {Slot::bits16}});
     t.add({"cvt.pack.sat.u16.s32"},
           binary<u32, s32, s32>([](s32 a, s32 b) { return pack_saturated<16, false>(a, b, 0); }));
     t.add({"cvt.pack.sat.s16.s32"},

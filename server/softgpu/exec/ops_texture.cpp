@@ -17,7 +17,7 @@ using s32 = std::int32_t;
 using s64 = std::int64_t;
 
 // Coordinates are kept within this, so that they fit an integer whatever the program computed.
-constexpr float coordinate_limit = 1 << 24;
+constexpr float kCoordinateLimit = 1 << 24;
 
 template <class T>
 T load(const u8* p) {
@@ -133,7 +133,7 @@ float scaled(const Texture& t, float x, u32 extent, AddressMode mode) {
         if (mode == AddressMode::mirror) x -= 2 * std::floor(x / 2);
         x *= static_cast<float>(extent);
     }
-    return std::clamp(x, -coordinate_limit, coordinate_limit);
+    return std::clamp(x, -kCoordinateLimit, kCoordinateLimit);
 }
 
 // Texels around a point: the lower index and the upper one's weight, which has 8 bits as the hardware's has.
@@ -244,12 +244,12 @@ class Sampler {
   private:
     // Of a few texels: an instruction's four bits hold no more.
     float offset(u32 k) const {
-        if (access_.offsets[k] == no_slot) return 0;
+        if (access_.offsets[k] == kNoSlot) return 0;
         return static_cast<float>(std::clamp(w_.reg<s32>(access_.offsets[k])[lane_], -8, 7));
     }
 
     s64 layer_of(const Texture& t) const {
-        if (access_.layer == no_slot || t.layers == 0) return 0;
+        if (access_.layer == kNoSlot || t.layers == 0) return 0;
         return std::min<s64>(w_.reg<u32>(access_.layer)[lane_], t.layers - 1);
     }
 
@@ -258,7 +258,7 @@ class Sampler {
         for (u32 k = 0; k < access_.dimensions; ++k)
             at[k] = w_.reg<s32>(access_.coordinates[k])[lane_] + static_cast<s64>(offset(k));
         u32 level = 0;
-        if (access_.level != no_slot) {
+        if (access_.level != kNoSlot) {
             const s32 asked = w_.reg<s32>(access_.level)[lane_];
             level = static_cast<u32>(std::clamp<s64>(asked, 0, static_cast<s64>(t.levels.size()) - 1));
         }
@@ -270,9 +270,9 @@ class Sampler {
     float level_of(const Texture& t) const {
         const auto highest = static_cast<float>(t.levels.size() - 1);
         float level = 0;
-        if (access_.level != no_slot) {
+        if (access_.level != kNoSlot) {
             level = w_.reg<float>(access_.level)[lane_] + t.level_bias;
-        } else if (access_.along_x[0] != no_slot) {
+        } else if (access_.along_x[0] != kNoSlot) {
             level = std::log2(std::max(footprint(t, access_.along_x), footprint(t, access_.along_y))) + t.level_bias;
         }
         if (t.levels.size() > 1) level = std::clamp(level, t.lowest_level, std::max(t.lowest_level, t.highest_level));
@@ -284,7 +284,7 @@ class Sampler {
                                   static_cast<float>(t.levels[0].depth)};
         float sum = 0;
         for (u32 k = 0; k < access_.dimensions; ++k) {
-            if (slots[k] == no_slot) continue;
+            if (slots[k] == kNoSlot) continue;
             float step = w_.reg<float>(slots[k])[lane_];
             if (t.normalized_coordinates) step *= extents[k];
             sum += step * step;
@@ -328,7 +328,7 @@ template <bool Gather>
 void run_texture(Warp& w, const Inst& i) {
     const TextureAccess& access = access_of(w, i);
     const u64* handles = w.reg<u64>(i.a);
-    Bits4 values[lane_count];
+    Bits4 values[kLaneCount];
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
         const Texture* t = object_of(w, i, handles[lane], false);
@@ -337,7 +337,7 @@ void run_texture(Warp& w, const Inst& i) {
         values[lane] = Gather ? sampler.gather(*t) : sampler.sample(*t);
     }
     for (u32 c = 0; c < 4; ++c) {
-        if (access.results[c] == no_slot) continue;
+        if (access.results[c] == kNoSlot) continue;
         u32* d = w.reg<u32>(access.results[c]);
         each_lane(w.exec, [&](u32 l) { d[l] = values[l][c]; });
     }
@@ -350,7 +350,7 @@ bool surface_address(Warp& w, const Inst& i, const Texture& t, const TextureAcce
     const u32 limits[3] = {grid.width * t.texel_bytes, grid.height, grid.depth};
     s64 at[3] = {0, 0, 0};
     for (u32 k = 0; k < access.dimensions; ++k) at[k] = w.reg<s32>(access.coordinates[k])[lane];
-    if (access.layer != no_slot) at[2] = w.reg<u32>(access.layer)[lane];
+    if (access.layer != kNoSlot) at[2] = w.reg<u32>(access.layer)[lane];
     address = 0;
     for (u32 k = 0; k < 3; ++k) {
         const s64 last = static_cast<s64>(limits[k]) - (k == 0 ? bytes : 1);
@@ -396,7 +396,7 @@ void run_surface(Warp& w, const Inst& i) {
         u64 address = 0;
         if (t == nullptr || !surface_address(w, i, *t, access, lane, element * access.elements, address)) return;
         for (u32 k = 0; k < access.elements; ++k) {
-            if (access.results[k] == no_slot) continue;
+            if (access.results[k] == kNoSlot) continue;
             auto* at = reinterpret_cast<u8*>(address + u64{k} * element);
             auto* value = w.reg<u8>(access.results[k]) + std::size_t{lane} * width;
             if (Store) {
@@ -418,7 +418,7 @@ void run_query(Warp& w, const Inst& i) {
         const Texture* t = object_of(w, i, handles[lane], i.imm != 0);
         if (t == nullptr) return;
         const u32 level =
-            i.b == no_slot ? 0 : std::min<u32>(w.reg<u32>(i.b)[lane], static_cast<u32>(t->levels.size()) - 1);
+            i.b == kNoSlot ? 0 : std::min<u32>(w.reg<u32>(i.b)[lane], static_cast<u32>(t->levels.size()) - 1);
         const TexelGrid& grid = t->levels[level];
         const u32 answers[] = {grid.width, grid.height, t->layers != 0 ? 1 : grid.depth, t->layers,
                                static_cast<u32>(t->levels.size())};

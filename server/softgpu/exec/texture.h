@@ -50,7 +50,7 @@ class TextureTable {
   public:
     static TextureTable& instance();
 
-    static constexpr std::size_t removed_kept = 4096;
+    static constexpr std::size_t kRemovedKept = 4096;
 
     std::uint64_t add(Texture texture);
     void remove(std::uint64_t handle);
@@ -80,8 +80,8 @@ struct TextureCache {
         std::uint32_t space_generation = 0;
         std::shared_ptr<const Texture> texture;
     };
-    static constexpr std::size_t size = 4;
-    Entry entries[size];
+    static constexpr std::size_t kEntries = 4;
+    Entry entries[kEntries];
 
     // Null when there was no such object at the table's generation, or its memory is gone.
     const Texture* find(std::uint64_t handle, std::uint32_t generation);

@@ -88,7 +88,7 @@ struct Warp {
     std::uint8_t* regs = nullptr;              // of the running group's frame
     std::uint32_t exec = 0;                    // lanes that the current instruction acts on
     std::uint32_t carry = 0;                   // CC.CF, one bit per lane
-    std::uint32_t stack_top[lane_count] = {};  // what alloca has left of each lane's local memory
+    std::uint32_t stack_top[kLaneCount] = {};  // what alloca has left of each lane's local memory
     Group current;
     std::vector<Group> waiting;
     std::uint32_t alive = 0;
@@ -105,7 +105,7 @@ struct Warp {
     std::uint32_t cluster_rank = 0;
     std::uint32_t cluster_blocks = 1;
     std::uint32_t cluster_parity = 0;  // of the cluster's barrier when each lane arrived at it
-    std::uint32_t thread_index[3][lane_count] = {};
+    std::uint32_t thread_index[3][kLaneCount] = {};
     std::uint32_t executor = 0;  // stands for %smid
     Fault fault;
     RangeCache range;

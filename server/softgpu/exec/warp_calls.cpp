@@ -11,7 +11,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr std::uint32_t max_call_depth = 8192;
+constexpr std::uint32_t kMaxCallDepth = 8192;
 
 std::uint8_t* area(const Frame& frame, std::uint32_t lane) {
     return frame.registers + frame.function->register_bytes + std::size_t{lane} * frame.function->area_stride_bytes;
@@ -78,7 +78,7 @@ bool BlockRunner::enter(Warp& w, const Inst& i, const CallSite& site, const Comp
     std::uint32_t top = w.local_stride_bytes;
     for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1)
         top = std::min(top, w.stack_top[std::countr_zero(rest)]);
-    if (caller->depth >= max_call_depth ||
+    if (caller->depth >= kMaxCallDepth ||
         caller->local_base_bytes + caller->function->local_bytes + callee.local_bytes > top) {
         w.raise(FaultKind::stack_overflow, i, 0, "calls nested beyond the thread's stack");
         return false;

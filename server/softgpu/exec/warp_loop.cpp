@@ -7,10 +7,10 @@ namespace gpupool::softgpu {
 namespace {
 
 // A loop that may be waiting for other lanes lets them run after this many rounds; another kind of loop much later.
-constexpr std::uint32_t polling_rounds = 64;
-constexpr std::uint32_t plain_rounds = 100'000;
+constexpr std::uint32_t kPollingRounds = 64;
+constexpr std::uint32_t kPlainRounds = 100'000;
 // How long position then does not decide, so that the others get somewhere.
-constexpr std::uint32_t fair_steps = 512;
+constexpr std::uint32_t kFairSteps = 512;
 
 bool precedes(const Group& a, const Group& b) {
     if (a.frame->depth != b.frame->depth) return a.frame->depth > b.frame->depth;
@@ -62,7 +62,7 @@ bool BlockRunner::next_group(Warp& w) {
         for (Group& group : w.waiting) {
             if (group.wait != Wait::warp_sync) continue;
             group.wait = Wait::none;
-            group.wait_mask = all_lanes;
+            group.wait_mask = kAllLanes;
             released = true;
         }
         if (!released) return false;
@@ -139,11 +139,11 @@ void BlockRunner::branch_table(Warp& w, const Inst& i) {
 // instruction. True when the current group is one set, complete; else it waits and another one runs.
 bool BlockRunner::gather(Warp& w, const Inst& i) {
     const bool forced =
-        w.current.wait_mask == all_lanes && w.current.wait == Wait::none && w.current.barrier_id == i.line;
+        w.current.wait_mask == kAllLanes && w.current.wait == Wait::none && w.current.barrier_id == i.line;
     const std::uint32_t* named = w.reg<std::uint32_t>(i.e);
     const std::uint32_t mask = named[std::countr_zero(w.exec)];
     std::uint32_t others = 0, difference = 0;
-    for (std::uint32_t lane = 0; lane < lane_count; ++lane) difference |= named[lane] ^ mask;
+    for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) difference |= named[lane] ^ mask;
     for (std::uint32_t rest = difference == 0 ? 0 : w.exec; rest != 0; rest &= rest - 1) {
         const int lane = std::countr_zero(rest);
         if (named[lane] != mask) others |= 1U << lane;
@@ -168,7 +168,7 @@ bool BlockRunner::gather(Warp& w, const Inst& i) {
         }
     }
     w.exec = w.current.mask;
-    if (i.guard != no_slot) w.exec &= i.guard_negated ? ~w.pred(i.guard) : w.pred(i.guard);
+    if (i.guard != kNoSlot) w.exec &= i.guard_negated ? ~w.pred(i.guard) : w.pred(i.guard);
     if ((members & ~w.exec) == 0) return true;
     Group group = w.current;
     group.wait = Wait::warp_sync;
@@ -199,14 +199,14 @@ void BlockRunner::leave_lanes(Warp& w, std::uint32_t lanes) {
 }
 
 void BlockRunner::back_edge(Warp& w, const Inst& i) {
-    if (w.waiting.empty() || ++w.spins < (i.mode != 0 ? polling_rounds : plain_rounds)) return;
+    if (w.waiting.empty() || ++w.spins < (i.mode != 0 ? kPollingRounds : kPlainRounds)) return;
     w.spins = 0;
     for (std::size_t k = 0; k < w.waiting.size(); ++k) {
         if (w.waiting[k].wait != Wait::none) continue;
         // The one that has waited longest is first in the list; the current one goes to the end.
         w.waiting.push_back(w.current);
         take(w, k);
-        w.fair_steps = fair_steps;
+        w.fair_steps = kFairSteps;
         return;
     }
     // Only lanes at a warp-wide instruction are left to wait for: nothing to switch to.
@@ -217,7 +217,7 @@ BlockRunner::WarpEnd BlockRunner::run_warp(Warp& w, std::uint32_t steps) {
         const Inst* code = w.current.frame->function->code.data();
         const Inst& i = code[w.current.position];
         w.exec = w.current.mask;
-        if (i.guard != no_slot) {
+        if (i.guard != kNoSlot) {
             const std::uint32_t p = w.pred(i.guard);
             w.exec &= i.guard_negated ? ~p : p;
             if (w.exec == 0 && i.flow != Flow::branch) {
@@ -267,8 +267,8 @@ BlockRunner::WarpEnd BlockRunner::run_warp(Warp& w, std::uint32_t steps) {
                 break;
             case Flow::barrier:
                 ++w.current.position;
-                if (i.mode >= cluster_arrive)
-                    i.mode == cluster_arrive ? arrive_at_cluster(w) : wait_for_cluster(w);
+                if (i.mode >= kClusterArrive)
+                    i.mode == kClusterArrive ? arrive_at_cluster(w) : wait_for_cluster(w);
                 else
                     arrive(w, i);
                 break;

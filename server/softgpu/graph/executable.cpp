@@ -9,7 +9,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr unsigned long long known_flags =
+constexpr unsigned long long kKnownFlags =
     CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
     CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 
@@ -195,7 +195,7 @@ CUresult instantiate(const GraphPtr& graph, unsigned long long flags, CUDA_GRAPH
         if (params != nullptr) params->result_out = why;
         return error;
     };
-    if (result == nullptr || (flags & ~known_flags) != 0 || graph->capturing)
+    if (result == nullptr || (flags & ~kKnownFlags) != 0 || graph->capturing)
         return fail(CUDA_ERROR_INVALID_VALUE, CUDA_GRAPH_INSTANTIATE_ERROR);
     if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0)
         return fail(CUDA_ERROR_NOT_SUPPORTED, CUDA_GRAPH_INSTANTIATE_ERROR);

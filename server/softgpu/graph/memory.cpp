@@ -10,7 +10,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr std::uint64_t max_bytes = std::uint64_t{1} << 46;
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 46;
 
 struct Reservations {
     std::shared_mutex mutex;
@@ -25,7 +25,7 @@ Reservations& reservations() {
 }  // namespace
 
 std::shared_ptr<GraphMemory> GraphMemory::reserve(Device& device, std::uint64_t size_bytes) {
-    if (size_bytes == 0 || size_bytes > max_bytes) return nullptr;
+    if (size_bytes == 0 || size_bytes > kMaxBytes) return nullptr;
     void* memory =
         mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return nullptr;

@@ -7,7 +7,7 @@
 
 namespace gpupool::softgpu {
 
-constexpr unsigned max_batch_operations = 256;
+constexpr unsigned kMaxBatchOperations = 256;
 
 CUresult make_kernel(const CUDA_KERNEL_NODE_PARAMS& params, PayloadPtr& payload);
 CUresult make_copy(const CUDA_MEMCPY3D* params, CUcontext context, PayloadPtr& payload);

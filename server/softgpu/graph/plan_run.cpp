@@ -9,7 +9,7 @@ namespace gpupool::softgpu {
 namespace {
 
 // Steps side by side beyond this many wait for one to end.
-constexpr std::size_t max_helpers = 31;
+constexpr std::size_t kMaxHelpers = 31;
 
 void reach_once(Moment& moment) {
     if (!moment.is_reached()) moment.reach();
@@ -101,7 +101,7 @@ void PlanRun::work(std::unique_lock<std::mutex>& lock) {
 
 // For every step that is ready beside the one that the caller is about to run, a helper. The caller holds the lock.
 void PlanRun::call_help() {
-    while (ready_.size() > starting_ && helpers_ < max_helpers) {
+    while (ready_.size() > starting_ && helpers_ < kMaxHelpers) {
         try {
             std::thread([self = shared_from_this()] {
                 std::unique_lock lock(self->mutex_);

@@ -37,7 +37,7 @@ enum class Type : std::uint8_t {
     pred
 };
 
-constexpr std::uint32_t warp_lanes = 32;  // WARP_SZ
+constexpr std::uint32_t kWarpLanes = 32;  // WARP_SZ
 
 // Bytes of one value; a predicate counts as one.
 std::uint32_t width_bytes(Type type) noexcept;

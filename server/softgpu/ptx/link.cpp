@@ -8,7 +8,7 @@
 namespace gpupool::softgpu::ptx {
 namespace {
 
-constexpr std::string_view unit_mark = "// gpupool linked unit\n";
+constexpr std::string_view kUnitMark = "// gpupool linked unit\n";
 
 using Renames = std::unordered_map<std::string_view, std::string_view>;
 
@@ -89,7 +89,7 @@ Status merge(std::vector<T>& all, std::vector<T>& more, std::unordered_map<std::
 std::string join_units(const std::vector<std::string>& units) {
     std::string result;
     for (const auto& unit : units) {
-        result += unit_mark;
+        result += kUnitMark;
         result += unit;
         result += '\n';
     }
@@ -97,11 +97,11 @@ std::string join_units(const std::vector<std::string>& units) {
 }
 
 std::vector<std::string_view> split_units(std::string_view text) {
-    if (text.substr(0, unit_mark.size()) != unit_mark) return {text};
+    if (text.substr(0, kUnitMark.size()) != kUnitMark) return {text};
     std::vector<std::string_view> result;
     while (!text.empty()) {
-        text.remove_prefix(unit_mark.size());
-        const auto end = text.find(unit_mark);
+        text.remove_prefix(kUnitMark.size());
+        const auto end = text.find(kUnitMark);
         result.push_back(text.substr(0, end));
         text.remove_prefix(end == std::string_view::npos ? text.size() : end);
     }

@@ -14,7 +14,7 @@
 namespace gpupool::softgpu::ptx {
 
 // As CUDA 13.0 has it.
-constexpr std::pair<std::uint32_t, std::uint32_t> latest_version{9, 0};
+constexpr std::pair<std::uint32_t, std::uint32_t> kLatestVersion{9, 0};
 
 // Instructions are not checked here: whether `foo.bar.u32` exists is the lowering's business.
 Result<Module> parse(std::string_view text);

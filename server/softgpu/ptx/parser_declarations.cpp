@@ -9,9 +9,9 @@
 namespace gpupool::softgpu::ptx {
 namespace {
 
-constexpr std::uint64_t max_variable_bytes = std::uint64_t{1} << 32;
-constexpr std::size_t max_functions = 1U << 20;
-constexpr int max_initialiser_depth = 64;
+constexpr std::uint64_t kMaxVariableBytes = std::uint64_t{1} << 32;
+constexpr std::size_t kMaxFunctions = 1U << 20;
+constexpr int kMaxInitialiserDepth = 64;
 
 std::optional<Space> space_from_directive(std::string_view text) {
     if (text == ".global") return Space::global;
@@ -32,9 +32,9 @@ void Parser::module_statement() {
         if (dot == std::string::npos) fail("a PTX version is MAJOR.MINOR");
         module_.version_major = static_cast<std::uint32_t>(std::strtoul(text.c_str(), nullptr, 10));
         module_.version_minor = static_cast<std::uint32_t>(std::strtoul(text.c_str() + dot + 1, nullptr, 10));
-        if (std::pair(module_.version_major, module_.version_minor) > latest_version) {
+        if (std::pair(module_.version_major, module_.version_minor) > kLatestVersion) {
             throw LaterVersion{fmt::format("is of version {}; {}.{} is the latest that is supported", token_.text,
-                                           latest_version.first, latest_version.second)};
+                                           kLatestVersion.first, kLatestVersion.second)};
         }
         advance();
         return;
@@ -142,7 +142,7 @@ Variable Parser::variable(const std::pair<Variable, std::uint32_t>& type) {
     if (result.align_bytes < element) result.align_bytes = element;
     const std::uint64_t count = array_extents(result);
     result.size_bytes = element * count;
-    if (result.size_bytes > max_variable_bytes) fail("a variable larger than 4 GiB");
+    if (result.size_bytes > kMaxVariableBytes) fail("a variable larger than 4 GiB");
     if (accept('=')) initialiser(result);
     return result;
 }
@@ -166,7 +166,7 @@ std::uint64_t Parser::array_extents(Variable& into) {
             continue;
         }
         const auto extent = expect_integer("an array size");
-        if (extent > max_variable_bytes || count * extent > max_variable_bytes) fail("an array larger than 4 GiB");
+        if (extent > kMaxVariableBytes || count * extent > kMaxVariableBytes) fail("an array larger than 4 GiB");
         count *= extent;
         expect(']');
     }
@@ -186,7 +186,7 @@ void Parser::initialiser(Variable& into) {
 }
 
 void Parser::initialiser_value(Variable& into, std::uint64_t& offset_bytes, std::uint32_t element_bytes, int depth) {
-    if (depth > max_initialiser_depth) fail("an initial value nested too deeply");
+    if (depth > kMaxInitialiserDepth) fail("an initial value nested too deeply");
     if (accept('{')) {
         if (accept('}')) return;
         do {
@@ -196,7 +196,7 @@ void Parser::initialiser_value(Variable& into, std::uint64_t& offset_bytes, std:
         return;
     }
     if (offset_bytes + element_bytes > into.initial.size()) {
-        if (!into.unsized_array || offset_bytes > max_variable_bytes) fail("too many initial values");
+        if (!into.unsized_array || offset_bytes > kMaxVariableBytes) fail("too many initial values");
         into.initial.resize(offset_bytes + element_bytes);
     }
     std::uint8_t* at = into.initial.data() + offset_bytes;
@@ -282,7 +282,7 @@ void Parser::function(bool entry, Linkage linkage) {
     result.name = expect_word("a function name");
     result.params = parameters();
     performance_directives(result);
-    if (module_.functions.size() >= max_functions) fail("too many functions");
+    if (module_.functions.size() >= kMaxFunctions) fail("too many functions");
     module_.functions.push_back(std::move(result));
     if (accept(';')) return;
     function_ = &module_.functions.back();

@@ -9,7 +9,7 @@
 namespace gpupool::softgpu::ptx {
 namespace {
 
-constexpr int max_expression_depth = 64;
+constexpr int kMaxExpressionDepth = 64;
 
 // C's, the loosest first; 0 for what is no binary operator.
 int precedence(std::string_view name) {
@@ -69,7 +69,7 @@ std::string_view Parser::operator_ahead() const {
 }
 
 Parser::Constant Parser::primary(int depth) {
-    if (depth > max_expression_depth) fail("a constant expression nested too deeply");
+    if (depth > kMaxExpressionDepth) fail("a constant expression nested too deeply");
     if (accept('(')) {
         if (token_.is(".s64") || token_.is(".u64")) {
             const bool is_unsigned = token_.is(".u64");
@@ -113,7 +113,7 @@ Parser::Constant Parser::primary(int depth) {
         default:
             if (!token_.is("WARP_SZ")) fail(fmt::format("expected a constant before '{}'", token_.text));
             value.kind = OperandKind::integer;
-            token_.value = warp_lanes;
+            token_.value = kWarpLanes;
     }
     value.bits = token_.value;
     advance();
@@ -193,7 +193,7 @@ Parser::Constant Parser::binary(int least, int depth) {
 }
 
 Parser::Constant Parser::ternary(int depth) {
-    if (depth > max_expression_depth) fail("a constant expression nested too deeply");
+    if (depth > kMaxExpressionDepth) fail("a constant expression nested too deeply");
     const Constant condition = binary(1, depth);
     if (!accept('?')) return condition;
     const Constant yes = ternary(depth + 1);

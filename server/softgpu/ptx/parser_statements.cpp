@@ -7,10 +7,10 @@
 namespace gpupool::softgpu::ptx {
 namespace {
 
-constexpr std::size_t max_registers = 1U << 20;
-constexpr std::size_t max_instructions = 1U << 24;
-constexpr std::size_t max_scope_depth = 64;
-constexpr int max_operand_depth = 4;
+constexpr std::size_t kMaxRegisters = 1U << 20;
+constexpr std::size_t kMaxInstructions = 1U << 24;
+constexpr std::size_t kMaxScopeDepth = 64;
+constexpr int kMaxOperandDepth = 4;
 
 }  // namespace
 
@@ -33,7 +33,7 @@ void Parser::body() {
 
 void Parser::statement() {
     if (accept('{')) {
-        if (names_.size() >= max_scope_depth) fail("braces nested too deeply");
+        if (names_.size() >= kMaxScopeDepth) fail("braces nested too deeply");
         names_.emplace_back();
         Scope scope;
         scope.parent = static_cast<std::int32_t>(scope_path_.back());
@@ -85,7 +85,7 @@ void Parser::register_declaration() {
             expect('>');
         }
         const auto first = function_->registers.size();
-        if (count > max_registers || first + count > max_registers) fail("too many registers");
+        if (count > kMaxRegisters || first + count > kMaxRegisters) fail("too many registers");
         function_->registers.resize(first + count, type);
         declare(name, {range ? Name::reg_range : Name::reg, static_cast<std::uint32_t>(first),
                        static_cast<std::uint32_t>(count)});
@@ -98,7 +98,7 @@ void Parser::local_variable(Space space) {
         if (!declared.initial.empty()) fail("a variable inside a function cannot have an initial value");
         declare(declared.name, {Name::variable, static_cast<std::uint32_t>(function_->variables.size()), 1});
         function_->variables.push_back(std::move(declared));
-        if (function_->variables.size() > max_registers) fail("too many variables");
+        if (function_->variables.size() > kMaxRegisters) fail("too many variables");
     }
     expect(';');
 }
@@ -173,7 +173,7 @@ void Parser::instruction() {
     }
     if (!token_.is(';')) instruction_operands(result);
     expect(';');
-    if (function_->body.size() >= max_instructions) fail("a function with too many instructions");
+    if (function_->body.size() >= kMaxInstructions) fail("a function with too many instructions");
     function_->body.push_back(std::move(result));
 }
 
@@ -245,7 +245,7 @@ bool Parser::word_ahead() const {
 }
 
 Operand Parser::operand(int depth) {
-    if (depth > max_operand_depth) fail("an operand nested too deeply");
+    if (depth > kMaxOperandDepth) fail("an operand nested too deeply");
     Operand result;
     if (accept('{')) {
         result = braces('}', OperandKind::vector, depth);
