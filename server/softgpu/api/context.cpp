@@ -11,7 +11,7 @@ CUcontext handle_of(const ContextPtr& context) {
     return reinterpret_cast<CUcontext>(context.get());
 }
 
-// A destroyed context's object stays: streams of other threads may still refer to it.
+// Keeps a destroyed context's object, since streams of other threads may still refer to it.
 void bury(const ContextPtr& context) {
     state().destroyed_contexts.add(context);
 }
@@ -31,7 +31,7 @@ CUresult create(CUcontext* result, unsigned flags, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-// A handle that may be NULL for the current context.
+// Resolves a context handle; NULL means the current context.
 CUresult context_or_current(CUcontext handle, ContextPtr& result) {
     if (handle == nullptr) return current_context(result);
     if (const CUresult error = ready(); error != CUDA_SUCCESS) return error;
@@ -61,7 +61,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
     SOFTGPU_NOT_NULL(result);
     const std::lock_guard lock(state().mutex);
     Context& context = *found->primary;
-    // A reset closes it, and leaves earlier retains as they are.
+    // A reset closes the context but keeps the count of earlier retains.
     ++context.references;
     if (!context.active.load()) context.open();
     *result = handle_of(found->primary);
@@ -122,7 +122,7 @@ CUresult CUDAAPI cuCtxCreate_v2(CUcontext* result, unsigned flags, CUdevice devi
 }
 
 CUresult CUDAAPI cuCtxCreate_v3(CUcontext* result, CUexecAffinityParam*, int count, unsigned flags, CUdevice device) {
-    // Exec affinity is reported as unsupported.
+    // Execution affinity is reported as unsupported.
     return count != 0 ? CUDA_ERROR_NOT_SUPPORTED : create(result, flags, device);
 }
 

@@ -28,7 +28,7 @@ std::string newer_target_message(std::uint32_t arch) {
            std::to_string(kCapability.minor);
 }
 
-// The PTX of a container, if it holds any for this device; otherwise the message says what it does hold.
+// Extracts a container's PTX, if it has any for this device. Otherwise the message says what the container has.
 CUresult ptx_of_container(fatbin::Bytes container, std::string& text, std::string& message) {
     const auto entries = fatbin::container_entries(container);
     if (!entries) {
@@ -54,7 +54,7 @@ CUresult ptx_of_container(fatbin::Bytes container, std::string& text, std::strin
     return CUDA_SUCCESS;
 }
 
-// nvcc links its library with every program of several units, as machine code.
+// nvcc links this library, as machine code, into every program of several units.
 bool is_device_runtime(fatbin::Bytes container) {
     const auto entries = fatbin::container_entries(container);
     if (!entries) return false;
@@ -91,7 +91,7 @@ void write_jit_log(const JitOptions& options, const std::string& text) {
         std::memcpy(options.error_log, text.data(), written);
         options.error_log[written] = '\0';
     }
-    // The driver answers in the option's own slot how much it wrote.
+    // The driver returns the number of bytes written in the option's own slot.
     if (options.error_log_size_slot != nullptr) {
         *options.error_log_size_slot =
             reinterpret_cast<void*>(static_cast<std::uintptr_t>(text.empty() ? 0 : written + 1));
@@ -109,14 +109,14 @@ CUresult ptx_of_image(const void* image, std::string& text, std::string& message
         return CUDA_SUCCESS;
     }
     if (inspected->form == fatbin::Form::cubin) {
-        // sm_XX is in the ELF header's flags: bits 8 to 15 since CUDA 13, bits 0 to 7 before.
+        // The ELF header's flags contain sm_XX: in bits 8 to 15 since CUDA 13, in bits 0 to 7 before.
         const auto* header = static_cast<const unsigned char*>(image);
         message = machine_code_message(header[0x31] >= 50 ? header[0x31] : header[0x30]);
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
     CUresult error = ptx_of_container(inspected->bytes, text, message);
     if (error != CUDA_ERROR_NO_BINARY_FOR_GPU) return error;
-    // Separate compilation: what is to be linked is PTX of each unit, and nothing of the whole.
+    // With separate compilation there is PTX of each unit, but not of the linked program.
     std::vector<std::string> units;
     for (const fatbin::Bytes part : inspected->prelinked) {
         std::string unit;
@@ -131,7 +131,7 @@ CUresult ptx_of_image(const void* image, std::string& text, std::string& message
     }
     if (error != CUDA_SUCCESS) return error;
     text = ptx::join_units(units);
-    message.clear();  // what the whole lacks, its parts have
+    message.clear();  // the units provide what the whole image lacked
     return CUDA_SUCCESS;
 }
 

@@ -62,7 +62,7 @@ const char* name_of(FaultKind kind) {
     return "";
 }
 
-// "illegal address at PTX line 7, address 0x10: no allocation is there"; only what is known of it.
+// Formats "illegal address at PTX line 7, address 0x10: no allocation is there"; omits what is unknown.
 std::string describe(const Fault& fault) {
     std::string text = name_of(fault.kind);
     if (fault.line != 0) text += " at PTX line " + std::to_string(fault.line);
@@ -102,7 +102,7 @@ CUresult check(const KernelRequest& request, const Function& function, const std
 
 constexpr unsigned kPortableClusterBlocks = 8;
 
-// What the launch asks for, or what the kernel was compiled for; both must agree.
+// Uses the launch's cluster size, or the one that the kernel was compiled for. If both are given they must agree.
 CUresult choose_cluster(const KernelRequest& request, const CompiledFunction& code,
                         const std::map<int, int>& attributes, unsigned (&cluster)[3]) {
     for (int i = 0; i < 3; ++i) {
@@ -119,7 +119,7 @@ CUresult choose_cluster(const KernelRequest& request, const CompiledFunction& co
                                                                           : CUDA_SUCCESS;
 }
 
-// The parameters as the kernel sees them, from either form of a launch.
+// Assembles the parameters as the kernel sees them, from either form of a launch.
 CUresult gather_params(const KernelRequest& request, const CompiledFunction& code, std::vector<std::uint8_t>& buffer) {
     buffer.assign(code.param_bytes, 0);
     if (request.extra != nullptr) {
@@ -214,7 +214,7 @@ CUresult run_kernel(const KernelCall& call, Context& context, std::uint32_t text
     if (fault.kind == FaultKind::none) idle_until(begin + settings().kernel_duration, context.stop);
     if (call.cooperative) AddressSpace::instance().remove(launched.grid_workspace, workspace.size() * 8);
     std::fflush(stdout);  // device printf
-    // A failed assertion has said what it had to say.
+    // A failed assertion has printed its own message.
     if (fault.kind != FaultKind::none && fault.kind != FaultKind::stopped && fault.kind != FaultKind::assertion) {
         std::fprintf(stderr, "gpupool software GPU: kernel '%s': %s\n", code.name.c_str(), describe(fault).c_str());
     }
@@ -322,7 +322,7 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction funct
         if ((known->flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_NOT_SUPPORTED;
     }
     CUresult result = launch(request, config->hStream);
-    // At the kernel's end, which is the latest that they may be complete.
+    // Recorded at the kernel's end, the latest time at which they may be complete.
     for (std::size_t i = 0; i < recorded.size() && result == CUDA_SUCCESS; ++i) {
         result = record_event(recorded[i], config->hStream, false);
     }
@@ -362,7 +362,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle
     return CUDA_SUCCESS;
 }
 
-// Blocks of a cluster run on one processor here, so that any number of blocks that fits one makes clusters.
+// The blocks of a cluster run on one processor here, so every block count that fits is possible.
 CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* count, CUfunction handle, const CUlaunchConfig* config) {
     SOFTGPU_READY();
     if (count == nullptr || config == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -1,4 +1,4 @@
-// The linker: PTX of several units into one image, which only the software GPU can load.
+// The linker: combines PTX of several units into one image, which only the software GPU can load.
 #include "server/softgpu/ptx/link.h"
 
 #include <fstream>
@@ -14,7 +14,7 @@ struct LinkState {
     JitOptions options;
     std::mutex mutex;
     std::vector<std::string> units;
-    std::string image;  // what the program was given lives as long as the state
+    std::string image;  // the program keeps a pointer to it, so it lives as long as the link state
 };
 
 namespace {
@@ -46,7 +46,7 @@ CUresult add(CUlinkState handle, CUjitInputType type, std::string unit, const ch
         return fail(*state, CUDA_ERROR_NOT_SUPPORTED, called + " is not PTX: the software GPU links nothing else");
     }
     if (state->units.size() >= kMaxUnits) return fail(*state, CUDA_ERROR_OUT_OF_MEMORY, "too many units to link");
-    // Its size may count the zero at its end.
+    // The size may include a terminating zero.
     unit.resize(std::min(unit.size(), unit.find('\0')));
     if (const auto parsed = ptx::parse(unit); !parsed) {
         const bool later = parsed.error().code == ErrorCode::unsupported;
@@ -64,7 +64,7 @@ CUresult complete(CUlinkState handle, void** image, std::size_t* bytes) {
     SOFTGPU_NOT_NULL(image);
     const std::lock_guard lock(state->mutex);
     std::string linked = ptx::join_units(state->units);
-    // Whether everything is there shows when it is compiled; what loads the image compiles it anew.
+    // Compile it to find undefined symbols. Loading the image compiles it again.
     std::shared_ptr<CompiledModule> code;
     std::string message;
     if (compile_text(linked, code, message) != CUDA_SUCCESS) return fail(*state, CUDA_ERROR_UNKNOWN, message);

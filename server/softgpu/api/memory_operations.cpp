@@ -30,7 +30,7 @@ bool is_wide(const Operation& operation) {
            operation.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
 }
 
-// Waits and writes have their address and flags in the same places.
+// Waits and writes have their address and flags at the same offsets.
 CUresult check(const Operation& operation) {
     unsigned known_flags = 0;
     switch (operation.operation) {
@@ -79,7 +79,7 @@ CUresult run(const Operation& o, const Context& context) {
             return wait<std::uint64_t>(o.waitValue.address, o.waitValue.value64, o.waitValue.flags, context);
         case CU_STREAM_MEM_OP_WRITE_VALUE_32: return write<std::uint32_t>(o.writeValue.address, o.writeValue.value);
         case CU_STREAM_MEM_OP_WRITE_VALUE_64: return write<std::uint64_t>(o.writeValue.address, o.writeValue.value64);
-        default: return CUDA_SUCCESS;  // memory is coherent: nothing is to be flushed
+        default: return CUDA_SUCCESS;  // memory is coherent, so there is nothing to flush
     }
 }
 

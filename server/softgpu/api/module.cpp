@@ -169,7 +169,7 @@ CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* path) {
     std::ifstream file(path, std::ios::binary);
     if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
     std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    // An image that is cut short must not be read beyond its end.
+    // Padding, so that parsing a truncated image does not read beyond its end.
     bytes.append(4096, '\0');
     return load(module, bytes.data(), {});
 }

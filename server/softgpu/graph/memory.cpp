@@ -79,7 +79,8 @@ void GraphMemory::give_back() {
 }
 
 void GraphMemory::trim(Device& device) {
-    std::vector<std::shared_ptr<GraphMemory>> all;  // the last reference takes the lock
+    std::vector<std::shared_ptr<GraphMemory>>
+        all;  // declared outside the lock, since releasing a last reference takes it
     {
         const std::shared_lock lock(reservations().mutex);
         for (const auto& [begin, weak] : reservations().by_begin) {
