@@ -1,6 +1,6 @@
-// How an asynchronous copy or an mbarrier instruction tells its operation what it does: Inst::extra.
+// Flags in Inst::extra of asynchronous copies and mbarrier instructions.
 //
-// Shared by lower_async.cpp and ops_async.cpp. Threads, ownership: none.
+// Set by lower_async.cpp, read by ops_async.cpp. Threads, ownership: none.
 #pragma once
 
 #include <cstdint>

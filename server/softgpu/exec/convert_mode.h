@@ -1,6 +1,6 @@
-// How `cvt` tells its operation the rounding and the flags: Inst::mode.
+// Rounding and flags of `cvt` in Inst::mode.
 //
-// Shared by the lowering and by ops_convert.cpp. Threads, ownership: none.
+// Set by the lowering, read by ops_convert.cpp. Threads, ownership: none.
 #pragma once
 
 #include <cstdint>

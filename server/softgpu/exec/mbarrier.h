@@ -1,10 +1,10 @@
-// The barriers in shared memory that count arrivals and the bytes of asynchronous copies: included by ops_async.cpp and
-// ops_atomic.cpp only.
+// mbarriers: barriers in shared memory that count arrivals and the bytes of asynchronous copies. Included by
+// ops_async.cpp and ops_atomic.cpp only.
 //
-// A barrier's 64 bits, which PTX leaves to the implementation: bits 0-19 arrivals that are pending, 20-39 arrivals of
-// each phase, 40-62 bytes that are awaited (signed), 63 the phase's parity. A state is the barrier before an arrival.
+// PTX does not specify a barrier's 64 bits. Here bits 0-19 are pending arrivals, 20-39 arrivals per phase, 40-62
+// expected bytes (signed), 63 the parity of the phase. A state is the value before an arrival.
 //
-// Threads: a block's warps are one thread's. Ownership: none. Errors: faults of the warp.
+// Threads: all warps of a block run on one thread. Ownership: none. Errors: faults of the warp.
 #pragma once
 
 #include "server/softgpu/exec/async_form.h"
@@ -38,7 +38,7 @@ struct Mbarrier {
     }
 };
 
-// Bytes of a copy have come to the barrier at an address of the host's.
+// Counts bytes of a copy at the barrier, whose host address is given.
 inline void complete_bytes(std::uint64_t barrier, std::uint32_t bytes) {
     auto* at = reinterpret_cast<std::uint64_t*>(barrier);
     Mbarrier state(__atomic_load_n(at, __ATOMIC_ACQUIRE));
@@ -47,8 +47,8 @@ inline void complete_bytes(std::uint64_t barrier, std::uint32_t bytes) {
     __atomic_store_n(at, state.bits(), __ATOMIC_RELEASE);
 }
 
-// Bulk copies: a and b are addresses, c the bytes, e an mbarrier that counts them; extra: spaces (async_form.h).
-// `move(to, from, bytes)` gets addresses of the host's.
+// Bulk copies: a and b are addresses, c is the size, e an mbarrier that counts the bytes, extra the spaces
+// (async_form.h). Calls `move(to, from, bytes)` with host addresses.
 template <class Move>
 void each_bulk(Warp& w, const Inst& i, Move move) {
     for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {

@@ -1,6 +1,6 @@
-// From a memory instruction's address operand to one host pointer per lane, checked.
+// Resolves the address operand of a memory instruction to one checked host pointer per lane.
 //
-// Included by ops_memory.cpp and ops_atomic.cpp, within their instruction set's namespace. Threads: one per warp.
+// Included by ops_memory.cpp and ops_atomic.cpp, in the namespace of their instruction set. Threads: one per warp.
 // Errors: raises illegal_address or misaligned_address on the warp.
 #pragma once
 
@@ -29,7 +29,7 @@ inline bool find_global(Warp& w, const Inst& i, std::uint64_t address, std::uint
     RangeCache& range = w.range;
     if (generation == range.generation && address >= range.begin && address + size_bytes <= range.end) return true;
     AddressRange found;
-    // A parameter whose address was taken: the launch's own buffer is not an allocation.
+    // An address within the launch's parameter buffer, which is not an allocation.
     const std::uint64_t offset = address - reinterpret_cast<std::uint64_t>(w.launch->params);
     if (offset < w.launch->entry->param_bytes && w.launch->entry->param_bytes - offset >= size_bytes) return true;
     if (!space.find(address, found) || address + size_bytes > found.end) {
@@ -76,13 +76,13 @@ inline bool resolve_local(Warp& w, const Inst& i, std::uint32_t lane, std::uint6
     return true;
 }
 
-// Generic and global addresses: first all lanes against the range that was hit last, then one by one.
+// Generic and global addresses. Checks all lanes against the last range first, then lane by lane.
 inline bool resolve_flat(Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointers& pointers, bool generic,
                          Access access) {
     const std::uint64_t* a = i.a == kNoSlot ? nullptr : w.reg<std::uint64_t>(i.a);
     std::uint64_t lowest = ~std::uint64_t{0}, highest = 0;
     if (w.exec == kAllLanes && a != nullptr) {
-        // Signed, because that is what vectors compare; an address beyond 2^63 becomes the lowest and is in no range.
+        // Signed, since vector comparisons are. An address of 2^63 or more becomes the lowest, which is in no range.
         std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = std::numeric_limits<std::int64_t>::min();
 #pragma GCC ivdep
         for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
@@ -127,7 +127,7 @@ inline bool resolve_flat(Warp& w, const Inst& i, std::uint32_t size_bytes, LaneP
     return true;
 }
 
-// All lanes' offsets in the block's own shared memory at once; false: look at them one by one.
+// Resolves all lanes in the block's own shared memory at once. Returns false if they must be checked one by one.
 inline bool shared_lanes(const Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointers& pointers) {
     const std::uint32_t* a = w.reg<std::uint32_t>(i.a);
     const auto distance = static_cast<std::uint32_t>(i.imm);
@@ -143,8 +143,7 @@ inline bool shared_lanes(const Warp& w, const Inst& i, std::uint32_t size_bytes,
     return true;
 }
 
-// One address and any number of bytes, which must lie in one piece of memory. Addresses of shared memory may be
-// generic.
+// Resolves one address and `size_bytes`, which must lie in one range. Shared memory may be addressed generically.
 inline bool resolve_span(Warp& w, const Inst& i, MemorySpace space, std::uint64_t address, std::uint32_t size_bytes,
                          std::uint64_t& pointer, Access access) {
     if (address - windows().shared_base < Windows::kSizeBytes)
@@ -154,14 +153,14 @@ inline bool resolve_span(Warp& w, const Inst& i, MemorySpace space, std::uint64_
     return size_bytes == 0 || find_global(w, i, address, size_bytes, access);
 }
 
-// True when every active lane's `size_bytes` may be touched; the pointers are set then.
+// Returns true and sets the pointers if every active lane may access `size_bytes`.
 inline bool resolve(Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointers& pointers, Access access) {
     const auto space = static_cast<MemorySpace>(i.mode & kMemorySpaceMask);
     if (space == MemorySpace::generic || space == MemorySpace::global) {
         if (!resolve_flat(w, i, size_bytes, pointers, space == MemorySpace::generic, access)) return false;
     } else if (space == MemorySpace::shared && w.exec == kAllLanes && (i.mode & kAddressIs32Bits) != 0 &&
                i.a != kNoSlot && shared_lanes(w, i, size_bytes, pointers)) {
-        // Every lane within the block's own shared memory.
+        // Already resolved.
     } else {
         for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
             const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
