@@ -16,7 +16,7 @@ std::uint8_t* allocate(std::size_t bytes) {
     return memory;
 }
 
-// Group::barrier_id of those who wait for the cluster.
+// Group::barrier_id of groups that wait for the cluster's barrier.
 constexpr std::uint32_t kClusterBarrier = 16;
 
 }  // namespace
@@ -32,7 +32,7 @@ BlockRunner::BlockRunner(const LaunchState& launch, std::uint32_t executor) : la
     if (launch.entry->uses_reserved_shared) shared_bytes_ = (shared_bytes_ + 15) / 16 * 16 + kReservedSharedBytes;
     shared_.reset(allocate(shared_bytes_));
     const std::uint32_t stride = launch.local_bytes_per_lane;
-    // Never touched lines of local memory cost nothing: it is not cleared.
+    // Not cleared, since untouched pages of local memory cost nothing.
     local_.reset(allocate(std::size_t{stride} * kLaneCount * warps));
     warps_.resize(warps);
     for (std::uint32_t index = 0; index < warps; ++index) {
@@ -110,7 +110,7 @@ Progress BlockRunner::run(std::uint32_t steps, bool& paused) {
                 if (group.wait == Wait::barrier && group.barrier_id == kClusterBarrier) return Progress::waiting;
             }
         }
-        // Everybody stands at a barrier that nobody can complete.
+        // All threads wait at barriers that cannot complete.
         fault_ = {FaultKind::deadlock, 0, 0, "every thread of a block waits at a barrier that can never be complete"};
         for (const Warp& w : warps_) {
             if (!w.waiting.empty()) fault_.line = w.waiting[0].frame->function->code[w.waiting[0].position - 1].line;
@@ -133,7 +133,7 @@ Frame* BlockRunner::new_frame(const CompiledFunction& function, Frame* parent) {
         frame = frames_.back().get();
         frame->function = &function;
         frame->registers = frame_memory_.back().get();
-        // Registers start as zero: PTX leaves them undefined, and we do not want to leak what was there before.
+        // PTX leaves registers undefined. Clear them, so that no earlier contents leak.
         std::memset(frame->registers, 0, function.frame_bytes());
         if (!function.constants.empty()) {
             std::memcpy(frame->registers, function.constants.data(), function.constants.size());
@@ -155,7 +155,7 @@ std::uint32_t BlockRunner::alive_threads() const noexcept {
     return result;
 }
 
-// The current group arrives at a barrier; it goes on behind it, at once or when the barrier is full.
+// The current group arrives at a barrier. It continues at once, or when the barrier is full.
 void BlockRunner::arrive(Warp& w, const Inst& i) {
     const auto first = static_cast<std::uint32_t>(std::countr_zero(w.exec));
     const std::uint32_t id = w.reg<std::uint32_t>(i.a)[first];
@@ -168,7 +168,7 @@ void BlockRunner::arrive(Warp& w, const Inst& i) {
         }
         barrier.expected = expected;
     }
-    // Counts are in whole warps where a count is given: a partial warp arrives as a full one.
+    // With a thread count, arrivals count in whole warps: a partial warp counts as a full one.
     const bool whole = w.exec == w.alive;
     barrier.arrived += i.b != kNoSlot && whole ? kLaneCount : static_cast<std::uint32_t>(std::popcount(w.exec));
     if (i.c != kNoSlot) {

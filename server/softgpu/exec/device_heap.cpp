@@ -25,7 +25,7 @@ Heap& heap() {
     return instance;
 }
 
-// A call of printf writes no more than about this; no width and no precision is greater.
+// Approximate limit of one printf's output, and the limit of widths and precisions.
 constexpr int kMaxPrintfBytes = 65536;
 
 template <class T>

@@ -10,7 +10,7 @@ namespace gpupool::softgpu {
 namespace {
 
 constexpr std::uint32_t kSliceSteps = 2000;
-// A block that has had this many slices may be waiting for one that has not started.
+// After this many slices a block may be waiting for one that has not started.
 constexpr std::uint32_t kTimeoutSlices = 500;
 constexpr std::size_t kMaxCompany = 32;
 
@@ -95,7 +95,7 @@ void Grid::work_as(std::uint32_t executor) {
     std::size_t active = 0;
     bool more = true;
     const bool has_deadline = launch_.deadline != std::chrono::steady_clock::time_point::max();
-    // All blocks of a cooperative grid are resident at once: they wait for each other.
+    // All blocks of a cooperative grid must be resident at once, since they wait for each other.
     while (cooperative_ && start_cluster(residents, executor)) ++active;
     while (!over()) {
         if (active == 0) {
@@ -153,7 +153,7 @@ HelperPool::HelperPool() {
     try {
         for (; size_ < processors - 1; ++size_) std::thread([this] { loop(); }).detach();
     } catch (const std::system_error&) {
-        // As many as there are: the stream's own thread does what they do not.
+        // Use the threads that were created; the stream's own thread does the rest.
     }
 }
 

@@ -8,7 +8,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-// Constants are numbered from here while a function is lowered: how many bytes they take is known only at its end.
+// During lowering, constants are numbered from here, since the size of the constants is only known at the end.
 constexpr std::uint32_t kConstantFlag = 0x80000000U;
 constexpr std::uint32_t kMaxRegisterBytes = std::uint32_t{64} << 20;
 
@@ -46,7 +46,7 @@ void Lowering::lack(std::string message) const {
 }
 
 void Lowering::unsupported() const {
-    // What PTX has, as far as it is not in the table of operations; anything else is a mistake in the text.
+    // PTX instructions that are not in the table of operations. Any other instruction is an error in the text.
     static constexpr std::string_view mnemonics[] = {
         "alloca",    "atom", "bar",      "barrier", "brx",      "call",    "clusterlaunchcontrol",
         "cp",        "cvt",  "cvta",     "elect",   "fence",    "fma",     "isspacep",
@@ -65,7 +65,7 @@ void Lowering::unsupported() const {
     fail(std::move(message));
 }
 
-// The parameters of a function whose address is taken: a pointer to one is a local address (`mov.b64 %rd1, param;
+// Parameters of a function whose address is taken. A pointer to one is a local address (`mov.b64 %rd1, param;
 // cvta.local.u64`), through which the function may write.
 std::vector<bool> Lowering::addressed_formals() const {
     std::vector<bool> result(source_.params.size() + source_.returns.size(), false);
@@ -129,7 +129,7 @@ void Lowering::run() {
     starts_.reserve(source_.body.size() + 1);
     for (const auto& from : source_.body) {
         if (!source_.entry && from.opcode.substr(0, 6) == "alloca") entry_stack_ = temporary(Slot::bits64);
-        if (from.opcode.substr(0, 6) == "alloca") target_.may_recurse = true;  // it wants a stack of any size
+        if (from.opcode.substr(0, 6) == "alloca") target_.may_recurse = true;  // its stack has no static bound
         if (entry_stack_ != kNoSlot) break;
     }
     if (entry_stack_ != kNoSlot) emit("stack.save").d = entry_stack_;
@@ -140,8 +140,8 @@ void Lowering::run() {
     starts_.push_back(static_cast<std::uint32_t>(target_.code.size()));
     current_ = nullptr;
     if (entry_stack_ != kNoSlot) emit("stack.restore").a = entry_stack_;
-    emit(source_.entry ? Flow::exit : Flow::ret).line = source_.line;  // a body may end without one
-    // Labels were kept as PTX indices; constants go to the front of the frame.
+    emit(source_.entry ? Flow::exit : Flow::ret).line = source_.line;  // a body may end without an exit
+    // Labels are PTX indices up to here. Constants go to the front of the frame.
     const std::uint32_t constant_bytes = align_up(next_constant_, 64);
     target_.constants.assign(constant_bytes, 0);
     std::vector<std::uint32_t> offsets;
@@ -255,7 +255,7 @@ void Lowering::instruction(const ptx::Instruction& from) {
     const auto base = from.opcode.substr(0, from.opcode.find('.'));
     const std::size_t first = target_.code.size();
     if (const auto found = handlers.find(base); found != handlers.end()) {
-        // bar.warp.sync is a warp's business, not the block's.
+        // bar.warp.sync concerns a warp, not the block.
         if (from.opcode == "bar.warp.sync") {
             lower_warp(from);
         } else {
@@ -321,7 +321,7 @@ bool Lowering::is_wide_register(const ptx::Operand& operand) const {
            source_.registers[static_cast<std::size_t>(operand.index)] == ptx::Type::b128;
 }
 
-// A 128-bit register: two slots of 64 bits, one behind the other.
+// A 128-bit register is two adjacent slots of 64 bits.
 std::uint32_t Lowering::wide_slot(const ptx::Operand& operand) {
     if (!is_wide_register(operand)) fail(fmt::format("'{}' wants registers of 128 bits", current_->opcode));
     std::uint32_t& slot = register_slots_[static_cast<std::size_t>(operand.index)];
@@ -334,7 +334,7 @@ std::uint32_t Lowering::wide_slot(const ptx::Operand& operand) {
 
 std::uint32_t Lowering::temporary(Slot kind) {
     const std::uint32_t bytes = slot_bytes(kind);
-    // Values start on cache lines; predicates are packed.
+    // Values start at cache lines; predicates are packed.
     const std::uint32_t at = align_up(next_slot_, bytes >= 64 ? 64 : 4);
     next_slot_ = at + bytes;
     if (next_slot_ > kMaxRegisterBytes) fail(fmt::format("'{}' needs too many registers", source_.name));

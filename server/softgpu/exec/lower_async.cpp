@@ -18,7 +18,7 @@ std::string_view space_of(std::string_view part) {
 
 }  // namespace
 
-// The whole address in a 64-bit slot.
+// Computes the whole address into a 64-bit slot.
 std::uint32_t Lowering::address_slot(const ptx::Operand& from, MemorySpace space) {
     MemoryForm form;
     form.space = space;

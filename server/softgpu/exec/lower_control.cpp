@@ -1,4 +1,4 @@
-// Lowering of branches, calls, barriers and what happens between lanes.
+// Lowering of branches, calls, barriers and warp-wide instructions.
 #include <fmt/format.h>
 
 #include "server/softgpu/exec/address_space.h"
@@ -110,8 +110,8 @@ void Lowering::lower_nanosleep(const ptx::Instruction& from) {
     emit(Flow::pause).a = a;
 }
 
-// mapa{.shared::cluster}.type d, a, rank and getctarank{.shared::cluster}.type d, a: addresses are generic without a
-// space.
+// mapa{.shared::cluster}.type d, a, rank and getctarank{.shared::cluster}.type d, a. Addresses without a space are
+// generic.
 void Lowering::lower_mapa(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     const bool maps = parts[0] == "mapa";
@@ -168,16 +168,16 @@ void Lowering::lower_barrier(const ptx::Instruction& from) {
     i.a = a, i.b = b, i.c = c, i.d = d, i.mode = mode;
 }
 
-// What happens between lanes: sources from the table, then the member mask, which goes to slot e.
+// Warp-wide instructions: sources as in the table, then the member mask, which goes to slot e.
 void Lowering::lower_warp(const ptx::Instruction& from) {
     std::string name(from.opcode);
-    // "vote.ballot.sync.b32" and "match.sync.any.b32" are the same with two parts in the other order.
+    // "vote.ballot.sync.b32" and "match.sync.any.b32" have two parts in the other order.
     const auto parts = split_opcode(from.opcode);
     if (parts.size() == 4 && parts[0] == "vote" && parts[2] == "sync")
         name = fmt::format("vote.sync.{}.{}", parts[1], parts[3]);
     if (parts.size() == 4 && parts[0] == "match" && parts[1] == "sync")
         name = fmt::format("match.{}.sync.{}", parts[2], parts[3]);
-    // Before sm_70 the members are the lanes that happen to be there.
+    // Before sm_70 the members are the active lanes.
     const bool old =
         target_.virtual_architecture < 70 && parts.size() == 3 && (parts[0] == "vote" || parts[0] == "shfl");
     if (old) name = fmt::format("{}.sync.{}.{}", parts[0], parts[1], parts[2]);

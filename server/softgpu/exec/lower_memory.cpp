@@ -10,7 +10,7 @@ bool starts_with(std::string_view text, std::string_view prefix) {
     return text.substr(0, prefix.size()) == prefix;
 }
 
-// What does not change the result here: cache hints, scopes, and orders that every access has on x86.
+// Suffixes without effect here: cache hints, scopes, and orders that every access has on x86.
 bool is_hint(std::string_view part) {
     static constexpr std::string_view hints[] = {"weak", "mmio", "cta",     "cluster", "gpu",    "sys",
                                                  "ca",   "cg",   "cs",      "lu",      "cv",     "wb",
@@ -71,7 +71,7 @@ void Lowering::address(const ptx::Operand& from, MemoryForm& form, std::uint32_t
             }
             const bool narrow = slot_bytes(kind) == 4 * kLaneCount;
             const bool flat = form.space == MemorySpace::generic || form.space == MemorySpace::global;
-            // The address of a function's parameter is one of its local memory.
+            // The address of a function's parameter points into its local memory.
             if (form.param && !source_.entry) form.space = MemorySpace::local;
             base = slot_of_register(at.index);
             if (narrow && flat) {
@@ -85,7 +85,7 @@ void Lowering::address(const ptx::Operand& from, MemoryForm& form, std::uint32_t
             if (at.variable >= 0) {
                 const Placed& placed = variables_[static_cast<std::size_t>(at.variable)];
                 if (form.param && placed.space != ptx::Space::local) {
-                    // A formal parameter of an entry lies in the launch buffer; what calls pass lies in the frame.
+                    // An entry's formal parameters are in the launch's buffer; arguments of calls are in the frame.
                     const bool formal = static_cast<std::size_t>(at.variable) < source_.params.size();
                     if (!(source_.entry && formal)) form.space = MemorySpace::area;
                     offset += placed.offset_bytes;
@@ -108,7 +108,7 @@ void Lowering::address(const ptx::Operand& from, MemoryForm& form, std::uint32_t
     if (form.polls) mode |= kMayPoll;
 }
 
-// Both halves of a 128-bit register, as a vector of two.
+// Both halves of a 128-bit register as a vector of two.
 std::uint32_t Lowering::halves(const ptx::Operand& operand) {
     const auto first = static_cast<std::uint32_t>(target_.aux.size());
     const std::uint32_t low = wide_slot(operand);
@@ -117,7 +117,7 @@ std::uint32_t Lowering::halves(const ptx::Operand& operand) {
 }
 
 std::uint32_t Lowering::vector_slots(const ptx::Operand& operand, ptx::Type type, bool store, Slot& kind) {
-    // All elements use one slot size: that of the first register.
+    // All elements use the slot size of the first register.
     kind = Slot::none;
     for (const auto& item : operand.items) {
         if (item.kind == ptx::OperandKind::reg && kind == Slot::none) kind = kind_of_register(item.index);
@@ -240,7 +240,7 @@ void Lowering::lower_atom(const ptx::Instruction& from) {
     i.a = base, i.imm = offset, i.b = b, i.c = c, i.d = d, i.mode = mode;
 }
 
-// Each element is atomic by itself, as PTX says.
+// Each element is atomic by itself, as PTX specifies.
 void Lowering::lower_vector_atom(const ptx::Instruction& from, MemoryForm& form) {
     const Op& found = op(fmt::format("atom.{}.{}", form.operation, form.type_name));
     const bool returns = starts_with(from.opcode, "atom");
@@ -251,7 +251,8 @@ void Lowering::lower_vector_atom(const ptx::Instruction& from, MemoryForm& form)
     std::uint64_t offset = 0;
     std::uint8_t mode = 0;
     address(operand(from, at), form, base, offset, mode);
-    std::vector<std::uint32_t> results;  // written last: a result may be the address or a value
+    std::vector<std::uint32_t>
+        results;  // written last, since a result may be the register of the address or of a value
     for (std::size_t k = 0; k < form.elements; ++k) {
         const std::uint32_t b = source(values.items[k], found.sources[0]);
         const std::uint32_t d = returns ? temporary(found.d) : kNoSlot;
@@ -271,7 +272,7 @@ void Lowering::lower_vector_atom(const ptx::Instruction& from, MemoryForm& form)
     }
 }
 
-// Whatever it orders, proxies and mbarriers included, is ordered by the strongest fence.
+// The strongest fence covers every kind of fence, including those for proxies and mbarriers.
 void Lowering::lower_fence(const ptx::Instruction&) {
     emit("fence");
 }

@@ -1,4 +1,4 @@
-// Lowering of texture and surface instructions, through objects: their handles are in 64-bit registers.
+// Lowering of texture and surface instructions that use objects, whose handles are in 64-bit registers.
 #include <fmt/format.h>
 
 #include "server/softgpu/exec/lower.h"
@@ -26,7 +26,7 @@ const Geometry* find_geometry(std::string_view name) {
 
 }  // namespace
 
-// Handle and coordinates of `[handle, {layer, x, y, z}]`.
+// Parses handle and coordinates of `[handle, {layer, x, y, z}]`.
 std::uint32_t Lowering::texture_address(const ptx::Operand& from, TextureAccess& access, bool layered) {
     if (from.kind != ptx::OperandKind::address || from.items.size() != 2 ||
         from.items[0].kind != ptx::OperandKind::reg) {
@@ -70,7 +70,7 @@ void Lowering::gradient(const ptx::Operand& from, const TextureAccess& access, s
         slots[k] = source(vector ? from.items[k] : from, Slot::float32);
 }
 
-// A vector, or of one dimension its value; a lone value otherwise is what depths are compared with.
+// Offsets are a vector, or a single value in one dimension. Any other single value is a depth to compare with.
 void Lowering::texel_offsets(const ptx::Operand& from, TextureAccess& access) {
     const bool vector = from.kind == ptx::OperandKind::vector;
     if (access.cube || (!vector && access.dimensions != 1)) unsupported();
@@ -108,7 +108,7 @@ void Lowering::lower_tex(const ptx::Instruction& from) {
     if (from.operands.size() != used) unsupported();  // depth comparison
     emit_texture("texture.sample", handle, access);
     if (from.operands[0].second < 0) return;
-    // `{...}|p`: whether the texels are resident, as those of arrays that are not sparse always are.
+    // `{...}|p`: whether the texels are resident. Only sparse arrays may have others, and those are not supported.
     const std::uint32_t yes = constant(Slot::pred, 1);
     Inst& i = emit("mov.pred");
     i.a = yes, i.d = slot_of_register(from.operands[0].second);
@@ -131,7 +131,7 @@ void Lowering::lower_tld4(const ptx::Instruction& from) {
     emit_texture("texture.gather", handle, access);
 }
 
-// suld.b.geometry{.cop}{.vec}.dtype.clamp d, [handle, coordinates]; sust.b the other way round.
+// suld.b.geometry{.cop}{.vec}.dtype.clamp d, [handle, coordinates]; sust.b with swapped operands.
 void Lowering::lower_surface(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     const bool store = parts[0] == "sust";

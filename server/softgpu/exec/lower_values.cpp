@@ -16,7 +16,7 @@ Slot slot_for_bytes(std::uint32_t bytes) {
 
 void Lowering::lower_nothing(const ptx::Instruction&) {}
 
-// A cache policy is a hint; what takes one does not look at it.
+// Cache policies are hints, so their value is never read.
 void Lowering::lower_createpolicy(const ptx::Instruction& from) {
     const std::uint32_t zero = constant(Slot::bits64, 0);
     const std::uint32_t d = destination(operand(from, 0), Slot::bits64);
@@ -79,7 +79,7 @@ void Lowering::unpack(const ptx::Operand& vector, const ptx::Operand& value) {
         return;
     }
     if (slot_bytes(whole) < 4 * kLaneCount || (count != 2 && !(count == 4 && wide))) unsupported();
-    // Parts are taken from a copy: one of them may be the register itself.
+    // Take the parts from a copy, since one of them may be the register itself.
     std::vector<std::uint32_t> parts{slot_of_register(value.index)};
     Slot kind = whole;
     while (parts.size() < count) {
@@ -186,7 +186,7 @@ void Lowering::lower_cvt(const ptx::Instruction& from) {
     const auto to = ptx::type_from_name(types[0]);
     const auto& value = operand(from, 1);
     const auto& result = operand(from, 0);
-    // Registers may be wider than the types: narrow the source, widen the result.
+    // Registers may be wider than the types: narrow the source and widen the result.
     std::uint32_t a;
     if (value.kind == ptx::OperandKind::reg) {
         a = resized(slot_of_register(value.index), kind_of_register(value.index), found->sources[0], false);
@@ -207,7 +207,7 @@ void Lowering::lower_cvt(const ptx::Instruction& from) {
 }
 
 void Lowering::lower_cvta(const ptx::Instruction& from) {
-    // To a space: subtract its window; from a space: add it. Global and const addresses are generic already.
+    // To a space: subtract its window; from a space: add it. Global and const addresses are already generic.
     const auto parts = split_opcode(from.opcode);
     const bool to_space = parts.size() > 1 && parts[1] == "to";
     const std::size_t at = to_space ? 2 : 1;
@@ -257,7 +257,7 @@ void Lowering::lower_isspacep(const ptx::Instruction& from) {
     i.a = a, i.d = d, i.imm = which;
 }
 
-// and, or, xor as Inst::mode of a comparison; 0 for anything else.
+// Inst::mode of a comparison for and, or, xor; 0 for anything else.
 std::uint8_t Lowering::boolean_operator(std::string_view name) {
     return name == "and" ? 1 : name == "or" ? 2 : name == "xor" ? 3 : 0;
 }
@@ -309,7 +309,7 @@ void Lowering::lower_setp(const ptx::Instruction& from) {
 }
 
 void Lowering::lower_set(const ptx::Instruction& from) {
-    // The comparison may come before the types (set.lt.u32.f16) or after them (set.u32.bf16.lt).
+    // The comparison may precede the types (set.lt.u32.f16) or follow them (set.u32.bf16.lt).
     std::vector<std::string_view> types;
     std::string_view comparison;
     std::uint8_t combine = 0;

@@ -1,5 +1,5 @@
-// Asynchronous copies and the barriers in shared memory that count them. A copy is done when it is issued: PTX lets it
-// be complete at any time before it is waited for, so that groups of copies need no bookkeeping.
+// Asynchronous copies and the mbarriers that count them. A copy is complete when it is issued, which PTX allows, so
+// groups of copies need no bookkeeping.
 #include <algorithm>
 
 #include "server/softgpu/exec/async_form.h"
@@ -13,8 +13,7 @@ using u32 = std::uint32_t;
 using u64 = std::uint64_t;
 using s64 = std::int64_t;
 
-// One barrier operation on each lane's barrier, one lane after the other. `f(barrier, lane)` says what is wrong, or
-// null.
+// Runs one barrier operation per lane, in order. `f(barrier, lane)` returns an error message or null.
 template <class F>
 void each_barrier(Warp& w, const Inst& i, F f) {
     LanePointers pointers;
@@ -77,7 +76,7 @@ void run_bytes(Warp& w, const Inst& i) {
     });
 }
 
-// cp.async.mbarrier.arrive: this thread's copies are complete. Without .noinc the arrival was not counted before.
+// cp.async.mbarrier.arrive: this thread's copies are complete. Without .noinc, the arrival was not counted before.
 void run_copy_arrive(Warp& w, const Inst& i) {
     each_barrier(w, i, [&](Mbarrier& barrier, u32) -> const char* {
         if ((i.extra & async_form::kCounted) == 0) return nullptr;
@@ -109,7 +108,7 @@ void run_pending(Warp& w, const Inst& i) {
     each_lane(w.exec, [=](u32 l) { d[l] = static_cast<u32>(a[l] & kMaxArrivals); });
 }
 
-// The other address of a copy: a whole address in a slot.
+// The instruction with another address operand, a whole address in a slot.
 Inst at_slot(const Inst& i, u32 slot, u8 mode) {
     Inst other = i;
     other.a = slot;
@@ -118,8 +117,8 @@ Inst at_slot(const Inst& i, u32 slot, u8 mode) {
     return other;
 }
 
-// cp.async: imm bytes to a (an address in shared memory) from b; c: how many of them are read, the rest is zero; e: a
-// predicate under which nothing is read.
+// cp.async: copies imm bytes from b to a, which is in shared memory. c: number of bytes that are read, the rest is
+// zero; e: predicate under which nothing is read.
 void run_copy(Warp& w, const Inst& i) {
     const auto bytes = static_cast<u32>(i.imm);
     LanePointers to, from;
@@ -153,7 +152,8 @@ void run_bulk(Warp& w, const Inst& i) {
     });
 }
 
-// st.async: b (extra low bits: bytes of an element, `elements` of them in aux) to a, counted at the mbarrier e.
+// st.async: stores the vector at b (slots in aux; extra: bytes per element in the low 8 bits, number of elements above)
+// to a, counted at the mbarrier e.
 void run_store_async(Warp& w, const Inst& i) {
     const u32 element = i.extra & 0xFF, count = i.extra >> 8;
     const u32* slots = w.current.frame->function->aux.data() + i.b;

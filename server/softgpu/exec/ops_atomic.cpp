@@ -1,5 +1,5 @@
-// atom and red, on shared and global memory alike. The lowering looks up "atom.<op>.<type>"; `red` is the same without
-// a destination, and "bulk.<op>.<type>" is what cp.reduce.async.bulk does to each element.
+// atom and red on shared and global memory. The lowering looks up "atom.<op>.<type>"; `red` is the same without a
+// destination. cp.reduce.async.bulk applies "bulk.<op>.<type>" to each element.
 #include <algorithm>
 
 #include "server/softgpu/exec/float_ops.h"
@@ -18,7 +18,7 @@ using s64 = std::int64_t;
 template <class T>
 using Bits = std::conditional_t<sizeof(T) == 2, u16, std::conditional_t<sizeof(T) == 4, u32, u64>>;
 
-// *p = F(*p, b); gives what was there.
+// *p = F(*p, b); returns the old value.
 template <class T, class F>
 Bits<T> exchange(std::uint64_t address, T b) {
     auto* p = reinterpret_cast<Bits<T>*>(address);
@@ -73,12 +73,12 @@ void run_cas(Warp& w, const Inst& i) {
 
 __extension__ typedef unsigned __int128 u128;
 
-// Every x86-64 CPU but the first few has it.
+// Every x86-64 CPU except the very first ones supports it.
 [[gnu::target("cx16")]] u128 compare_and_swap(u64 address, u128 expected, u128 desired) {
     return __sync_val_compare_and_swap(reinterpret_cast<u128*>(address), expected, desired);
 }
 
-// exch and cas of 128 bits: each operand is two slots of 64, one behind the other.
+// exch and cas of 128 bits: each operand is two adjacent slots of 64 bits.
 template <bool Compare>
 void run_wide(Warp& w, const Inst& i) {
     LanePointers pointers;
@@ -123,7 +123,7 @@ template <class T, class F>
 void atomic(OpTable& t, std::initializer_list<std::string_view> names, F) {
     t.add(names, {run_atomic<T, F>, slot_of<T>(), {slot_of<T>()}, Slot::none, Flow::checked});
 }
-// Both alike.
+// Adds the atom instruction and its bulk form.
 template <class T, class F>
 void reduction(OpTable& t, std::string_view atom_name, std::string_view bulk_name, F f) {
     atomic<T>(t, {atom_name}, f);

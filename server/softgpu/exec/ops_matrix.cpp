@@ -1,5 +1,6 @@
-// Matrix instructions of a warp. Products of 16-bit and tf32 elements are summed in f32, each step rounded once: at
-// least as exact as the hardware, whose order PTX leaves open. Integers wrap or saturate; f64 sums are fused.
+// A warp's matrix instructions. Products of 16-bit and tf32 elements are summed in f32, each step rounded once. This is
+// at least as exact as the hardware, whose order of summation PTX leaves open. Integers wrap or saturate; f64 sums are
+// fused.
 #include <algorithm>
 #include <limits>
 
@@ -44,7 +45,7 @@ s32 sub_byte(const u8* words, u32 index, u32 bits, bool sign) {
     return sign && (value >> (bits - 1)) != 0 ? static_cast<s32>(value) - (1 << bits) : static_cast<s32>(value);
 }
 
-// Elements as they lie in `words` to numbers.
+// Converts the elements in `words` to numbers.
 template <class T>
 void decode(const u8* words, Element element, u32 count, T* to) {
     const auto* halves = reinterpret_cast<const u16*>(words);
@@ -56,7 +57,7 @@ void decode(const u8* words, Element element, u32 count, T* to) {
         case Element::bf16:
             for (u32 n = 0; n < count; ++n) to[n] = static_cast<T>(std::bit_cast<float>(u32{halves[n]} << 16));
             break;
-        case Element::tf32:  // the low bits do not count
+        case Element::tf32:  // the low bits are ignored
             for (u32 n = 0; n < count; ++n) to[n] = static_cast<T>(std::bit_cast<float>(whole[n] & 0xFFFFE000U));
             break;
         case Element::f32:
@@ -116,7 +117,7 @@ u32 slot_element_bytes(Element element) {
     return element == Element::f64 ? 8 : 4;
 }
 
-// A fragment's registers side by side; a wmma fragment's repetitions are left out.
+// Reads a fragment's registers. Omits repeated elements of a wmma fragment.
 template <class T>
 void read_fragment(const Warp& w, const std::vector<u32>& slots, Element element, const std::vector<u16>& places,
                    u32 count, T* matrix) {
@@ -177,7 +178,7 @@ void run_multiply(Warp& w, const Inst& i) {
     read_fragment(w, form.b_slots, form.b, form.b_places, form.k * form.n, b);
     read_fragment(w, form.c_slots, form.c, form.c_places, form.m * form.n, c);
     if (form.exclusive_or) {
-        // x ^ y = x(1-y) + (1-x)y = x + y - 2xy: with -2x for x, what remains is adding both sums.
+        // x ^ y = x(1-y) + (1-x)y = x + y - 2xy: with -2x for x, only both sums need to be added.
         for (u32 row = 0; row < form.m; ++row) {
             for (u32 column = 0; column < form.n; ++column) {
                 for (u32 step = 0; step < form.k; ++step)
@@ -200,7 +201,7 @@ void run_multiply(Warp& w, const Inst& i) {
     write_fragment(w, form, c);
 }
 
-// All lanes give the same address. The span from its first to its last element must lie in one piece of memory.
+// All lanes have the same address. The span from the first to the last element must lie in one range.
 bool find_matrix(Warp& w, const Inst& i, const MatrixForm& form, u64& pointer, u64& stride, Access access) {
     const auto lane = static_cast<u32>(std::countr_zero(w.exec));
     const u64 lines = form.by_column ? form.columns : form.rows, across = form.by_column ? form.rows : form.columns;
@@ -217,7 +218,7 @@ bool find_matrix(Warp& w, const Inst& i, const MatrixForm& form, u64& pointer, u
     return resolve_span(w, i, space, address, size, pointer, access);
 }
 
-// Element `index` of memory that holds elements of less than a byte.
+// Element `index` of memory with elements of less than a byte.
 u32 bits_at(u64 pointer, u64 index, u32 bits) {
     const u8* at = reinterpret_cast<const u8*>(pointer + index * bits / 8);
     return *at >> (index * bits % 8) & ((1U << bits) - 1);
@@ -268,16 +269,17 @@ void run_store(Warp& w, const Inst& i) {
     }
 }
 
-// ldmatrix and stmatrix: lane 8x+y holds the address of row y of matrix x.
+// ldmatrix and stmatrix: lane 8x+y contains the address of row y of matrix x.
 bool find_rows(Warp& w, const Inst& i, const MatrixForm& form, LanePointers& rows) {
     const u32 exec = w.exec;
     w.exec &= static_cast<u32>((u64{1} << 8 * form.d_slots.size()) - 1);
-    const bool found = resolve(w, i, 16, rows, Access::write);  // shared memory, which has one kind of access
+    const bool found =
+        resolve(w, i, 16, rows, Access::write);  // shared memory, where read and write access are the same
     w.exec = exec;
     return found;
 }
 
-// Where a lane's two halves of an 8 by 8 matrix lie.
+// Positions of a lane's two halves in an 8 by 8 matrix.
 struct HalfPlace {
     u32 row, column;
 };

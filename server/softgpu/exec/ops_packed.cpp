@@ -1,5 +1,4 @@
-// Several values in one register: pairs of 16-bit integers, the video instructions, 8-bit floats; and what alloca
-// needs.
+// Several values in one register: pairs of 16-bit integers, the video instructions, 8-bit floats; also alloca.
 #include <algorithm>
 #include <limits>
 
@@ -76,7 +75,7 @@ s64 primary(const VideoForm& form, s64 a, s64 b) {
         case 3: return std::min(a, b);
         case 4: return std::max(a, b);
         case 5: {
-            // Rounded away from zero, as a half.
+            // The average, with ties rounded away from zero.
             const s64 sum = a + b;
             return sum >= 0 ? (sum + 1) >> 1 : -((-sum + 1) >> 1);
         }
@@ -108,12 +107,12 @@ u32 scalar_video(const VideoForm& form, u32 a, u32 b, u32 c) {
     s64 value =
         primary(form, selected(a, form.select[0], form.is_signed[1]), selected(b, form.select[1], form.is_signed[2]));
     if (form.operation == 9) {
-        // Before a shift GPUs take c as signed even where PTX calls everything unsigned.
+        // GPUs take c as signed before a shift, even if PTX calls all types unsigned.
         const bool is_signed = form.is_signed[0] || (form.shift != 0 && !form.saturate);
         value += is_signed ? s64{static_cast<s32>(c)} : s64{c};
         value >>= form.shift;
     }
-    // A sum of what PTX calls unsigned is not saturated by GPUs.
+    // GPUs do not saturate a sum of unsigned operands.
     const bool wraps = form.operation == 0 && !form.is_signed[0] && !form.is_signed[1] && !form.is_signed[2];
     if (form.saturate && !wraps) value = saturated(value, 32, form.is_signed[0]);
     const u32 result = static_cast<u32>(value);
@@ -156,7 +155,7 @@ void run_video(Warp& w, const Inst& i) {
 
 // --- conversions
 
-// To tf32: 10 bits of fraction, in place.
+// Converts to tf32 in place: 10 bits of fraction.
 void run_tf32(Warp& w, const Inst& i) {
     u32* d = w.reg<u32>(i.d);
     const u32* a = w.reg<u32>(i.a);
@@ -165,7 +164,7 @@ void run_tf32(Warp& w, const Inst& i) {
         const u32 l = static_cast<u32>(std::countr_zero(rest));
         u32 bits = a[l];
         if ((bits & 0x7FFFFFFF) > 0x7F800000) {
-            // Ties away from zero: the GPU only cuts off the bits that the format lacks.
+            // For ties away from zero, the GPU only cuts off the bits that the format lacks.
             const bool cut = (mode & convert_mode::kAway) != 0;
             d[l] = cut ? bits & ~0x1FFFU : 0x7FFFFFFF;
             continue;
@@ -189,7 +188,7 @@ struct Format8 {
 };
 constexpr Format8 kE4m3{3, -6, 0x7E}, kE5m2{2, -14, 0x7B};
 
-// Rounded to nearest; what is too large becomes the largest finite number.
+// Rounded to nearest. A value that is too large becomes the largest finite number.
 u8 to_f8(float value, const Format8& format) {
     if (value != value) return 0x7F;
     const u8 sign = std::signbit(value) ? 0x80 : 0;
@@ -197,7 +196,7 @@ u8 to_f8(float value, const Format8& format) {
     if (magnitude == 0) return sign;
     if (std::isinf(magnitude)) return sign | format.largest;
     const int exponent = std::max(std::ilogb(magnitude), format.lowest);
-    if (exponent > 16) return sign | format.largest;  // beyond either format
+    if (exponent > 16) return sign | format.largest;  // out of range of both formats
     const auto units = static_cast<u32>(std::nearbyint(std::ldexp(magnitude, format.fraction_bits - exponent)));
     const u32 bits = units < 1U << format.fraction_bits
                          ? units

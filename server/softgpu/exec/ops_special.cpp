@@ -21,7 +21,7 @@ void special(OpTable& t, std::string_view name, F) {
     t.add({name}, {run_special<T, F>, slot_of<T>(), {}});
 }
 
-// Time is read once for the warp: its lanes execute the instruction together.
+// The time is read once per warp, since its lanes execute the instruction together.
 template <class T, class F>
 void run_clock(Warp& w, const Inst& i) {
     const T now = static_cast<T>(F{}());
@@ -40,7 +40,7 @@ u64 nanoseconds(clockid_t clock) {
     return static_cast<u64>(now.tv_sec) * 1'000'000'000U + static_cast<u64>(now.tv_nsec);
 }
 
-// The device's clock rate attribute says 1 GHz, so that cycles are nanoseconds.
+// The clock rate attribute is 1 GHz, so cycles are nanoseconds.
 u64 cycles() {
     return nanoseconds(CLOCK_MONOTONIC);
 }
@@ -48,7 +48,7 @@ u64 global_timer() {
     return nanoseconds(CLOCK_REALTIME);
 }
 
-// Addresses that only the running frame or launch knows: imm is the offset.
+// Addresses that depend on the running frame or launch; imm is the offset.
 void run_local_address(Warp& w, const Inst& i) {
     u64* d = w.reg<u64>(i.d);
     const u64 value = w.current.frame->local_base_bytes + i.imm;
@@ -61,7 +61,7 @@ void run_dynamic_shared_address(Warp& w, const Inst& i) {
     each_lane(w.exec, [=](u32 l) { d[l] = value; });
 }
 
-// cvta.param: from an offset in the launch's parameter buffer to its address.
+// cvta.param: converts an offset in the launch's parameter buffer to an address.
 void run_param_address(Warp& w, const Inst& i) {
     u64* d = w.reg<u64>(i.d);
     const u64* a = w.reg<u64>(i.a);
@@ -86,7 +86,7 @@ void run_in_space(Warp& w, const Inst& i) {
     set_pred(w, i.d, result);
 }
 
-// mapa: the same place in another block's shared memory; imm is the window of generic addresses, or 0.
+// mapa: the same offset in another block's shared memory. imm is the window of generic addresses, or 0.
 void run_map_shared(Warp& w, const Inst& i) {
     const u64* a = w.reg<u64>(i.a);
     const u32* rank = w.reg<u32>(i.b);
@@ -171,7 +171,7 @@ void register_special(OpTable& t) {
                  [](const Warp& w, u32) { return w.shared_bytes - kReservedSharedBytes / 2; });
     special<u32>(t, "sreg.%reserved_smem_offset_end", [](const Warp& w, u32) { return w.shared_bytes; });
     special<u32>(t, "sreg.%reserved_smem_offset_cap", [](const Warp&, u32) { return kReservedSharedBytes; });
-    // A cooperative launch's workspace: envreg2 holds the low half of its address, envreg1 the high one.
+    // A cooperative launch's workspace: envreg2 is the low half of its address, envreg1 the high half.
     special<u32>(t, "sreg.%envreg1", [](const Warp& w, u32) { return w.launch->grid_workspace >> 32; });
     special<u32>(t, "sreg.%envreg2", [](const Warp& w, u32) { return w.launch->grid_workspace; });
     static constexpr std::string_view unused[] = {

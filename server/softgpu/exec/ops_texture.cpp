@@ -1,5 +1,5 @@
-// Texture fetches, surface loads and stores. The lowering puts what is asked for into a TextureAccess; Inst::a holds
-// the objects' handles, which may differ between lanes.
+// Texture fetches, surface loads and stores. The lowering describes the access in a TextureAccess. Inst::a contains the
+// objects' handles, which may differ between lanes.
 #include <algorithm>
 #include <array>
 
@@ -16,7 +16,7 @@ using u64 = std::uint64_t;
 using s32 = std::int32_t;
 using s64 = std::int64_t;
 
-// Coordinates are kept within this, so that they fit an integer whatever the program computed.
+// Coordinates are clamped to this, so that they fit an integer.
 constexpr float kCoordinateLimit = 1 << 24;
 
 template <class T>
@@ -65,7 +65,7 @@ bool reads_real(const Texture& t) {
 using Real4 = std::array<float, 4>;
 using Bits4 = std::array<u32, 4>;
 
-// An index outside of [0, extent) to the one that the address mode means; false: the border.
+// Maps an index outside of [0, extent) by the address mode. Returns false for the border.
 bool place(s64& index, u32 extent, AddressMode mode) {
     const s64 n = extent;
     if (index >= 0 && index < n) return true;
@@ -89,9 +89,9 @@ struct Fetch {
     const Texture& t;
     const TexelGrid& grid;
     u32 dimensions;
-    s64 layer;  // in front of everything else; 0 where there are none
+    s64 layer;  // in front of the other coordinates; 0 without layers
 
-    // Null: the border.
+    // Null: use the border.
     const u8* texel(s64 x, s64 y, s64 z) const {
         const s64 index[3] = {x, y, z};
         s64 at[3] = {0, 0, 0};
@@ -125,7 +125,7 @@ struct Fetch {
     }
 };
 
-// From a coordinate as the program gives it to texels, not yet to an index.
+// Converts the program's coordinate to texels, before rounding.
 float scaled(const Texture& t, float x, u32 extent, AddressMode mode) {
     if (x != x) return 0;
     if (t.normalized_coordinates) {
@@ -136,7 +136,7 @@ float scaled(const Texture& t, float x, u32 extent, AddressMode mode) {
     return std::clamp(x, -kCoordinateLimit, kCoordinateLimit);
 }
 
-// Texels around a point: the lower index and the upper one's weight, which has 8 bits as the hardware's has.
+// The texels around a point: the lower index, and the upper one's weight in 8 bits, as in hardware.
 struct Neighbours {
     s64 low;
     float weight;
@@ -170,7 +170,7 @@ Bits4 to_bits(const Real4& v) {
     return {std::bit_cast<u32>(v[0]), std::bit_cast<u32>(v[1]), std::bit_cast<u32>(v[2]), std::bit_cast<u32>(v[3])};
 }
 
-// Cube maps: the face that a direction meets, and where.
+// Cube maps: the face that a direction points to, and the position on it.
 u32 face_of(const float* direction, float* at) {
     const float x = direction[0], y = direction[1], z = direction[2];
     const float ax = std::fabs(x), ay = std::fabs(y), az = std::fabs(z);
@@ -242,7 +242,7 @@ class Sampler {
     }
 
   private:
-    // Of a few texels: an instruction's four bits hold no more.
+    // An offset in texels, which has four bits in the instruction.
     float offset(u32 k) const {
         if (access_.offsets[k] == kNoSlot) return 0;
         return static_cast<float>(std::clamp(w_.reg<s32>(access_.offsets[k])[lane_], -8, 7));
@@ -278,7 +278,7 @@ class Sampler {
         if (t.levels.size() > 1) level = std::clamp(level, t.lowest_level, std::max(t.lowest_level, t.highest_level));
         return level >= 0 ? std::min(level, highest) : 0;
     }
-    // How many texels a step of the screen covers.
+    // Number of texels that a step on the screen covers.
     float footprint(const Texture& t, const u32* slots) const {
         const float extents[3] = {static_cast<float>(t.levels[0].width), static_cast<float>(t.levels[0].height),
                                   static_cast<float>(t.levels[0].depth)};
@@ -313,7 +313,7 @@ const TextureAccess& access_of(const Warp& w, const Inst& i) {
     return w.current.frame->function->textures[i.extra];
 }
 
-// What an access needs of an object: a texture of a surface, or the reverse, is a mistake that must not pass silently.
+// Finds an object. Using a texture as a surface or the reverse is a fault.
 const Texture* object_of(Warp& w, const Inst& i, u64 handle, bool surface) {
     const Texture* t = w.textures.find(handle, w.launch->texture_generation);
     if (t == nullptr || t->surface != surface) {
@@ -343,7 +343,7 @@ void run_texture(Warp& w, const Inst& i) {
     }
 }
 
-// Where a lane's access to a surface lies; 0: outside and to be ignored.
+// The address of a lane's surface access; 0: outside, and ignored.
 bool surface_address(Warp& w, const Inst& i, const Texture& t, const TextureAccess& access, u32 lane, u32 bytes,
                      u64& address) {
     const TexelGrid& grid = t.levels[0];
@@ -380,7 +380,7 @@ u32 element_bytes(TextureAccess::Kind kind) {
     }
 }
 
-// 8-bit elements are held in 16-bit registers.
+// 8-bit elements are in 16-bit registers.
 u32 register_bytes(TextureAccess::Kind kind) {
     return std::max<u32>(2, element_bytes(kind));
 }
@@ -409,7 +409,7 @@ void run_surface(Warp& w, const Inst& i) {
     }
 }
 
-// txq, suq: mode says what is asked.
+// txq, suq: mode selects the query.
 void run_query(Warp& w, const Inst& i) {
     const u64* handles = w.reg<u64>(i.a);
     u32* d = w.reg<u32>(i.d);

@@ -1,4 +1,4 @@
-// Instructions between the lanes of a warp. The interpreter has gathered the lanes of the member mask before they run.
+// Warp-wide instructions. The interpreter has gathered the lanes of the member mask before they run.
 #include <algorithm>
 
 #include "server/softgpu/exec/lanes.h"

@@ -17,7 +17,7 @@ std::uint8_t* area(const Frame& frame, std::uint32_t lane) {
     return frame.registers + frame.function->register_bytes + std::size_t{lane} * frame.function->area_stride_bytes;
 }
 
-// A parameter as the called function has it.
+// Address of a parameter in the called function.
 std::uint8_t* formal(const Warp& w, const Frame& frame, const ParamInfo& param, std::uint32_t lane) {
     if (!param.local) return area(frame, lane) + param.offset_bytes;
     return w.local + std::size_t{lane} * w.local_stride_bytes + frame.local_base_bytes + param.offset_bytes;
@@ -59,7 +59,8 @@ bool BlockRunner::call_indirect(Warp& w, const Inst& i, const CallSite& site, st
         if (pointers[lane] == pointer) same |= 1U << lane;
     }
     if (same != lanes) {
-        // The others come back to this instruction; those that the guard excludes go on behind it in enter().
+        // Lanes with another target return to this instruction. Lanes excluded by the guard continue behind it, in
+        // enter().
         Group others = w.current;
         others.mask = lanes & ~same;
         w.current.mask &= ~others.mask;
@@ -70,7 +71,7 @@ bool BlockRunner::call_indirect(Warp& w, const Inst& i, const CallSite& site, st
 
 bool BlockRunner::enter(Warp& w, const Inst& i, const CallSite& site, const CompiledFunction& callee,
                         std::uint32_t lanes) {
-    if (!callee.refusal.empty()) {  // reached through a pointer
+    if (!callee.refusal.empty()) {  // called through a pointer
         w.raise(FaultKind::illegal_instruction, i, 0, callee.refusal.c_str());
         return false;
     }
@@ -121,7 +122,7 @@ void BlockRunner::ret(Warp& w, std::uint32_t lanes) {
     const std::uint32_t stay = w.current.mask & ~lanes;
     frame->lanes &= ~lanes;
     if (stay != 0) {
-        // A guarded ret: the others go on in the function, and those who return wait for them.
+        // A guarded ret: the other lanes continue in the function, and the returned lanes wait for them.
         w.waiting.push_back(back);
         w.current.mask = stay;
         ++w.current.position;
@@ -141,7 +142,7 @@ bool BlockRunner::builtin(Warp& w, const Inst& i, const CallSite& site, std::uin
 
 std::uint32_t BlockRunner::print(Warp& w, const Inst& i, std::uint32_t lane, std::uint64_t format,
                                  std::uint64_t arguments) {
-    // The packed arguments are in local memory, behind a generic pointer.
+    // A generic pointer to the packed arguments in local memory.
     const std::uint8_t* packed = nullptr;
     std::size_t packed_bytes = 0;
     if (arguments != 0) {

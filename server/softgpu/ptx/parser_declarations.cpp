@@ -26,7 +26,7 @@ std::optional<Space> space_from_directive(std::string_view text) {
 
 void Parser::module_statement() {
     if (accept(".version")) {
-        // "9.0" is read as one real number; its digits are what counts.
+        // "9.0" is one real number to the lexer, so use its digits.
         const std::string text(token_.text);
         const auto dot = text.find('.');
         if (dot == std::string::npos) fail("a PTX version is MAJOR.MINOR");
@@ -97,7 +97,7 @@ void Parser::module_statement() {
     fail(fmt::format("'{}' is not known here", token_.text));
 }
 
-// The type and what else stands before a name, and how many values of the type make an element.
+// Parses the type and other attributes before a name, and the number of values per element.
 std::pair<Variable, std::uint32_t> Parser::variable_type(Space space, Linkage linkage) {
     Variable result;
     result.space = space;
@@ -116,8 +116,8 @@ std::pair<Variable, std::uint32_t> Parser::variable_type(Space space, Linkage li
         } else if (token_.is(".v2") || token_.is(".v4")) {
             vector = token_.is(".v2") ? 2 : 4;
         } else if (token_.is(".ptr") || space_from_directive(token_.text)) {
-            // `.param .u64 .ptr .global .align 4 name`: what the pointer points to does not concern us, but its
-            // alignment must not be taken for the parameter's.
+            // `.param .u64 .ptr .global .align 4 name`: the pointee is irrelevant, but its alignment must not be taken
+            // for the parameter's.
             if (token_.is(".ptr")) {
                 advance();
                 if (token_.kind == TokenKind::directive && space_from_directive(token_.text)) advance();
@@ -147,7 +147,7 @@ Variable Parser::variable(const std::pair<Variable, std::uint32_t>& type) {
     return result;
 }
 
-// One type, and names of it.
+// Parses a list of variables of one type.
 std::vector<Variable> Parser::variables(Space space, Linkage linkage) {
     const auto type = variable_type(space, linkage);
     std::vector<Variable> result;
@@ -220,7 +220,7 @@ void Parser::initialiser_value(Variable& into, std::uint64_t& offset_bytes, std:
     offset_bytes += element_bytes;
 }
 
-// The address of a symbol; `generic(symbol)` is the same, because the spaces that have initial values are flat.
+// The address of a symbol. `generic(symbol)` is the same, because spaces with initial values use flat addresses.
 void Parser::initialiser_symbol(Variable& into, std::uint64_t offset_bytes, std::uint32_t element_bytes) {
     Relocation relocation;
     relocation.offset_bytes = offset_bytes;
@@ -239,7 +239,7 @@ bool Parser::mask_ahead() const {
     return token_.kind == TokenKind::integer && ahead.next().is('(');
 }
 
-// `0xFF00(symbol)`: one byte of an address, as packed structures hold it.
+// `0xFF00(symbol)`: one byte of an address, as in packed structures.
 void Parser::initialiser_byte(Variable& into, std::uint64_t offset_bytes, std::uint32_t element_bytes) {
     const std::uint64_t mask = expect_integer("a mask");
     const int shift = std::countr_zero(mask);
@@ -315,7 +315,7 @@ void Parser::performance_directives(Function& into) {
             while (!token_.is(';') && token_.kind != TokenKind::end) advance();
             expect(';');
         } else {
-            // .minnctapersm, .maxnreg, .noreturn, .maxclusterrank ...: hints for the machine code that we do not make.
+            // .minnctapersm, .maxnreg, .noreturn, .maxclusterrank and others only matter for machine code.
             advance();
             while (token_.kind == TokenKind::integer || token_.is(',')) advance();
         }

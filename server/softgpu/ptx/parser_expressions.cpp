@@ -1,4 +1,4 @@
-// Constant expressions: C's operators over 64-bit integers and doubles, as operands and initial values have them.
+// Constant expressions in operands and initial values: C's operators over 64-bit integers and doubles.
 #include <fmt/format.h>
 
 #include <bit>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMaxExpressionDepth = 64;
 
-// C's, the loosest first; 0 for what is no binary operator.
+// Precedence as in C, the loosest first; 0 if it is not a binary operator.
 int precedence(std::string_view name) {
     static constexpr struct {
         std::string_view name;
@@ -55,9 +55,9 @@ double Parser::Constant::real() const {
     return is_unsigned ? static_cast<double>(bits) : static_cast<double>(static_cast<std::int64_t>(bits));
 }
 
-// One or two characters that are a binary operator, or nothing.
+// The binary operator of one or two characters at the current token, or empty.
 std::string_view Parser::operator_ahead() const {
-    if (token_.is("%")) return token_.text;  // a word to the lexer, as it begins names
+    if (token_.is("%")) return token_.text;  // the lexer reads it as a word, since names begin with it
     if (token_.kind != TokenKind::punctuation) return {};
     Lexer ahead = lexer_;
     const Token next = ahead.next();
@@ -180,7 +180,7 @@ Parser::Constant Parser::combined(std::string_view name, const Constant& a, cons
     return result;
 }
 
-// Operators of at least the precedence given.
+// Parses operators of at least the given precedence.
 Parser::Constant Parser::binary(int least, int depth) {
     Constant left = primary(depth);
     for (;;) {
@@ -210,7 +210,7 @@ Operand Parser::constant() {
     return result;
 }
 
-// What is added to a symbol or a register: `sym+4*2`.
+// Parses an offset added to a symbol or a register: `sym+4*2`.
 std::int64_t Parser::addend() {
     const Constant value = binary(precedence("*"), 0);
     if (value.kind != OperandKind::integer) fail("an offset that is no integer");

@@ -25,7 +25,7 @@ void Parser::body() {
             function_->variables.push_back(param);
         }
     };
-    // Formal parameters are the function's first variables: parameters, then return values.
+    // Formal parameters, then return values, are the function's first variables.
     declare_params(function_->params);
     declare_params(function_->returns);
     while (!names_.empty()) statement();
@@ -113,7 +113,7 @@ std::optional<Parser::Name> Parser::find(std::string_view name) const {
             if (found->second.kind != Name::reg_range) return found->second;
         }
     }
-    // `%r12` of a `%r<N>`.
+    // `%r12` of a declaration `%r<N>`.
     std::size_t stem = name.size();
     while (stem > 0 && name[stem - 1] >= '0' && name[stem - 1] <= '9') --stem;
     if (stem == name.size() || name.size() - stem > 9) return std::nullopt;
@@ -163,7 +163,8 @@ void Parser::instruction() {
             return;
         }
         if (token_.is(".callprototype") || token_.is(".calltargets")) {
-            // An indirect call's shape is checked against the function that it reaches, so the prototype adds nothing.
+            // The arguments of an indirect call are checked against the function that it calls, so the prototype is not
+            // needed.
             while (!token_.is(';') && token_.kind != TokenKind::end) advance();
             expect(';');
             return;
