@@ -17,9 +17,8 @@ constexpr fatbin::ComputeCapability kCapability{kOwnArchitecture / 10, kOwnArchi
 std::string machine_code_message(std::uint32_t arch) {
     const std::string name = arch == 0 ? "a GPU" : "sm_" + std::to_string(arch);
     return "the image holds only machine code for " + name +
-           "; the software GPU runs PTX (compile with -gencode arch=compute_XX,code=compute_XX; what nvJitLink links "
-           "is "
-           "machine code)";
+           "; the software GPU runs PTX (compile with -gencode arch=compute_XX,code=compute_XX; the output of "
+           "nvJitLink is machine code)";
 }
 
 std::string newer_target_message(std::uint32_t arch) {

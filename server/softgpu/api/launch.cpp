@@ -54,7 +54,7 @@ const char* name_of(FaultKind kind) {
         case FaultKind::out_of_memory: return "out of host memory";
         case FaultKind::trap: return "trap";
         case FaultKind::deadlock: return "deadlock";
-        case FaultKind::timeout: return "time-out";
+        case FaultKind::timeout: return "timeout";
         case FaultKind::none:
         case FaultKind::assertion:
         case FaultKind::stopped: break;

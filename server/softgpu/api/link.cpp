@@ -43,7 +43,7 @@ CUresult add(CUlinkState handle, CUjitInputType type, std::string unit, const ch
         unit = kDeviceRuntimePtx;
     }
     if (type != CU_JIT_INPUT_PTX) {
-        return fail(*state, CUDA_ERROR_NOT_SUPPORTED, called + " is not PTX: the software GPU links nothing else");
+        return fail(*state, CUDA_ERROR_NOT_SUPPORTED, called + " is not PTX: the software GPU links only PTX");
     }
     if (state->units.size() >= kMaxUnits) return fail(*state, CUDA_ERROR_OUT_OF_MEMORY, "too many units to link");
     // The size may include a terminating zero.

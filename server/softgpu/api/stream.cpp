@@ -70,8 +70,7 @@ bool Stream::start_thread() {
             return true;
         } catch (const std::system_error& error) {
             if (std::chrono::steady_clock::now() >= until) {
-                std::fprintf(stderr, "gpupool software GPU: there is no thread to be had for a stream: %s\n",
-                             error.what());
+                std::fprintf(stderr, "gpupool software GPU: cannot create a thread for a stream: %s\n", error.what());
                 return false;
             }
         }

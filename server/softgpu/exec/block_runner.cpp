@@ -111,7 +111,7 @@ Progress BlockRunner::run(std::uint32_t steps, bool& paused) {
             }
         }
         // All threads wait at barriers that cannot complete.
-        fault_ = {FaultKind::deadlock, 0, 0, "every thread of a block waits at a barrier that can never be complete"};
+        fault_ = {FaultKind::deadlock, 0, 0, "every thread of a block waits at a barrier that can never complete"};
         for (const Warp& w : warps_) {
             if (!w.waiting.empty()) fault_.line = w.waiting[0].frame->function->code[w.waiting[0].position - 1].line;
         }
@@ -164,7 +164,8 @@ void BlockRunner::arrive(Warp& w, const Inst& i) {
     if (i.b != kNoSlot) {
         const std::uint32_t expected = w.reg<std::uint32_t>(i.b)[first];
         if (expected == 0 || expected % kLaneCount != 0 || expected > 1024) {
-            return w.raise(FaultKind::illegal_instruction, i, expected, "a barrier's thread count is a multiple of 32");
+            return w.raise(FaultKind::illegal_instruction, i, expected,
+                           "a barrier's thread count must be a multiple of 32");
         }
         barrier.expected = expected;
     }

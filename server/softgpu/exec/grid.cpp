@@ -78,7 +78,7 @@ Progress Grid::run_slice(Resident& resident, bool& paused) {
     }
     if (all_finished) return Progress::finished;
     if (!all_wait) return Progress::unfinished;
-    record({FaultKind::deadlock, 0, 0, "every thread of a cluster waits at a barrier that can never be complete"});
+    record({FaultKind::deadlock, 0, 0, "every thread of a cluster waits at a barrier that can never complete"});
     return Progress::faulted;
 }
 

@@ -323,7 +323,7 @@ bool Lowering::is_wide_register(const ptx::Operand& operand) const {
 
 // A 128-bit register is two adjacent slots of 64 bits.
 std::uint32_t Lowering::wide_slot(const ptx::Operand& operand) {
-    if (!is_wide_register(operand)) fail(fmt::format("'{}' wants registers of 128 bits", current_->opcode));
+    if (!is_wide_register(operand)) fail(fmt::format("'{}' needs 128-bit registers", current_->opcode));
     std::uint32_t& slot = register_slots_[static_cast<std::size_t>(operand.index)];
     if (slot == kNoSlot) {
         slot = temporary(Slot::bits64);
@@ -379,7 +379,7 @@ std::uint32_t Lowering::source(const ptx::Operand& operand, Slot kind) {
         case ptx::OperandKind::reg: {
             if (kind == Slot::pred) return predicate_source(operand);
             if (!operand.selector.empty() && current_->opcode[0] != 'v')
-                fail(fmt::format("'{}' has no part", operand.name));
+                fail(fmt::format("'{}' cannot be split into parts", operand.name));
             const Slot has = kind_of_register(operand.index);
             if (slot_bytes(has) != slot_bytes(kind)) {
                 fail(fmt::format("'{}' has the wrong size for '{}'", operand.name, current_->opcode));
@@ -421,8 +421,7 @@ std::uint32_t Lowering::destination(const ptx::Operand& operand, Slot kind) {
 std::uint32_t Lowering::special_register(std::string_view name, Slot kind) {
     const Op* found = op_table().find(fmt::format("sreg.{}", name));
     if (found == nullptr)
-        fail(fmt::format("'{}' is neither a register that was declared nor a special one that the software GPU has",
-                         name));
+        fail(fmt::format("'{}' is neither a declared register nor a special register of the software GPU", name));
     if (name.substr(0, 14) == "%reserved_smem") target_.uses_reserved_shared = true;
     const std::uint32_t result = temporary(found->d);
     emit(*found).d = result;

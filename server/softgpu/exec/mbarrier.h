@@ -65,7 +65,7 @@ void each_bulk(Warp& w, const Inst& i, Move move) {
             !resolve_span(w, i, MemorySpace::shared, w.reg<std::uint64_t>(i.e)[lane], 8, barrier, Access::write))
             return;
         if (((to | from | bytes) & 15) != 0 || (barrier & 7) != 0)
-            return w.raise(FaultKind::misaligned_address, i, to, "a bulk copy is in units of 16 bytes");
+            return w.raise(FaultKind::misaligned_address, i, to, "a bulk copy must be aligned to 16 bytes");
         move(to, from, bytes);
         if (i.e != kNoSlot) complete_bytes(barrier, bytes);
     }

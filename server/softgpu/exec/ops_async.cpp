@@ -55,8 +55,8 @@ void run_arrive(Warp& w, const Inst& i) {
         const u32 count = value_of(w, i.b, lane, 1);
         if (d != nullptr) d[lane] = barrier.bits();
         barrier.bytes += value_of(w, i.c, lane, 0);
-        if (barrier.bytes > kMaxBytes) return "an mbarrier awaits at most 1048575 bytes";
-        if (count > barrier.pending) return "more arrivals at an mbarrier than it counts";
+        if (barrier.bytes > kMaxBytes) return "an mbarrier counts at most 1048575 bytes";
+        if (count > barrier.pending) return "more arrivals at an mbarrier than it expects";
         barrier.pending -= count;
         if ((i.extra & async_form::kDrops) != 0) barrier.expected -= std::min(count, barrier.expected);
         barrier.complete_if_done();
@@ -70,7 +70,7 @@ void run_bytes(Warp& w, const Inst& i) {
     each_barrier(w, i, [&](Mbarrier& barrier, u32 lane) -> const char* {
         const s64 bytes = w.reg<u32>(i.b)[lane];
         barrier.bytes += completes ? -bytes : bytes;
-        if (barrier.bytes > kMaxBytes || barrier.bytes < -kMaxBytes) return "an mbarrier awaits at most 1048575 bytes";
+        if (barrier.bytes > kMaxBytes || barrier.bytes < -kMaxBytes) return "an mbarrier counts at most 1048575 bytes";
         if (completes) barrier.complete_if_done();
         return nullptr;
     });
@@ -80,7 +80,7 @@ void run_bytes(Warp& w, const Inst& i) {
 void run_copy_arrive(Warp& w, const Inst& i) {
     each_barrier(w, i, [&](Mbarrier& barrier, u32) -> const char* {
         if ((i.extra & async_form::kCounted) == 0) return nullptr;
-        if (barrier.pending == 0) return "more arrivals at an mbarrier than it counts";
+        if (barrier.pending == 0) return "more arrivals at an mbarrier than it expects";
         --barrier.pending;
         barrier.complete_if_done();
         return nullptr;

@@ -44,7 +44,7 @@ bool BlockRunner::call_indirect(Warp& w, const Inst& i, const CallSite& site, st
     const std::uint64_t pointer = pointers[std::countr_zero(lanes)];
     const std::uint64_t offset = pointer - begin;
     if (offset % sizeof(CompiledFunction) != 0 || offset / sizeof(CompiledFunction) >= functions.size()) {
-        w.raise(FaultKind::illegal_instruction, i, pointer, "a call through a pointer that is no function");
+        w.raise(FaultKind::illegal_instruction, i, pointer, "a call through a pointer that is not a function");
         return false;
     }
     const CompiledFunction& callee = functions[offset / sizeof(CompiledFunction)];
@@ -187,7 +187,7 @@ bool BlockRunner::builtin_lane(Warp& w, const Inst& i, const CallSite& site, std
         case Builtin::malloc: answer(device_malloc(argument(0))); break;
         case Builtin::free:
             if (!device_free(argument(0))) {
-                w.raise(FaultKind::illegal_address, i, argument(0), "free of something that malloc did not give");
+                w.raise(FaultKind::illegal_address, i, argument(0), "free of a pointer that malloc did not return");
             }
             break;
         case Builtin::none: break;

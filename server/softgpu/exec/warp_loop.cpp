@@ -276,7 +276,7 @@ BlockRunner::WarpEnd BlockRunner::run_warp(Warp& w, std::uint32_t steps) {
                 ++w.current.position;
                 paused_ = true;
                 return WarpEnd::slice_over;
-            case Flow::trap: w.raise(FaultKind::trap, i, 0, "the program stopped itself"); break;
+            case Flow::trap: w.raise(FaultKind::trap, i, 0, "the program executed trap"); break;
         }
         if (w.fault.kind != FaultKind::none) return WarpEnd::faulted;
         if (w.current.mask == 0) {

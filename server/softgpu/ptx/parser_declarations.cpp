@@ -110,7 +110,7 @@ std::pair<Variable, std::uint32_t> Parser::variable_type(Space space, Linkage li
         if (token_.is(".align")) {
             advance();
             if (token_.kind != TokenKind::integer || !std::has_single_bit(token_.value) || token_.value > 4096) {
-                fail(".align wants a power of two");
+                fail(".align needs a power of two");
             }
             result.align_bytes = static_cast<std::uint32_t>(token_.value);
         } else if (token_.is(".v2") || token_.is(".v4")) {

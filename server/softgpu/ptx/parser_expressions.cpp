@@ -76,7 +76,7 @@ Parser::Constant Parser::primary(int depth) {
             advance();
             expect(')');
             Constant value = primary(depth + 1);
-            if (value.kind != OperandKind::integer) fail("a cast of a constant that is no integer");
+            if (value.kind != OperandKind::integer) fail("a cast of a constant that is not an integer");
             value.is_unsigned = is_unsigned;
             return value;
         }
@@ -96,7 +96,7 @@ Parser::Constant Parser::primary(int depth) {
         const bool complement = token_.is('~');
         advance();
         Constant value = primary(depth + 1);
-        if (value.kind != OperandKind::integer) fail("a bitwise operator on a constant that is no integer");
+        if (value.kind != OperandKind::integer) fail("a bitwise operator on a constant that is not an integer");
         value.bits = complement ? ~value.bits : value.bits == 0 ? 1 : 0;
         return value;
     }
@@ -140,7 +140,7 @@ Parser::Constant Parser::combined(std::string_view name, const Constant& a, cons
         else if (name == "/")
             result.bits = std::bit_cast<std::uint64_t>(x / y);
         else
-            fail(fmt::format("'{}' between constants that are no integers", name));
+            fail(fmt::format("'{}' between constants that are not integers", name));
         return result;
     }
     const bool is_unsigned = a.is_unsigned || b.is_unsigned;
@@ -213,7 +213,7 @@ Operand Parser::constant() {
 // Parses an offset added to a symbol or a register: `sym+4*2`.
 std::int64_t Parser::addend() {
     const Constant value = binary(precedence("*"), 0);
-    if (value.kind != OperandKind::integer) fail("an offset that is no integer");
+    if (value.kind != OperandKind::integer) fail("an offset that is not an integer");
     return static_cast<std::int64_t>(value.bits);
 }
 
