@@ -108,7 +108,7 @@ struct Stream : std::enable_shared_from_this<Stream> {
     bool is_done(std::uint64_t sequence);
     std::uint64_t submitted();
     // No more work will be submitted: an idle thread ends.
-    void let_go();
+    void retire();
 
   private:
     // Returns false if no thread can be created.

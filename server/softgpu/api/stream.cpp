@@ -78,7 +78,7 @@ bool Stream::start_thread() {
     }
 }
 
-void Stream::let_go() {
+void Stream::retire() {
     const std::lock_guard lock(mutex_);
     destroyed_ = true;
     changed_.notify_all();

@@ -85,7 +85,7 @@ CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) {
     if (!stream->is_done(stream->submitted())) {
         stream->submit([stream]() -> CUresult { return CUDA_SUCCESS; });
     }
-    stream->let_go();
+    stream->retire();
     return CUDA_SUCCESS;
 }
 
