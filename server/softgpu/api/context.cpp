@@ -76,7 +76,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device) {
         if (context.references == 0) return CUDA_ERROR_INVALID_CONTEXT;
         if (--context.references > 0 || !context.active.load()) return CUDA_SUCCESS;
     }
-    tell_context_ends(context);
+    notify_context_end(context);
     const std::lock_guard lock(state().mutex);
     if (context.references == 0 && context.active.load()) context.close();
     return CUDA_SUCCESS;
@@ -88,7 +88,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
 
 CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device) {
     SOFTGPU_DEVICE(device, found);
-    tell_context_ends(*found->primary);
+    notify_context_end(*found->primary);
     const std::lock_guard lock(state().mutex);
     if (found->primary->active.load()) found->primary->close();
     return CUDA_SUCCESS;
@@ -137,7 +137,7 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
     SOFTGPU_READY();
     auto context = state().contexts.find(handle);
     if (context == nullptr || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
-    tell_context_ends(*context);
+    notify_context_end(*context);
     if (state().contexts.remove(handle) == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     auto& stack = context_stack();
     if (!stack.empty() && stack.back() == handle) stack.pop_back();

@@ -93,7 +93,7 @@ void install_export_tables() {
     tables::install(new View);  // table functions may be called until the process ends
 }
 
-void tell_context_ends(const Context& context) {
+void notify_context_end(const Context& context) {
     tables::context_ends(reinterpret_cast<CUcontext>(const_cast<Context*>(&context)));
 }
 

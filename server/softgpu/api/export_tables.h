@@ -12,6 +12,6 @@ void install_export_tables();
 
 // Notifies libraries that stored data for the context. Called by the entry point that ends it, before it is closed. The
 // caller must hold no lock, since the libraries make CUDA calls.
-void tell_context_ends(const Context& context);
+void notify_context_end(const Context& context);
 
 }  // namespace gpupool::softgpu
