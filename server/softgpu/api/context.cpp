@@ -12,7 +12,7 @@ CUcontext handle_of(const ContextPtr& context) {
 }
 
 // Keeps a destroyed context's object, since streams of other threads may still refer to it.
-void bury(const ContextPtr& context) {
+void keep_destroyed(const ContextPtr& context) {
     state().destroyed_contexts.add(context);
 }
 
@@ -142,7 +142,7 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
     auto& stack = context_stack();
     if (!stack.empty() && stack.back() == handle) stack.pop_back();
     context->close();
-    bury(context);
+    keep_destroyed(context);
     return CUDA_SUCCESS;
 }
 
