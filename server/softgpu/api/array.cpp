@@ -161,7 +161,7 @@ CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
     SOFTGPU_ARRAY(handle, array);
     SOFTGPU_NOT_WHILE_CAPTURING();
     if (array->is_level) return CUDA_ERROR_INVALID_HANDLE;
-    array->context->synchronize_alone();
+    array->context->synchronize_exclusively();
     return discard(*array) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
@@ -202,7 +202,7 @@ CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray handle) {
     SOFTGPU_NOT_WHILE_CAPTURING();
     const auto mipmap = find_mipmap(handle);
     if (mipmap == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    mipmap->context->synchronize_alone();
+    mipmap->context->synchronize_exclusively();
     if (mipmaps().remove(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     for (const auto& level : mipmap->levels) discard(*level);
     return CUDA_SUCCESS;

@@ -247,10 +247,10 @@ CUresult submit(const StreamPtr& stream, Copy copy, bool wait) {
         }
     }
     if (!wait && copy.to == Side::host && !pinned(rows.to)) wait = true;
-    std::shared_lock not_alone(stream->context.door);
+    std::shared_lock submitting(stream->context.submission_mutex);
     const std::uint64_t sequence = submit_ordered(
         stream, [copy, staged, context = &stream->context]() -> CUresult { return run_copy(copy, *context); });
-    not_alone.unlock();
+    submitting.unlock();
     if (!wait) return CUDA_SUCCESS;
     stream->wait(sequence);
     return stream->context.status();

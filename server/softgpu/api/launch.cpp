@@ -236,7 +236,7 @@ CUresult launch(const KernelRequest& request, CUstream handle) {
         return result;
     const std::uint32_t textures = TextureTable::instance().generation();
     context.make_local_room(call->function->code->local_bytes);
-    const std::shared_lock not_alone(context.door);
+    const std::shared_lock submitting(context.submission_mutex);
     submit_ordered(stream, [call, &context, textures] { return run_kernel(*call, context, textures); });
     return CUDA_SUCCESS;
 }

@@ -17,7 +17,7 @@ CUresult Library::module(const ContextPtr& context, std::shared_ptr<Module>& res
     };
     if (is_there()) return CUDA_SUCCESS;
     lock.unlock();
-    context->synchronize_alone();
+    context->synchronize_exclusively();
     lock.lock();
     if (is_there()) return CUDA_SUCCESS;
     auto& found = modules[context.get()];

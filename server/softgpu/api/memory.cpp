@@ -73,7 +73,7 @@ CUresult free_of_kind(std::uint64_t address, bool host) {
     if (!fits) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult status = found.context->status(); status != CUDA_SUCCESS) return status;
     // The driver waits for the work of the context, and of the device's other contexts (measured on an H100).
-    found.context->synchronize_alone();
+    found.context->synchronize_exclusively();
     for (const ContextPtr& other : state().contexts.all()) {
         if (other.get() != found.context && other->device == found.context->device) other->synchronize();
     }
@@ -218,7 +218,7 @@ CUresult CUDAAPI cuMemHostUnregister(void* pointer) {
     if (!state().allocations.find(begin, found) || found.begin != begin || found.kind != MemoryKind::registered) {
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     }
-    found.context->synchronize_alone();
+    found.context->synchronize_exclusively();
     return state().allocations.remove(begin, found) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 

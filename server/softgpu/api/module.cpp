@@ -121,7 +121,7 @@ CUresult load(CUmodule* result, const void* image, const JitOptions& options) {
     if (error == CUDA_SUCCESS) error = compile_text(text, code, message);
     write_jit_log(options, message);
     if (error != CUDA_SUCCESS) return error;
-    context->synchronize_alone();
+    context->synchronize_exclusively();
     auto module = std::make_shared<Module>(context);
     if (error = module->take(std::move(code)); error != CUDA_SUCCESS) return error;
     state().modules.add(module);

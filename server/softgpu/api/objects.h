@@ -195,7 +195,7 @@ struct Context : std::enable_shared_from_this<Context> {
     std::vector<std::weak_ptr<Stream>> streams;
     std::size_t prune_ended_at = 64;            // size of `streams` at which ended ones are removed
     std::mutex host_function_mutex;             // only one host function of a context runs at a time
-    std::shared_mutex door;                     // shared by submissions, exclusive in synchronize_alone()
+    std::shared_mutex submission_mutex;         // shared by submissions, exclusive in synchronize_exclusively()
     std::atomic<std::uint32_t> local_bytes{0};  // per thread; what kernels have room for
 
     void open();
@@ -207,8 +207,9 @@ struct Context : std::enable_shared_from_this<Context> {
     void synchronize();
     // Synchronizes as driver calls do that wait for the GPU to load, free or unregister: launches, records and copies
     // of other threads block meanwhile; writes, waits and queries do not (measured on an H200).
-    void synchronize_alone();
-    // Provides `bytes` of local memory per thread. Calls synchronize_alone() if no kernel has needed that much before.
+    void synchronize_exclusively();
+    // Provides `bytes` of local memory per thread. Calls synchronize_exclusively() if no kernel has needed that much
+    // before.
     void make_local_room(std::uint32_t bytes);
 };
 

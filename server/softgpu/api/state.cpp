@@ -192,14 +192,14 @@ void Context::synchronize() {
     for (const auto& [stream, sequence] : last) stream->wait(sequence);
 }
 
-void Context::synchronize_alone() {
-    const std::unique_lock alone(door);
+void Context::synchronize_exclusively() {
+    const std::unique_lock exclusive(submission_mutex);
     synchronize();
 }
 
 void Context::make_local_room(std::uint32_t bytes) {
     if (bytes > local_bytes) {
-        synchronize_alone();
+        synchronize_exclusively();
         local_bytes = bytes;
     }
 }

@@ -14,7 +14,7 @@ CUresult create_stream(CUstream* result, unsigned flags, int priority) {
     priority = std::min(0, std::max(priority, kGreatestPriority));
     auto stream = std::make_shared<Stream>(*context, flags, priority);
     {
-        const std::shared_lock not_alone(context->door);
+        const std::shared_lock submitting(context->submission_mutex);
         const std::lock_guard lock(context->order_mutex);
         context->add_stream(stream);
     }
@@ -57,7 +57,7 @@ CUresult gpupool::softgpu::record_event(CUevent handle, CUstream stream_handle, 
     CUresult result;
     if (record_captured(event, stream, external, result)) return result;
     auto moment = std::make_shared<Moment>();
-    const std::shared_lock not_alone(stream->context.door);
+    const std::shared_lock submitting(stream->context.submission_mutex);
     {
         const std::lock_guard lock(event->mutex);
         event->moment = moment;
