@@ -30,7 +30,7 @@ CUresult get_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgraphEd
     SOFTGPU_GRAPH(handle, graph);
     if (count == nullptr || (from == nullptr) != (to == nullptr) || (data != nullptr && from == nullptr))
         return CUDA_ERROR_INVALID_VALUE;
-    return give_list(edges_of(*graph), count, from != nullptr, [&](std::size_t i, const Edge* edge) {
+    return copy_list(edges_of(*graph), count, from != nullptr, [&](std::size_t i, const Edge* edge) {
         from[i] = edge == nullptr ? nullptr : handle_of(edge->from);
         to[i] = edge == nullptr ? nullptr : handle_of(edge->to);
         if (data != nullptr) data[i] = {};

@@ -15,7 +15,7 @@ inline CUgraphNode handle_of(const Node* node) {
 
 // Returns a list as CUDA's queries do: without room only the count; with more room than needed the rest is cleared.
 template <class T, class Get>
-CUresult give_list(const std::vector<T>& list, size_t* count, bool has_room, Get put) {
+CUresult copy_list(const std::vector<T>& list, size_t* count, bool has_room, Get put) {
     if (!has_room) {
         *count = list.size();
         return CUDA_SUCCESS;
@@ -26,7 +26,7 @@ CUresult give_list(const std::vector<T>& list, size_t* count, bool has_room, Get
 }
 
 inline CUresult give_nodes(const std::vector<Node*>& list, CUgraphNode* nodes, size_t* count) {
-    return give_list(list, count, nodes != nullptr, [&](std::size_t i, Node* const* node) {
+    return copy_list(list, count, nodes != nullptr, [&](std::size_t i, Node* const* node) {
         nodes[i] = node == nullptr ? nullptr : handle_of(*node);
     });
 }

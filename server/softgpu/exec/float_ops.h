@@ -96,17 +96,17 @@ T rounded_sum(T x, T y, T z, T result) {
     return result;
 }
 
-// Computes all lanes in a loop that vectorises. Then corrects with `mend` the lanes whose result is the least normal
+// Computes all lanes in a loop that vectorises. Then corrects with `correct` the lanes whose result is the least normal
 // number, which is rare.
-template <class T, class Compute, class Mend, class Finish>
-[[gnu::always_inline]] inline void each_flushed(std::uint32_t exec, Compute compute, Mend mend, Finish finish) {
+template <class T, class Compute, class Correct, class Finish>
+[[gnu::always_inline]] inline void each_flushed(std::uint32_t exec, Compute compute, Correct correct, Finish finish) {
     alignas(64) T results[kLaneCount] = {};
     T* const r = results;
     each_lane(exec, [=](std::uint32_t l) { r[l] = compute(l); });
     const std::uint32_t least = lane_mask([=](std::uint32_t l) { return is_least_normal(r[l]); });
     for (std::uint32_t rest = least; rest != 0; rest &= rest - 1) {
         const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
-        r[l] = mend(l, r[l]);
+        r[l] = correct(l, r[l]);
     }
     each_lane(exec, [=](std::uint32_t l) { finish(l, r[l]); });
 }

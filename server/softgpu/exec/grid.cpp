@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint32_t kSliceSteps = 2000;
 // After this many slices a block may be waiting for one that has not started.
 constexpr std::uint32_t kTimeoutSlices = 500;
-constexpr std::size_t kMaxCompany = 32;
+constexpr std::size_t kMaxResidents = 32;
 
 }  // namespace
 
@@ -103,7 +103,7 @@ void Grid::work_as(std::uint32_t executor) {
             active = 1;
         }
         bool all_paused = true;
-        bool impatient = true;
+        bool stalled = true;
         for (Resident& resident : residents) {
             if (!resident.active) continue;
             bool paused = false;
@@ -116,13 +116,13 @@ void Grid::work_as(std::uint32_t executor) {
             if (progress == Progress::finished) {
                 resident.active = false;
                 --active;
-                impatient = false;
+                stalled = false;
             }
             all_paused &= paused;
-            impatient &= ++resident.slices >= kTimeoutSlices;
+            stalled &= ++resident.slices >= kTimeoutSlices;
             if (over()) return;
         }
-        if (impatient && more && active < kMaxCompany) {
+        if (stalled && more && active < kMaxResidents) {
             more = start_cluster(residents, executor);
             if (more) ++active;
         }

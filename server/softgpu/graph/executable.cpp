@@ -29,13 +29,13 @@ void connect(Plan& plan, std::uint32_t from, std::uint32_t to) {
 }
 
 // Inlines child graphs, recursively. The depth is bounded by the calls that the program made, one per level.
-Span lay_flat(Plan& plan, const Graph& graph) {
+Span inline_graph(Plan& plan, const Graph& graph) {
     const Span whole{add_step(plan, nullptr), add_step(plan, nullptr)};
     connect(plan, whole.first, whole.last);
     std::unordered_map<const Node*, Span> spans;
     for (const auto& node : graph.nodes) {
         if (const auto* child = std::get_if<ChildPayload>(node->payload.get())) {
-            spans[node.get()] = lay_flat(plan, *child->graph);
+            spans[node.get()] = inline_graph(plan, *child->graph);
             continue;
         }
         const std::uint32_t step = add_step(plan, node->enabled ? node->payload : nullptr);
@@ -151,7 +151,7 @@ Node* Executable::find(const Node& original) const {
 
 void Executable::renew_plan() {
     auto made = std::make_shared<Plan>();
-    lay_flat(*made, *graph);
+    inline_graph(*made, *graph);
     plan = std::move(made);
 }
 

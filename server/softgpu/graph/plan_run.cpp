@@ -83,7 +83,7 @@ void PlanRun::work(std::unique_lock<std::mutex>& lock) {
     while (!ready_.empty()) {
         const std::uint32_t step = ready_.front();
         ready_.pop_front();
-        call_help();
+        start_helpers();
         const PayloadPtr& payload = plan_->steps[step].payload;
         if (payload != nullptr && result_ == CUDA_SUCCESS && !context_.stop.load()) {
             lock.unlock();
@@ -100,7 +100,7 @@ void PlanRun::work(std::unique_lock<std::mutex>& lock) {
 }
 
 // Starts a helper for every ready step beside the one that the caller is about to run. The caller holds the lock.
-void PlanRun::call_help() {
+void PlanRun::start_helpers() {
     while (ready_.size() > starting_ && helpers_ < kMaxHelpers) {
         try {
             std::thread([self = shared_from_this()] {

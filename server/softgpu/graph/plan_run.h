@@ -29,7 +29,7 @@ class PlanRun : public std::enable_shared_from_this<PlanRun> {
 
   private:
     void work(std::unique_lock<std::mutex>& lock);
-    void call_help();
+    void start_helpers();
     void end_use();
     void reach_all();
 
