@@ -230,7 +230,7 @@ CUresult launch(const std::shared_ptr<Executable>& executable, const StreamPtr& 
             run->free_first(memory->shared_from_this());
         }
         for (const auto& [memory, stays] : left) {
-            if (!memory->back()) return CUDA_ERROR_OUT_OF_MEMORY;
+            if (!memory->commit()) return CUDA_ERROR_OUT_OF_MEMORY;
         }
         for_each_memory(*executable->graph, [&](GraphMemory& memory, bool allocates) {
             if (!allocates) memory.set_held(false);

@@ -40,7 +40,7 @@ GraphMemory::GraphMemory(Device& device, std::uint64_t address, std::uint64_t si
     : device_(device), address_(address), size_bytes_(size_bytes) {}
 
 GraphMemory::~GraphMemory() {
-    give_back();
+    release();
     {
         const std::unique_lock lock(reservations().mutex);
         reservations().by_begin.erase(address_);
@@ -64,16 +64,16 @@ std::shared_ptr<GraphMemory> GraphMemory::find(std::uint64_t address) {
     return found == reservations().by_begin.end() ? nullptr : found->second.lock();
 }
 
-bool GraphMemory::back() {
-    if (backed_.load()) return true;
+bool GraphMemory::commit() {
+    if (committed_.load()) return true;
     if (!device_.take(counted_bytes())) return false;
-    backed_.store(true);
+    committed_.store(true);
     device_.graph_memory.add(counted_bytes());
     return true;
 }
 
-void GraphMemory::give_back() {
-    if (!backed_.exchange(false)) return;
+void GraphMemory::release() {
+    if (!committed_.exchange(false)) return;
     device_.graph_memory.remove(counted_bytes());
     device_.give(counted_bytes());
 }
@@ -88,7 +88,7 @@ void GraphMemory::trim(Device& device) {
         }
     }
     for (const auto& memory : all) {
-        if (&memory->device_ == &device && !memory->held() && memory->launches_.load() == 0) memory->give_back();
+        if (&memory->device_ == &device && !memory->held() && memory->launches_.load() == 0) memory->release();
     }
 }
 

@@ -26,11 +26,11 @@ class GraphMemory : public std::enable_shared_from_this<GraphMemory> {
     static bool reserves(std::uint64_t address, std::uint64_t bytes);
     static std::shared_ptr<GraphMemory> find(std::uint64_t address);
 
-    // Counts the bytes as used on the device, from a launch until give_back(), as the driver does. Returns false if
+    // Counts the bytes as used on the device, from a launch until release(), as the driver does. Returns false if
     // there are not enough.
-    bool back();
-    void give_back();
-    // Gives back the bytes of all graph memory of the device that is not held and not being launched.
+    bool commit();
+    void release();
+    // Releases all graph memory of the device that is not held and not being launched.
     static void trim(Device& device);
 
     // What the nodes do when they run.
@@ -56,7 +56,7 @@ class GraphMemory : public std::enable_shared_from_this<GraphMemory> {
     const std::uint64_t size_bytes_;
     std::atomic<bool> held_{false};
     std::atomic<bool> instantiated_{false};
-    std::atomic<bool> backed_{false};
+    std::atomic<bool> committed_{false};
     std::atomic<unsigned> launches_{0};
 };
 
