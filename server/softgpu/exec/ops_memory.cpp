@@ -91,11 +91,17 @@ void register_memory(OpTable& t) {
     LOAD(u16, u16, "u16.16")
     LOAD(u16, u32, "u16.32")
     LOAD(u16, u64, "u16.64")
-    LOAD(s16, s16, "s16.16") LOAD(s16, s32, "s16.32") LOAD(s16, s64, "s16.64") LOAD(u32, u32, "u32.32")
-        LOAD(u32, u64, "u32.64") LOAD(s32, s32, "s32.32") LOAD(s32, s64, "s32.64") LOAD(u64, u64, "u64.64")
-            LOAD(s64, s64, "s64.64")
+    LOAD(s16, s16, "s16.16")
+    LOAD(s16, s32, "s16.32")
+    LOAD(s16, s64, "s16.64")
+    LOAD(u32, u32, "u32.32")
+    LOAD(u32, u64, "u32.64")
+    LOAD(s32, s32, "s32.32")
+    LOAD(s32, s64, "s32.64")
+    LOAD(u64, u64, "u64.64")
+    LOAD(s64, s64, "s64.64")
 #undef LOAD
-                add_store<u8, u16>(t, "st.8.16");
+    add_store<u8, u16>(t, "st.8.16");
     add_store<u8, u32>(t, "st.8.32");
     add_store<u8, u64>(t, "st.8.64");
     add_store<u16, u16>(t, "st.16.16");
