@@ -16,7 +16,7 @@ namespace gpupool::daemon {
 
 namespace {
 
-// An Assignment has to fit into a socket's buffer before anybody reads it (at least 200 KiB on Linux).
+// An Assignment must fit into a socket's buffer before the worker reads it (at least 200 KiB on Linux).
 constexpr std::size_t kMaxCopyBytes = 128u << 10;
 constexpr unsigned kMaxEnvironmentEntries = 64;
 constexpr std::size_t kMaxEnvironmentValueBytes = 4096;
@@ -31,7 +31,7 @@ Refusal refusal(schema::Refused::Reason reason, std::string message) {
     return Refusal{reason, std::move(message)};
 }
 
-// Not the credential itself, which a folder's name would give away.
+// A hash, since the directory's name must not reveal the token.
 std::string tenant_of(std::string_view token) {
     Digester digester;
     for (const std::string_view part : {std::string_view("gpupool tenant\n"), token}) {
@@ -41,8 +41,8 @@ std::string tenant_of(std::string_view token) {
     return to_string(digester.finish()).substr(0, kDigits);
 }
 
-std::variant<Guest, Refusal> check(const schema::Hello::Reader& hello, const AdmissionRules& rules) {
-    Guest guest;
+std::variant<Admission, Refusal> check(const schema::Hello::Reader& hello, const AdmissionRules& rules) {
+    Admission admission;
     if (hello.getProtocolVersion() != schema::PROTOCOL_VERSION) {
         return refusal(schema::Refused::Reason::PROTOCOL,
                        fmt::format("this server speaks gpupool protocol {}, the client speaks {}: install the same "
@@ -58,15 +58,15 @@ std::variant<Guest, Refusal> check(const schema::Hello::Reader& hello, const Adm
                              "configuration");
     }
     const auto client = hello.getClient();
-    guest.client.version = printable(view(client.getVersion()), 32);
-    guest.client.hostname = printable(view(client.getHostname()));
-    guest.client.process_name = printable(view(client.getProcessName()));
-    guest.client.process_id = client.getProcessId();
-    guest.client.user_name = printable(view(client.getUserName()), 64);
-    guest.client.user_id = client.getUserId();
+    admission.client.version = printable(view(client.getVersion()), 32);
+    admission.client.hostname = printable(view(client.getHostname()));
+    admission.client.process_name = printable(view(client.getProcessName()));
+    admission.client.process_id = client.getProcessId();
+    admission.client.user_name = printable(view(client.getUserName()), 64);
+    admission.client.user_id = client.getUserId();
     if (hello.getPurpose().isAdministration()) {
-        guest.purpose = Purpose::administration;
-        return guest;
+        admission.purpose = Purpose::administration;
+        return admission;
     }
     if (hello.getPurpose().isResume()) {
         return refusal(schema::Refused::Reason::CAPACITY,
@@ -76,19 +76,19 @@ std::variant<Guest, Refusal> check(const schema::Hello::Reader& hello, const Adm
         const auto asked = hello.getPurpose().getLane();
         const auto token = asked.getSessionToken();
         if (asked.getSessionId().size() > kMaxSessionIdBytes || token.size() > kMaxSessionTokenBytes) {
-            return refusal(schema::Refused::Reason::PROTOCOL, "no session has a name or a token of that size");
+            return refusal(schema::Refused::Reason::PROTOCOL,
+                           "the session id or token of the data connection is too long");
         }
-        guest.purpose = Purpose::lane;
-        guest.lane.session_id = view(asked.getSessionId());
-        guest.lane.session_token.assign(reinterpret_cast<const char*>(token.begin()), token.size());
-        guest.lane.index = asked.getIndex();
-        return guest;
+        admission.purpose = Purpose::lane;
+        admission.lane.session_id = view(asked.getSessionId());
+        admission.lane.session_token.assign(reinterpret_cast<const char*>(token.begin()), token.size());
+        admission.lane.index = asked.getIndex();
+        return admission;
     }
     if (!hello.getPurpose().isSession()) {
-        return refusal(
-            schema::Refused::Reason::PROTOCOL,
-            "the client asks for something this server does not know: install the same version of gpupool on "
-            "both machines");
+        return refusal(schema::Refused::Reason::PROTOCOL,
+                       "the client's request is unknown to this server: install the same version of gpupool on "
+                       "both machines");
     }
     if (rules.table_fingerprint != 0 && hello.getTableFingerprint() != rules.table_fingerprint) {
         return refusal(
@@ -96,12 +96,13 @@ std::variant<Guest, Refusal> check(const schema::Hello::Reader& hello, const Adm
             fmt::format("client and server were built with different call tables ({:016x} and {:016x}): "
                         "install the same version of gpupool on both machines (the server has {}, the client "
                         "{})",
-                        hello.getTableFingerprint(), rules.table_fingerprint, GPUPOOL_VERSION, guest.client.version));
+                        hello.getTableFingerprint(), rules.table_fingerprint, GPUPOOL_VERSION,
+                        admission.client.version));
     }
-    guest.tenant =
+    admission.tenant =
         rules.tokens.empty() || rules.one_tenant ? std::string("anonymous") : tenant_of(view(hello.getToken()));
-    guest.memory_bytes = hello.getPurpose().getSession().getQuota().getMemoryBytes();
-    return guest;
+    admission.memory_bytes = hello.getPurpose().getSession().getQuota().getMemoryBytes();
+    return admission;
 }
 
 }  // namespace
@@ -110,7 +111,7 @@ bool secret_matches(std::string_view given, std::string_view secret) {
     if (secret.empty()) {
         return false;
     }
-    // Every byte of the given one is looked at, whatever the first ones were.
+    // Compares every byte, wherever the first difference is, so that the time reveals nothing.
     unsigned difference = static_cast<unsigned>(given.size() != secret.size());
     for (std::size_t i = 0; i < given.size(); ++i) {
         difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(secret[i % secret.size()]);
@@ -126,26 +127,26 @@ bool token_matches(std::string_view given, const std::vector<std::string>& token
     return matches != 0;
 }
 
-std::variant<Guest, Refusal> examine_hello(std::span<const std::byte> payload, const AdmissionRules& rules) {
+std::variant<Admission, Refusal> examine_hello(std::span<const std::byte> payload, const AdmissionRules& rules) {
     const auto malformed = [](std::string_view why) {
         return refusal(schema::Refused::Reason::PROTOCOL, fmt::format("the Hello cannot be read: {}", why));
     };
     if (payload.empty() || payload.size() % sizeof(capnp::word) != 0) {
-        return malformed("its size is not that of a message");
+        return malformed("its size is not a multiple of 8 bytes");
     }
-    // Copied because a message must lie on a word boundary, and since the Assignment needs it later.
+    // Copied because a message must lie on a word boundary, and because the Assignment needs it later.
     auto words = kj::heapArray<capnp::word>(payload.size() / sizeof(capnp::word));
     std::memcpy(words.begin(), payload.data(), payload.size());
     try {
         capnp::FlatArrayMessageReader reader(words, supervision::bounded_reader(payload.size()));
         auto verdict = check(reader.getRoot<schema::Hello>(), rules);
-        if (auto* guest = std::get_if<Guest>(&verdict)) {
-            guest->hello = kj::mv(words);
-            // What the worker gets is a copy: made here once, so that what cannot be copied is refused here.
+        if (auto* admission = std::get_if<Admission>(&verdict)) {
+            admission->hello = kj::mv(words);
+            // The worker receives a copy. Make one here, to refuse a Hello that cannot be copied.
             capnp::MallocMessageBuilder trial;
-            copy_hello(*guest, trial.initRoot<schema::Hello>());
+            copy_hello(*admission, trial.initRoot<schema::Hello>());
             if (trial.sizeInWords() * sizeof(capnp::word) > kMaxCopyBytes) {
-                return malformed("it holds too much");
+                return malformed("its contents are too large");
             }
         }
         return verdict;
@@ -154,19 +155,19 @@ std::variant<Guest, Refusal> examine_hello(std::span<const std::byte> payload, c
     }
 }
 
-void copy_hello(const Guest& guest, schema::Hello::Builder out) {
-    capnp::FlatArrayMessageReader reader(guest.hello,
-                                         supervision::bounded_reader(guest.hello.size() * sizeof(capnp::word)));
+void copy_hello(const Admission& admission, schema::Hello::Builder out) {
+    capnp::FlatArrayMessageReader reader(admission.hello,
+                                         supervision::bounded_reader(admission.hello.size() * sizeof(capnp::word)));
     const auto hello = reader.getRoot<schema::Hello>();
     out.setProtocolVersion(hello.getProtocolVersion());
     out.setTableFingerprint(hello.getTableFingerprint());
     auto client = out.initClient();
-    client.setVersion(guest.client.version.c_str());
-    client.setHostname(guest.client.hostname.c_str());
-    client.setProcessName(guest.client.process_name.c_str());
-    client.setProcessId(guest.client.process_id);
-    client.setUserName(guest.client.user_name.c_str());
-    client.setUserId(guest.client.user_id);
+    client.setVersion(admission.client.version.c_str());
+    client.setHostname(admission.client.hostname.c_str());
+    client.setProcessName(admission.client.process_name.c_str());
+    client.setProcessId(admission.client.process_id);
+    client.setUserName(admission.client.user_name.c_str());
+    client.setUserId(admission.client.user_id);
     if (!hello.getPurpose().isSession()) {
         out.getPurpose().setAdministration();
         return;

@@ -1,7 +1,9 @@
-// Who may come in: reads a Hello and decides, without side effects.
+// Admission: reads a Hello and decides whether its sender may connect. No side effects.
 //
-// Ownership: values. Threads: const methods from any thread. Errors: a `Refusal` carries the message for the person at
-//   the other end; nothing in it tells a stranger more than that the credential was wrong.
+// Ownership: values.
+// Threads: any.
+// Errors: a `Refusal` carries a message for the person at the other end. It reveals nothing to an unauthenticated peer
+//   beyond the fact that the credential was wrong.
 #pragma once
 
 #include <capnp/common.h>
@@ -37,38 +39,38 @@ struct ClientFacts {
     std::uint32_t user_id = 0;
 };
 
-// What a further connection of a session says; whether it is true only the session can tell.
+// What the Hello of a lane (a further connection of a session) claims. The session that it names must verify it.
 struct LaneClaim {
     std::string session_id;
     std::string session_token;
     std::uint32_t index = 0;
 };
 
-struct Guest {
+struct Admission {
     Purpose purpose = Purpose::session;
     ClientFacts client;
-    LaneClaim lane;                  // of Purpose::lane
-    std::uint64_t memory_bytes = 0;  // asked for; 0: nothing said
-    std::string tenant;              // a folder's name: one for each credential, one for all who need none
-    kj::Array<capnp::word> hello;    // the message as it came, for the Assignment
+    LaneClaim lane;                  // for Purpose::lane
+    std::uint64_t memory_bytes = 0;  // requested; 0: no request
+    std::string tenant;              // directory name: one per credential, or one for all clients if none is needed
+    kj::Array<capnp::word> hello;    // the received message, for the Assignment
 };
 
 struct AdmissionRules {
-    std::vector<std::string> tokens;      // none: everybody may connect
-    std::uint64_t table_fingerprint = 0;  // 0: unknown, then the worker decides
+    std::vector<std::string> tokens;      // empty: anyone may connect
+    std::uint64_t table_fingerprint = 0;  // 0: unknown; the worker checks it
     bool one_tenant = false;              // whatever the token
 };
 
 // Reads and checks the payload of a hello frame.
-std::variant<Guest, Refusal> examine_hello(std::span<const std::byte> payload, const AdmissionRules& rules);
+std::variant<Admission, Refusal> examine_hello(std::span<const std::byte> payload, const AdmissionRules& rules);
 
-// Whether `given` is one of `tokens`; takes as long for a wrong token as for a right one.
+// Whether `given` is one of `tokens`. Compares in constant time.
 bool token_matches(std::string_view given, const std::vector<std::string>& tokens);
-// The same for one secret. An empty one matches nothing.
+// Compares one secret in constant time. An empty `secret` matches nothing.
 bool secret_matches(std::string_view given, std::string_view secret);
 
-// The Hello that the worker is to see: without the credential, with printable texts, and with only those CUDA_*
-// variables that cannot make the server's driver load or write files. Throws kj::Exception when `hello` cannot be read.
-void copy_hello(const Guest& guest, schema::Hello::Builder out);
+// Writes the Hello that the worker receives: without the credential, with printable texts, and with only those CUDA_*
+// variables that cannot make the server's driver load or write files. Throws kj::Exception if `hello` cannot be read.
+void copy_hello(const Admission& admission, schema::Hello::Builder out);
 
 }  // namespace gpupool::daemon

@@ -182,7 +182,7 @@ std::string place(const std::string& path, const toml::source_region& where) {
     return fmt::format("{}:{}", path, where.begin.line);
 }
 
-// Applies `keys` to `table`; keys of the form "section.key" are those of the sub-tables.
+// Applies `keys` to `table`. Keys of the form "section.key" belong to sub-tables.
 Status apply(const std::string& path, const toml::table& table, const std::string& prefix, const Keys& keys) {
     for (const auto& [key, node] : table) {
         const std::string name = prefix + std::string(key.str());
@@ -234,7 +234,7 @@ Keys keys_of(Config& config) {
     };
 }
 
-// The text of a file that has to be there.
+// Reads a file that must exist.
 Result<std::string> read_named_file(const char* what, const std::string& path, std::size_t most_bytes) {
     auto text = read_file(path, most_bytes);
     if (!text) {
@@ -299,7 +299,7 @@ std::string default_image_directory() {
 }
 
 Status make_image_directory(const std::string& path) {
-    // Those above it as they are, or as everybody's are made.
+    // Creates missing parent directories with the usual permissions.
     for (std::size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1)) {
         ::mkdir(path.substr(0, at).c_str(), 0755);
     }
@@ -336,7 +336,7 @@ void prepare_image_directory(Config& config) {
         made = make_image_directory(config.image_directory);
     }
     if (!made) {
-        log::warn("code images are not kept, so that every session sends its own: {}", made.error().message);
+        log::warn("code images are not kept, so every session sends its own: {}", made.error().message);
         config.image_directory.clear();
     }
 }
@@ -385,7 +385,7 @@ Status read_token_file(Config& config) {
     }
     if (config.tokens.empty()) {
         return Error{ErrorCode::invalid_input,
-                     fmt::format("{} holds no token: write one a line, or take token_file out to let everybody in",
+                     fmt::format("{} contains no token: write one per line, or remove token_file to let anyone connect",
                                  config.token_file)};
     }
     return {};

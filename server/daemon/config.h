@@ -1,7 +1,7 @@
-// What gpupoold is told by its configuration file and its command line (docs/configuration.md, "Server").
+// The settings of gpupoold, from its configuration file and command line (docs/configuration.md, "Server").
 //
-// Ownership: values, immutable once the daemon runs, so every thread may read them. Errors: name the file, the line and
-// the key, and say what is expected.
+// Ownership: values, immutable once the daemon runs, so every thread may read them.
+// Errors: messages name the file, the line and the key, and say what is expected.
 #pragma once
 
 #include <chrono>
@@ -19,8 +19,8 @@ namespace gpupool::daemon {
 using std::chrono::milliseconds;
 
 struct Config {
-    std::vector<std::string> listen{transport::kDefaultAddress};  // the first names this daemon among others
-    bool local = true;            // beside each TCP address, also at a local name for shared memory
+    std::vector<std::string> listen{transport::kDefaultAddress};  // the first names the runtime directory
+    bool local = true;            // for each TCP address, listen at a local name for shared memory too
     std::string driver = "auto";  // auto, software, or the path of a driver library
     std::string log_level = "info";
     std::string log_file;           // empty: stderr
@@ -30,26 +30,26 @@ struct Config {
     std::string image_directory;  // empty: default_image_directory(); "off": code images are not kept
     std::uint64_t image_limit_bytes = std::uint64_t{8} << 30;
 
-    std::optional<std::size_t> stock_workers;  // nothing said: 1 for a GPU, 0 for the software GPU
-    bool stock_contexts = true;                // each of them makes a context, which holds device memory
+    std::optional<std::size_t> stock_workers;  // unset: 1 for a GPU, 0 for the software GPU
+    bool stock_contexts = true;                // each creates a context, which uses device memory
 
-    bool one_tenant = false;  // all sessions are one user's, whatever their tokens
+    bool one_tenant = false;  // all sessions belong to one tenant, whatever their tokens
 
-    std::vector<std::string> tokens;  // none: everybody may connect
-    std::string token_file;           // more of them, one a line
+    std::vector<std::string> tokens;  // empty: anyone may connect
+    std::string token_file;           // further tokens, one per line
 
     std::size_t max_sessions = 64;
-    std::size_t max_handshakes = 64;  // connections that have not said who they are
+    std::size_t max_handshakes = 64;  // pending connections
     std::size_t max_hello_bytes = 64u << 10;
-    std::uint64_t session_memory_bytes = 0;            // the most that one session may hold; 0: all there is
+    std::uint64_t session_memory_bytes = 0;            // quota of one session; 0: all device memory
     std::optional<std::uint64_t> shared_memory_bytes;  // pinned memory that one session may share with its worker;
-                                                       // nothing said: a quarter of this machine's memory
-    std::size_t max_lanes = 8;                         // data connections of a session besides its own
-    std::optional<std::size_t> issuers;  // threads of a session that issue launches besides its dispatcher; nothing
-                                         // said: 3 on eight processors or more, else none
+                                                       // unset: a quarter of this machine's memory
+    std::size_t max_lanes = 8;                         // lanes of a session
+    std::optional<std::size_t> issuers;  // threads of a session that issue launches beside its dispatcher; unset: 3 on
+                                         // eight processors or more, else none
     milliseconds handshake_timeout{10000};
 
-    milliseconds daemon_grace{60000};  // how long workers outlive a daemon that is gone
+    milliseconds daemon_grace{60000};  // how long workers outlive their daemon
     milliseconds stop_timeout{3000};   // for workers to end in order when the daemon stops
     milliseconds worker_start_timeout{30000};
     milliseconds worker_silence_timeout{30000};
@@ -57,27 +57,28 @@ struct Config {
     milliseconds probe_timeout{60000};
 };
 
-// Addresses that one daemon listens at.
+// Maximum number of addresses that one daemon listens at.
 inline constexpr std::size_t kMaxAddresses = 16;
-// Are these such, and no two the same, whether or not they can be had?
+// Checks that the addresses are well-formed and distinct. Does not check that they are available.
 Status check_addresses(const std::vector<std::string>& addresses);
 
-// Of `stock.workers`.
+// Maximum of `stock.workers`.
 inline constexpr std::int64_t kMaxStock = 64;
-// What `images.limit` may be as text.
+// Parses the text of `images.limit`.
 Result<std::uint64_t> parse_image_limit(const std::string& text);
 
-// Reads a TOML file over `config`. Unknown keys and values of the wrong kind are refused.
+// Reads a TOML file over `config`. Refuses unknown keys and values of the wrong type.
 Status read_config_file(const std::string& path, Config& config);
 
 // Reads `config.token_file`, if any, into `config.tokens`.
 Status read_token_file(Config& config);
 
-// The path that the setting means; empty where code images are not kept. A path that cannot be one is refused.
+// Replaces `image_directory` by the path that it stands for; empty if code images are not kept. Refuses a relative
+// path.
 Status choose_image_directory(Config& config);
 
-// Makes the directory of kept code images, or empties the setting: without a place to keep them all else works, so that
-// is a warning.
+// Makes the directory of kept code images. If that fails, logs a warning and clears the setting, since the daemon works
+// without it.
 void prepare_image_directory(Config& config);
 
 // Sends the log where `config` says.

@@ -23,25 +23,26 @@ namespace {
 using transport::Clock;
 using transport::Connection;
 
-constexpr std::chrono::milliseconds kFarewell{1000};         // for a refused peer to read why
-constexpr std::chrono::milliseconds kAdministration{10000};  // between an administrator's requests
+constexpr std::chrono::milliseconds kLingerTime{1000};  // for a refused peer to read the reason
+constexpr std::chrono::milliseconds kAdministrationTimeout{
+    10000};  // between the requests of an administration connection
 constexpr std::size_t kMaxControlBytes = 64u << 10;
-constexpr std::size_t kMaxAdministrators = 64;  // connections at a time
+constexpr std::size_t kMaxAdministrators = 64;  // administration connections at a time
 
-// A peer that does not read must not hold a thread for ever.
+// A peer that does not read must not occupy a thread forever.
 void bound_sending(Connection& connection) {
     connection.set_send_timeout(std::chrono::seconds(5));
 }
 
-// For a worker, whose client may take its time: a program under a debugger reads nothing.
+// A worker's client may stop reading for long: a program under a debugger, for example.
 void unbound_sending(Connection& connection) {
     connection.set_send_timeout({});
 }
 
-// Closing a socket that holds unread bytes resets the connection and takes the last word with it: so whatever still
-// comes is read, for a short while.
+// Closing a socket with unread bytes resets the connection, and the peer loses the last frame. So read what still
+// arrives, for a short time.
 void linger(Connection& connection) {
-    connection.set_receive_deadline(Clock::now() + kFarewell);
+    connection.set_receive_deadline(Clock::now() + kLingerTime);
     std::byte unread[4096];
     for (std::size_t bytes = 0; bytes < (1u << 20);) {
         const auto count = connection.receive(unread);
@@ -52,7 +53,7 @@ void linger(Connection& connection) {
     }
 }
 
-// Where a peer comes from, without what tells its connections apart.
+// The host of a peer, without the port or number of the connection.
 std::string origin_of(const std::string& peer) {
     return peer.substr(0, peer.starts_with("tcp ") ? peer.rfind(':') : peer.find(' '));
 }
@@ -84,8 +85,8 @@ void send_refused(Connection& connection, const Refusal& refusal) {
 }
 
 FrontDoor::FrontDoor(std::vector<std::unique_ptr<transport::Listener>> listeners, const Config& config,
-                     AdmissionRules rules, House& house)
-    : listeners_(std::move(listeners)), config_(config), rules_(std::move(rules)), house_(house) {}
+                     AdmissionRules rules, SessionHost& host)
+    : listeners_(std::move(listeners)), config_(config), rules_(std::move(rules)), host_(host) {}
 
 FrontDoor::~FrontDoor() {
     close();
@@ -112,15 +113,15 @@ void FrontDoor::close() {
     acceptors_.clear();
     {
         const std::lock_guard lock(mutex_);
-        for (auto& visitor : pending_) {
-            if (visitor.connection) {
-                visitor.connection->shutdown();
+        for (auto& pending : pending_) {
+            if (pending.connection) {
+                pending.connection->shutdown();
             }
         }
-        leaving.swap(pending_);  // list nodes stay where they are, so the threads' references hold
+        leaving.swap(pending_);  // list nodes do not move, so the threads' references stay valid
     }
-    for (auto& visitor : leaving) {
-        visitor.thread.join();
+    for (auto& pending : leaving) {
+        pending.thread.join();
     }
 }
 
@@ -133,7 +134,7 @@ void FrontDoor::accept_loop(transport::Listener& listener) {
     while (true) {
         auto connection = listener.accept();
         if (connection) {
-            welcome(std::move(connection).value());
+            start_handshake(std::move(connection).value());
             continue;
         }
         if (closing() || connection.error().code == ErrorCode::closed) {
@@ -148,45 +149,45 @@ void FrontDoor::remove_done_connections() {
     std::list<PendingConnection> done;
     {
         const std::lock_guard lock(mutex_);
-        for (auto visitor = pending_.begin(); visitor != pending_.end();) {
-            const auto next = std::next(visitor);
-            if (visitor->done) {
-                done.splice(done.end(), pending_, visitor);
+        for (auto pending = pending_.begin(); pending != pending_.end();) {
+            const auto next = std::next(pending);
+            if (pending->done) {
+                done.splice(done.end(), pending_, pending);
             }
-            visitor = next;
+            pending = next;
         }
     }
-    for (auto& visitor : done) {
-        visitor.thread.join();
+    for (auto& pending : done) {
+        pending.thread.join();
     }
 }
 
-void FrontDoor::welcome(std::unique_ptr<Connection> connection) {
+void FrontDoor::start_handshake(std::unique_ptr<Connection> connection) {
     remove_done_connections();
     std::unique_lock lock(mutex_);
     if (closing_) {
         return;
     }
-    const auto asked = count_pending(false);
-    if (asked >= config_.max_handshakes && !drop_a_silent_one()) {
+    const auto pending_count = count_pending(false);
+    if (pending_count >= config_.max_handshakes && !drop_silent_connection()) {
         lock.unlock();
-        log::warn("{}: refused, {} connections are already being asked who they are", connection->peer(), asked);
+        log::warn("{}: refused, {} connections are already pending", connection->peer(), pending_count);
         send_refused(*connection, {schema::Refused::Reason::CAPACITY,
-                                   "too many connections at once are waiting to be admitted: try again in a moment"});
+                                   "too many connections are waiting to be admitted: try again in a moment"});
         return;
     }
-    auto& visitor = pending_.emplace_back();
-    visitor.connection = std::move(connection);
-    visitor.origin = origin_of(visitor.connection->peer());
+    auto& pending = pending_.emplace_back();
+    pending.connection = std::move(connection);
+    pending.origin = origin_of(pending.connection->peer());
     try {
-        visitor.thread = std::thread([this, &visitor] {
-            ask(visitor);
+        pending.thread = std::thread([this, &pending] {
+            handshake(pending);
             const std::lock_guard done_lock(mutex_);
-            visitor.connection.reset();
-            visitor.done = true;
+            pending.connection.reset();
+            pending.done = true;
         });
     } catch (const std::system_error& error) {
-        log::error("{}: refused, no thread for it: {}", visitor.connection->peer(), error.what());
+        log::error("{}: refused, no thread for it: {}", pending.connection->peer(), error.what());
         pending_.pop_back();
     }
 }
@@ -194,37 +195,37 @@ void FrontDoor::welcome(std::unique_ptr<Connection> connection) {
 std::size_t FrontDoor::count_pending(bool administers) const {
     return static_cast<std::size_t>(std::count_if(
         pending_.begin(), pending_.end(),
-        [&](const PendingConnection& visitor) { return visitor.administers == administers && !visitor.dropped; }));
+        [&](const PendingConnection& pending) { return pending.administers == administers && !pending.dropped; }));
 }
 
-// Its thread finds the connection at its end.
-bool FrontDoor::drop_a_silent_one() {
-    const auto may_go = [](const PendingConnection& visitor) {
-        return visitor.silent && !visitor.dropped && !visitor.done;
+// Shuts the connection down; its thread then sees the end of the stream.
+bool FrontDoor::drop_silent_connection() {
+    const auto may_go = [](const PendingConnection& pending) {
+        return pending.silent && !pending.dropped && !pending.done;
     };
     std::map<std::string_view, std::size_t> silent_of;
-    for (const PendingConnection& visitor : pending_) {
-        silent_of[visitor.origin] += may_go(visitor) ? 1 : 0;
+    for (const PendingConnection& pending : pending_) {
+        silent_of[pending.origin] += may_go(pending) ? 1 : 0;
     }
     const auto most = std::max_element(silent_of.begin(), silent_of.end(),
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
     if (most == silent_of.end() || most->second == 0) {
         return false;
     }
-    const auto oldest = std::find_if(pending_.begin(), pending_.end(), [&](const PendingConnection& visitor) {
-        return may_go(visitor) && visitor.origin == most->first;
+    const auto oldest = std::find_if(pending_.begin(), pending_.end(), [&](const PendingConnection& pending) {
+        return may_go(pending) && pending.origin == most->first;
     });
-    log::warn("{}: dropped without a word from it: too many connections wait to be admitted",
-              oldest->connection->peer());
+    log::warn("{}: dropped, it has sent nothing and too many connections are pending", oldest->connection->peer());
     oldest->dropped = true;
-    send_refused(*oldest->connection, {schema::Refused::Reason::CAPACITY,
-                                       "said nothing while others waited to be admitted: try again in a moment"});
+    send_refused(*oldest->connection,
+                 {schema::Refused::Reason::CAPACITY,
+                  "dropped because it had sent nothing while other clients waited: try again in a moment"});
     oldest->connection->shutdown();
     return true;
 }
 
-void FrontDoor::ask(PendingConnection& visitor) {
-    Connection& connection = *visitor.connection;  // this thread alone resets the pointer
+void FrontDoor::handshake(PendingConnection& pending) {
+    Connection& connection = *pending.connection;  // only this thread resets the pointer
     const std::string peer = connection.peer();
     const auto refuse = [&](const Refusal& refusal) {
         log::info("{}: refused: {}", peer, refusal.message);
@@ -234,10 +235,10 @@ void FrontDoor::ask(PendingConnection& visitor) {
     auto frame = wire::read_frame(connection, config_.max_hello_bytes, config_.handshake_timeout);
     {
         const std::lock_guard lock(mutex_);
-        if (visitor.dropped) {
+        if (pending.dropped) {
             return;
         }
-        visitor.silent = false;
+        pending.silent = false;
     }
     if (!frame) {
         const Error& error = frame.error();
@@ -260,28 +261,28 @@ void FrontDoor::ask(PendingConnection& visitor) {
         refuse(*refusal);
         return;
     }
-    auto& guest = std::get<Guest>(verdict);
-    if (guest.purpose == Purpose::administration) {
+    auto& admission = std::get<Admission>(verdict);
+    if (admission.purpose == Purpose::administration) {
         {
-            // They stay as long as they like, so that they do not count with those who have yet to be admitted.
+            // Administration connections may stay open, so they are not counted as pending.
             std::unique_lock lock(mutex_);
             if (count_pending(true) >= kMaxAdministrators) {
                 lock.unlock();
                 refuse({schema::Refused::Reason::CAPACITY, "too many connections ask for the server's status"});
                 return;
             }
-            visitor.administers = true;
+            pending.administers = true;
         }
         serve_administration(connection);
         return;
     }
-    if (guest.purpose == Purpose::session) {
-        if (const auto refusal = house_.reserve_place()) {
+    if (admission.purpose == Purpose::session) {
+        if (const auto refusal = host_.reserve_place()) {
             refuse(*refusal);
             return;
         }
-        // The client need not fear that it speaks to nobody while a driver starts. If it is gone, its worker will
-        // notice.
+        // Acknowledge at once, so that the client does not time out while a driver starts. If the client is gone, its
+        // worker will notice.
         bound_sending(connection);
         (void)wire::write_frame(connection, wire::FrameType::ack, {});
         unbound_sending(connection);
@@ -289,15 +290,15 @@ void FrontDoor::ask(PendingConnection& visitor) {
     std::unique_ptr<Connection> moved;
     {
         const std::lock_guard lock(mutex_);
-        moved = std::move(visitor.connection);
+        moved = std::move(pending.connection);
     }
-    house_.arrive(std::move(moved), std::move(guest));
+    host_.admit(std::move(moved), std::move(admission));
 }
 
 void FrontDoor::serve_administration(Connection& connection) {
     bound_sending(connection);
     while (true) {
-        const auto frame = wire::read_frame(connection, kMaxControlBytes, kAdministration);
+        const auto frame = wire::read_frame(connection, kMaxControlBytes, kAdministrationTimeout);
         if (!frame || frame->type == wire::FrameType::goodbye) {
             return;
         }
@@ -308,7 +309,7 @@ void FrontDoor::serve_administration(Connection& connection) {
             linger(connection);
             return;
         }
-        const auto status = house_.status();
+        const auto status = host_.status();
         if (!status) {
             send_refused(connection, {schema::Refused::Reason::SHUTTING_DOWN, status.error().message});
             linger(connection);

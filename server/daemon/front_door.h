@@ -1,13 +1,16 @@
-// Takes connections in: reads the Hello under a deadline, checks it, and shows the way.
+// Accepts connections, reads their Hello under a deadline, checks it, and passes the connection on.
 //
-// One thread for each listener accepts; each connection gets a thread of its own until it is known who it is (at most
-// `Config::max_handshakes` at a time; for the next one, the oldest goes that has said nothing yet, of the place that
-// most such come from: who only waits keeps nobody out). A stranger thus costs a thread for at most the handshake's
-// time-out, a frame's header and a bounded payload. Who may have a session is handed to the `House`, who asks for
-// status is answered here, everybody else gets Refused with a message.
+// One thread per listener accepts. Each connection is pending until its Hello is admitted, and until then has a thread
+// of its own. At most `Config::max_handshakes` connections may be pending. If one more arrives, the front door drops a
+// silent one: the oldest of the host that has the most of them. So silent connections cannot lock other clients out,
+// and an unauthenticated peer costs at most one thread, a frame header and a bounded payload for the handshake timeout.
 //
-// Ownership: a connection is the front door's until `House::arrive`. Threads: open() and close() by one thread; `House`
-//   is called from the front door's threads. Errors: nothing that a peer does is an error here; it is logged.
+// The front door passes admitted connections to the `SessionHost`, answers status requests itself, and sends Refused
+// with a message to everyone else.
+//
+// Ownership: the front door owns a connection until `SessionHost::admit`.
+// Threads: one thread calls open() and close(). The front door's threads call `SessionHost`.
+// Errors: a peer's misbehaviour is logged and is no error here.
 #pragma once
 
 #include <list>
@@ -25,68 +28,68 @@
 
 namespace gpupool::daemon {
 
-// What the front door asks the daemon behind it. Called from many threads.
-class House {
+// The daemon behind the front door. Called from many threads.
+class SessionHost {
   public:
-    virtual ~House() = default;
+    virtual ~SessionHost() = default;
 
-    // Keeps a place for a session, or says why there is none. A place kept is used by arrive() or given back.
+    // Reserves a place for a session, or says why there is none. The place is used by admit() or given back.
     virtual std::optional<Refusal> reserve_place() = 0;
 
-    // A guest with a place, or a further connection of a session that is there.
-    virtual void arrive(std::unique_ptr<transport::Connection> connection, Guest guest) = 0;
+    // Takes over an admitted connection: a session with a reserved place, or a lane of an existing session.
+    virtual void admit(std::unique_ptr<transport::Connection> connection, Admission admission) = 0;
 
-    // The payload of a Control frame with the server's status.
+    // Returns the payload of a Control frame with the server's status.
     virtual Result<std::vector<std::byte>> status() = 0;
 };
 
 class FrontDoor {
   public:
     FrontDoor(std::vector<std::unique_ptr<transport::Listener>> listeners, const Config& config, AdmissionRules rules,
-              House& house);
+              SessionHost& host);
     ~FrontDoor();
     FrontDoor(const FrontDoor&) = delete;
     FrontDoor& operator=(const FrontDoor&) = delete;
 
     void open();
 
-    // Stops accepting, hangs up on everybody still being asked, and returns when no thread is left.
+    // Stops accepting, closes all pending connections, and joins all threads.
     void close();
 
   private:
-    // A connection that is being asked, and the thread that asks.
+    // A connection whose Hello is not admitted yet, and the thread that reads it.
     struct PendingConnection {
         std::unique_ptr<transport::Connection> connection;
         std::thread thread;
-        std::string origin;  // the host, or the machine itself
+        std::string origin;  // host name, or the local machine
         bool done = false;
-        bool silent = true;        // has said nothing yet
-        bool dropped = false;      // to make room
-        bool administers = false;  // rather than waiting to be admitted
+        bool silent = true;        // has sent nothing yet
+        bool dropped = false;      // closed to make room
+        bool administers = false;  // admitted to ask for the status; not counted as pending
     };
 
     void accept_loop(transport::Listener& listener);
-    void welcome(std::unique_ptr<transport::Connection> connection);
+    void start_handshake(std::unique_ptr<transport::Connection> connection);
     void remove_done_connections();
-    bool drop_a_silent_one();                                         // with mutex_ held
+    bool drop_silent_connection();                                    // with mutex_ held
     [[nodiscard]] std::size_t count_pending(bool administers) const;  // with mutex_ held
-    void ask(PendingConnection& visitor);
+    void handshake(PendingConnection& pending);
     void serve_administration(transport::Connection& connection);
     bool closing();
 
     const std::vector<std::unique_ptr<transport::Listener>> listeners_;
     const Config& config_;
     const AdmissionRules rules_;
-    House& house_;
-    std::vector<std::thread> acceptors_;  // one for each listener
+    SessionHost& host_;
+    std::vector<std::thread> acceptors_;  // one per listener
 
     std::mutex mutex_;
-    std::list<PendingConnection> pending_;  // guarded by mutex_, their `connection` pointers too
+    std::list<PendingConnection> pending_;  // guarded by mutex_, including the `connection` pointers
     bool closing_ = false;                  // guarded by mutex_
 };
 
-// Sends Refused, as a last word. Never waits, since the daemon's one thread says it as well: what the peer does not
-// take at once is dropped. A fresh connection has room for it unless the peer sees to it that it has not.
+// Sends Refused as the last frame. Never blocks, since the supervisor's only thread calls it too: bytes that do not fit
+// the send buffer are dropped. A new connection has room for the frame unless its peer prevents that.
 void send_refused(transport::Connection& connection, const Refusal& refusal);
 
 }  // namespace gpupool::daemon

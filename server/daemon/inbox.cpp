@@ -28,13 +28,13 @@ void Inbox::wake() {
     [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof(one));
 }
 
-std::optional<Arrival> Inbox::post(Arrival arrival) {
+std::optional<AdmittedConnection> Inbox::post(AdmittedConnection admitted) {
     {
         const std::lock_guard lock(mutex_);
         if (closed_) {
-            return arrival;
+            return admitted;
         }
-        arrivals_.push_back(std::move(arrival));
+        admitted_.push_back(std::move(admitted));
     }
     wake();
     return std::nullopt;
@@ -53,11 +53,11 @@ Result<StatusBytes> Inbox::ask_status() {
     return answer.get();
 }
 
-void Inbox::take(std::vector<Arrival>& arrivals, std::vector<StatusAnswer>& questions) {
+void Inbox::take(std::vector<AdmittedConnection>& admitted, std::vector<StatusAnswer>& questions) {
     std::uint64_t count = 0;
     [[maybe_unused]] const auto taken = ::read(wake_.get(), &count, sizeof(count));
     const std::lock_guard lock(mutex_);
-    arrivals.swap(arrivals_);
+    admitted.swap(admitted_);
     questions.swap(questions_);
 }
 

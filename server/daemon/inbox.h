@@ -1,7 +1,8 @@
-// What the front door's threads hand to the daemon's one thread: guests with a place, and questions about the status.
+// Queue from the front door's threads to the supervisor's thread: admitted connections and status requests.
 //
-// Ownership: a posted guest is the inbox's until taken; one that cannot be posted any more is given back. Bounded by
-//   what produces it: a guest holds a place, a question a handshake slot. Threads: any post, one takes.
+// Ownership: the inbox owns a posted connection until take(). After close(), post() returns it to the caller.
+// Threads: any thread posts, one takes.
+// Units: bounded by its producers: each session reserved a place, each status request occupies a front door thread.
 #pragma once
 
 #include <future>
@@ -17,9 +18,9 @@
 
 namespace gpupool::daemon {
 
-struct Arrival {
+struct AdmittedConnection {
     std::unique_ptr<transport::Connection> connection;
-    Guest guest;
+    Admission admission;
 };
 
 using StatusBytes = std::vector<std::byte>;
@@ -29,16 +30,16 @@ class Inbox {
   public:
     static Result<std::unique_ptr<Inbox>> make();
 
-    // Empty when it was posted; the arrival itself when the inbox is closed.
-    std::optional<Arrival> post(Arrival arrival);
+    // Returns nothing if posted, or the connection itself if the inbox is closed.
+    std::optional<AdmittedConnection> post(AdmittedConnection admitted);
 
-    // Asks and waits for the answer; an error once the inbox is closed.
+    // Requests the status and blocks until it is there. An error once the inbox is closed.
     Result<StatusBytes> ask_status();
 
-    // Everything since the last call. Resets the descriptor.
-    void take(std::vector<Arrival>& arrivals, std::vector<StatusAnswer>& questions);
+    // Takes everything posted since the last call and resets the descriptor.
+    void take(std::vector<AdmittedConnection>& admitted, std::vector<StatusAnswer>& questions);
 
-    // Nothing is posted after this; the questions that wait are answered with an error.
+    // Refuses all later posts, and answers waiting status requests with an error.
     void close();
 
     // Readable while there is something to take.
@@ -50,9 +51,9 @@ class Inbox {
 
     const UniqueFd wake_;
     std::mutex mutex_;
-    std::vector<Arrival> arrivals_;        // guarded by mutex_
-    std::vector<StatusAnswer> questions_;  // guarded by mutex_
-    bool closed_ = false;                  // guarded by mutex_
+    std::vector<AdmittedConnection> admitted_;  // guarded by mutex_
+    std::vector<StatusAnswer> questions_;       // guarded by mutex_
+    bool closed_ = false;                       // guarded by mutex_
 };
 
 }  // namespace gpupool::daemon

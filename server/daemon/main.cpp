@@ -1,6 +1,6 @@
-// gpupoold: the command line, and the order in which a daemon comes up and goes down.
+// gpupoold: the command line, startup and shutdown.
 //
-// Exit codes: 0 after an orderly end, 1 when it cannot serve (the message says why), 2 for a wrong command line.
+// Exit codes: 0 after an orderly end, 1 if it cannot serve (the message says why), 2 for a wrong command line.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -62,20 +62,21 @@ void declare(CLI::App& app, Options& options) {
         ->take_all();
     app.add_option("--driver", options.driver, "auto (default), software, or the path of a driver library");
     app.add_option("--log-level", options.log_level, "trace, debug, info (default), warn, error or off");
-    app.add_option("--token-file", options.token_file, "File of the tokens that clients must show, one a line");
-    app.add_option("--runtime-directory", options.runtime_directory, "Where a restarted gpupoold finds its workers");
+    app.add_option("--token-file", options.token_file, "File with the tokens that clients may use, one per line");
+    app.add_option("--runtime-directory", options.runtime_directory,
+                   "Directory through which a restarted gpupoold finds its workers");
     app.add_option("--worker", options.worker, "Path of gpupool-worker");
     app.add_option("--image-directory", options.image_directory,
-                   "Where code images are kept for later sessions, or off");
-    app.add_option("--image-limit", options.image_limit, "How much of them is kept, like 8GiB");
+                   "Directory that keeps code images for later sessions, or off");
+    app.add_option("--image-limit", options.image_limit, "Maximum size of that directory, such as 8GiB");
     app.add_option("--stock", options.stock_workers,
-                   "Workers that wait for a session with the driver initialised, default 1 with a GPU")
+                   "Workers to keep ready, with the driver initialised; default 1 with a GPU, else 0")
         ->check(CLI::Range(std::int64_t{0}, kMaxStock));
     app.add_option("--ready-fd", options.ready_descriptor,
                    "Descriptor to which the address is written, with a newline, once clients may connect");
     app.add_option("--lifeline-fd", options.lifeline_descriptor,
                    "Descriptor of a pipe: gpupoold stops when its other end is closed, and workers do not outlive it");
-    app.add_flag("--check", options.check, "Check the configuration and the driver, say what was found, and end");
+    app.add_flag("--check", options.check, "Check the configuration and the driver, print the result, and exit");
 }
 
 Result<Config> make_config(const Options& options) {
@@ -115,7 +116,7 @@ Result<Config> make_config(const Options& options) {
         config.runtime_directory = supervision::default_runtime_root();
     }
     if (options.lifeline_descriptor >= 0) {
-        // Started for one program: nobody will come to take the stock, and the token is made up for this one time.
+        // Started for one program: a stock would be useless to it, and its token is generated for this run alone.
         config.daemon_grace = milliseconds(0);
         config.stock_workers = config.stock_workers.value_or(0);
         config.one_tenant = true;
@@ -123,8 +124,8 @@ Result<Config> make_config(const Options& options) {
     return config;
 }
 
-// Every signal the daemon knows arrives in its loop. Blocked before the first thread starts, so in every thread.
-// The end of a child is not reported yet: while the driver is being probed, a signal means that we are to stop.
+// The main loop receives every signal through the descriptor. Signals are blocked before the first thread starts, and
+// so in every thread. SIGCHLD is not reported yet: during the driver probe, any signal means that the daemon must stop.
 Result<UniqueFd> block_signals() {
     sigset_t signals;
     ::sigemptyset(&signals);
@@ -154,7 +155,8 @@ Status report_children(int descriptor) {
     return {};
 }
 
-// Descriptors 0 to 2 are given to workers by number: they must exist, or one of ours would get such a number.
+// Workers inherit descriptors 0 to 2 by number. They must exist, or another descriptor of the daemon would get such a
+// number.
 void fill_standard_descriptors() {
     int descriptor = ::open("/dev/null", O_RDWR);
     while (descriptor >= 0 && descriptor <= 2) {
@@ -165,8 +167,8 @@ void fill_standard_descriptors() {
     }
 }
 
-// Workers run in the legacy address layout (server/worker/session/main.cpp says why). They inherit it, which saves each
-// of them from executing itself a second time; nothing changes for this process.
+// Workers run in the legacy address layout (server/worker/session/main.cpp says why). They inherit it from the daemon,
+// which saves each of them from executing itself a second time. The daemon's own layout does not change.
 void use_legacy_layout_for_workers() {
 #if !defined(__SANITIZE_THREAD__)
     if (const int current = ::personality(0xffffffff); current >= 0) {
@@ -180,7 +182,7 @@ bool is_loopback(const std::string& address) {
            address.starts_with("localhost:");
 }
 
-Result<DriverFacts> know_driver(const Config& config, const std::string& worker, int cancel_descriptor) {
+Result<DriverFacts> find_driver(const Config& config, const std::string& worker, int cancel_descriptor) {
     std::string driver = config.driver;
     if (driver == "software") {
         auto path = find_software_driver();
@@ -199,7 +201,7 @@ Result<DriverFacts> know_driver(const Config& config, const std::string& worker,
     return facts;
 }
 
-// A line each.
+// One line per driver and device.
 std::vector<std::string> describe(const DriverFacts& facts) {
     std::vector<std::string> lines{fmt::format("driver {} (version {}.{}{}{})", facts.path, facts.version / 1000,
                                                facts.version % 1000 / 10, facts.reason.empty() ? "" : "; ",
@@ -221,7 +223,7 @@ void log_driver(const DriverFacts& facts) {
     }
 }
 
-void say_ready(int descriptor, const std::string& address) {
+void report_ready(int descriptor, const std::string& address) {
     if (descriptor < 0) {
         return;
     }
@@ -230,9 +232,9 @@ void say_ready(int descriptor, const std::string& address) {
     ::close(descriptor);
 }
 
-// All that can be said of addresses beforehand: whether they are free is no question where a daemon runs that the next
-// one is to replace.
-Status find_hosts(const std::vector<std::string>& addresses) {
+// Checks that host names resolve. Does not check that the addresses are free: the daemon that runs there now may be one
+// that this one will replace.
+Status check_hosts(const std::vector<std::string>& addresses) {
     for (const std::string& address : addresses) {
         const auto endpoint = transport::Endpoint::parse(address, transport::kDefaultPort);
         if (!endpoint || endpoint->is_path()) {
@@ -245,21 +247,21 @@ Status find_hosts(const std::vector<std::string>& addresses) {
     return {};
 }
 
-// What has been claimed before a daemon serves, in this order.
+// What the daemon claims before it serves, in this order.
 struct Place {
     std::string worker;
-    std::vector<std::unique_ptr<transport::Listener>> listeners;  // those that were asked for come first
-    std::vector<std::string> addresses;                           // of those
+    std::vector<std::unique_ptr<transport::Listener>> listeners;  // the configured addresses first
+    std::vector<std::string> addresses;                           // of the configured ones
     supervision::RuntimeDirectory directory;
 };
 
-// What the next daemon at the same address calls itself, too.
+// The next daemon at the same address uses the same name.
 std::string runtime_name(const transport::Endpoint& address) {
     return address.is_path() ? fmt::format("unix-{:016x}", fingerprint(std::as_bytes(std::span(address.path))).low)
                              : fmt::to_string(address.port);
 }
 
-// A local name that cannot be had costs clients on this host some speed and nothing else.
+// Without the local listener, clients on this host use TCP, which is slower.
 void listen_locally(Place& place, const transport::Endpoint& address) {
     auto beside = transport::listen_beside(address);
     if (!beside) {
@@ -308,12 +310,12 @@ Result<Place> claim_place(const Config& config, std::string worker) {
 }
 
 Result<Departure> serve_at(Place& place, const Config& config, const Options& options, UniqueFd lifeline, int signals) {
-    // Workers of an earlier daemon may come from now on; they are heard once the driver is known.
+    // Workers of an earlier daemon may connect from now on. They are read once the driver is known.
     auto supervision_listener = place.directory.listen();
     if (!supervision_listener) {
         return supervision_listener.error();
     }
-    auto driver = know_driver(config, place.worker, signals);
+    auto driver = find_driver(config, place.worker, signals);
     if (!driver) {
         return driver.error();
     }
@@ -325,7 +327,7 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
     }
     for (const auto& address : place.addresses) {
         if (config.tokens.empty() && !is_loopback(address)) {
-            log::warn("anybody who reaches {} may use the GPUs: list tokens in the configuration", address);
+            log::warn("anyone who can connect to {} may use the GPUs: list tokens in the configuration", address);
         }
     }
     const std::string addresses = fmt::format("{}", fmt::join(place.addresses, ", "));
@@ -342,15 +344,15 @@ Result<Departure> serve_at(Place& place, const Config& config, const Options& op
     FrontDoor door(std::move(place.listeners), config, std::move(rules), supervisor);
     door.open();
     log::info("listening at {}", addresses);
-    say_ready(options.ready_descriptor, place.addresses.front());
+    report_ready(options.ready_descriptor, place.addresses.front());
     return supervisor.run(door);
 }
 
-// --check, whose result goes to standard output, whatever is logged.
+// --check prints its result to standard output, whatever the log settings.
 Status check(Config& config, const std::string& worker, int signals) {
-    GPUPOOL_TRY(find_hosts(config.listen));
+    GPUPOOL_TRY(check_hosts(config.listen));
     GPUPOOL_TRY(choose_image_directory(config));
-    const auto driver = know_driver(config, worker, signals);
+    const auto driver = find_driver(config, worker, signals);
     if (!driver) {
         return driver.error();
     }
@@ -388,7 +390,7 @@ Status serve(Config& config, const Options& options, int signals) {
     }
     const auto served = serve_at(*place, config, options, std::move(lifeline), signals);
     if (!served || *served == Departure::all_ended) {
-        // Workers of an earlier daemon, if any, keep looking at the same path, where the next daemon will be.
+        // Workers of an earlier daemon keep connecting to the same path, where the next daemon will listen.
         place->directory.remove();
     }
     if (!served) {

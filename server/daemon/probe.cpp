@@ -33,7 +33,7 @@ Status read_answer(int input, int cancel_descriptor, Clock::time_point deadline,
             return system_error("poll", errno);
         }
         if (wanted[1].revents != 0) {
-            return Error{ErrorCode::closed, "told to stop"};
+            return Error{ErrorCode::closed, "the server is stopping"};
         }
         if (wanted[0].revents == 0) {
             continue;
@@ -50,12 +50,12 @@ Status read_answer(int input, int cancel_descriptor, Clock::time_point deadline,
             answer.append(buffer, static_cast<std::size_t>(count));
         }
         if (answer.size() > kMaxAnswerBytes) {
-            return Error{ErrorCode::limit_exceeded, "the driver's description has no end"};
+            return Error{ErrorCode::limit_exceeded, "the worker's description of the driver is longer than 1 MiB"};
         }
     }
 }
 
-// Waits for the probe's end; ends it when it does not come.
+// Waits for the probe to exit, and kills it at the deadline.
 int reap(pid_t process, Clock::time_point deadline) {
     int status = 0;
     while (::waitpid(process, &status, WNOHANG) == 0) {
@@ -86,7 +86,7 @@ Result<DriverFacts> parse_probe(const std::string& text) {
         const auto [end, failure] =
             std::from_chars(fingerprint.data(), fingerprint.data() + fingerprint.size(), facts.table_fingerprint, 16);
         if (failure != std::errc{} || end != fingerprint.data() + fingerprint.size()) {
-            return Error{ErrorCode::invalid_input, "table_fingerprint is no hexadecimal number"};
+            return Error{ErrorCode::invalid_input, "table_fingerprint is not a hexadecimal number"};
         }
         for (const auto& device : json.at("devices")) {
             if (facts.devices.size() >= kMaxDevices) {

@@ -27,7 +27,7 @@ std::string text(capnp::Text::Reader reader, std::size_t max_bytes = 128) {
 }
 
 Status fill_random(void* out, std::size_t bytes) {
-    // Requests of up to 256 bytes are never cut short once the kernel's pool is ready.
+    // Requests of up to 256 bytes are never cut short once the kernel's random pool is initialised.
     if (::getrandom(out, bytes, 0) != static_cast<ssize_t>(bytes)) {
         return system_error("getrandom", errno);
     }
@@ -58,7 +58,7 @@ Result<WorkerReport> read_report(const supervision::Message& message) {
         report.holds_context = in.getContext();
         if (report.session_id.empty() || in.getMemoryUsed().size() > kMaxReportedDevices ||
             in.getDeviceUuids().size() > kMaxReportedDevices || token.size() > kMaxReportedTokenBytes) {
-            return Error{ErrorCode::invalid_input, "a worker's report makes no sense"};
+            return Error{ErrorCode::invalid_input, "a worker's report has no session id or too many entries"};
         }
         for (const auto bytes : in.getMemoryUsed()) {
             report.memory_used_bytes.push_back(bytes);
@@ -82,7 +82,7 @@ void Session::kill_by(Clock::time_point when, std::string reason) {
 
 void Session::kill_now() const {
     if (child) {
-        // Not reaped yet, so neither the process nor its group can be somebody else's.
+        // The child is not reaped yet, so its process id and group id cannot have been reused.
         ::kill(-process, SIGKILL);
         ::kill(process, SIGKILL);
     } else if (pidfd.get() >= 0) {
@@ -97,25 +97,26 @@ void Session::send_stop(const std::string& reason) {
     stopping = true;
     capnp::MallocMessageBuilder message;
     message.initRoot<schema::ToWorker>().setStop(reason.c_str());
-    if (const auto sent = link.send(message); !sent) {  // as a rule because it has just ended by itself
-        log::debug("session {}: cannot tell its worker to stop: {}", report.session_id, sent.error().message);
+    if (const auto sent = link.send(message); !sent) {  // usually because it just exited
+        log::debug("session {}: cannot send its worker the order to stop: {}", report.session_id, sent.error().message);
     }
 }
 
 std::optional<Refusal> Session::hand_lane(const LaneClaim& claim, const std::vector<int>& connection) {
     const auto taken = [&] { return (lanes_taken >> claim.index & 1) != 0; };
     if (claim.index >= std::min(report.max_lanes, kMaxLanes) || taken()) {
-        return Refusal{schema::Refused::Reason::CAPACITY,
-                       fmt::format("the session may have {} data connections, each once: number {} is not to be had",
-                                   report.max_lanes, claim.index)};
+        return Refusal{
+            schema::Refused::Reason::CAPACITY,
+            fmt::format("data connection {} is taken or not allowed: the session may open {} of them, each once",
+                        claim.index, report.max_lanes)};
     }
     if (stopping || !link.open() || connection.empty()) {
-        return Refusal{schema::Refused::Reason::SHUTTING_DOWN, "the session cannot take a data connection now"};
+        return Refusal{schema::Refused::Reason::SHUTTING_DOWN, "the session is ending and accepts no data connection"};
     }
     capnp::MallocMessageBuilder message;
     message.initRoot<schema::ToWorker>().initLane().setIndex(claim.index);
     if (const auto sent = link.send(message, connection); !sent) {
-        return Refusal{schema::Refused::Reason::INTERNAL, "the session's worker does not take the data connection"};
+        return Refusal{schema::Refused::Reason::INTERNAL, "the session's worker does not accept the data connection"};
     }
     lanes_taken |= std::uint64_t{1} << claim.index;
     return std::nullopt;

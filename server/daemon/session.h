@@ -1,12 +1,13 @@
-// One session as the daemon knows it: its worker process, the socket to it, and what it last reported.
+// One session as the daemon sees it: its worker process, the socket to it, and its last report.
 //
-// A session is `started` by this daemon (its worker is our child, to be reaped) or `adopted` from an earlier one (then
-// only a pidfd tells when it is gone). Either way it lives until its process does; the daemon's part in its end is
-// a deadline after which the process is killed.
+// A session is either started by this daemon (its worker is a child, to be reaped) or adopted from an earlier daemon
+// (only a pidfd shows when the worker ends). It lives until the worker process ends. The daemon ends a session by a
+// deadline after which it kills the process.
 //
-// Ownership: owns the socket, the pidfd, and until the worker's first report a copy of the client's connection: a
-//   worker that dies before it took the session over cannot tell the client, so the daemon does.
-// Threads: the daemon's one. Errors: what a worker sends is checked as a peer's input is.
+// Ownership: owns the socket, the pidfd and, until the worker's first report, a copy of the client's connection. If the
+//   worker dies before that report, the daemon sends the client the reason.
+// Threads: the supervisor's.
+// Errors: a worker's messages are checked like any peer's.
 #pragma once
 
 #include <sys/types.h>
@@ -33,13 +34,13 @@ struct WorkerReport {
     std::string state;
     std::string peer;
     ClientFacts client;
-    std::vector<std::string> device_uuids;         // of those that the session sees
-    std::vector<std::uint64_t> memory_used_bytes;  // by device, in the same order
+    std::vector<std::string> device_uuids;         // devices that the session sees
+    std::vector<std::uint64_t> memory_used_bytes;  // per device, in the same order
     std::uint64_t memory_quota_bytes = 0;
     std::int64_t started_unix_ms = 0;
     std::string session_token;
     std::size_t max_lanes = 0;
-    bool holds_context = false;  // one of the stock
+    bool holds_context = false;  // only reported by a worker in stock
 };
 
 // Reads and checks a Report.
@@ -53,12 +54,12 @@ struct Session {
     supervision::MessageSocket link;
     std::unique_ptr<transport::Connection> connection;
 
-    // A worker of the stock is a session that nobody has yet.
+    // True for a worker of the stock: it serves no client yet.
     bool in_stock = false;
     bool ready = false;             // in stock, and prepared
     bool unwanted = false;          // in stock, and killed
-    DriverEnvironment environment;  // of one of the stock: what it was prepared with
-    std::uint64_t lanes_taken = 0;  // bit n: data connection n was handed on
+    DriverEnvironment environment;  // in stock: the variables that it was prepared with
+    std::uint64_t lanes_taken = 0;  // bit n: lane n was passed to the worker
 
     bool reported = false;
     bool stopping = false;
@@ -66,23 +67,23 @@ struct Session {
     Clock::time_point kill_at = Clock::time_point::max();
     std::string kill_reason;
 
-    // The process has to be gone by `when`; the earliest such order counts.
+    // Sets a deadline for the end of the process. The earliest deadline counts.
     void kill_by(Clock::time_point when, std::string reason);
 
-    // Kills the worker and, as far as they are surely its own, the processes of its group.
+    // Kills the worker and, if they are certainly its own, the processes of its group.
     void kill_now() const;
 
-    // Tells the worker why it has to end.
+    // Asks the worker to end, with the reason.
     void send_stop(const std::string& reason);
 
-    // Hands one more connection of the client on to the worker, or says why not. The caller's copy is the caller's.
+    // Passes a lane's connection to the worker, or says why not. The caller keeps its own copy of the descriptors.
     std::optional<Refusal> hand_lane(const LaneClaim& claim, const std::vector<int>& connection);
 };
 
-// A pidfd of `process`, empty when the kernel has none to give.
+// A pidfd of `process`; empty if the kernel provides none.
 UniqueFd open_process(pid_t process);
 
-// 8 random bytes as hexadecimal text, for a session's name; 32 random bytes for its secret.
+// 8 random bytes as hexadecimal text, for a session's id; 32 random bytes for its secret.
 Result<std::string> make_session_id();
 Result<std::vector<unsigned char>> make_session_token();
 

@@ -13,7 +13,7 @@ namespace gpupool::daemon {
 
 namespace {
 
-// A session's texts are bounded (printable()), so this many fit into a frame's payload.
+// A session's texts are bounded by printable(), so this many sessions fit into a frame's payload.
 constexpr std::size_t kMaxSessionBytes = 1024;
 constexpr std::size_t kMaxListedSessions = wire::kMaxPayloadBytes / kMaxSessionBytes - 256;
 
@@ -27,7 +27,7 @@ std::uint64_t age_seconds(std::int64_t started_unix_ms) {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(0, now.count() - started_unix_ms) / 1000);
 }
 
-// A session numbers the devices that it sees, which may be fewer than the server's, and in another order.
+// A session reports the devices that it sees, possibly fewer than the server has and in another order.
 std::uint64_t used_on(const Session& session, const std::string& uuid) {
     const auto& report = session.report;
     std::uint64_t used = 0;
@@ -37,7 +37,7 @@ std::uint64_t used_on(const Session& session, const std::string& uuid) {
     return used;
 }
 
-// Where the session holds most is where it runs; without memory, on the first that it sees.
+// The device on which the session uses most memory; if it uses none, the first device that it sees.
 std::size_t device_of(const Session& session, const std::vector<ProbedDevice>& devices) {
     const auto& uuids = session.report.device_uuids;
     const auto uuid_of = [](const ProbedDevice& device) { return printable(device.uuid); };

@@ -20,7 +20,7 @@ struct ServerFacts {
     std::size_t stock_wanted;
 };
 
-// At most as many sessions as fit into one frame are listed.
+// Lists at most as many sessions as fit into one frame.
 std::vector<std::byte> make_status_message(const ServerFacts& server,
                                            const std::map<std::string, std::unique_ptr<Session>>& sessions);
 

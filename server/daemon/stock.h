@@ -1,10 +1,10 @@
-// Which workers the stock should hold: a number of them, for the environments that sessions asked for last.
+// Decides which workers the stock should contain: a fixed number, for the environments of the most recent sessions.
 //
-// A worker is prepared with the variables by which a client tells its driver what to do, and the driver reads them
-// once: it serves only sessions that want the same. The stock therefore follows the sessions. At first it is for those
-// that say nothing.
+// A worker is prepared with the CUDA_* variables that configure its client's driver. The driver reads them once, so the
+// worker can serve only sessions with the same variables. The stock therefore follows the sessions. It starts out
+// prepared for sessions without such variables.
 //
-// Ownership: values. Threads: the daemon's one. Errors: none.
+// Ownership: values. Threads: the supervisor's. Errors: none.
 #pragma once
 
 #include <chrono>
@@ -19,11 +19,11 @@
 
 namespace gpupool::daemon {
 
-// Variables by name. Two that compare equal make the same driver.
+// Variables by name. Equal environments configure the driver equally.
 using DriverEnvironment = std::map<std::string, std::string>;
 
-// What a guest's session will set, less what is the driver's default anyhow.
-DriverEnvironment environment_of(const Guest& guest, std::int32_t driver_version);
+// The variables that a client's session sets, except those that only state the driver's default.
+DriverEnvironment environment_of(const Admission& admission, std::int32_t driver_version);
 
 class StockPlan {
   public:
@@ -33,28 +33,28 @@ class StockPlan {
 
     [[nodiscard]] std::size_t size() const { return size_; }
 
-    // A session begins, with a worker of the stock or without: it has the machine to itself for a moment.
+    // Notes that a session begins. Delays new workers of the stock for a moment, so that they do not slow it down.
     void note_session(const DriverEnvironment& environment);
-    // A worker of the stock has ended unasked. One that has not even been ready is tried again later and later, and not
-    // in its environment, which may show the driver no device.
+    // Notes that a worker of the stock ended by itself. If it was not ready yet, the next attempt backs off
+    // exponentially and does not use its environment, which may hide every device from the driver.
     void note_failure(const DriverEnvironment& environment, bool was_ready);
     void note_ready() { failures_ = 0; }
 
-    // Nothing is to be started before.
+    // No worker should be started before this time.
     [[nodiscard]] Clock::time_point start_after() const { return start_after_; }
 
     struct Changes {
         std::vector<DriverEnvironment> start;
-        std::vector<std::size_t> end;  // places in what was given
+        std::vector<std::size_t> end;  // indices into `existing`
     };
-    // What is to be done so that the stock is what it should be; `there`: its workers, ready or not.
-    [[nodiscard]] Changes changes(const std::vector<const DriverEnvironment*>& there) const;
+    // What to start and end so that the stock is complete. `existing`: the environments of its workers, ready or not.
+    [[nodiscard]] Changes changes(const std::vector<const DriverEnvironment*>& existing) const;
 
   private:
     const std::size_t size_;
-    std::deque<DriverEnvironment> recent_{{}};  // the last one first, each once
+    std::deque<DriverEnvironment> recent_{{}};  // most recent first, without duplicates
     Clock::time_point start_after_{};
-    unsigned failures_ = 0;  // one after the other, of workers that were not ready
+    unsigned failures_ = 0;  // consecutive failures of workers that were not ready yet
 };
 
 }  // namespace gpupool::daemon

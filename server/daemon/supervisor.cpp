@@ -16,9 +16,11 @@ namespace gpupool::daemon {
 
 namespace {
 
-static_assert(transport::kMaxDescriptors <= supervision::kMaxDescriptors);  // a connection is one message
+static_assert(transport::kMaxDescriptors <=
+              supervision::kMaxDescriptors);  // a connection's descriptors fit into one message
 
-// As many as paid with four threads of a program that launch to a stream each, where processors are to spare.
+// Three issuers were fastest for a program with four threads, each launching to a stream of its own, on a machine with
+// idle processors.
 std::size_t default_issuers() {
     return processors_allowed() >= 8 ? 3 : 0;
 }
@@ -50,10 +52,10 @@ std::optional<Refusal> Supervisor::reserve_place() {
     return std::nullopt;
 }
 
-void Supervisor::arrive(std::unique_ptr<transport::Connection> connection, Guest guest) {
-    auto back = parts_.inbox->post(Arrival{std::move(connection), std::move(guest)});
+void Supervisor::admit(std::unique_ptr<transport::Connection> connection, Admission admission) {
+    auto back = parts_.inbox->post(AdmittedConnection{std::move(connection), std::move(admission)});
     if (back) {
-        send_off(*back, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
+        refuse(*back, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
     }
 }
 
@@ -68,11 +70,11 @@ Departure Supervisor::run(FrontDoor& door) {
     }
     if (handing_on_) {
         for (Session* const worker : stock()) {
-            end_stock_worker(*worker, "the next daemon has its own");
+            end_stock_worker(*worker, "the next daemon starts its own");
         }
         parts_.inbox->close();
         door.close();
-        handle_inbox();  // guests that arrived in the last moment become sessions like the others
+        handle_inbox();  // connections that arrived last still get their sessions
         return Departure::handed_on;
     }
     return Departure::all_ended;
@@ -85,7 +87,7 @@ void Supervisor::wait_for_events() {
                                {parts_.lifeline.get(), POLLIN, 0},
                                {parts_.supervision_listener.get(), POLLIN, 0}};
     const std::size_t first_link = wanted.size();
-    // Handlers add and remove sessions, so what was asked about is looked up again by name.
+    // Handlers add and remove sessions, so each polled session is looked up again by its id.
     std::vector<std::string> ids;
     for (const auto& [id, session] : sessions_) {
         ids.push_back(id);
@@ -140,7 +142,7 @@ void Supervisor::handle_signals() {
             log::info("handing {} sessions on to the next daemon", session_count());
             handing_on_ = true;
         } else if (stopping_) {
-            log::warn("told to stop again: killing {} workers", sessions_.size());
+            log::warn("received another signal to stop: killing {} workers", sessions_.size());
             for (const auto& [id, session] : sessions_) {
                 session->kill_now();
             }
@@ -157,7 +159,7 @@ void Supervisor::begin_stop(const std::string& reason) {
     stopping_ = true;
     stop_reason_ = reason;
     log::info("stopping: {}; {} sessions", reason, session_count());
-    // First, so that nobody behind the door waits for an answer of ours while we wait for them.
+    // Close these first, so that no thread behind the front door waits for us while we wait for it.
     parts_.inbox->close();
     door_->close();
     parts_.supervision_listener.reset();
@@ -179,18 +181,18 @@ void Supervisor::begin_stop(const std::string& reason) {
 }
 
 void Supervisor::handle_inbox() {
-    std::vector<Arrival> arrivals;
+    std::vector<AdmittedConnection> connections;
     std::vector<StatusAnswer> questions;
-    parts_.inbox->take(arrivals, questions);
-    for (auto& arrival : arrivals) {
+    parts_.inbox->take(connections, questions);
+    for (auto& admitted : connections) {
         if (stopping_) {
-            send_off(arrival, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
-        } else if (arrival.guest.purpose == Purpose::lane) {
-            admit_lane(arrival);
-        } else if (const auto started = start_session(arrival); !started) {
-            log::error("{}: no session: {}", arrival.connection->peer(), started.error().message);
-            send_off(arrival, {schema::Refused::Reason::INTERNAL,
-                               fmt::format("the server cannot start a session: {}", started.error().message)});
+            refuse(admitted, {schema::Refused::Reason::SHUTTING_DOWN, "the server is stopping: try again later"});
+        } else if (admitted.admission.purpose == Purpose::lane) {
+            admit_lane(admitted);
+        } else if (const auto started = start_session(admitted); !started) {
+            log::error("{}: no session: {}", admitted.connection->peer(), started.error().message);
+            refuse(admitted, {schema::Refused::Reason::INTERNAL,
+                              fmt::format("the server cannot start a session: {}", started.error().message)});
         }
     }
     for (auto& question : questions) {
@@ -198,37 +200,38 @@ void Supervisor::handle_inbox() {
     }
 }
 
-void Supervisor::send_off(Arrival& arrival, const Refusal& refusal) {
-    send_refused(*arrival.connection, refusal);
-    arrival.connection->shutdown();
-    if (arrival.guest.purpose == Purpose::session) {
+void Supervisor::refuse(AdmittedConnection& admitted, const Refusal& refusal) {
+    send_refused(*admitted.connection, refusal);
+    admitted.connection->shutdown();
+    if (admitted.admission.purpose == Purpose::session) {
         --places_taken_;
     }
 }
 
-// The same words for a session that is not there and for a wrong token: a stranger learns nothing of either.
-void Supervisor::admit_lane(Arrival& arrival) {
-    const LaneClaim& claim = arrival.guest.lane;
+// Sends the same message for an unknown session and for a wrong token, so that it reveals neither.
+void Supervisor::admit_lane(AdmittedConnection& admitted) {
+    const LaneClaim& claim = admitted.admission.lane;
     const auto found = sessions_.find(claim.session_id);
-    const bool known = found != sessions_.end() && !found->second->in_stock;  // which has no token yet
+    const bool known = found != sessions_.end() && !found->second->in_stock;  // a worker in stock has no token
     const bool matches = secret_matches(claim.session_token, known ? found->second->report.session_token : "none");
     if (!known || !matches) {
-        log::warn("{}: refused, it shows no session's token for a data connection", arrival.connection->peer());
-        send_off(arrival, {schema::Refused::Reason::CREDENTIALS, "there is no session of that name and token"});
+        log::warn("{}: refused a data connection, its session id and token match no session",
+                  admitted.connection->peer());
+        refuse(admitted, {schema::Refused::Reason::CREDENTIALS, "no session has this id and token"});
         return;
     }
-    if (const auto refusal = found->second->hand_lane(claim, arrival.connection->descriptors())) {
-        log::warn("session {}: {}: {}", claim.session_id, arrival.connection->peer(), refusal->message);
-        send_off(arrival, *refusal);
+    if (const auto refusal = found->second->hand_lane(claim, admitted.connection->descriptors())) {
+        log::warn("session {}: {}: {}", claim.session_id, admitted.connection->peer(), refusal->message);
+        refuse(admitted, *refusal);
     }
 }
 
-Status Supervisor::describe_session(Session& session, const Arrival& arrival) const {
+Status Supervisor::describe_session(Session& session, const AdmittedConnection& admitted) const {
     auto& report = session.report;
     report.state = "starting";
-    report.peer = arrival.connection->peer();
-    report.client = arrival.guest.client;
-    report.memory_quota_bytes = arrival.guest.memory_bytes;
+    report.peer = admitted.connection->peer();
+    report.client = admitted.admission.client;
+    report.memory_quota_bytes = admitted.admission.memory_bytes;
     if (const auto most = config_.session_memory_bytes; most != 0) {
         auto& quota = report.memory_quota_bytes;
         quota = quota == 0 ? most : std::min(quota, most);
@@ -244,24 +247,24 @@ Status Supervisor::describe_session(Session& session, const Arrival& arrival) co
     return {};
 }
 
-bool Supervisor::hand_over(Session& session, Arrival& arrival) {
-    Status assigned = describe_session(session, arrival);
-    assigned = assigned ? assign(session, arrival) : assigned;
+bool Supervisor::hand_over(Session& session, AdmittedConnection& admitted) {
+    Status assigned = describe_session(session, admitted);
+    assigned = assigned ? assign(session, admitted) : assigned;
     if (!assigned) {
         log::warn("worker {} of the stock cannot be given a session: {}", session.process, assigned.error().message);
-        end_stock_worker(session, "it does not listen");
+        end_stock_worker(session, "it does not accept the session");
         return false;
     }
     session.in_stock = false;
     session.last_heard = Clock::now();
-    session.connection = std::move(arrival.connection);
+    session.connection = std::move(admitted.connection);
     return true;
 }
 
-Status Supervisor::start_session(Arrival& arrival) {
-    const DriverEnvironment environment = environment_of(arrival.guest, parts_.driver.version);
+Status Supervisor::start_session(AdmittedConnection& admitted) {
+    const DriverEnvironment environment = environment_of(admitted.admission, parts_.driver.version);
     plan_.note_session(environment);
-    if (Session* const waiting = find_in_stock(environment); waiting != nullptr && hand_over(*waiting, arrival)) {
+    if (Session* const waiting = find_in_stock(environment); waiting != nullptr && hand_over(*waiting, admitted)) {
         const auto& report = waiting->report;
         log::info("session {}: {} ({} on {}), worker {} of the stock", report.session_id, report.peer,
                   report.client.process_name, report.client.hostname, waiting->process);
@@ -272,10 +275,10 @@ Status Supervisor::start_session(Arrival& arrival) {
         return worker.error();
     }
     Session& session = *worker->session;
-    GPUPOOL_TRY(describe_session(session, arrival));
-    GPUPOOL_TRY(assign(session, arrival));
+    GPUPOOL_TRY(describe_session(session, admitted));
+    GPUPOOL_TRY(assign(session, admitted));
     GPUPOOL_TRY(launch(*worker));
-    session.connection = std::move(arrival.connection);
+    session.connection = std::move(admitted.connection);
     log::info("session {}: {} ({} on {}), worker {}", session.report.session_id, session.report.peer,
               session.report.client.process_name, session.report.client.hostname, session.process);
     return {};
@@ -308,7 +311,7 @@ Status Supervisor::launch(NewWorker& worker) {
     return {};
 }
 
-Status Supervisor::assign(Session& session, const Arrival& arrival) {
+Status Supervisor::assign(Session& session, const AdmittedConnection& admitted) {
     capnp::MallocMessageBuilder message;
     auto assignment = message.initRoot<schema::ToWorker>().initAssignment();
     assignment.setSessionId(session.report.session_id.c_str());
@@ -316,7 +319,7 @@ Status Supervisor::assign(Session& session, const Arrival& arrival) {
     assignment.setSessionToken({reinterpret_cast<const kj::byte*>(token.data()), token.size()});
     assignment.setMaxLanes(static_cast<std::uint32_t>(session.report.max_lanes));
     assignment.setIssuers(static_cast<std::uint32_t>(config_.issuers.value_or(default_issuers())));
-    copy_hello(arrival.guest, assignment.initHello());  // was copied once at the door, so it can be read
+    copy_hello(admitted.admission, assignment.initHello());  // examine_hello() copied it once, so it can be read
     assignment.setSharedMemoryBytes(config_.shared_memory_bytes.value_or(default_shared_memory_bytes()));
     assignment.setPeer(session.report.peer.c_str());
     assignment.setDriverPath(parts_.driver.path.c_str());
@@ -326,9 +329,9 @@ Status Supervisor::assign(Session& session, const Arrival& arrival) {
     assignment.setLogLevel(config_.log_level.c_str());
     auto images = assignment.initImages();
     images.setDirectory(config_.image_directory.c_str());
-    images.setTenant(arrival.guest.tenant.c_str());
+    images.setTenant(admitted.admission.tenant.c_str());
     images.setLimitBytes(config_.image_limit_bytes);
-    return session.link.send(message, arrival.connection->descriptors());
+    return session.link.send(message, admitted.connection->descriptors());
 }
 
 std::vector<std::byte> Supervisor::status_message() const {

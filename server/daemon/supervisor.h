@@ -1,20 +1,21 @@
-// The daemon's one thread: starts workers for guests, listens to their reports, takes over those of an earlier daemon,
-// and sees to it that every worker ends.
+// The daemon's main loop: starts workers for clients, reads their reports, adopts the workers of an earlier daemon, and
+// makes sure that every worker ends.
 //
-// What ends a worker, by name:
-//   its client left, or it failed     it ends itself; the record goes when its process does
-//   it says `ending` and does not     killed after Config::worker_ending_timeout
-//   it is silent                      killed after Config::worker_silence_timeout, before its first word after
+// What ends a worker:
+//   its client left, or it failed     it exits by itself; the session is removed when the process ends
+//   it reports `ending` and does not  killed after Config::worker_ending_timeout
+//   it is silent                      killed after Config::worker_silence_timeout; before its first report, after
 //                                     Config::worker_start_timeout
-//   its socket is closed              killed shortly after: nobody could tell it anything any more
-//   the daemon stops                  told to, killed after Config::stop_timeout
-//   it waits in the stock             killed when it is not wanted any more, and when the daemon stops or is replaced;
-//                                     with a daemon that is gone it dies at once, by the kernel's hand
-//   the daemon is gone                it waits for the next daemon for Config::daemon_grace, then ends itself
+//   it closed its socket              killed shortly after, since the daemon cannot reach it any more
+//   the daemon stops                  asked to stop, killed after Config::stop_timeout
+//   it is in stock                    killed when it is not needed any more, and when the daemon stops or is replaced;
+//                                     if the daemon dies, the kernel kills it at once
+//   the daemon is gone                it waits for the next daemon for Config::daemon_grace, then exits
 //
-// It never waits for a client: what one does not take at once is dropped (send_refused).
+// The supervisor never blocks on a client: bytes that do not fit a client's send buffer are dropped (send_refused).
 //
-// Ownership: owns sessions and the runtime directory's socket. Threads: run() by one; the House methods by any.
+// Ownership: owns the sessions and the runtime directory's socket.
+// Threads: one thread calls run(); any thread calls the SessionHost methods.
 #pragma once
 
 #include <atomic>
@@ -46,25 +47,26 @@ struct SupervisorParts {
     UniqueFd lifeline;  // the daemon stops when its other end is closed; empty: none
 };
 
-// How a run ended.
+// How run() ended.
 enum class Departure {
     all_ended,  // no worker is left
     handed_on,  // workers live on and wait for the next daemon
 };
 
-class Supervisor final : public House {
+class Supervisor final : public SessionHost {
   public:
     Supervisor(const Config& config, SupervisorParts parts);
 
-    // Until SIGTERM, SIGINT (orderly stop), SIGUSR1 (hand on), or the end of the lifeline. `door` is closed on the way.
+    // Runs until SIGTERM or SIGINT (orderly stop), SIGUSR1 (hand on), or the end of the lifeline. Closes `door` on the
+    // way.
     Departure run(FrontDoor& door);
 
     std::optional<Refusal> reserve_place() override;
-    void arrive(std::unique_ptr<transport::Connection> connection, Guest guest) override;
+    void admit(std::unique_ptr<transport::Connection> connection, Admission admission) override;
     Result<std::vector<std::byte>> status() override;
 
   private:
-    // A worker that connected and has not said which session it has.
+    // A worker that connected and has not reported its session yet.
     struct Introduction {
         supervision::MessageSocket link;
         pid_t process = -1;
@@ -76,23 +78,23 @@ class Supervisor final : public House {
     void begin_stop(const std::string& reason);
     void handle_inbox();
 
-    // A worker that has no process yet.
+    // A worker without a process yet.
     struct NewWorker {
         std::unique_ptr<Session> session;
         UniqueFd theirs;
     };
 
-    Status start_session(Arrival& arrival);
+    Status start_session(AdmittedConnection& admitted);
     Result<NewWorker> new_worker();
-    // Gives it its process and keeps it. What is its first message lies in the socket before: whenever the daemon dies,
-    // a worker that comes to life finds either all of it or the end of the stream.
+    // Starts the worker's process and adds its session. The first message is in the socket before that, so if the
+    // daemon dies, the worker reads either the whole message or the end of the stream.
     Status launch(NewWorker& worker);
-    // Gives the session to a worker of the stock; false when that one cannot have it.
-    bool hand_over(Session& session, Arrival& arrival);
-    Status describe_session(Session& session, const Arrival& arrival) const;
-    void admit_lane(Arrival& arrival);
-    void send_off(Arrival& arrival, const Refusal& refusal);
-    Status assign(Session& session, const Arrival& arrival);
+    // Assigns the session to a worker of the stock. Returns false if that fails.
+    bool hand_over(Session& session, AdmittedConnection& admitted);
+    Status describe_session(Session& session, const AdmittedConnection& admitted) const;
+    void admit_lane(AdmittedConnection& admitted);
+    void refuse(AdmittedConnection& admitted, const Refusal& refusal);
+    Status assign(Session& session, const AdmittedConnection& admitted);
 
     std::vector<Session*> stock() const;
     std::size_t session_count() const;
@@ -120,7 +122,7 @@ class Supervisor final : public House {
     const Config& config_;
     SupervisorParts parts_;
     const Clock::time_point started_ = Clock::now();
-    std::map<std::string, std::unique_ptr<Session>> sessions_;  // and the stock
+    std::map<std::string, std::unique_ptr<Session>> sessions_;  // including the stock
     StockPlan plan_;
     std::list<Introduction> introductions_;
     FrontDoor* door_ = nullptr;
@@ -128,7 +130,7 @@ class Supervisor final : public House {
     bool handing_on_ = false;
     std::string stop_reason_;
 
-    std::atomic<std::size_t> places_taken_{0};  // sessions, and guests on their way to become one
+    std::atomic<std::size_t> places_taken_{0};  // sessions, and admitted clients that wait for one
 };
 
 }  // namespace gpupool::daemon

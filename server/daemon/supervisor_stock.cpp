@@ -11,7 +11,7 @@ namespace gpupool::daemon {
 
 namespace {
 
-// Its end may not have been heard of yet.
+// Checks the process itself, since its end may not have been handled yet.
 bool still_runs(const Session& worker) {
     pollfd process{worker.pidfd.get(), POLLIN, 0};
     return ::poll(&process, 1, 0) == 0;
@@ -45,7 +45,7 @@ void Supervisor::tend_stock() {
     }
     const auto changes = plan_.changes(environments);
     for (const std::size_t place : changes.end) {
-        end_stock_worker(*workers[place], "sessions ask for another environment");
+        end_stock_worker(*workers[place], "recent sessions use another environment");
     }
     for (const DriverEnvironment& environment : changes.start) {
         if (const Status started = start_stock_worker(environment); !started) {
@@ -94,10 +94,10 @@ Session* Supervisor::find_in_stock(const DriverEnvironment& environment) const {
 
 void Supervisor::end_stock_worker(Session& worker, const char* why) {
     log::debug("worker {} of the stock is not needed: {}", worker.process, why);
-    // It has nothing that anybody could miss.
+    // It serves no session, so it can be killed without notice.
     worker.unwanted = true;
     worker.kill_now();
-    worker.kill_by(Clock::now() + std::chrono::seconds(1), "it was killed before");
+    worker.kill_by(Clock::now() + std::chrono::seconds(1), "it was killed but still exists");
 }
 
 }  // namespace gpupool::daemon

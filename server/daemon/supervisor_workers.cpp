@@ -1,4 +1,4 @@
-// The Supervisor's dealings with workers that exist: reports, take-over, deadlines, ends.
+// The Supervisor's handling of running workers: reports, adoption, deadlines, exits.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -42,7 +42,8 @@ void Supervisor::accept_introductions() {
         socklen_t bytes = sizeof(peer);
         if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.uid != ::geteuid() ||
             introductions_.size() >= kMaxIntroductions) {
-            log::warn("hung up on process {} of user {}, which is no worker of ours", peer.pid, peer.uid);
+            log::warn("closed the connection of process {} of user {}, which is not one of our workers", peer.pid,
+                      peer.uid);
             continue;
         }
         introductions_.push_back(
@@ -61,7 +62,7 @@ void Supervisor::handle_introduction(Introduction& introduction) {
     }
     auto report = read_report(messages->back());
     if (!report) {
-        log::warn("hung up on process {}: {}", introduction.process, report.error().message);
+        log::warn("closed the connection of process {}: {}", introduction.process, report.error().message);
         introduction.link.close();
         return;
     }
@@ -71,9 +72,10 @@ void Supervisor::handle_introduction(Introduction& introduction) {
 void Supervisor::adopt(Introduction& introduction, WorkerReport report) {
     const std::string id = report.session_id;
     if (const auto known = sessions_.find(id); known != sessions_.end()) {
-        // A worker whose socket broke while the daemon lived; anybody else must not take its name.
+        // This worker's socket broke while the daemon lived. Another process must not take over its session.
         if (known->second->process != introduction.process) {
-            log::warn("hung up on process {}: session {} is another's", introduction.process, id);
+            log::warn("closed the connection of process {}: session {} belongs to another process",
+                      introduction.process, id);
             introduction.link.close();
             return;
         }
@@ -89,7 +91,7 @@ void Supervisor::adopt(Introduction& introduction, WorkerReport report) {
     session->process = introduction.process;
     session->pidfd = open_process(introduction.process);
     session->link = std::move(introduction.link);
-    log::info("session {}: taken over from an earlier daemon, worker {}", id, introduction.process);
+    log::info("session {}: adopted from an earlier daemon, worker {}", id, introduction.process);
     ++places_taken_;
     auto& adopted = *session;
     sessions_.emplace(id, std::move(session));
@@ -122,17 +124,17 @@ void Supervisor::take_report(Session& session, WorkerReport report) {
         session.ready = true;
         plan_.note_ready();
     }
-    // One that has just been given a session may have said it before.
+    // A worker that was just assigned a session may have sent this report before it read the Assignment.
     if (session.in_stock || report.state == "stock") {
         session.report.holds_context = report.holds_context;
         return;
     }
     if (!session.reported) {
         session.reported = true;
-        session.connection.reset();  // the worker's alone from here on
+        session.connection.reset();  // from now on only the worker owns it
     }
     if (report.state == "ending") {
-        session.kill_by(Clock::now() + config_.worker_ending_timeout, "it said that it ends and did not");
+        session.kill_by(Clock::now() + config_.worker_ending_timeout, "it reported that it is ending but did not exit");
     }
     session.report = std::move(report);
 }
@@ -141,7 +143,7 @@ void Supervisor::lose_link(Session& session, const std::string& why) {
     log::debug("session {}: supervision socket closed: {}", session.report.session_id, why);
     session.link.close();
     if (session.pidfd.get() < 0 && !session.child) {
-        // No way to see its end, so the socket's stands for it.
+        // Without a pidfd the process's end cannot be observed; treat the closed socket as the end.
         end_session(session.report.session_id, "its socket was closed", session.report.state == "ending");
         return;
     }
@@ -166,11 +168,12 @@ void Supervisor::reap_children() {
 }
 
 void Supervisor::handle_exit(Session& session) {
-    // Of one that was taken over nobody tells us how it ended, but it has said that it would.
+    // An adopted worker's exit status is unknown, but its last report says whether it was ending.
     std::string how = "ended";
     bool in_order = session.report.state == "ending";
     if (session.child) {
-        ::kill(-session.process, SIGKILL);  // whatever its group still holds, while the number is surely its own
+        ::kill(-session.process,
+               SIGKILL);  // processes left in its group; the group id is still its own before waitpid()
         int status = 0;
         ::waitpid(session.process, &status, WNOHANG);
         how = describe_end(status);
@@ -216,9 +219,9 @@ Clock::time_point Supervisor::deadline_of(const Session& session) const {
     return std::min(session.kill_at, session.last_heard + silence);
 }
 
-// A delay of our own, since the workers were last listened to, is not their silence.
+// Reads pending reports first: a delay of the daemon's own loop must not count as the worker's silence.
 void Supervisor::listen_before_killing(Clock::time_point now) {
-    std::vector<std::string> silent;  // by name: what they have said may end them
+    std::vector<std::string> silent;  // by id: handling a report may remove the session
     for (const auto& [id, session] : sessions_) {
         if (now >= deadline_of(*session) && session->link.open()) {
             silent.push_back(id);
@@ -239,7 +242,7 @@ void Supervisor::enforce_deadlines() {
         log::warn("session {}: killing worker {}: {}", id, session->process,
                   session->kill_at <= now ? session->kill_reason : "it has been silent for too long");
         session->kill_now();
-        // Its end comes as an event. Should it hang in the kernel, it is tried again later.
+        // The exit arrives as an event. If the process hangs in the kernel, kill it again later.
         session->kill_at = now + std::chrono::seconds(1);
         session->last_heard = now;
     }

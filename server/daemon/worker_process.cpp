@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kSupervisionDescriptor = 3;
 
-// posix_spawn's two bags of settings, freed at the end.
+// The two settings objects of posix_spawn, destroyed together.
 struct SpawnSettings {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;

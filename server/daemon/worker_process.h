@@ -1,12 +1,12 @@
-// The executables beside the daemon: finding them, starting a worker, asking one about a driver.
+// The executables beside the daemon: finds them, starts workers, and asks one to describe the driver.
 //
-// The daemon has threads, so nothing of ours runs between fork and exec: posix_spawn does it all. A worker is started
-// with
+// The daemon has threads, so no code of ours may run between fork and exec; posix_spawn does everything. A worker is
+// started as
 //   gpupool-worker --supervision-fd 3
-// in a process group of its own, with no signal blocked, stdin from /dev/null, stdout and stderr going to the daemon's
-// stderr, descriptor 3 its supervision socket, and every other descriptor closed.
+// in a process group of its own, with no signal blocked, stdin from /dev/null, stdout and stderr connected to the
+// daemon's stderr, its supervision socket as descriptor 3, and every other descriptor closed.
 //
-// Ownership: the caller reaps the process. Threads: any. Errors: name the file and what to do.
+// Ownership: the caller reaps the process. Threads: any. Errors: messages name the file and say what to do.
 #pragma once
 
 #include <sys/types.h>
@@ -26,7 +26,7 @@ Result<std::string> find_worker(const std::string& setting);
 // libgpupool-softgpu.so beside the daemon, in ../lib or in ../lib/gpupool.
 Result<std::string> find_software_driver();
 
-// Starts `program` as above; `output` becomes its stdout, `supervision` (-1: none) its descriptor 3.
+// Starts `program` as described above. `output` becomes its stdout, `supervision` its descriptor 3 (-1: none).
 Result<pid_t> spawn(const std::string& program, std::vector<std::string> arguments, int output, int supervision);
 
 Result<pid_t> spawn_worker(const std::string& worker, int supervision_descriptor);
@@ -37,10 +37,11 @@ struct ProbedDevice {
     std::uint64_t memory_total_bytes = 0;
 };
 
-// What `gpupool-worker --probe DRIVER` (auto, or a path) says on its stdout, as one JSON object:
+// What `gpupool-worker --probe DRIVER` (auto, or a path) prints on its stdout, as one JSON object:
 //   {"driver": PATH, "reason": TEXT, "kind": "nvidia"|"software", "driver_version": 13000,
 //    "table_fingerprint": "16 hex digits", "devices": [{"name": TEXT, "uuid": TEXT, "memory_total": BYTES}]}
-// or {"error": TEXT} and a status other than 0. `reason` says why `auto` chose it; it and `table_fingerprint` may lack.
+// or {"error": TEXT} and a non-zero exit code. `reason` says why `auto` chose this driver. `reason` and
+// `table_fingerprint` are optional.
 struct DriverFacts {
     std::string path;
     std::string reason;
@@ -50,11 +51,11 @@ struct DriverFacts {
     std::vector<ProbedDevice> devices;
 };
 
-// Runs the probe. `cancel_descriptor` readable ends it early (`closed`).
+// Runs the probe. Ends it early (`closed`) when `cancel_descriptor` becomes readable.
 Result<DriverFacts> probe_driver(const std::string& worker, const std::string& driver,
                                  std::chrono::milliseconds timeout, int cancel_descriptor);
 
-// The probe's answer, read. Exposed for its tests.
+// Parses the probe's output. Public for its tests.
 Result<DriverFacts> parse_probe(const std::string& text);
 
 }  // namespace gpupool::daemon

@@ -1,7 +1,7 @@
 // A driver library as a table of function pointers: NVIDIA's, the software GPU, or any other with the driver's ABI.
 //
-// Every call of the table has its pointer, of the type that cuda.h declares; it is null where the library does not
-// export the symbol (an older driver, the software GPU), and `call()` then answers CUDA_ERROR_NOT_SUPPORTED.
+// There is one pointer per call of the call table, of the type that cuda.h declares. It is null if the library does not
+// export the symbol (an older driver, the software GPU); `call()` then returns CUDA_ERROR_NOT_SUPPORTED.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ struct Api {
 #undef GP_PER_THREAD
 };
 
-// Where a thread's driver calls add the time that they take; null while nobody asks.
+// If set, call() adds the time that this thread's driver calls take. Null while tracing is off.
 inline constinit thread_local std::uint64_t* taken_ns = nullptr;
 
 template <class... Parameters, class... Given>
@@ -37,7 +37,7 @@ CUresult call(CUresult (*function)(Parameters...), Given... arguments) {
     return result;
 }
 
-// Which member of Api is a call's.
+// Maps a call to its member of Api.
 template <class Call>
 struct Member;
 #define GP_CALL(op, symbol, ...)                                        \

@@ -37,7 +37,7 @@ void fill(void* handle, Library& library) {
 #undef GP_PER_THREAD
 }
 
-// gpupool's own client, found through the same search path, must not be taken for a driver: it would connect to us.
+// The search path may lead to gpupool's own client. Loading that as the driver would connect to this server.
 bool is_our_client(const Api& api) {
     const void* table = nullptr;
     return api.cuGetExportTable != nullptr && api.cuGetExportTable(&table, &calls::kClientIdentity) == CUDA_SUCCESS;
@@ -48,7 +48,7 @@ std::string real_path_of(void* handle) {
     if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) {
         return {};
     }
-    // By the name that it was found by, in the folder where that really lies.
+    // Keeps the file name but resolves symbolic links of the folder.
     const fs::path path = map->l_name;
     std::error_code unknown;
     const fs::path folder = fs::canonical(path.parent_path(), unknown);
@@ -86,7 +86,7 @@ Status has_device(const Library& library) {
     return {};
 }
 
-// Where NVIDIA's library usually lies. Absolute paths come first: they cannot be diverted by LD_LIBRARY_PATH.
+// Where NVIDIA's library usually is. Absolute paths first, since LD_LIBRARY_PATH cannot divert them.
 std::vector<std::string> candidates() {
     std::vector<std::string> paths;
     for (const char* folder : {"/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib",

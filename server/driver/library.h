@@ -1,7 +1,7 @@
 // Finds and loads the driver library.
 //
-// Ownership: a Library stays loaded for the life of the process (drivers do not survive being unloaded).
-// Errors: messages name every candidate that was tried and why it was not taken.
+// Ownership: a Library stays loaded until the process ends, since drivers do not survive being unloaded.
+// Errors: messages name every candidate that was tried and why it was rejected.
 #pragma once
 
 #include <string>
@@ -22,10 +22,10 @@ struct Library {
     std::vector<bool> exported;  // by opcode
 };
 
-// `setting` is "auto" (NVIDIA's where there is one with a GPU, else the software GPU), "software", or a path.
+// `setting` is "auto" (NVIDIA's driver if it finds a GPU, else the software GPU), "software", or a path.
 Result<Library> load(const std::string& setting);
 
-// Where the software GPU lies: beside the executable, in ../lib, or in ../lib/gpupool; empty when nowhere.
+// Path of the software GPU: beside the executable, in ../lib, or in ../lib/gpupool. Empty if not found.
 std::string software_gpu_path();
 
 }  // namespace gpupool::driver

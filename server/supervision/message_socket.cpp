@@ -14,18 +14,18 @@ namespace gpupool::supervision {
 namespace {
 
 constexpr std::size_t kLengthBytes = sizeof(std::uint32_t);
-// How many descriptors come with a message stands in the top byte of its length: one without any may arrive in the same
-// read as one with some.
+// The top byte of the length is the number of descriptors of the message. It is needed because a message without
+// descriptors and one with some may arrive in the same read.
 constexpr unsigned kDescriptorsShift = 24;
 static_assert(kMaxMessageBytes < std::size_t{1} << kDescriptorsShift);
-constexpr std::size_t kMaxGroups = 4;  // waiting in one socket; a peer of ours never has more than one under way
+constexpr std::size_t kMaxGroups = 4;  // queued in one socket; our peers have at most one outstanding
 
 Status wait_writable(int socket, std::chrono::steady_clock::time_point deadline) {
     while (true) {
         const auto left =
             std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
         if (left.count() <= 0) {
-            return Error{ErrorCode::timed_out, "the other end of the supervision socket takes no messages"};
+            return Error{ErrorCode::timed_out, "the other end of the supervision socket does not read"};
         }
         pollfd wanted{socket, POLLOUT, 0};
         const int ready = ::poll(&wanted, 1, static_cast<int>(left.count()));
@@ -38,7 +38,7 @@ Status wait_writable(int socket, std::chrono::steady_clock::time_point deadline)
     }
 }
 
-// Puts `descriptors` into the message's control part. `control` must live as long as the message.
+// Adds `descriptors` to the message's control part. `control` must live as long as the message.
 void attach_descriptors(msghdr& header, char* control, std::span<const int> descriptors) {
     header.msg_control = control;
     header.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
@@ -164,7 +164,8 @@ Status MessageSocket::take_whole_messages(std::vector<Message>& out) {
         std::uint32_t length = 0;
         std::memcpy(&length, pending_.data() + offset, kLengthBytes);
         const std::size_t descriptors = length >> kDescriptorsShift;
-        if (descriptors <= kMaxDescriptors) {  // otherwise it is no message of ours, whose length says so
+        // A larger number means that the peer is not a gpupool process; then the length check below fails.
+        if (descriptors <= kMaxDescriptors) {
             length &= (std::uint32_t{1} << kDescriptorsShift) - 1;
         }
         if (length > kMaxMessageBytes) {
@@ -174,7 +175,7 @@ Status MessageSocket::take_whole_messages(std::vector<Message>& out) {
         }
         if (length == 0 || length % sizeof(capnp::word) != 0) {
             return Error{ErrorCode::invalid_input,
-                         fmt::format("a supervision message claims {} bytes: no such message", length)};
+                         fmt::format("a supervision message claims {} bytes, which is not a valid length", length)};
         }
         if (pending_.size() - offset - kLengthBytes < length) {
             break;
@@ -184,7 +185,7 @@ Status MessageSocket::take_whole_messages(std::vector<Message>& out) {
         std::memcpy(message.words.begin(), pending_.data() + offset + kLengthBytes, length);
         if (descriptors != 0) {
             if (descriptors_.empty() || descriptors_.front().size() != descriptors) {
-                return Error{ErrorCode::invalid_input, "a supervision message came without its descriptors"};
+                return Error{ErrorCode::invalid_input, "a supervision message arrived without its descriptors"};
             }
             message.descriptors = std::move(descriptors_.front());
             descriptors_.erase(descriptors_.begin());

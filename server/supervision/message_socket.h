@@ -1,14 +1,15 @@
-// One end of a supervision socket: whole messages, each behind its length, with a few descriptors each.
+// One end of a supervision socket between daemon and worker. It carries whole messages with a length prefix, each with
+// up to `kMaxDescriptors` descriptors.
 //
-// The socket is a Unix stream. A message is a UInt32 (bytes, little endian; the number of descriptors in the top byte)
-// and that many bytes of a Cap'n Proto message (protocol/schema/supervision.capnp); descriptors travel together, with
-// the message's first byte. Both ends poll: reading never waits, writing waits for at most `kSendTimeout`, since the
-// other end always reads.
+// The socket is a Unix stream. A message is a UInt32 (length in bytes, little endian; the top byte is the number of
+// descriptors) and that many bytes of a Cap'n Proto message (protocol/schema/supervision.capnp). Its descriptors travel
+// together with its first byte. Both ends poll: receive() never blocks, and send() blocks for at most `kSendTimeout`,
+// since the other end always reads.
 //
 // Ownership: the socket owns its descriptor; a received message owns its bytes and its descriptors.
 // Threads: one at a time.
-// Errors: `closed` when the other end is gone, `invalid_input` and `limit_exceeded` for what is no message of ours,
-//   `timed_out` when the other end does not take a message, `system`. After an error the socket is of no further use.
+// Errors: `closed` if the other end is gone, `invalid_input` and `limit_exceeded` for malformed messages, `timed_out`
+//   if the other end does not read, `system`. After an error the socket cannot be used any more.
 #pragma once
 
 #include <capnp/message.h>
@@ -26,7 +27,7 @@
 namespace gpupool::supervision {
 
 inline constexpr std::size_t kMaxMessageBytes = 1u << 20;
-inline constexpr std::size_t kMaxDescriptors = 4;  // of one message
+inline constexpr std::size_t kMaxDescriptors = 4;  // per message
 inline constexpr std::chrono::milliseconds kSendTimeout{2000};
 
 struct Message {
@@ -36,8 +37,8 @@ struct Message {
     [[nodiscard]] std::size_t bytes() const { return words.size() * sizeof(capnp::word); }
 };
 
-// How a reader of a message is bounded: what a peer wrote may point in circles, so at most eight times its size is
-// read.
+// Options for reading a message from a peer. At most eight times its size is read, since a hostile message may contain
+// pointer cycles.
 capnp::ReaderOptions bounded_reader(std::size_t bytes);
 
 class MessageSocket {
@@ -45,11 +46,11 @@ class MessageSocket {
     MessageSocket() = default;
     explicit MessageSocket(UniqueFd socket);
 
-    // Sends one message; `descriptors` (not closed here, at most kMaxDescriptors) go with it.
+    // Sends one message with `descriptors` (at most kMaxDescriptors, not closed here).
     Status send(capnp::MessageBuilder& message, std::span<const int> descriptors = {});
 
-    // Everything that has arrived in whole, without waiting; empty when there is no whole message yet. Messages that
-    // came before the end of the stream are given out first, `closed` on the next call.
+    // Returns all complete messages that have arrived, without blocking; empty if there is none. Messages received
+    // before the end of the stream are returned first, `closed` on the next call.
     Result<std::vector<Message>> receive();
 
     [[nodiscard]] int descriptor() const { return socket_.get(); }
@@ -57,19 +58,19 @@ class MessageSocket {
     void close();
 
   private:
-    // One recvmsg into `pending_`; false when nothing is there.
+    // Does one recvmsg into `pending_`. Returns false if there is nothing to read.
     Result<bool> read_some();
     Status take_whole_messages(std::vector<Message>& out);
 
     UniqueFd socket_;
     std::vector<std::byte> pending_;
-    // Came with bytes that are still in pending_; the first message that has any takes the first group. The kernel
-    // never joins what came with different messages.
+    // Received with bytes that are still in `pending_`. The first message with descriptors takes the first group: the
+    // kernel never merges the descriptors of two sends.
     std::vector<std::vector<UniqueFd>> descriptors_;
     bool ended_ = false;
 };
 
-// Two connected sockets, both close-on-exec and non-blocking.
+// Creates two connected sockets, both close-on-exec and non-blocking.
 Status make_socket_pair(UniqueFd& first, UniqueFd& second);
 
 }  // namespace gpupool::supervision

@@ -18,7 +18,7 @@ namespace gpupool::supervision {
 
 namespace {
 
-constexpr int kBacklog = 1024;  // every worker of a host may come at once
+constexpr int kBacklog = 1024;  // all workers of a host may reconnect at once
 constexpr std::chrono::milliseconds kLockTimeout{2000};
 
 Result<sockaddr_un> address_of(const std::string& path) {
@@ -34,7 +34,7 @@ Result<sockaddr_un> address_of(const std::string& path) {
     return address;
 }
 
-// The daemon that ends removes its lock file, so what was locked must still be what the path names.
+// An ending daemon removes its lock file, so check that the path still names the locked file.
 bool still_named(int descriptor, const std::string& path) {
     struct stat held {};
     struct stat named {};
@@ -73,24 +73,27 @@ Status make_private_directory(const std::string& path) {
     }
     struct stat facts {};
     if (::lstat(path.c_str(), &facts) != 0) {
-        return system_error(fmt::format("cannot look at {}", path), errno);
+        return system_error(fmt::format("cannot read the status of {}", path), errno);
     }
     if (!S_ISDIR(facts.st_mode)) {
-        return Error{ErrorCode::refused, fmt::format("{} is no directory: remove it, or set another one", path)};
+        return Error{ErrorCode::refused, fmt::format("{} is not a directory: remove it, or set another one", path)};
     }
     if (facts.st_uid != ::geteuid()) {
-        return Error{ErrorCode::refused, fmt::format("{} belongs to user {}, not to us ({}): set another directory",
-                                                     path, facts.st_uid, ::geteuid())};
+        return Error{ErrorCode::refused,
+                     fmt::format("{} belongs to user {}, not to this user ({}): set another directory", path,
+                                 facts.st_uid, ::geteuid())};
     }
     if ((facts.st_mode & 0077) == 0) {
         return {};
     }
-    // Others may enter it. One that bears our name is closed before anything is put into it (systemd makes them 0755);
-    // any other may be somebody's who needs it as it is.
+    // Other users may enter it. If its name starts with gpupool it is ours, and is closed before anything is put into
+    // it (systemd creates such directories with mode 0755). Any other directory may be in use by others, so its mode
+    // stays.
     if (!path.substr(path.rfind('/') + 1).starts_with("gpupool")) {
-        return Error{ErrorCode::refused,
-                     fmt::format("others may enter {}: chmod 700 it, or name a directory of its own, as {}/gpupool",
-                                 path, path)};
+        return Error{
+            ErrorCode::refused,
+            fmt::format("other users may enter {}: chmod 700 it, or set a dedicated directory such as {}/gpupool", path,
+                        path)};
     }
     if (::chmod(path.c_str(), 0700) != 0) {
         return system_error(fmt::format("cannot make {} private", path), errno);

@@ -1,15 +1,15 @@
-// Where a daemon keeps what the next daemon at the same address needs: its lock and the socket at which workers find
-// it.
+// The directory through which a daemon's workers find the next daemon at the same address.
 //
 //   ROOT/NAME/lock               held (flock) by the daemon that serves the address
-//   ROOT/NAME/supervision.sock   workers that lost their daemon come here
+//   ROOT/NAME/supervision.sock   workers that lost their daemon connect here
 //
-// NAME is the port, or stands for the path of a Unix socket.
+// NAME is the port, or a name derived from the path of a Unix socket.
 //
-// ROOT is a setting; by default $XDG_RUNTIME_DIR/gpupool, else /run/gpupool for root, else /tmp/gpupool-UID. Both
-// levels are ours alone (mode 0700): whoever can reach the socket can claim to be a worker.
+// ROOT is a setting. Its default is $XDG_RUNTIME_DIR/gpupool, else /run/gpupool for root, else /tmp/gpupool-UID. Both
+// levels belong to the daemon's user alone (mode 0700), since any process that reaches the socket can claim to be a
+// worker.
 //
-// Ownership: the lock is held as long as the object lives. Threads: one. Errors: say which path and why.
+// Ownership: the object holds the lock for its lifetime. Threads: one. Errors: messages name the path and the reason.
 #pragma once
 
 #include <string>
@@ -21,21 +21,22 @@ namespace gpupool::supervision {
 
 std::string default_runtime_root();
 
-// A directory that only we may enter: made, or one of ours closed to others.
+// Creates a directory with mode 0700, or restricts an existing one of this user to it.
 Status make_private_directory(const std::string& path);
 
 class RuntimeDirectory {
   public:
-    // Makes and locks ROOT/NAME; waits briefly for a daemon that is just ending. `refused` when another one serves it.
+    // Creates and locks ROOT/NAME. Waits briefly for a daemon that is ending; `refused` if another one serves the
+    // address.
     static Result<RuntimeDirectory> claim(const std::string& root, const std::string& name);
 
     [[nodiscard]] const std::string& path() const { return path_; }
     [[nodiscard]] std::string supervision_path() const { return path_ + "/supervision.sock"; }
 
-    // Listens at supervision_path(), in place of whatever an earlier daemon left there.
+    // Listens at supervision_path(). Replaces the socket of an earlier daemon.
     [[nodiscard]] Result<UniqueFd> listen() const;
 
-    // After an orderly end with no worker left: nothing is left behind either.
+    // Removes the directory, after an orderly end with no worker left.
     void remove() noexcept;
 
   private:
@@ -43,7 +44,7 @@ class RuntimeDirectory {
     UniqueFd lock_;
 };
 
-// Connects to a supervision socket without waiting. `unavailable` when nobody listens there.
+// Connects to a supervision socket without blocking. `unavailable` if no daemon listens there.
 Result<UniqueFd> connect_supervision(const std::string& path);
 
 }  // namespace gpupool::supervision

@@ -37,9 +37,10 @@ Result<std::unique_ptr<WorkerLink>> WorkerLink::open(int supervision_descriptor,
     if (::fcntl(inherited.get(), F_SETFD, FD_CLOEXEC) != 0) {
         const int cause = errno;
         (void)inherited.release();
-        return system_error(fmt::format("descriptor {} is no supervision socket: a worker is started by gpupoold",
-                                        supervision_descriptor),
-                            cause);
+        return system_error(
+            fmt::format("descriptor {} is not a supervision socket: gpupool-worker must be started by gpupoold",
+                        supervision_descriptor),
+            cause);
     }
     std::unique_ptr<WorkerLink> link(new WorkerLink(MessageSocket(std::move(inherited)), limits));
     link->wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -104,7 +105,7 @@ Status WorkerLink::receive_orders() {
         }
     } catch (const kj::Exception& exception) {
         return Error{ErrorCode::invalid_input,
-                     fmt::format("the daemon's first word cannot be read: {}", exception.getDescription().cStr())};
+                     fmt::format("the daemon's first message cannot be read: {}", exception.getDescription().cStr())};
     }
     preparation_reader_.reset();
     return take_assignment(std::move(preparation_message_));
@@ -122,7 +123,7 @@ Status WorkerLink::report_in_stock(bool holds_context) {
 
 Status WorkerLink::await_assignment(const std::function<bool()>& holds_context) {
     std::optional<bool> said;
-    Result<Message> received = Error{ErrorCode::timed_out, "nothing was asked for yet"};
+    Result<Message> received = Error{ErrorCode::timed_out, "no message has arrived yet"};
     while (!received && received.error().code == ErrorCode::timed_out) {
         const bool holds = said.value_or(true) && holds_context();
         if (said != holds) {
@@ -146,10 +147,10 @@ Status WorkerLink::take_assignment(Message received) {
                                                                              bounded_reader(kMaxMessageBytes));
         const auto message = assignment_reader_->getRoot<schema::ToWorker>();
         if (message.isStop()) {
-            return Error{ErrorCode::closed, fmt::format("told to stop: {}", message.getStop().cStr())};
+            return Error{ErrorCode::closed, fmt::format("the daemon ordered it to stop: {}", message.getStop().cStr())};
         }
         if (!message.isAssignment()) {
-            return Error{ErrorCode::invalid_input, "the daemon sent something else than an Assignment"};
+            return Error{ErrorCode::invalid_input, "the daemon sent something other than an Assignment"};
         }
         assignment_ = message.getAssignment();
         assignment_.getSupervisionPath();
@@ -168,7 +169,7 @@ Status WorkerLink::take_assignment(Message received) {
     }
     connection_ = std::exchange(assignment_message_.descriptors, {});
     if (connection_.empty()) {
-        return Error{ErrorCode::invalid_input, "the daemon's Assignment came without the client's connection"};
+        return Error{ErrorCode::invalid_input, "the daemon's Assignment arrived without the client's connection"};
     }
     return {};
 }
@@ -178,7 +179,7 @@ void WorkerLink::start(WorkerHandlers handlers) {
     thread_ = std::thread([this] {
         try {
             run();
-        } catch (const kj::Exception& exception) {  // out of memory, say: not the whole process's end
+        } catch (const kj::Exception& exception) {  // for example out of memory; the process shall end in order
             stop(fmt::format("the worker cannot report any more: {}", exception.getDescription().cStr()));
         }
     });
@@ -244,7 +245,7 @@ void WorkerLink::end_within(milliseconds timeout) {
 
 void WorkerLink::wake() {
     const std::uint64_t one = 1;
-    // A full counter wakes as well: nothing to do about a short write.
+    // A full counter wakes too, so a failed write needs no handling.
     [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof(one));
 }
 
@@ -289,7 +290,7 @@ int WorkerLink::poll_timeout_ms() const {
 }
 
 void WorkerLink::wait(int timeout_ms) {
-    // poll() ignores negative descriptors: a closed socket or no client simply never reports.
+    // poll() ignores negative descriptors, as of a closed socket or before a client is watched.
     pollfd wanted[3] = {{wake_.get(), POLLIN, 0}, {socket_.descriptor(), POLLIN, 0}, {client_.get(), POLLRDHUP, 0}};
     if (::poll(wanted, 3, timeout_ms) <= 0) {
         return;
@@ -327,10 +328,10 @@ void WorkerLink::handle_messages(std::vector<Message>& messages) {
                     handlers_.lane(content.getLane().getIndex(), std::move(message.descriptors));
                 }
             } else {
-                log::warn("the daemon sent orders for a second session: ignored");
+                log::warn("the daemon assigned a second session: ignored");
             }
         } catch (const kj::Exception& exception) {
-            lose_daemon(fmt::format("it sent what cannot be read: {}", exception.getDescription().cStr()));
+            lose_daemon(fmt::format("it sent an unreadable message: {}", exception.getDescription().cStr()));
             return;
         }
     }
@@ -370,11 +371,11 @@ void WorkerLink::send_report() {
 
 void WorkerLink::lose_daemon(const std::string& why) {
     socket_.close();
-    // A daemon that hangs up at once was none: the grace goes on from the first loss.
+    // If a daemon closes the connection at once, the grace period still counts from the first loss.
     if (Clock::now() - connected_at_ > 2 * limits_.report_interval || daemon_lost_at_ == Clock::time_point{}) {
         daemon_lost_at_ = Clock::now();
     }
-    log::warn("lost the daemon ({}): looking for another at {} for {} ms", why, assignment_.getSupervisionPath().cStr(),
+    log::warn("lost the daemon ({}): waiting for another at {} for {} ms", why, assignment_.getSupervisionPath().cStr(),
               assignment_.getDaemonGraceMilliseconds());
 }
 

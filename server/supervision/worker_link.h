@@ -1,20 +1,20 @@
-// The worker's end of its daemon's supervision: how a worker gets its session, tells how it is, and knows when to end.
+// The worker's end of the supervision socket: receives the session, reports the worker's state, and ends the worker.
 //
-// Life: `open()` takes the descriptor that the daemon left at exec (`--supervision-fd N`) and waits for the Assignment
-// with the client's connection. Before it may come a Preparation: then the worker is one for the stock, and waits for
-// the Assignment with `await_assignment()` once it is prepared, for as long as the daemon lives. `start()` begins a
-// thread that reports at once, whenever something changed, and at least once a second. When the daemon goes away the
-// thread looks for the next one at the Assignment's supervision path, for the grace that the Assignment names, and
-// introduces itself again; after the grace the worker must end.
+// Life: `open()` takes the descriptor that the daemon passed at exec (`--supervision-fd N`) and waits for the
+// Assignment with the client's connection. If a Preparation arrives first, the worker is one of the stock: it prepares
+// itself and then waits in `await_assignment()`, for as long as the daemon lives. `start()` begins a thread that
+// reports at once, on every change, and at least once a second. If the daemon goes away, the thread connects to the
+// next one at the Assignment's supervision path and reports again. If there is none within the grace period that the
+// Assignment names, the worker ends.
 //
-// Ending: whenever the worker has to end (told to Stop, daemon gone for longer than the grace, `end_within()`), the
-// handler is told why, once. A worker that is still there `Limits::stop_timeout` later is ended by this thread
-// with _exit(), whatever its other threads are stuck in: a hung driver call never leaves an orphan.
+// Ending: when the worker has to end (a Stop message, grace period over, `end_within()`), the thread calls the stop
+// handler once, with the reason (`end_within()` does not). If the process still exists `WorkerLimits::stop_timeout`
+// later, the thread calls _exit(), whatever other threads are blocked in. So a hung driver call never leaves an orphan.
 //
-// Ownership: the link owns its socket; the client's connection is the caller's once taken. Handlers outlive the link.
-// Threads: all methods after start() from any thread. Handlers are called by the link's thread: they must not block for
+// Ownership: the link owns its socket. The caller owns the client's connection once taken. Handlers outlive the link.
+// Threads: all methods after start() from any thread. The link's thread calls the handlers, which must not block for
 //   long and must not destroy the link.
-// Errors: `open()` fails with `closed` when the daemon went away first (the worker then ends: it has no session),
+// Errors: `open()` fails with `closed` if the daemon went away first (the worker then ends, since it has no session),
 //   `timed_out`, `invalid_input`.
 #pragma once
 
@@ -41,20 +41,20 @@ namespace gpupool::supervision {
 struct WorkerLimits {
     std::chrono::milliseconds assignment_timeout{10000};
     std::chrono::milliseconds report_interval{1000};
-    std::chrono::milliseconds least_between_reports{20};  // of memory, which may change all the time
+    std::chrono::milliseconds least_between_reports{20};  // for memory reports, since memory may change all the time
     std::chrono::milliseconds reconnect_interval{100};
     std::chrono::milliseconds stop_timeout{2000};
 };
 
 struct WorkerHandlers {
-    // The worker has to end now: tell the client why, stop, exit. Called once.
+    // The worker has to end now: send the client the reason, stop, exit. Called once.
     std::function<void(const std::string& reason)> stop;
 
-    // The client's end of the connection given to watch_client() is closed: no more will come. Called once. It comes
-    // as soon as the operating system knows, even while nobody reads the connection.
+    // The client closed its end of the connection given to watch_client(). Called once, as soon as the operating system
+    // knows, even if no thread reads the connection.
     std::function<void()> client_gone;
 
-    // One more connection of the client has come, for bulk data alone.
+    // A lane of the client has connected.
     std::function<void(std::size_t index, std::vector<UniqueFd> connection)> lane;
 };
 
@@ -65,30 +65,31 @@ class WorkerLink {
     WorkerLink(const WorkerLink&) = delete;
     WorkerLink& operator=(const WorkerLink&) = delete;
 
-    // What a worker for the stock is to do first; nothing for one that has a session. Valid as long as the link lives.
+    // How a worker of the stock prepares itself; empty for one that has a session. Valid as long as the link lives.
     [[nodiscard]] const std::optional<schema::Preparation::Reader>& preparation() const { return preparation_; }
-    // Says that it is done; returns with the session. Asks, and says, whether it holds a context, as long as it does.
+    // Reports that the preparation is done and waits for the Assignment. While the worker holds a context, calls
+    // `holds_context` once per report interval, and reports when it returns false.
     Status await_assignment(const std::function<bool()>& holds_context);
 
     // Valid as long as the link lives. Its fields were checked to be readable.
     [[nodiscard]] schema::Assignment::Reader assignment() const { return assignment_; }
 
-    // What the client's connection consists of (Connection::descriptors(), for transport::adopt()), once; every call
-    // after it gives nothing.
+    // The descriptors of the client's connection (Connection::descriptors(), for transport::adopt()). Later calls
+    // return nothing.
     [[nodiscard]] std::vector<UniqueFd> take_connection() { return std::exchange(connection_, {}); }
 
     void start(WorkerHandlers handlers);
 
-    // What the next report says; it is sent at once when something changed.
+    // The content of the next report, which is sent at once if something changed.
     void set_state(const std::string& state);          // starting, running, disconnected, ending
-    void set_devices(std::vector<std::string> uuids);  // as probes write them; in the order of the next
+    void set_devices(std::vector<std::string> uuids);  // in the format of probes and the order of set_memory_used()
     void set_memory_used(std::vector<std::uint64_t> bytes_by_device);
 
-    // Watches the descriptor of a connection (a duplicate is made) and calls client_gone.
+    // Watches a duplicate of the connection's descriptor and calls client_gone.
     Status watch_client(int connection_descriptor);
 
-    // The worker is ending by itself (goodbye, end of the connection): reports `ending`, and ends the process when it
-    // is still there after `timeout`. The stop handler is not called.
+    // The worker is ending by itself (goodbye, or end of the connection). Reports `ending`, and ends the process if it
+    // still exists after `timeout`. Does not call the stop handler.
     void end_within(std::chrono::milliseconds timeout);
 
   private:
@@ -120,7 +121,7 @@ class WorkerLink {
     Message assignment_message_;
     std::unique_ptr<capnp::FlatArrayMessageReader> assignment_reader_;
     schema::Assignment::Reader assignment_;
-    // What every report repeats. A reader may be read only so often (it counts, against hostile messages).
+    // The parts that all reports share. Kept as a builder, since a Cap'n Proto reader counts accesses and runs out.
     capnp::MallocMessageBuilder report_;
     std::vector<UniqueFd> connection_;
     WorkerHandlers handlers_;
@@ -128,16 +129,16 @@ class WorkerLink {
     std::int64_t started_unix_ms_ = 0;
     std::thread thread_;
 
-    // The link's thread alone.
+    // Used by the link's thread only.
     MessageSocket socket_;
-    std::vector<Message> early_messages_;  // came right behind the Assignment
+    std::vector<Message> early_messages_;  // arrived together with the Assignment
     UniqueFd client_;
     Clock::time_point next_report_{}, last_report_{};
     Clock::time_point connected_at_{};
     Clock::time_point daemon_lost_at_{};
     bool stop_called_ = false;
 
-    // Shared; guarded by mutex_.
+    // Shared, guarded by mutex_.
     mutable std::mutex mutex_;
     std::string state_ = "starting";
     std::vector<std::string> device_uuids_;

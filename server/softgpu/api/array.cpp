@@ -1,4 +1,4 @@
-// Arrays: creating them, and what they are.
+// Arrays: creation and queries.
 #include "server/softgpu/api/array.h"
 
 #include <algorithm>
@@ -23,12 +23,12 @@ CUresult place_in_line(CUarray handle, std::size_t offset, std::size_t bytes, st
 
 namespace {
 
-constexpr unsigned known_flags = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP |
+constexpr unsigned kKnownFlags = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP |
                                  CUDA_ARRAY3D_TEXTURE_GATHER | CUDA_ARRAY3D_COLOR_ATTACHMENT;
-// As large as a GPU of this capability allows, whatever the number of dimensions.
-constexpr std::size_t max_width = 131072, max_height = 131072, max_depth = 16384;
+// The limits of a GPU of this compute capability, whatever the number of dimensions.
+constexpr std::size_t kMaxWidth = 131072, kMaxHeight = 131072, kMaxDepth = 16384;
 
-// Bytes of one channel; 0 for formats that the software GPU does not know, planar and compressed ones.
+// Bytes per channel; 0 for formats that the software GPU does not support (planar and compressed ones).
 std::size_t channel_bytes(CUarray_format format) {
     switch (format) {
         case CU_AD_FORMAT_UNSIGNED_INT8:
@@ -44,10 +44,10 @@ std::size_t channel_bytes(CUarray_format format) {
 }
 
 bool good_shape(const CUDA_ARRAY3D_DESCRIPTOR& d) {
-    if (d.Width == 0 || d.Width > max_width || d.Height > max_height || d.Depth > max_depth) return false;
-    if ((d.Flags & ~known_flags) != 0) return false;
+    if (d.Width == 0 || d.Width > kMaxWidth || d.Height > kMaxHeight || d.Depth > kMaxDepth) return false;
+    if ((d.Flags & ~kKnownFlags) != 0) return false;
     const bool layered = (d.Flags & CUDA_ARRAY3D_LAYERED) != 0;
-    // Layers are counted by the depth, also of lines.
+    // The depth is the number of layers, even of one-dimensional arrays.
     if (layered && d.Depth == 0) return false;
     if (!layered && d.Depth != 0 && d.Height == 0) return false;
     if ((d.Flags & CUDA_ARRAY3D_CUBEMAP) == 0) return true;
@@ -95,7 +95,7 @@ Registry<Mipmap>& mipmaps() {
     return instance;
 }
 
-// Levels down to a single element; layers and faces are not halved.
+// Number of levels down to a single element. Layers and faces are not halved.
 unsigned most_levels(const CUDA_ARRAY3D_DESCRIPTOR& d) {
     std::size_t largest = std::max(d.Width, d.Height);
     if ((d.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) == 0) largest = std::max(largest, d.Depth);
@@ -161,7 +161,7 @@ CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
     SOFTGPU_ARRAY(handle, array);
     SOFTGPU_NOT_WHILE_CAPTURING();
     if (array->is_level) return CUDA_ERROR_INVALID_HANDLE;
-    array->context->synchronize_alone();
+    array->context->synchronize_exclusively();
     return discard(*array) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
@@ -202,7 +202,7 @@ CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray handle) {
     SOFTGPU_NOT_WHILE_CAPTURING();
     const auto mipmap = find_mipmap(handle);
     if (mipmap == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    mipmap->context->synchronize_alone();
+    mipmap->context->synchronize_exclusively();
     if (mipmaps().remove(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     for (const auto& level : mipmap->levels) discard(*level);
     return CUDA_SUCCESS;

@@ -1,8 +1,7 @@
-// CUDA arrays: rows of elements in memory of their own, in which they lie row by row; and mipmapped ones, whose levels
-// are arrays.
+// CUDA arrays, each a row-major block of memory, and mipmapped arrays, whose levels are arrays.
 //
-// Ownership: the registry; a destroyed array's memory goes once the context's work is done. Threads: any. Errors:
-// CUresult.
+// Ownership: the registry owns them. A destroyed array's memory is freed once the context's work is complete.
+// Threads: any. Errors: CUresult.
 #pragma once
 
 #include "server/softgpu/api/objects.h"
@@ -15,8 +14,8 @@ struct Array {
     std::uint64_t address = 0;
     std::size_t element_bytes = 0;
     std::size_t row_bytes = 0;
-    std::size_t height = 1, depth = 1;  // as copies see them: never zero
-    bool is_level = false;              // of a mipmapped array, which it goes with
+    std::size_t height = 1, depth = 1;  // never zero, which copies rely on
+    bool is_level = false;              // belongs to a mipmapped array, and is destroyed with it
 };
 
 struct Mipmap {
@@ -25,11 +24,11 @@ struct Mipmap {
     std::vector<std::shared_ptr<Array>> levels;
 };
 std::shared_ptr<Mipmap> find_mipmap(CUmipmappedArray handle);
-// A context ends: its mipmapped arrays and texture objects go. Its arrays are in the state's registry.
+// At the end of a context: removes its mipmapped arrays and texture objects. Its arrays are in the state's registry.
 void forget_mipmaps(const Context& context);
 void forget_textures(const Context& context);
 
-// Where `bytes` bytes at an offset lie, for the copies by offset: those are for arrays of one dimension.
+// Finds the address of `bytes` bytes at an offset, for copies by offset. Such copies need one-dimensional arrays.
 CUresult place_in_line(CUarray handle, std::size_t offset, std::size_t bytes, std::uint64_t& address);
 
 }  // namespace gpupool::softgpu

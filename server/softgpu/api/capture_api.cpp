@@ -1,4 +1,4 @@
-// Stream capture: beginning and ending it, and asking about it.
+// Stream capture: beginning, ending and queries.
 #include "server/softgpu/api/graph_handles.h"
 #include "server/softgpu/graph/capture_state.h"
 
@@ -11,7 +11,7 @@ bool good_mode(CUstreamCaptureMode mode) {
            mode == CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
-// With a graph: the capture goes on behind `dependencies` in it.
+// `graph`: if set, captures into this graph behind `dependencies`.
 CUresult begin(CUstream handle, CUstreamCaptureMode mode, const GraphPtr& graph,
                const std::vector<CUgraphNode>& dependencies) {
     SOFTGPU_STREAM(handle, stream);
@@ -36,7 +36,7 @@ CUresult begin(CUstream handle, CUstreamCaptureMode mode, const GraphPtr& graph,
     return CUDA_SUCCESS;
 }
 
-// Everything that other streams captured has to lead to what the origin's next node would depend on.
+// Checks that all work captured in other streams precedes the origin's next node.
 bool all_joined(const Capture& capture) {
     std::vector<Node*> reached = resolve(capture.streams.at(capture.origin.get()).dependencies);
     std::vector<const Node*> seen(reached.begin(), reached.end());
@@ -69,7 +69,7 @@ CUresult ask(CUstream handle, const CaptureInfo& info) {
     SOFTGPU_STREAM(handle, stream);
     SOFTGPU_NOT_NULL(info.status);
     const std::lock_guard lock(graph_mutex());
-    // To ask about the legacy stream harms no capture, but while one is on there is no answer.
+    // A query of the legacy stream does not invalidate captures, but fails while a blocking stream captures.
     if (is_legacy(*stream) && captures().any_blocking(stream->context)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     Capture* capture = captures().of(*stream);
     *info.status = capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE

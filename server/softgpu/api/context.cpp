@@ -11,8 +11,8 @@ CUcontext handle_of(const ContextPtr& context) {
     return reinterpret_cast<CUcontext>(context.get());
 }
 
-// A destroyed context's object stays: streams of other threads may still refer to it.
-void bury(const ContextPtr& context) {
+// Keeps a destroyed context's object, since streams of other threads may still refer to it.
+void keep_destroyed(const ContextPtr& context) {
     state().destroyed_contexts.add(context);
 }
 
@@ -31,7 +31,7 @@ CUresult create(CUcontext* result, unsigned flags, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-// A handle that may be NULL for the current context.
+// Resolves a context handle; NULL means the current context.
 CUresult context_or_current(CUcontext handle, ContextPtr& result) {
     if (handle == nullptr) return current_context(result);
     if (const CUresult error = ready(); error != CUDA_SUCCESS) return error;
@@ -61,7 +61,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice device) {
     SOFTGPU_NOT_NULL(result);
     const std::lock_guard lock(state().mutex);
     Context& context = *found->primary;
-    // A reset closes it, and leaves earlier retains as they are.
+    // A reset closes the context but keeps the count of earlier retains.
     ++context.references;
     if (!context.active.load()) context.open();
     *result = handle_of(found->primary);
@@ -76,7 +76,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device) {
         if (context.references == 0) return CUDA_ERROR_INVALID_CONTEXT;
         if (--context.references > 0 || !context.active.load()) return CUDA_SUCCESS;
     }
-    tell_context_ends(context);
+    notify_context_end(context);
     const std::lock_guard lock(state().mutex);
     if (context.references == 0 && context.active.load()) context.close();
     return CUDA_SUCCESS;
@@ -88,7 +88,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device) {
 
 CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device) {
     SOFTGPU_DEVICE(device, found);
-    tell_context_ends(*found->primary);
+    notify_context_end(*found->primary);
     const std::lock_guard lock(state().mutex);
     if (found->primary->active.load()) found->primary->close();
     return CUDA_SUCCESS;
@@ -122,7 +122,7 @@ CUresult CUDAAPI cuCtxCreate_v2(CUcontext* result, unsigned flags, CUdevice devi
 }
 
 CUresult CUDAAPI cuCtxCreate_v3(CUcontext* result, CUexecAffinityParam*, int count, unsigned flags, CUdevice device) {
-    // Exec affinity is reported as unsupported.
+    // Execution affinity is reported as unsupported.
     return count != 0 ? CUDA_ERROR_NOT_SUPPORTED : create(result, flags, device);
 }
 
@@ -137,12 +137,12 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
     SOFTGPU_READY();
     auto context = state().contexts.find(handle);
     if (context == nullptr || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
-    tell_context_ends(*context);
+    notify_context_end(*context);
     if (state().contexts.remove(handle) == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     auto& stack = context_stack();
     if (!stack.empty() && stack.back() == handle) stack.pop_back();
     context->close();
-    bury(context);
+    keep_destroyed(context);
     return CUDA_SUCCESS;
 }
 

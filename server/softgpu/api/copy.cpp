@@ -11,9 +11,9 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr std::size_t max_staged_bytes = std::size_t{64} << 20;
+constexpr std::size_t kMaxStagedBytes = std::size_t{64} << 20;
 
-// A kernel may be polling the word that we write, or writing what we read: aligned words move whole.
+// A kernel may poll the word that we write, or write the word that we read, so aligned words are copied as a whole.
 [[gnu::no_sanitize("thread")]] void copy_bytes(std::uint64_t to, std::uint64_t from, std::size_t bytes) {
     auto* d = reinterpret_cast<void*>(to);
     const auto* s = reinterpret_cast<const void*>(from);
@@ -49,7 +49,7 @@ bool sane(const Rows& r) {
     return cells <= most;
 }
 
-// Every row of a device side must lie in allocations; gaps between rows need not.
+// Every row of a device side must lie in allocations; the gaps between rows need not.
 bool reachable(std::uint64_t at, const Rows& r, std::size_t pitch, std::size_t slice) {
     const auto& space = AddressSpace::instance();
     const std::size_t extent = extent_bytes(r.width_bytes, r.height, r.depth, pitch, slice);
@@ -62,7 +62,7 @@ bool reachable(std::uint64_t at, const Rows& r, std::size_t pitch, std::size_t s
     return true;
 }
 
-// Memory that a graph will have allocated by then counts as well.
+// Also true for memory that a graph will have allocated when the copy runs.
 bool will_be_reachable(std::uint64_t at, const Rows& r, std::size_t pitch, std::size_t slice) {
     return reachable(at, r, pitch, slice) ||
            GraphMemory::reserves(at, extent_bytes(r.width_bytes, r.height, r.depth, pitch, slice));
@@ -91,7 +91,7 @@ bool pinned(std::uint64_t address) {
     return AddressSpace::instance().find(address, range);
 }
 
-// One side of a description.
+// One side of a copy description.
 struct Place {
     CUmemorytype type;
     std::uint64_t host;
@@ -203,7 +203,7 @@ CUresult check_copy(Copy& copy) {
 
 namespace {
 
-// Pinned memory is known by its address, whatever the call named it.
+// Pinned memory is recognized by its address, even if the call declared it as pageable.
 bool crosses(const Copy& copy) {
     const auto on_host = [](Side side, std::uint64_t address) {
         Allocation found;
@@ -218,7 +218,7 @@ bool crosses(const Copy& copy) {
 CUresult run_copy(const Copy& copy, const Context& context) {
     const Rows& rows = copy.rows;
     if (rows.width_bytes == 0 || rows.height == 0 || rows.depth == 0) return CUDA_SUCCESS;
-    // What was freed in between is a fault, as for a kernel.
+    // As for a kernel, memory that was freed meanwhile is a fault.
     if (copy.from == Side::device && !reachable(rows.from, rows, rows.from_pitch_bytes, rows.from_slice_bytes))
         return CUDA_ERROR_ILLEGAL_ADDRESS;
     if (copy.to == Side::device && !reachable(rows.to, rows, rows.to_pitch_bytes, rows.to_slice_bytes))
@@ -235,10 +235,10 @@ namespace {
 CUresult submit(const StreamPtr& stream, Copy copy, bool wait) {
     Rows& rows = copy.rows;
     if (rows.width_bytes == 0 || rows.height == 0 || rows.depth == 0) return CUDA_SUCCESS;
-    // Pageable sources are taken before the call returns; pageable destinations are complete when it does.
+    // Pageable sources are read before the call returns. Copies to pageable destinations are complete when it returns.
     std::shared_ptr<std::vector<std::uint8_t>> staged;
     if (!wait && copy.from == Side::host && !pinned(rows.from)) {
-        if (from_extent(rows) <= max_staged_bytes) {
+        if (from_extent(rows) <= kMaxStagedBytes) {
             staged = std::make_shared<std::vector<std::uint8_t>>(from_extent(rows));
             std::memcpy(staged->data(), reinterpret_cast<const void*>(rows.from), staged->size());
             rows.from = reinterpret_cast<std::uint64_t>(staged->data());
@@ -247,10 +247,10 @@ CUresult submit(const StreamPtr& stream, Copy copy, bool wait) {
         }
     }
     if (!wait && copy.to == Side::host && !pinned(rows.to)) wait = true;
-    std::shared_lock not_alone(stream->context.door);
+    std::shared_lock submitting(stream->context.submission_mutex);
     const std::uint64_t sequence = submit_ordered(
         stream, [copy, staged, context = &stream->context]() -> CUresult { return run_copy(copy, *context); });
-    not_alone.unlock();
+    submitting.unlock();
     if (!wait) return CUDA_SUCCESS;
     stream->wait(sequence);
     return stream->context.status();

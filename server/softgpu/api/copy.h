@@ -1,5 +1,5 @@
-// One copy or fill, whatever form it was asked for in: rows of bytes between two places. The entry points submit it to
-// a stream; a graph's node holds its description and runs it by itself.
+// One copy or fill in a common form, whichever call requested it: rows of bytes between two places. Entry points submit
+// it to a stream; a graph node stores its description and runs it.
 //
 // Threads: any. Errors: CUresult.
 #pragma once
@@ -15,7 +15,7 @@ struct Rows {
     std::size_t from_slice_bytes = 0, to_slice_bytes = 0;
 };
 
-// Kinds of the two sides; `unified` looks the address up.
+// Kind of a side. `unified`: determined from the address.
 enum class Side : std::uint8_t { host, device, unified };
 
 struct Copy {
@@ -23,10 +23,10 @@ struct Copy {
     Side from = Side::host, to = Side::host;
 };
 
-// From and to the form that the driver API describes any copy in.
+// Convert from and to CUDA_MEMCPY3D, which can describe every copy.
 CUresult place_copy(const CUDA_MEMCPY3D& description, Copy& copy);
 CUDA_MEMCPY3D describe_copy(const Copy& copy);
-// What can be known before the copy runs; sets the kind of unified sides.
+// Makes the checks that are possible before the copy runs, and resolves unified sides.
 CUresult check_copy(Copy& copy);
 CUresult run_copy(const Copy& copy, const Context& context);
 CUresult submit_copy(CUstream stream, const CUDA_MEMCPY3D& description, bool wait);

@@ -39,7 +39,7 @@ CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
 
 CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* copy, CUstream stream, bool wait) {
     SOFTGPU_NOT_NULL(copy);
-    // The same members; where this one names contexts the other has reserved pointers.
+    // Both structures have the same layout; where this one names contexts, the other has reserved pointers.
     CUDA_MEMCPY3D d{};
     static_assert(sizeof d == sizeof *copy);
     std::memcpy(&d, copy, sizeof d);
@@ -52,7 +52,7 @@ CUresult fill(CUstream stream, CUdeviceptr to, std::size_t pitch, unsigned value
     return submit_fill(stream, {to, pitch, value, element, width, height});
 }
 
-// The forms without a stream work on the legacy stream: captures of blocking streams mind them, others do not.
+// Calls without a stream work on the legacy stream, so they violate captures of blocking streams only.
 CUresult fill_now(CUdeviceptr to, std::size_t pitch, unsigned value, unsigned element, std::size_t width,
                   std::size_t height) {
     SOFTGPU_READY();
@@ -64,7 +64,7 @@ CUresult copy_now(const Rows& rows, Side from, Side to, bool wait) {
     return submit_rows(nullptr, rows, from, to, wait);
 }
 
-// A line of an array and another place. Nothing is known of the line yet when the array is not.
+// A copy between part of a one-dimensional array and another place.
 CUresult with_array(CUarray array, std::size_t offset, std::size_t bytes, std::uint64_t other, Side other_side,
                     bool to_array, CUstream stream, bool wait) {
     SOFTGPU_READY();
@@ -102,7 +102,8 @@ CUresult CUDAAPI cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t bytes) {
 CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
     return submit_rows(stream, flat(address(to), from, bytes), Side::device, Side::host, false);
 }
-// Device to device is asynchronous natively even in its plain form; what follows on any blocking stream is behind it.
+// Device-to-device copies are asynchronous in the driver even without Async. Later work of every blocking stream
+// follows them.
 CUresult CUDAAPI cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
     return copy_now(flat(to, from, bytes), Side::device, Side::device, false);
 }

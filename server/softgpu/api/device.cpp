@@ -1,4 +1,4 @@
-// Devices: how many, how large, and what they say about themselves.
+// Devices: count, sizes and attributes.
 #include <pthread.h>
 
 #include <cstdlib>
@@ -16,9 +16,9 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr const char* device_name = "gpupool software GPU";
+constexpr const char* kDeviceName = "gpupool software GPU";
 
-// Stable, and different for each device: the name's bytes and the ordinal.
+// Stable and unique per device: the name's bytes and the ordinal.
 CUuuid uuid_of(int ordinal) {
     CUuuid result;
     std::memcpy(result.bytes, "gpupool-softgpu", 15);
@@ -54,7 +54,7 @@ void create_devices() {
     }
 }
 
-// Attributes by id; every id that is not here answers 0, as for a feature that the device does not have.
+// Values of attributes. An unlisted attribute is 0, as for a feature that the device lacks.
 int attribute_value(int attribute) {
     switch (attribute) {
         case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
@@ -143,8 +143,8 @@ int attribute_value(int attribute) {
         case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: return 4 << 20;
         case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: return 2048;
         case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: return 32;
-        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return static_cast<int>(own_architecture / 10);
-        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return static_cast<int>(own_architecture % 10);
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return static_cast<int>(kOwnArchitecture / 10);
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return static_cast<int>(kOwnArchitecture % 10);
         case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO: return 2;
         default: return 0;
     }
@@ -164,7 +164,7 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
     if (!state().initialised.load()) {
         if (state().devices.empty()) create_devices();
         if (state().devices.empty()) return CUDA_ERROR_NO_DEVICE;
-        // Its threads stay behind, and its locks may be held for ever: a child is refused everything.
+        // The child has none of the threads, and locks may be held forever. So all its calls are refused.
         pthread_atfork(nullptr, nullptr, [] {
             state().forked = true;
             state().initialised = false;
@@ -203,7 +203,7 @@ CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
 CUresult CUDAAPI cuDeviceGetName(char* name, int length, CUdevice device) {
     SOFTGPU_DEVICE(device, found);
     if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
-    std::strncpy(name, device_name, static_cast<std::size_t>(length));
+    std::strncpy(name, kDeviceName, static_cast<std::size_t>(length));
     name[length - 1] = '\0';
     return CUDA_SUCCESS;
 }
@@ -230,7 +230,7 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, 
     SOFTGPU_DEVICE(device, found);
     SOFTGPU_NOT_NULL(value);
     if (attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
-    // Each device has a bus of its own.
+    // Each device has its own bus number.
     *value = attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? found->number + 1 : attribute_value(attribute);
     return CUDA_SUCCESS;
 }

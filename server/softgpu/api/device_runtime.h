@@ -1,22 +1,24 @@
-// The part of NVIDIA's device runtime (libcudadevrt.a, which holds machine code) that kernels need for cooperative
-// groups, in PTX: a program that links with the library is given this instead.
+// PTX for the part of NVIDIA's device runtime that cooperative groups need. A program that links with libcudadevrt.a,
+// which contains machine code only, is linked with this instead.
 //
-// Threads: constants. Errors: none. Kernels that start kernels find nothing here, so linking names what is missing.
+// Threads: constants. Errors: none. The functions to launch kernels from kernels are missing, so linking reports them
+//   as undefined.
 #pragma once
 
 #include <string_view>
 
 namespace gpupool::softgpu {
 
-// What an archive of that library holds, and no other.
-constexpr std::string_view device_runtime_member = "cuda_device_runtime.o";
-// What its machine code defines.
-constexpr std::string_view device_runtime_symbol = "cudaCGGetIntrinsicHandle";
+// An archive member that only libcudadevrt.a has.
+constexpr std::string_view kDeviceRuntimeMember = "cuda_device_runtime.o";
+// A symbol that the library's machine code defines.
+constexpr std::string_view kDeviceRuntimeSymbol = "cudaCGGetIntrinsicHandle";
 
-// The handle of the whole grid is the address of a cooperative launch's workspace. Its second word counts arrivals:
-// each block adds 1, but the first adds what makes the sum turn the highest bit once all have come.
+// The handle of the grid is the address of a cooperative launch's workspace. Its second word counts arrivals: each
+// block adds 1, except for the first block, which adds a value such that the highest bit flips when all blocks have
+// arrived.
 //
-// %p: not of the first thread; of the first block: both ask whether an index is all zero.
+// Sets %p by comparing an index with zero in all three dimensions.
 #define GPUPOOL_IS_FIRST(index, comparison) \
     "    mov.u32 %a, " index                \
     ".x;\n"                                 \
@@ -27,7 +29,7 @@ constexpr std::string_view device_runtime_symbol = "cudaCGGetIntrinsicHandle";
     ".z;\n"                                 \
     "    or.b32 %a, %a, %b;\n"              \
     "    setp." comparison ".u32 %p, %a, 0;\n"
-constexpr std::string_view device_runtime_ptx = R"(.version 7.0
+constexpr std::string_view kDeviceRuntimePtx = R"(.version 7.0
 .target sm_70
 .address_size 64
 .visible .func (.param .b64 handle) cudaCGGetIntrinsicHandle(.param .b32 scope)

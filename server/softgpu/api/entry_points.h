@@ -1,14 +1,14 @@
-// The entry points that this library has, by name.
+// The entry points that this library exports, by name.
 //
-// Threads: any. Errors: none; what is not there is null.
+// Threads: any. Errors: none; null if there is no such entry point.
 #pragma once
 
 namespace gpupool::softgpu {
 
-// Of this library alone: another driver may be loaded into the process as well.
+// Searches this library only, since another driver may be loaded into the process as well.
 void* find_entry_point(const char* symbol);
 
-// Within it, the calling thread means its own default stream by the null stream: what the _ptds and _ptsz forms do.
+// While one exists, the null stream means the calling thread's default stream, as in the _ptds and _ptsz entry points.
 class PerThreadDefault {
   public:
     PerThreadDefault() : before_(on()) { on() = true; }

@@ -11,7 +11,7 @@ struct ErrorText {
 
 #define ERROR(name, text) \
     { name, #name, text }
-constexpr ErrorText texts[] = {
+constexpr ErrorText kTexts[] = {
     ERROR(CUDA_SUCCESS, "no error"),
     ERROR(CUDA_ERROR_INVALID_VALUE, "invalid argument"),
     ERROR(CUDA_ERROR_OUT_OF_MEMORY, "out of memory"),
@@ -90,7 +90,7 @@ constexpr ErrorText texts[] = {
 #undef ERROR
 
 const ErrorText* find(CUresult code) {
-    for (const auto& text : texts) {
+    for (const auto& text : kTexts) {
         if (text.code == code) return &text;
     }
     return nullptr;

@@ -1,5 +1,5 @@
-// The private tables that CUDA's own libraries ask for, when a program loads the software GPU in place of the driver.
-// The tables themselves are those of gpupool's client; here is what they need to know of this driver.
+// The private tables that CUDA's own libraries request when a program loads the software GPU in place of the driver.
+// The tables are shared with gpupool's client; this file provides the view of the driver that they need.
 #include "server/softgpu/api/export_tables.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ class View final : public tables::ClientView {
         if (error == CUDA_SUCCESS) *id = value;
         return error;
     }
-    // The object is the stream itself; whoever asks for its id does so at once.
+    // The stream's id stands for its object, since callers only use the object to get the id.
     CUresult resolve_stream(CUcontext, CUstream stream, bool per_thread, void** object) noexcept override {
         if (per_thread && (stream == nullptr || stream == CU_STREAM_LEGACY)) stream = CU_STREAM_PER_THREAD;
         StreamPtr found;
@@ -93,7 +93,7 @@ void install_export_tables() {
     tables::install(new View);  // table functions may be called until the process ends
 }
 
-void tell_context_ends(const Context& context) {
+void notify_context_end(const Context& context) {
     tables::context_ends(reinterpret_cast<CUcontext>(const_cast<Context*>(&context)));
 }
 

@@ -1,17 +1,17 @@
-// The private tables that CUDA's own libraries ask for (cuGetExportTable).
+// The private tables that CUDA's own libraries request (cuGetExportTable).
 //
-// Ownership: everything lives as long as the process. Threads: any. Errors: none.
+// Ownership: everything lives until the process ends. Threads: any. Errors: none.
 #pragma once
 
 #include "server/softgpu/api/objects.h"
 
 namespace gpupool::softgpu {
 
-// Once, when the devices are known.
+// Call once, when the devices are known.
 void install_export_tables();
 
-// Inside the call that ends a context, before it is closed: tells whoever stored something for it. No lock may be held:
-// they make CUDA calls.
-void tell_context_ends(const Context& context);
+// Notifies libraries that stored data for the context. Called by the entry point that ends it, before it is closed. The
+// caller must hold no lock, since the libraries make CUDA calls.
+void notify_context_end(const Context& context);
 
 }  // namespace gpupool::softgpu

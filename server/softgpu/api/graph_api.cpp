@@ -1,4 +1,4 @@
-// Graphs: making and destroying them, their nodes and edges.
+// Graphs: creation and destruction, nodes and edges.
 #include "server/softgpu/api/graph_handles.h"
 #include "server/softgpu/graph/dot.h"
 
@@ -30,7 +30,7 @@ CUresult get_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgraphEd
     SOFTGPU_GRAPH(handle, graph);
     if (count == nullptr || (from == nullptr) != (to == nullptr) || (data != nullptr && from == nullptr))
         return CUDA_ERROR_INVALID_VALUE;
-    return give_list(edges_of(*graph), count, from != nullptr, [&](std::size_t i, const Edge* edge) {
+    return copy_list(edges_of(*graph), count, from != nullptr, [&](std::size_t i, const Edge* edge) {
         from[i] = edge == nullptr ? nullptr : handle_of(edge->from);
         to[i] = edge == nullptr ? nullptr : handle_of(edge->to);
         if (data != nullptr) data[i] = {};
@@ -185,7 +185,7 @@ CUresult CUDAAPI cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode* 
 CUresult CUDAAPI cuGraphDestroyNode(CUgraphNode handle) {
     SOFTGPU_GRAPHS();
     SOFTGPU_NODE(handle, node);
-    // What a graph allocates stays with it.
+    // Nodes that allocate or free memory cannot be removed.
     if (is_memory_node(*node)) return CUDA_ERROR_NOT_SUPPORTED;
     node->graph->remove(*node);
     return CUDA_SUCCESS;

@@ -1,4 +1,4 @@
-// Executable graphs: instantiating, launching and changing them; memory that graphs hold.
+// Executable graphs: instantiation, launch and changes; memory of graphs.
 #include <cstring>
 
 #include "server/softgpu/api/graph_handles.h"
@@ -47,7 +47,7 @@ CUresult update_executable(CUgraphExec handle, CUgraph graph_handle, CUgraphExec
     });
 }
 
-// Nodes that a launch can leave out.
+// Kinds of nodes that can be disabled.
 bool can_be_disabled(const Node& node) {
     const CUgraphNodeType type = type_of(*node.payload);
     return type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY || type == CU_GRAPH_NODE_TYPE_MEMSET;
@@ -83,7 +83,7 @@ CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec* result, CUgraph graph, CUgra
     return make_executable_with_log(result, graph, error_node, log, log_bytes);
 }
 CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* result, CUgraph graph, unsigned long long flags) {
-    // An upload needs a stream, which this form cannot name.
+    // An upload needs a stream, which this form cannot pass.
     if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0) return CUDA_ERROR_INVALID_VALUE;
     return make_executable(result, graph, flags, nullptr);
 }
@@ -111,7 +111,7 @@ CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec handle) {
     SOFTGPU_READY();
     SOFTGPU_NOT_WHILE_CAPTURING();
     SOFTGPU_GRAPHS();
-    // Launches that are under way keep their plan.
+    // Outstanding launches keep their plan.
     return graphs().executables.remove(handle) == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
@@ -119,14 +119,14 @@ CUresult CUDAAPI cuGraphUpload(CUgraphExec handle, CUstream stream_handle) {
     std::shared_ptr<Executable> executable;
     if (const CUresult error = find_executable(handle, executable); error != CUDA_SUCCESS) return error;
     SOFTGPU_STREAM(stream_handle, stream);
-    return refuse_captured(stream);  // there is nothing to carry anywhere
+    return refuse_captured(stream);  // a plan needs no upload
 }
 
 CUresult CUDAAPI cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
     std::shared_ptr<Executable> executable;
     if (const CUresult error = find_executable(handle, executable); error != CUDA_SUCCESS) return error;
     SOFTGPU_STREAM(stream_handle, stream);
-    // No launch of a graph becomes a node of another.
+    // A graph launch cannot be captured.
     if (const CUresult refused = refuse_captured(stream); refused != CUDA_SUCCESS) return refused;
     return launch(executable, stream);
 }

@@ -1,6 +1,6 @@
-// How the graph entry points find what their handles stand for, and hand lists back.
+// How the graph entry points resolve handles and return lists.
 //
-// Threads: between SOFTGPU_GRAPHS() and the end of the entry point graph_mutex() is held. Errors: CUresult.
+// Threads: SOFTGPU_GRAPHS() holds graph_mutex() until the end of the entry point. Errors: CUresult.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@ inline CUgraphNode handle_of(const Node* node) {
     return reinterpret_cast<CUgraphNode>(const_cast<Node*>(node));
 }
 
-// The usual form of such queries: without room it gives the count; with more room than needed the rest is cleared.
+// Returns a list as CUDA's queries do: without room only the count; with more room than needed the rest is cleared.
 template <class T, class Get>
-CUresult give_list(const std::vector<T>& list, size_t* count, bool has_room, Get put) {
+CUresult copy_list(const std::vector<T>& list, size_t* count, bool has_room, Get put) {
     if (!has_room) {
         *count = list.size();
         return CUDA_SUCCESS;
@@ -26,12 +26,12 @@ CUresult give_list(const std::vector<T>& list, size_t* count, bool has_room, Get
 }
 
 inline CUresult give_nodes(const std::vector<Node*>& list, CUgraphNode* nodes, size_t* count) {
-    return give_list(list, count, nodes != nullptr, [&](std::size_t i, Node* const* node) {
+    return copy_list(list, count, nodes != nullptr, [&](std::size_t i, Node* const* node) {
         nodes[i] = node == nullptr ? nullptr : handle_of(*node);
     });
 }
 
-// Nodes of one graph, each once; false when they are not.
+// Resolves handles to nodes of one graph. Returns false if a handle is invalid or occurs twice.
 inline bool find_dependencies(const Graph& graph, const CUgraphNode* handles, size_t count,
                               std::vector<Node*>& result) {
     if (handles == nullptr && count != 0) return false;
@@ -44,15 +44,15 @@ inline bool find_dependencies(const Graph& graph, const CUgraphNode* handles, si
     return true;
 }
 
-// Ports other than the default are a kernel's, for programmatic launches.
+// Only a kernel may have a port other than the default, for programmatic launches.
 inline bool good_edges(const CUgraphEdgeData* edges, size_t count) {
     return edges == nullptr || std::all_of(edges, edges + count, [](const CUgraphEdgeData& edge) {
                return edge.from_port <= 2 && edge.to_port == 0 && edge.type <= 1;
            });
 }
 
-// Runs `make`, which takes graph_mutex() and gives the plan that it made, if any; then there is room for what the
-// plan's kernels need.
+// Runs `make`, which takes graph_mutex() and returns the plan that it made, if any. Then provides the local memory that
+// the plan's kernels need.
 template <class Make>
 CUresult with_local_room(Make make) {
     std::shared_ptr<const Plan> plan;

@@ -1,4 +1,4 @@
-// Nodes: adding each kind, and asking for and changing what they do.
+// Nodes: adds each kind, and queries and changes their parameters.
 #include "server/softgpu/api/graph_handles.h"
 #include "server/softgpu/graph/capture.h"
 #include "server/softgpu/graph/payload.h"
@@ -7,7 +7,7 @@ using namespace gpupool::softgpu;
 
 namespace {
 
-// `make` fills in the payload, once everything else is known to be good.
+// Calls `make` for the payload once everything else is checked.
 template <class Make>
 CUresult add_node(CUgraphNode* result, CUgraph handle, const CUgraphNode* dependencies, size_t count,
                   const CUgraphEdgeData* edges, Make make) {
@@ -25,7 +25,7 @@ CUresult add_node(CUgraphNode* result, CUgraph handle, const CUgraphNode* depend
     return CUDA_SUCCESS;
 }
 
-// Changes a node of a graph, or (with an executable) its copy there.
+// Changes a node of a graph, or its copy in an executable.
 template <class Make>
 CUresult change_node(CUgraphExec executable_handle, bool of_executable, CUgraphNode handle, Make make) {
     return with_local_room([&](std::shared_ptr<const Plan>& plan) -> CUresult {
@@ -102,7 +102,7 @@ auto any_maker(CUgraphNodeParams* params) {
     return [=](const Graph& graph, PayloadPtr& payload) { return make_any(params, graph, payload); };
 }
 
-// A node's own context stays as it is when only its parameters are changed.
+// Changing only the parameters keeps the node's context.
 template <class P>
 CUcontext context_of(CUgraphNode handle) {
     const std::lock_guard lock(graph_mutex());
@@ -111,7 +111,7 @@ CUcontext context_of(CUgraphNode handle) {
     return payload == nullptr ? nullptr : reinterpret_cast<CUcontext>(payload->context);
 }
 
-// The library's kernel that the function is, by which the runtime finds its own function again; null where it is none.
+// The library's kernel of this function, by which the runtime finds its own function; null if there is none.
 CUkernel kernel_of(const KernelCall& call) {
     const auto library = state().libraries.find(call.module->library);
     if (library == nullptr) return nullptr;
@@ -140,7 +140,7 @@ CUresult get_kernel(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
     });
 }
 
-constexpr bool for_executable = true;
+constexpr bool kForExecutable = true;
 
 }  // namespace
 
@@ -262,65 +262,65 @@ CUresult CUDAAPI cuGraphBatchMemOpNodeGetParams(CUgraphNode node, CUDA_BATCH_MEM
 }
 
 CUresult CUDAAPI cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
-    return change_node(nullptr, !for_executable, node, old_kernel_maker(params));
+    return change_node(nullptr, !kForExecutable, node, old_kernel_maker(params));
 }
 CUresult CUDAAPI cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
-    return change_node(nullptr, !for_executable, node, kernel_maker(params));
+    return change_node(nullptr, !kForExecutable, node, kernel_maker(params));
 }
 CUresult CUDAAPI cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* params) {
-    return change_node(nullptr, !for_executable, node, copy_maker(params, context_of<CopyPayload>(node)));
+    return change_node(nullptr, !kForExecutable, node, copy_maker(params, context_of<CopyPayload>(node)));
 }
 CUresult CUDAAPI cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params) {
-    return change_node(nullptr, !for_executable, node, fill_maker(params, context_of<FillPayload>(node)));
+    return change_node(nullptr, !kForExecutable, node, fill_maker(params, context_of<FillPayload>(node)));
 }
 CUresult CUDAAPI cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS* params) {
-    return change_node(nullptr, !for_executable, node, host_maker(params));
+    return change_node(nullptr, !kForExecutable, node, host_maker(params));
 }
 CUresult CUDAAPI cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event) {
-    return change_node(nullptr, !for_executable, node, event_maker(event, true));
+    return change_node(nullptr, !kForExecutable, node, event_maker(event, true));
 }
 CUresult CUDAAPI cuGraphEventWaitNodeSetEvent(CUgraphNode node, CUevent event) {
-    return change_node(nullptr, !for_executable, node, event_maker(event, false));
+    return change_node(nullptr, !kForExecutable, node, event_maker(event, false));
 }
 CUresult CUDAAPI cuGraphBatchMemOpNodeSetParams(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
-    return change_node(nullptr, !for_executable, node, operations_maker(params));
+    return change_node(nullptr, !kForExecutable, node, operations_maker(params));
 }
 CUresult CUDAAPI cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* params) {
-    // What a child graph is, and what a graph allocates, stays.
+    // Child graphs and allocations cannot be changed.
     if (params != nullptr && (params->type == CU_GRAPH_NODE_TYPE_GRAPH || params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC))
         return CUDA_ERROR_NOT_SUPPORTED;
-    return change_node(nullptr, !for_executable, node, any_maker(params));
+    return change_node(nullptr, !kForExecutable, node, any_maker(params));
 }
 
 CUresult CUDAAPI cuGraphExecKernelNodeSetParams(CUgraphExec executable, CUgraphNode node,
                                                 const CUDA_KERNEL_NODE_PARAMS_v1* params) {
-    return change_node(executable, for_executable, node, old_kernel_maker(params));
+    return change_node(executable, kForExecutable, node, old_kernel_maker(params));
 }
 CUresult CUDAAPI cuGraphExecKernelNodeSetParams_v2(CUgraphExec executable, CUgraphNode node,
                                                    const CUDA_KERNEL_NODE_PARAMS* params) {
-    return change_node(executable, for_executable, node, kernel_maker(params));
+    return change_node(executable, kForExecutable, node, kernel_maker(params));
 }
 CUresult CUDAAPI cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode node, const CUDA_MEMCPY3D* params,
                                                 CUcontext context) {
-    return change_node(executable, for_executable, node, copy_maker(params, context));
+    return change_node(executable, kForExecutable, node, copy_maker(params, context));
 }
 CUresult CUDAAPI cuGraphExecMemsetNodeSetParams(CUgraphExec executable, CUgraphNode node,
                                                 const CUDA_MEMSET_NODE_PARAMS* params, CUcontext context) {
-    return change_node(executable, for_executable, node, fill_maker(params, context));
+    return change_node(executable, kForExecutable, node, fill_maker(params, context));
 }
 CUresult CUDAAPI cuGraphExecHostNodeSetParams(CUgraphExec executable, CUgraphNode node,
                                               const CUDA_HOST_NODE_PARAMS* params) {
-    return change_node(executable, for_executable, node, host_maker(params));
+    return change_node(executable, kForExecutable, node, host_maker(params));
 }
 CUresult CUDAAPI cuGraphExecEventRecordNodeSetEvent(CUgraphExec executable, CUgraphNode node, CUevent event) {
-    return change_node(executable, for_executable, node, event_maker(event, true));
+    return change_node(executable, kForExecutable, node, event_maker(event, true));
 }
 CUresult CUDAAPI cuGraphExecEventWaitNodeSetEvent(CUgraphExec executable, CUgraphNode node, CUevent event) {
-    return change_node(executable, for_executable, node, event_maker(event, false));
+    return change_node(executable, kForExecutable, node, event_maker(event, false));
 }
 CUresult CUDAAPI cuGraphExecBatchMemOpNodeSetParams(CUgraphExec executable, CUgraphNode node,
                                                     const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
-    return change_node(executable, for_executable, node, operations_maker(params));
+    return change_node(executable, kForExecutable, node, operations_maker(params));
 }
 
 CUresult CUDAAPI cuGraphExecNodeSetParams(CUgraphExec executable, CUgraphNode node, CUgraphNodeParams* params) {
@@ -328,7 +328,7 @@ CUresult CUDAAPI cuGraphExecNodeSetParams(CUgraphExec executable, CUgraphNode no
     if (params->type == CU_GRAPH_NODE_TYPE_GRAPH)
         return cuGraphExecChildGraphNodeSetParams(executable, node, params->graph.graph);
     if (params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) return CUDA_ERROR_NOT_SUPPORTED;
-    return change_node(executable, for_executable, node, any_maker(params));
+    return change_node(executable, kForExecutable, node, any_maker(params));
 }
 
 CUresult CUDAAPI cuGraphKernelNodeGetAttribute(CUgraphNode handle, CUkernelNodeAttrID attribute,

@@ -1,3 +1,3 @@
-// How a worker tells the software GPU from any other driver library, whatever the path that it was loaded from.
+// A symbol by which a worker recognizes the software GPU, whatever the path that it was loaded from.
 
 extern "C" __attribute__((visibility("default"))) const int gpupool_softgpu_identity = 1;

@@ -12,30 +12,29 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr fatbin::ComputeCapability capability{own_architecture / 10, own_architecture % 10};
+constexpr fatbin::ComputeCapability kCapability{kOwnArchitecture / 10, kOwnArchitecture % 10};
 
 std::string machine_code_message(std::uint32_t arch) {
     const std::string name = arch == 0 ? "a GPU" : "sm_" + std::to_string(arch);
     return "the image holds only machine code for " + name +
-           "; the software GPU runs PTX (compile with -gencode arch=compute_XX,code=compute_XX; what nvJitLink links "
-           "is "
-           "machine code)";
+           "; the software GPU runs PTX (compile with -gencode arch=compute_XX,code=compute_XX; the output of "
+           "nvJitLink is machine code)";
 }
 
 std::string newer_target_message(std::uint32_t arch) {
     return "the image holds PTX for compute_" + std::to_string(arch) +
-           " and later; the software GPU is of compute capability " + std::to_string(capability.major) + "." +
-           std::to_string(capability.minor);
+           " and later; the software GPU is of compute capability " + std::to_string(kCapability.major) + "." +
+           std::to_string(kCapability.minor);
 }
 
-// The PTX of a container, if it holds any for this device; otherwise the message says what it does hold.
+// Extracts a container's PTX, if it has any for this device. Otherwise the message says what the container has.
 CUresult ptx_of_container(fatbin::Bytes container, std::string& text, std::string& message) {
     const auto entries = fatbin::container_entries(container);
     if (!entries) {
         message = entries.error().message;
         return CUDA_ERROR_INVALID_IMAGE;
     }
-    const auto chosen = fatbin::select(*entries, capability, fatbin::Preference::ptx_only);
+    const auto chosen = fatbin::select(*entries, kCapability, fatbin::Preference::ptx_only);
     if (chosen.empty()) {
         std::uint32_t arch = 0, ptx_arch = ~0U;
         for (const auto& entry : *entries) {
@@ -54,16 +53,16 @@ CUresult ptx_of_container(fatbin::Bytes container, std::string& text, std::strin
     return CUDA_SUCCESS;
 }
 
-// nvcc links its library with every program of several units, as machine code.
+// nvcc links this library, as machine code, into every program of several units.
 bool is_device_runtime(fatbin::Bytes container) {
     const auto entries = fatbin::container_entries(container);
     if (!entries) return false;
-    for (const auto& entry : fatbin::select(*entries, capability, fatbin::Preference::cubin_only)) {
+    for (const auto& entry : fatbin::select(*entries, kCapability, fatbin::Preference::cubin_only)) {
         const auto unpacked = fatbin::unpack(entry);
         if (!unpacked) continue;
         const auto bytes = unpacked->bytes();
         const std::string_view code(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-        if (code.find(device_runtime_symbol) != std::string_view::npos) return true;
+        if (code.find(kDeviceRuntimeSymbol) != std::string_view::npos) return true;
     }
     return false;
 }
@@ -91,7 +90,7 @@ void write_jit_log(const JitOptions& options, const std::string& text) {
         std::memcpy(options.error_log, text.data(), written);
         options.error_log[written] = '\0';
     }
-    // The driver answers in the option's own slot how much it wrote.
+    // The driver returns the number of bytes written in the option's own slot.
     if (options.error_log_size_slot != nullptr) {
         *options.error_log_size_slot =
             reinterpret_cast<void*>(static_cast<std::uintptr_t>(text.empty() ? 0 : written + 1));
@@ -109,20 +108,20 @@ CUresult ptx_of_image(const void* image, std::string& text, std::string& message
         return CUDA_SUCCESS;
     }
     if (inspected->form == fatbin::Form::cubin) {
-        // sm_XX is in the ELF header's flags: bits 8 to 15 since CUDA 13, bits 0 to 7 before.
+        // The ELF header's flags contain sm_XX: in bits 8 to 15 since CUDA 13, in bits 0 to 7 before.
         const auto* header = static_cast<const unsigned char*>(image);
         message = machine_code_message(header[0x31] >= 50 ? header[0x31] : header[0x30]);
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
     CUresult error = ptx_of_container(inspected->bytes, text, message);
     if (error != CUDA_ERROR_NO_BINARY_FOR_GPU) return error;
-    // Separate compilation: what is to be linked is PTX of each unit, and nothing of the whole.
+    // With separate compilation there is PTX of each unit, but not of the linked program.
     std::vector<std::string> units;
     for (const fatbin::Bytes part : inspected->prelinked) {
         std::string unit;
         error = ptx_of_container(part, unit, message);
         if (error == CUDA_ERROR_NO_BINARY_FOR_GPU && is_device_runtime(part)) {
-            unit = device_runtime_ptx;
+            unit = kDeviceRuntimePtx;
             error = CUDA_SUCCESS;
         }
         if (error == CUDA_ERROR_NO_BINARY_FOR_GPU) break;
@@ -131,7 +130,7 @@ CUresult ptx_of_image(const void* image, std::string& text, std::string& message
     }
     if (error != CUDA_SUCCESS) return error;
     text = ptx::join_units(units);
-    message.clear();  // what the whole lacks, its parts have
+    message.clear();  // the units provide what the whole image lacked
     return CUDA_SUCCESS;
 }
 

@@ -1,4 +1,4 @@
-// From what a load call gets to PTX text.
+// Extracts PTX text from the image that a load call receives.
 //
 // Ownership: the text is a copy. Threads: any. Errors: CUresult, and a message for the JIT log.
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace gpupool::softgpu {
 
-// What a load call says about options: where its error log goes.
+// The JIT options that are honoured: the error log.
 struct JitOptions {
     char* error_log = nullptr;
     std::size_t error_log_bytes = 0;
@@ -18,10 +18,10 @@ struct JitOptions {
 JitOptions read_jit_options(unsigned count, CUjit_option* options, void** values);
 void write_jit_log(const JitOptions& options, const std::string& text);
 
-// Follows the pointer as the driver does: the caller's memory is trusted to hold an image.
+// Reads the image at the pointer. Like the driver, it trusts the pointer.
 CUresult ptx_of_image(const void* image, std::string& text, std::string& message);
 
-// Text to code, with the failure in `message`.
+// Compiles text to code. On failure, `message` says why.
 CUresult compile_text(const std::string& text, std::shared_ptr<CompiledModule>& code, std::string& message);
 
 }  // namespace gpupool::softgpu

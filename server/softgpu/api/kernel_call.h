@@ -1,7 +1,7 @@
-// One kernel with everything it is called with: what a launch submits and what a kernel node holds.
+// A kernel with its launch parameters. A launch submits one; a kernel node stores one.
 //
-// Ownership: a KernelCall keeps its code, so that it runs to its end whatever is unloaded meanwhile. Threads: any; a
-// call is not changed once made. Errors: CUresult, as a launch gives them.
+// Ownership: a KernelCall keeps its code alive, so it can run to its end even if the module is unloaded meanwhile.
+// Threads: any; a call is not changed once made. Errors: CUresult, as a launch returns it.
 #pragma once
 
 #include "server/softgpu/api/functions.h"
@@ -16,7 +16,7 @@ struct KernelRequest {
     void** params = nullptr;
     void** extra = nullptr;
     bool cooperative = false;
-    unsigned cluster[3] = {0, 0, 0};  // zero: as the kernel was compiled
+    unsigned cluster[3] = {0, 0, 0};  // zero: as compiled
 };
 
 struct KernelCall {
@@ -31,7 +31,7 @@ struct KernelCall {
 };
 
 CUresult make_kernel_call(const KernelRequest& request, KernelCall& call);
-// Runs to the end on the calling thread, with the texture objects of when it was launched.
+// Runs the kernel to its end on the calling thread, with the texture objects of the time of its launch.
 CUresult run_kernel(const KernelCall& call, Context& context, std::uint32_t texture_generation);
 
 }  // namespace gpupool::softgpu

@@ -15,7 +15,7 @@ namespace gpupool::softgpu {
 int dynamic_shared_limit(const CompiledFunction& code, const std::map<int, int>& set) {
     int limit = 0;
     function_attribute(code, set, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, limit);
-    return std::max(limit, max_static_shared_bytes - static_cast<int>(code.shared_bytes));
+    return std::max(limit, kMaxStaticSharedBytes - static_cast<int>(code.shared_bytes));
 }
 
 int resident_blocks(const CompiledFunction& code, int threads, std::size_t dynamic_shared_bytes) {
@@ -54,7 +54,7 @@ const char* name_of(FaultKind kind) {
         case FaultKind::out_of_memory: return "out of host memory";
         case FaultKind::trap: return "trap";
         case FaultKind::deadlock: return "deadlock";
-        case FaultKind::timeout: return "time-out";
+        case FaultKind::timeout: return "timeout";
         case FaultKind::none:
         case FaultKind::assertion:
         case FaultKind::stopped: break;
@@ -62,7 +62,7 @@ const char* name_of(FaultKind kind) {
     return "";
 }
 
-// "illegal address at PTX line 7, address 0x10: no allocation is there"; only what is known of it.
+// Formats "illegal address at PTX line 7, address 0x10: no allocation is there"; omits what is unknown.
 std::string describe(const Fault& fault) {
     std::string text = name_of(fault.kind);
     if (fault.line != 0) text += " at PTX line " + std::to_string(fault.line);
@@ -100,26 +100,26 @@ CUresult check(const KernelRequest& request, const Function& function, const std
     return CUDA_SUCCESS;
 }
 
-constexpr unsigned portable_cluster_blocks = 8;
+constexpr unsigned kPortableClusterBlocks = 8;
 
-// What the launch asks for, or what the kernel was compiled for; both must agree.
+// Uses the launch's cluster size, or the one that the kernel was compiled for. If both are given they must agree.
 CUresult choose_cluster(const KernelRequest& request, const CompiledFunction& code,
                         const std::map<int, int>& attributes, unsigned (&cluster)[3]) {
     for (int i = 0; i < 3; ++i) {
         const unsigned asked = request.cluster[i], required = code.required_cluster[i];
         if (asked != 0 && required != 0 && asked != required) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
         cluster[i] = asked != 0 ? asked : required != 0 ? required : 1;
-        if (cluster[i] > max_cluster_blocks) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+        if (cluster[i] > kMaxClusterBlocks) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
         if (request.grid[i] % cluster[i] != 0) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     }
     const auto found = attributes.find(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED);
     const bool larger = found != attributes.end() && found->second != 0;
     const unsigned blocks = cluster[0] * cluster[1] * cluster[2];
-    return blocks > (larger ? max_cluster_blocks : portable_cluster_blocks) ? CUDA_ERROR_INVALID_CLUSTER_SIZE
-                                                                            : CUDA_SUCCESS;
+    return blocks > (larger ? kMaxClusterBlocks : kPortableClusterBlocks) ? CUDA_ERROR_INVALID_CLUSTER_SIZE
+                                                                          : CUDA_SUCCESS;
 }
 
-// The parameters as the kernel sees them, from either form of a launch.
+// Assembles the parameters as the kernel sees them, from either form of a launch.
 CUresult gather_params(const KernelRequest& request, const CompiledFunction& code, std::vector<std::uint8_t>& buffer) {
     buffer.assign(code.param_bytes, 0);
     if (request.extra != nullptr) {
@@ -214,7 +214,7 @@ CUresult run_kernel(const KernelCall& call, Context& context, std::uint32_t text
     if (fault.kind == FaultKind::none) idle_until(begin + settings().kernel_duration, context.stop);
     if (call.cooperative) AddressSpace::instance().remove(launched.grid_workspace, workspace.size() * 8);
     std::fflush(stdout);  // device printf
-    // A failed assertion has said what it had to say.
+    // A failed assertion has printed its own message.
     if (fault.kind != FaultKind::none && fault.kind != FaultKind::stopped && fault.kind != FaultKind::assertion) {
         std::fprintf(stderr, "gpupool software GPU: kernel '%s': %s\n", code.name.c_str(), describe(fault).c_str());
     }
@@ -236,7 +236,7 @@ CUresult launch(const KernelRequest& request, CUstream handle) {
         return result;
     const std::uint32_t textures = TextureTable::instance().generation();
     context.make_local_room(call->function->code->local_bytes);
-    const std::shared_lock not_alone(context.door);
+    const std::shared_lock submitting(context.submission_mutex);
     submit_ordered(stream, [call, &context, textures] { return run_kernel(*call, context, textures); });
     return CUDA_SUCCESS;
 }
@@ -322,7 +322,7 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction funct
         if ((known->flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_NOT_SUPPORTED;
     }
     CUresult result = launch(request, config->hStream);
-    // At the kernel's end, which is the latest that they may be complete.
+    // Recorded at the kernel's end, the latest time at which they may be complete.
     for (std::size_t i = 0; i < recorded.size() && result == CUDA_SUCCESS; ++i) {
         result = record_event(recorded[i], config->hStream, false);
     }
@@ -358,11 +358,11 @@ CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle
     const std::lock_guard lock(function->mutex);
     const auto found = function->attributes.find(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED);
     const bool larger = found != function->attributes.end() && found->second != 0;
-    *size = static_cast<int>(larger ? max_cluster_blocks : portable_cluster_blocks);
+    *size = static_cast<int>(larger ? kMaxClusterBlocks : kPortableClusterBlocks);
     return CUDA_SUCCESS;
 }
 
-// Blocks of a cluster run on one processor here, so that any number of blocks that fits one makes clusters.
+// The blocks of a cluster run on one processor here, so every block count that fits is possible.
 CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* count, CUfunction handle, const CUlaunchConfig* config) {
     SOFTGPU_READY();
     if (count == nullptr || config == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -396,7 +396,7 @@ CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfuncti
     if (const CUresult error = find_function(handle, function); error != CUDA_SUCCESS) return error;
     const std::size_t taken = function->code->shared_bytes + 1024;
     const std::size_t share = 233472U / static_cast<unsigned>(blocks);
-    *bytes = share > taken ? std::min<std::size_t>(share - taken, max_shared_bytes) : 0;
+    *bytes = share > taken ? std::min<std::size_t>(share - taken, kMaxSharedBytes) : 0;
     return CUDA_SUCCESS;
 }
 

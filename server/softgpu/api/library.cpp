@@ -1,4 +1,4 @@
-// Libraries: images loaded without a context, with a module in each context that uses them.
+// Libraries: images loaded without a context, with one module per context that uses them.
 #include <fstream>
 #include <iterator>
 
@@ -10,20 +10,21 @@ namespace gpupool::softgpu {
 
 CUresult Library::module(const ContextPtr& context, std::shared_ptr<Module>& result) {
     std::unique_lock lock(mutex);
-    // A primary context that was reset lost its modules.
+    // A reset of the primary context destroyed its modules.
     const auto is_there = [&] {
         result = modules[context.get()];
         return result != nullptr && state().modules.find(result.get()) != nullptr;
     };
     if (is_there()) return CUDA_SUCCESS;
     lock.unlock();
-    context->synchronize_alone();
+    context->synchronize_exclusively();
     lock.lock();
     if (is_there()) return CUDA_SUCCESS;
     auto& found = modules[context.get()];
     found = std::make_shared<Module>(context);
     found->library = this;
-    std::shared_ptr<CompiledModule> compiled = code;  // whose variables become this context's, if no other's has them
+    std::shared_ptr<CompiledModule> compiled =
+        code;  // the first context takes this code and its variables; later contexts compile their own
     if (code_taken) {
         std::string message;
         if (const CUresult error = compile_text(text, compiled, message); error != CUDA_SUCCESS) return error;
@@ -99,7 +100,7 @@ extern "C" {
 
 CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* options, void** values,
                                    unsigned count, CUlibraryOption*, void**, unsigned) {
-    // The image is taken at once, so that whether it is preserved does not matter.
+    // The image is copied at once, so the option to preserve it does not matter.
     return load(library, code, read_jit_options(count, options, values));
 }
 
@@ -171,7 +172,8 @@ CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr* pointer, size_t* bytes, CUlibra
     return variable(*module->code, false, name, pointer, bytes);
 }
 
-// Managed variables are no context's, and asked for before there is one: those that the first context gets.
+// Managed variables belong to no context and may be requested before there is one. They are those of the first
+// context's code.
 CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* pointer, size_t* bytes, CUlibrary handle, const char* name) {
     SOFTGPU_LIBRARY(handle, library);
     return variable(*library->code, true, name, pointer, bytes);
@@ -202,7 +204,7 @@ CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel handle) {
 
 CUresult CUDAAPI cuKernelGetParamInfo(CUkernel handle, size_t index, size_t* offset, size_t* size) {
     SOFTGPU_KERNEL(handle, kernel);
-    // Whose kernel it is gets loaded, as by the real driver.
+    // Like the real driver, loads the kernel's module.
     std::shared_ptr<Function> loaded;
     const CUresult error = find_function(reinterpret_cast<CUfunction>(handle), loaded);
     return error != CUDA_SUCCESS ? error : param_info(*kernel->code, index, offset, size);
@@ -226,7 +228,7 @@ CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attribute, int value,
         error != CUDA_SUCCESS) {
         return error;
     }
-    // Functions that exist already follow.
+    // Existing functions get the value too.
     const std::lock_guard library_lock(kernel->library->mutex);
     for (const auto& [context, module] : kernel->library->modules) {
         if (context->device != found) continue;

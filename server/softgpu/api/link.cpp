@@ -1,4 +1,4 @@
-// The linker: PTX of several units into one image, which only the software GPU can load.
+// The linker: combines PTX of several units into one image, which only the software GPU can load.
 #include "server/softgpu/ptx/link.h"
 
 #include <fstream>
@@ -14,12 +14,12 @@ struct LinkState {
     JitOptions options;
     std::mutex mutex;
     std::vector<std::string> units;
-    std::string image;  // what the program was given lives as long as the state
+    std::string image;  // the program keeps a pointer to it, so it lives as long as the link state
 };
 
 namespace {
 
-constexpr std::size_t max_units = 4096;
+constexpr std::size_t kMaxUnits = 4096;
 
 Registry<LinkState>& link_states() {
     static Registry<LinkState>& instance = *new Registry<LinkState>;
@@ -38,15 +38,15 @@ CUresult add(CUlinkState handle, CUjitInputType type, std::string unit, const ch
     const std::string called = name == nullptr || *name == '\0' ? "a unit" : name;
     const std::lock_guard lock(state->mutex);
     if (type < 0 || type >= CU_JIT_NUM_INPUT_TYPES) return CUDA_ERROR_INVALID_VALUE;
-    if (type == CU_JIT_INPUT_LIBRARY && unit.find(device_runtime_member) != std::string::npos) {
+    if (type == CU_JIT_INPUT_LIBRARY && unit.find(kDeviceRuntimeMember) != std::string::npos) {
         type = CU_JIT_INPUT_PTX;
-        unit = device_runtime_ptx;
+        unit = kDeviceRuntimePtx;
     }
     if (type != CU_JIT_INPUT_PTX) {
-        return fail(*state, CUDA_ERROR_NOT_SUPPORTED, called + " is not PTX: the software GPU links nothing else");
+        return fail(*state, CUDA_ERROR_NOT_SUPPORTED, called + " is not PTX: the software GPU links only PTX");
     }
-    if (state->units.size() >= max_units) return fail(*state, CUDA_ERROR_OUT_OF_MEMORY, "too many units to link");
-    // Its size may count the zero at its end.
+    if (state->units.size() >= kMaxUnits) return fail(*state, CUDA_ERROR_OUT_OF_MEMORY, "too many units to link");
+    // The size may include a terminating zero.
     unit.resize(std::min(unit.size(), unit.find('\0')));
     if (const auto parsed = ptx::parse(unit); !parsed) {
         const bool later = parsed.error().code == ErrorCode::unsupported;
@@ -64,7 +64,7 @@ CUresult complete(CUlinkState handle, void** image, std::size_t* bytes) {
     SOFTGPU_NOT_NULL(image);
     const std::lock_guard lock(state->mutex);
     std::string linked = ptx::join_units(state->units);
-    // Whether everything is there shows when it is compiled; what loads the image compiles it anew.
+    // Compile it to find undefined symbols. Loading the image compiles it again.
     std::shared_ptr<CompiledModule> code;
     std::string message;
     if (compile_text(linked, code, message) != CUDA_SUCCESS) return fail(*state, CUDA_ERROR_UNKNOWN, message);

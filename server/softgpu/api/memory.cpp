@@ -1,4 +1,4 @@
-// Allocation of device, host and managed memory, and questions about pointers.
+// Allocation of device, host and managed memory, and pointer queries.
 #include "server/softgpu/api/memory.h"
 
 #include <sys/mman.h>
@@ -12,12 +12,12 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr std::uint64_t max_host_bytes = std::uint64_t{1} << 46;
+constexpr std::uint64_t kMaxHostBytes = std::uint64_t{1} << 46;
 
-// What the machine could ever hold.
+// The machine's RAM and swap: no allocation of host memory can be larger.
 std::uint64_t host_bytes() {
     struct sysinfo info {};
-    if (sysinfo(&info) != 0) return max_host_bytes;
+    if (sysinfo(&info) != 0) return kMaxHostBytes;
     return (std::uint64_t{info.totalram} + info.totalswap) * info.mem_unit;
 }
 
@@ -30,11 +30,11 @@ void* map_memory(std::uint64_t bytes) {
 
 CUresult allocate(const AllocationRequest& request, std::uint64_t& address) {
     if (request.size_bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (request.size_bytes > max_host_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (request.size_bytes > kMaxHostBytes) return CUDA_ERROR_OUT_OF_MEMORY;
     if (request.kind == MemoryKind::host && request.size_bytes > host_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
     const bool counted =
         request.kind == MemoryKind::device || request.kind == MemoryKind::managed || request.kind == MemoryKind::array;
-    // As the hardware hands out memory, so that "used" is what a program can take.
+    // Rounded up like the hardware's allocation unit, so that "used" shows what a program cannot allocate any more.
     const std::uint64_t counted_bytes = counted ? (request.size_bytes + 511) / 512 * 512 : 0;
     Device& device = *request.context->device;
     MemoryPool* const pool = request.pool.get();
@@ -58,7 +58,7 @@ using namespace gpupool::softgpu;
 
 namespace {
 
-// A free needs no current context: the memory knows its own.
+// Freeing needs no current context, since the allocation knows its own.
 CUresult free_of_kind(std::uint64_t address, bool host) {
     SOFTGPU_READY();
     if (!context_stack().empty()) {
@@ -72,8 +72,8 @@ CUresult free_of_kind(std::uint64_t address, bool host) {
         host ? found.kind == MemoryKind::host : found.kind == MemoryKind::device || found.kind == MemoryKind::managed;
     if (!fits) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult status = found.context->status(); status != CUDA_SUCCESS) return status;
-    // Natively a free waits for the context's work, and that of others of the device (measured on an H100).
-    found.context->synchronize_alone();
+    // The driver waits for the work of the context, and of the device's other contexts (measured on an H100).
+    found.context->synchronize_exclusively();
     for (const ContextPtr& other : state().contexts.all()) {
         if (other.get() != found.context && other->device == found.context->device) other->synchronize();
     }
@@ -91,7 +91,7 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
         return CUDA_SUCCESS;
     };
     if (!known) {
-        // A module's variable is device memory too, without an allocation of its own.
+        // A module's variable is device memory too, but has no allocation of its own.
         AddressRange range;
         if (!AddressSpace::instance().find(pointer, range)) return CUDA_ERROR_INVALID_VALUE;
         found = {range.begin, range.end - range.begin, MemoryKind::device, nullptr, 0, 0, 0, 0, nullptr, nullptr};
@@ -200,7 +200,7 @@ CUresult CUDAAPI cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flag
     if (pointer == nullptr || bytes == 0 || (flags & ~15U) != 0) return CUDA_ERROR_INVALID_VALUE;
     const auto begin = reinterpret_cast<std::uint64_t>(pointer);
     if (AddressSpace::instance().touches(begin, bytes)) {
-        Allocation found;  // of another kind there is nothing to register
+        Allocation found;  // memory of another kind cannot be registered
         return state().allocations.find(begin, found) && found.kind != MemoryKind::registered
                    ? CUDA_ERROR_INVALID_VALUE
                    : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
@@ -218,7 +218,7 @@ CUresult CUDAAPI cuMemHostUnregister(void* pointer) {
     if (!state().allocations.find(begin, found) || found.begin != begin || found.kind != MemoryKind::registered) {
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     }
-    found.context->synchronize_alone();
+    found.context->synchronize_exclusively();
     return state().allocations.remove(begin, found) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
@@ -239,7 +239,7 @@ CUresult CUDAAPI cuMemHostGetFlags(unsigned* flags, void* pointer) {
     if (!state().allocations.find(reinterpret_cast<std::uint64_t>(pointer), found) || found.kind != MemoryKind::host) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    // Every pinned block is mapped: addresses are unified.
+    // All pinned memory is mapped, since addresses are unified.
     *flags = found.flags | CU_MEMHOSTALLOC_DEVICEMAP;
     return CUDA_SUCCESS;
 }
@@ -253,7 +253,7 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdevi
     return CUDA_SUCCESS;
 }
 
-// Copies of the memory are synchronous where the driver makes them so; here every copy that may be is.
+// Accepts SYNC_MEMOPS without effect: all copies that may be synchronous are.
 CUresult CUDAAPI cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
     SOFTGPU_CONTEXT(context);
     SOFTGPU_NOT_WHILE_CAPTURING();
@@ -274,7 +274,7 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned count, CUpointer_attribute* att
     if (count == 0 || attributes == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < count; ++i) {
         if (data[i] == nullptr) return CUDA_ERROR_INVALID_VALUE;
-        // An unknown pointer is not an error here: its values are zero.
+        // An unknown pointer is not an error here; its attributes are zero.
         if (pointer_attribute(data[i], attributes[i], pointer) == CUDA_SUCCESS) continue;
         const bool four =
             attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE || attributes[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED ||
@@ -293,7 +293,7 @@ CUresult CUDAAPI cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, CUmem_advise,
     SOFTGPU_CONTEXT(context);
     Allocation found;
     if (bytes == 0 || !state().allocations.find(pointer, found)) return CUDA_ERROR_INVALID_VALUE;
-    return CUDA_SUCCESS;  // memory is in one place
+    return CUDA_SUCCESS;  // host and device share one memory
 }
 
 CUresult CUDAAPI cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation, unsigned, CUstream handle) {

@@ -30,7 +30,7 @@ bool is_wide(const Operation& operation) {
            operation.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
 }
 
-// Waits and writes have their address and flags in the same places.
+// Waits and writes have their address and flags at the same offsets.
 CUresult check(const Operation& operation) {
     unsigned known_flags = 0;
     switch (operation.operation) {
@@ -79,7 +79,7 @@ CUresult run(const Operation& o, const Context& context) {
             return wait<std::uint64_t>(o.waitValue.address, o.waitValue.value64, o.waitValue.flags, context);
         case CU_STREAM_MEM_OP_WRITE_VALUE_32: return write<std::uint32_t>(o.writeValue.address, o.writeValue.value);
         case CU_STREAM_MEM_OP_WRITE_VALUE_64: return write<std::uint64_t>(o.writeValue.address, o.writeValue.value64);
-        default: return CUDA_SUCCESS;  // memory is coherent: nothing is to be flushed
+        default: return CUDA_SUCCESS;  // memory is coherent, so there is nothing to flush
     }
 }
 
@@ -112,7 +112,7 @@ CUresult submit_one(CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr ad
 }  // namespace
 
 CUresult check_operations(unsigned count, const CUstreamBatchMemOpParams* operations, unsigned flags) {
-    if (flags != 0 || count > max_batch_operations || (operations == nullptr && count != 0))
+    if (flags != 0 || count > kMaxBatchOperations || (operations == nullptr && count != 0))
         return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < count; ++i) {
         if (const CUresult error = check(operations[i]); error != CUDA_SUCCESS) return error;

@@ -1,4 +1,4 @@
-// Stream memory operations: waiting for a word in memory, and writing one.
+// Stream memory operations: wait for a word in memory, or write one.
 //
 // Threads: any. Errors: CUresult.
 #pragma once
@@ -8,7 +8,7 @@
 namespace gpupool::softgpu {
 
 CUresult check_operations(unsigned count, const CUstreamBatchMemOpParams* operations, unsigned flags);
-// One after the other, on the calling thread; a wait ends early when the context does.
+// Runs the operations in order on the calling thread. A wait ends early if the context ends.
 CUresult run_operations(const std::vector<CUstreamBatchMemOpParams>& operations, Context& context);
 
 }  // namespace gpupool::softgpu

@@ -66,7 +66,7 @@ CUresult function_attribute(const CompiledFunction& code, const std::map<int, in
         case CU_FUNC_ATTRIBUTE_PTX_VERSION: value = static_cast<int>(code.virtual_architecture); break;
         case CU_FUNC_ATTRIBUTE_BINARY_VERSION: value = 90; break;
         case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-            value = std::max(0, max_static_shared_bytes - static_cast<int>(code.shared_bytes));
+            value = std::max(0, kMaxStaticSharedBytes - static_cast<int>(code.shared_bytes));
             break;
         case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: value = -1; break;
         default:
@@ -80,7 +80,7 @@ CUresult set_function_attribute(const CompiledFunction& code, std::map<int, int>
                                 int value) {
     switch (attribute) {
         case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-            if (value < 0 || value > max_shared_bytes - static_cast<int>(code.shared_bytes))
+            if (value < 0 || value > kMaxSharedBytes - static_cast<int>(code.shared_bytes))
                 return CUDA_ERROR_INVALID_VALUE;
             break;
         case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
@@ -121,7 +121,7 @@ CUresult load(CUmodule* result, const void* image, const JitOptions& options) {
     if (error == CUDA_SUCCESS) error = compile_text(text, code, message);
     write_jit_log(options, message);
     if (error != CUDA_SUCCESS) return error;
-    context->synchronize_alone();
+    context->synchronize_exclusively();
     auto module = std::make_shared<Module>(context);
     if (error = module->take(std::move(code)); error != CUDA_SUCCESS) return error;
     state().modules.add(module);
@@ -169,7 +169,7 @@ CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* path) {
     std::ifstream file(path, std::ios::binary);
     if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
     std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    // An image that is cut short must not be read beyond its end.
+    // Padding, so that parsing a truncated image does not read beyond its end.
     bytes.append(4096, '\0');
     return load(module, bytes.data(), {});
 }

@@ -1,8 +1,8 @@
-// What the driver's handles stand for, and the registries that tell a good handle from a bad one.
+// The objects behind the driver's handles, and the registries that validate handles.
 //
-// Ownership: registries share objects with the work that still uses them, so destroying a handle never pulls anything
-// from under a running kernel. Nothing process-wide is ever destroyed: a kernel that never ends must not hang exit.
-// Threads: any; each object guards itself. Errors: CUresult, as the driver gives them.
+// Ownership: registries share objects with the work that uses them, so destroying a handle never affects a running
+//   kernel. Nothing process-wide is ever destroyed, so that a kernel that never ends cannot make exit hang.
+// Threads: any; each object guards itself. Errors: CUresult, as the driver returns them.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@ struct Stream;
 using ContextPtr = std::shared_ptr<Context>;
 using StreamPtr = std::shared_ptr<Stream>;
 
-// A handle is its object's address; only addresses that are registered are ever followed.
+// A handle is its object's address. Only registered addresses are dereferenced.
 template <class T>
 class Registry {
   public:
@@ -58,7 +58,7 @@ class Registry {
     }
     template <class F>
     void remove_if(F which) {
-        std::vector<std::shared_ptr<T>> removed;  // destroyed outside of the lock
+        std::vector<std::shared_ptr<T>> removed;  // destroyed outside the lock
         const std::unique_lock lock(mutex_);
         for (auto at = objects_.begin(); at != objects_.end();) {
             if (which(*at->second)) {
@@ -75,7 +75,7 @@ class Registry {
     std::unordered_map<const void*, std::shared_ptr<T>> objects_;
 };
 
-// One recording of an event, or any other moment that work can be waited for.
+// A point in a stream's work that others can wait for, such as one recording of an event.
 struct Moment {
     std::mutex mutex;
     std::condition_variable reached_changed;
@@ -87,7 +87,7 @@ struct Moment {
     void wait(const std::atomic<bool>& stop);
 };
 
-// In-order work, done by a thread of its own while there is some.
+// An in-order queue of work. A thread of its own runs it while there is some.
 struct Stream : std::enable_shared_from_this<Stream> {
     using Work = std::function<CUresult()>;
 
@@ -98,20 +98,20 @@ struct Stream : std::enable_shared_from_this<Stream> {
     const int priority;
     const unsigned long long id;
     std::mutex attribute_mutex;
-    std::map<int, CUstreamAttrValue> attributes;  // those that were set
+    std::map<int, CUstreamAttrValue> attributes;  // only those that were set
 
-    // Takes its place behind everything submitted so far; waits while the stream is full. `done` is reached at the very
-    // moment from which the stream counts the work as done, also when a fault made it skip the work.
+    // Appends work to the queue; blocks while the stream is full. `done` is reached at the same moment at which the
+    // stream counts the work as complete, even if a fault made it skip the work.
     std::uint64_t submit(Work work, std::shared_ptr<Moment> done = nullptr);
     void wait_for_space();
     void wait(std::uint64_t sequence);
     bool is_done(std::uint64_t sequence);
     std::uint64_t submitted();
-    // Nothing more will come: an idle thread ends.
-    void let_go();
+    // No more work will be submitted: an idle thread ends.
+    void retire();
 
   private:
-    // False where no thread can be had.
+    // Returns false if no thread can be created.
     bool start_thread();
     void run(std::chrono::milliseconds timeout);
 
@@ -137,23 +137,23 @@ struct MemoryPool {
     std::uint64_t most_bytes = 0;  // 0: no limit of its own
     std::atomic<std::uint64_t> used_bytes{0};
     std::atomic<std::uint64_t> used_high_bytes{0};
-    std::uint64_t kept_bytes = 0;  // of the device's, freed and not given back to it
+    std::uint64_t kept_bytes = 0;  // freed, but still counted as the device's used memory
     std::map<int, int> flags;      // the reuse policies, by attribute
     std::mutex mutex;
 
-    // Memory for an allocation, from what is kept first; false when there is not enough.
+    // Reserves memory for an allocation, from kept memory first. Returns false if there is not enough.
     bool take(Device& owner, std::uint64_t bytes);
-    // An allocation's memory comes back. More than the release threshold is not kept: a driver would give it back at
-    // the next synchronization.
+    // Returns an allocation's memory. Keeps at most the release threshold: a driver would release the rest at the next
+    // synchronization.
     void give(Device& owner, std::uint64_t bytes);
-    // Keeps what is in use, and no more than that where it is less than `least_bytes`.
+    // Releases kept memory until at most `least_bytes`, or what is in use, remain.
     void trim(Device& owner, std::uint64_t least_bytes);
 
   private:
     void keep_up_to(Device& owner, std::uint64_t reserved_bytes);
 };
 
-// Of graphs, on one device: what is counted as theirs, and the most that ever was.
+// Current and maximum memory of the graphs on one device.
 struct GraphMemoryCount {
     std::atomic<std::uint64_t> bytes{0}, high_bytes{0};
 
@@ -162,8 +162,8 @@ struct GraphMemoryCount {
 };
 
 struct Device {
-    int ordinal = 0;  // as the program numbers it
-    int number = 0;   // among all, whatever CUDA_VISIBLE_DEVICES shows
+    int ordinal = 0;  // the program's number
+    int number = 0;   // the number without CUDA_VISIBLE_DEVICES
     std::uint64_t total_bytes = 0;
     std::atomic<std::uint64_t> used_bytes{0};
     GraphMemoryCount graph_memory;
@@ -171,7 +171,7 @@ struct Device {
     std::shared_ptr<MemoryPool> default_pool;
     std::shared_ptr<MemoryPool> current_pool;
 
-    // Counts memory; false when there is not enough.
+    // Counts memory as used. Returns false if there is not enough.
     bool take(std::uint64_t bytes);
     void give(std::uint64_t bytes) { used_bytes.fetch_sub(bytes); }
 };
@@ -183,20 +183,20 @@ struct Context : std::enable_shared_from_this<Context> {
     bool primary = false;
     unsigned long long id = 0;
     std::atomic<bool> active{false};
-    std::atomic<bool> stop{false};  // everything that runs here is to end
+    std::atomic<bool> stop{false};  // set: all running work must end
     std::atomic<int> error{CUDA_SUCCESS};
-    int references = 0;  // of a primary context; under the state's mutex
+    int references = 0;  // of a primary context; guarded by the state's mutex
     std::map<int, size_t> limits;
     CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
     std::map<int, bool> peers;
 
-    std::mutex order_mutex;  // the order between the legacy stream and the blocking ones
+    std::mutex order_mutex;  // orders submissions to the legacy stream and to blocking streams
     StreamPtr legacy;
     std::vector<std::weak_ptr<Stream>> streams;
-    std::size_t prune_ended_at = 64;            // streams: the memory of one that has ended stays until it is taken out
-    std::mutex host_function_mutex;             // host functions of a context run one at a time
-    std::shared_mutex door;                     // of what gives streams work, which is kept out by synchronize_alone()
-    std::atomic<std::uint32_t> local_bytes{0};  // that there is room for
+    std::size_t prune_ended_at = 64;            // size of `streams` at which ended ones are removed
+    std::mutex host_function_mutex;             // only one host function of a context runs at a time
+    std::shared_mutex submission_mutex;         // shared by submissions, exclusive in synchronize_exclusively()
+    std::atomic<std::uint32_t> local_bytes{0};  // per thread; what kernels have room for
 
     void open();
     void close();
@@ -205,10 +205,11 @@ struct Context : std::enable_shared_from_this<Context> {
     std::vector<StreamPtr> all_streams();
     void add_stream(const StreamPtr& stream);  // with order_mutex held
     void synchronize();
-    // As calls do that wait for the GPU to load, free or unregister: launches, records and copies of other threads wait
-    // with them; what does not is writes, waits and queries (measured on an H200).
-    void synchronize_alone();
-    // For so much local memory of each thread: waits like that where no kernel has had as much.
+    // Synchronizes as driver calls do that wait for the GPU to load, free or unregister: launches, records and copies
+    // of other threads block meanwhile; writes, waits and queries do not (measured on an H200).
+    void synchronize_exclusively();
+    // Provides `bytes` of local memory per thread. Calls synchronize_exclusively() if no kernel has needed that much
+    // before.
     void make_local_room(std::uint32_t bytes);
 };
 
@@ -219,9 +220,9 @@ struct Event {
     unsigned flags = 0;
     std::mutex mutex;
     std::shared_ptr<Moment> moment;          // null: never recorded
-    std::shared_ptr<EventCapture> captured;  // under graph_mutex(); set: last recorded in a stream capture
+    std::shared_ptr<EventCapture> captured;  // set: last recorded in a stream capture; guarded by graph_mutex()
 };
-// As cuEventRecord does; `external`: into a node of its own where the stream captures.
+// Implements cuEventRecord. `external`: if the stream captures, adds a node of its own.
 CUresult record_event(CUevent event, CUstream stream, bool external);
 
 struct Module;
@@ -242,7 +243,7 @@ struct Module : std::enable_shared_from_this<Module> {
 
     const ContextPtr context;
     std::shared_ptr<CompiledModule> code;
-    std::uint64_t counted_bytes = 0;  // of the device's memory, that the code's variables take
+    std::uint64_t counted_bytes = 0;  // device memory of the code's variables
     Library* library = nullptr;
     std::mutex mutex;
     std::unordered_map<const CompiledFunction*, std::shared_ptr<Function>> functions;
@@ -262,7 +263,7 @@ struct Kernel {
 
 struct Library : std::enable_shared_from_this<Library> {
     std::string text;
-    std::shared_ptr<CompiledModule> code;  // for what is asked without a context; the first context runs it
+    std::shared_ptr<CompiledModule> code;  // for queries without a context; the first context runs it
     bool code_taken = false;
     std::mutex mutex;
     std::unordered_map<Context*, std::shared_ptr<Module>> modules;
@@ -286,8 +287,8 @@ struct Allocation {
     unsigned long long id = 0;
     std::uint64_t counted_bytes = 0;
     std::shared_ptr<MemoryPool> pool;
-    std::shared_ptr<GraphMemory> graph_memory;  // whose address range this is
-    std::uint64_t readers = 0;                  // of a mapping: the devices, a bit for each, that may read and write
+    std::shared_ptr<GraphMemory> graph_memory;  // set: the range belongs to a graph's memory
+    std::uint64_t readers = 0;                  // of a mapping: bit per device that may read and write
     std::uint64_t writers = 0;
 };
 
@@ -308,11 +309,11 @@ struct Array;
 
 struct State {
     std::atomic<bool> initialised{false};
-    std::atomic<bool> forked{false};  // a child of a process that was initialised: nothing works here any more
+    std::atomic<bool> forked{false};  // in the child of a process that was initialised, where nothing works any more
     std::mutex mutex;
     std::vector<std::unique_ptr<Device>> devices;
     Registry<Context> contexts;
-    Registry<Context> destroyed_contexts;  // kept: streams and threads may still refer to them
+    Registry<Context> destroyed_contexts;  // kept, since streams and threads may still refer to them
     Registry<Stream> streams;
     Registry<Event> events;
     Registry<Module> modules;
@@ -326,28 +327,28 @@ struct State {
 };
 State& state();
 
-// --- What nearly every entry point begins with; each returns CUDA_SUCCESS or what the entry point is to return.
+// --- First steps of nearly every entry point. Each returns CUDA_SUCCESS, or the error that the entry point returns.
 CUresult ready();
 CUresult current_context(ContextPtr& result);
 CUresult find_device(CUdevice device, Device*& result);
-// NULL, the legacy handle, the per-thread handle, or a stream of the current context.
+// Resolves NULL, the legacy handle, the per-thread handle, or a stream of the current context.
 CUresult find_stream(CUstream handle, StreamPtr& result);
 std::vector<CUcontext>& context_stack();
 bool& in_host_function();
 
-// Submits under the legacy stream's rules.
+// Submits work in the order that the legacy stream's rules require.
 std::uint64_t submit_ordered(const StreamPtr& stream, Stream::Work work, std::shared_ptr<Moment> done = nullptr);
 bool is_legacy(const Stream& stream);
 
-// On the calling thread, as one of the context's, of which one runs at a time.
+// Runs a host function on the calling thread, one at a time per context.
 CUresult run_host_function(Context& context, CUhostFn function, void* data);
 
-// Frees what remove() or remove_of() gave back.
+// Frees what remove() or remove_of() returned.
 void release_memory(const Allocation& allocation);
 
 }  // namespace gpupool::softgpu
 
-// An entry point's first line.
+// First lines of an entry point.
 #define SOFTGPU_READY() \
     if (const CUresult ready_ = ::gpupool::softgpu::ready(); ready_ != CUDA_SUCCESS) return ready_
 #define SOFTGPU_CONTEXT(name)            \

@@ -1,5 +1,5 @@
-// The per-thread forms of entry points, from the call table: each is its plain form with another meaning of the null
-// stream.
+// The per-thread forms of entry points, derived from the call table. Each calls the plain form with another meaning of
+// the null stream.
 #include "protocol/calls/macros.h"
 #include "server/softgpu/api/cuda_api.h"
 #include "server/softgpu/api/entry_points.h"

@@ -7,8 +7,8 @@ using namespace gpupool::softgpu;
 
 namespace {
 
-// While the stream captures, memory that is freed or allocated is the graph's; beside a capture, it is an allocation
-// like others.
+// While the stream captures, allocations and frees become nodes of the graph. A capture of other streams does not
+// affect them.
 bool capture_allocation(CUdeviceptr* pointer, size_t bytes, const StreamPtr& stream, CUresult& result) {
     if (capture_count().load() == 0) return false;
     const std::lock_guard lock(graph_mutex());
@@ -39,7 +39,7 @@ bool capture_free(CUdeviceptr pointer, const StreamPtr& stream, CUresult& result
     return true;
 }
 
-// The memory is there at once, which is no later than the stream's order promises.
+// The memory is available at once, which satisfies the stream's order.
 CUresult allocate_async(CUdeviceptr* pointer, size_t bytes, const std::shared_ptr<MemoryPool>& pool,
                         const StreamPtr& stream) {
     SOFTGPU_NOT_NULL(pointer);
@@ -92,7 +92,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr pointer, CUstream handle) {
     CUresult result;
     if (capture_free(pointer, stream, result)) return result;
     SOFTGPU_NOT_WHILE_CAPTURING();
-    // What a graph allocates can be freed once it was launched, which need not mean that it has run.
+    // A graph's memory can be freed once the graph was launched, even if the launch has not run yet.
     const auto memory = GraphMemory::find(pointer);
     Allocation found;
     const bool known = memory != nullptr ? memory->held()

@@ -1,6 +1,7 @@
-// Finding entry points by name, by the rules that were measured on the real driver: among the symbols of a base name,
-// the one with the highest version not above the wanted one; with the per-thread flag, the per-thread form where the
-// name has one. What this library lacks is not found, rather than an older form with other parameters.
+// Finds entry points by name, by rules measured on the real driver. Among the symbols of a base name it chooses the one
+// with the highest version not above the requested one. With the per-thread flag it chooses the per-thread form, if
+// there is one. If this library does not implement the chosen symbol, the result is "not found", and not an older form
+// with other parameters.
 #include <dlfcn.h>
 
 #include <string_view>
@@ -31,7 +32,7 @@ struct Form {
     int since;
     bool per_thread;
     const char* symbol;
-    const char* plain;  // the same but for what a null stream means
+    const char* plain;  // the same function without per-thread default stream
 };
 using Index = std::unordered_map<std::string_view, std::vector<Form>>;
 
@@ -52,14 +53,14 @@ const Index& index() {
     return forms;
 }
 
-constexpr cuuint64_t known_flags = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+constexpr cuuint64_t kKnownFlags = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
 
-// `status` says what became of it; the result is about the arguments only.
+// `status` is the outcome of the search; the returned error only concerns the arguments.
 CUresult look_up(const char* name, void** function, int version, cuuint64_t flags,
                  CUdriverProcAddressQueryResult& status) {
     int newest = 0;
     cuDriverGetVersion(&newest);
-    if (name == nullptr || function == nullptr || (flags & ~known_flags) != 0 || version > newest)
+    if (name == nullptr || function == nullptr || (flags & ~kKnownFlags) != 0 || version > newest)
         return CUDA_ERROR_INVALID_VALUE;
     *function = nullptr;
     status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
@@ -78,7 +79,7 @@ CUresult look_up(const char* name, void** function, int version, cuuint64_t flag
         status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
         return CUDA_SUCCESS;
     }
-    // A per-thread form is always there: what it stands on may not be.
+    // The per-thread form is always exported, but the function that it calls may be missing.
     *function = find_entry_point(best->plain) == nullptr ? nullptr : find_entry_point(best->symbol);
     if (*function != nullptr) status = CU_GET_PROC_ADDRESS_SUCCESS;
     return CUDA_SUCCESS;

@@ -11,10 +11,10 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr int max_devices = 64;
-constexpr std::uint64_t max_time = 24ULL * 3600 * 1000 * 1000;
+constexpr int kMaxDevices = 64;
+constexpr std::uint64_t kMaxTime = 24ULL * 3600 * 1000 * 1000;
 
-// "512MiB", "4G", "1073741824"; 0 when it is none of these.
+// Parses "512MiB", "4G" or "1073741824"; 0 for anything else.
 std::uint64_t parse_bytes(const char* text) {
     char* end = nullptr;
     const unsigned long long value = std::strtoull(text, &end, 10);
@@ -49,7 +49,7 @@ std::uint64_t bytes_of(const char* name, std::uint64_t otherwise) {
     return given != 0 ? given : otherwise;
 }
 
-// Whole decimal numbers up to the limit; false when the text is none.
+// Parses a whole decimal number up to the limit. Returns false for anything else.
 bool parse_number(const char* text, std::uint64_t limit, std::uint64_t& number) {
     const char* const end = text + std::strlen(text);
     const auto [stopped, error] = std::from_chars(text, end, number);
@@ -59,7 +59,7 @@ bool parse_number(const char* text, std::uint64_t limit, std::uint64_t& number) 
 std::uint64_t time_of(const char* name) {
     const char* const text = std::getenv(name);
     std::uint64_t number = 0;
-    if (text == nullptr || parse_number(text, max_time, number)) return number;
+    if (text == nullptr || parse_number(text, kMaxTime, number)) return number;
     ignored(name, text, "a whole number");
     return 0;
 }
@@ -69,7 +69,7 @@ int device_count(int otherwise) {
     const char* const text = std::getenv(name);
     std::uint64_t number = 0;
     if (text == nullptr) return otherwise;
-    if (parse_number(text, max_devices, number)) return static_cast<int>(number);
+    if (parse_number(text, kMaxDevices, number)) return static_cast<int>(number);
     ignored(name, text, "a whole number up to 64");
     return otherwise;
 }

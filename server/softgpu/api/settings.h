@@ -1,13 +1,13 @@
-// What the environment sets, read once.
+// Settings from the environment, read once.
 //
-//   GPUPOOL_SOFTGPU_DEVICES             how many devices there are; 1
-//   GPUPOOL_SOFTGPU_MEMORY              each one's memory, like 16G; 4G
-//   GPUPOOL_SOFTGPU_KERNEL_LIMIT_MS     a kernel that runs for longer ends with CUDA_ERROR_LAUNCH_TIMEOUT; none
-//   GPUPOOL_SOFTGPU_KERNEL_DURATION_US  what a kernel takes at least; nothing
-//   GPUPOOL_SOFTGPU_COPY_RATE           bytes a second between host and device, like 100M; as fast as it goes
+//   GPUPOOL_SOFTGPU_DEVICES             number of devices; default 1
+//   GPUPOOL_SOFTGPU_MEMORY              memory of each device, such as 16G; default 4G
+//   GPUPOOL_SOFTGPU_KERNEL_LIMIT_MS     a kernel that runs longer ends with CUDA_ERROR_LAUNCH_TIMEOUT; default none
+//   GPUPOOL_SOFTGPU_KERNEL_DURATION_US  minimum duration of a kernel; default 0
+//   GPUPOOL_SOFTGPU_COPY_RATE           bytes per second between host and device, such as 100M; default unlimited
 //
-// The last two make work take the time that it would on a GPU of one's choice, so that sharing and overlap can be seen.
-// Threads: any. Errors: a line on stderr; what is no number is as if it were not set.
+// The last two let work take as long as on a chosen GPU, so that sharing and overlap can be observed.
+// Threads: any. Errors: a line on stderr; a value that is not a number is ignored.
 #pragma once
 
 #include <atomic>
@@ -26,9 +26,9 @@ struct Settings {
 const Settings& settings();
 
 using Clock = std::chrono::steady_clock;
-// When a copy of so many bytes between host and device that began then may be done.
+// When a copy of `bytes` bytes between host and device that began at `begin` may end.
 Clock::time_point end_of_copy(Clock::time_point begin, std::uint64_t bytes);
-// Sleeps until then; not once `stop` is set.
+// Sleeps until `end`, or until `stop` is set.
 void idle_until(Clock::time_point end, const std::atomic<bool>& stop);
 
 }  // namespace gpupool::softgpu

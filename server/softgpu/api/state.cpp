@@ -57,7 +57,7 @@ CUresult find_stream(CUstream handle, StreamPtr& result) {
             result = context->legacy;
             return CUDA_SUCCESS;
         }
-        // A thread's own default stream: a blocking stream that lives as long as the thread.
+        // The thread's default stream, a blocking stream that lives as long as the thread.
         thread_local std::map<unsigned long long, StreamPtr> own;
         StreamPtr& mine = own[context->id];
         if (mine == nullptr) {
@@ -161,7 +161,7 @@ void Context::poison(CUresult code) {
     error.compare_exchange_strong(none, code);
 }
 
-// Of both: the caller holds order_mutex.
+// The caller holds order_mutex.
 void Context::add_stream(const StreamPtr& stream) {
     if (streams.size() >= prune_ended_at) {
         std::erase_if(streams, [](const std::weak_ptr<Stream>& each) { return each.expired(); });
@@ -192,21 +192,21 @@ void Context::synchronize() {
     for (const auto& [stream, sequence] : last) stream->wait(sequence);
 }
 
-void Context::synchronize_alone() {
-    const std::unique_lock alone(door);
+void Context::synchronize_exclusively() {
+    const std::unique_lock exclusive(submission_mutex);
     synchronize();
 }
 
 void Context::make_local_room(std::uint32_t bytes) {
     if (bytes > local_bytes) {
-        synchronize_alone();
+        synchronize_exclusively();
         local_bytes = bytes;
     }
 }
 
 namespace {
 
-// A pool's memory and a graph's is every device's: who may use it is not told apart.
+// Memory of pools and graphs is accessible to every device: access rights are not tracked for it.
 RangeAccess access_of(const Allocation& allocation) {
     const std::uint64_t owner = std::uint64_t{1} << allocation.device;
     if (allocation.kind == MemoryKind::mapped) return {allocation.readers, allocation.writers, false};
@@ -252,7 +252,7 @@ std::vector<Allocation> Allocations::remove_of(const Context* context) {
     {
         const std::unique_lock lock(mutex_);
         for (auto at = by_begin_.begin(); at != by_begin_.end();) {
-            // Mappings belong to the process, and live until they are unmapped.
+            // Mappings belong to the process and stay until they are unmapped.
             if (at->second.context == context && at->second.kind != MemoryKind::mapped) {
                 result.push_back(at->second);
                 at = by_begin_.erase(at);
@@ -267,7 +267,7 @@ std::vector<Allocation> Allocations::remove_of(const Context* context) {
 
 void release_memory(const Allocation& allocation) {
     if (allocation.kind == MemoryKind::registered || allocation.kind == MemoryKind::mapped) return;
-    // A graph's addresses stay its own; what was in them goes.
+    // A graph keeps its addresses; only their contents are released.
     if (allocation.graph_memory != nullptr)
         madvise(reinterpret_cast<void*>(allocation.begin), allocation.size_bytes, MADV_DONTNEED);
     else

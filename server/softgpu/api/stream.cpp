@@ -1,4 +1,4 @@
-// Streams: in-order queues with a thread each, and the rules between the legacy stream and the blocking ones.
+// Streams: in-order queues with a thread each, and the ordering between the legacy stream and the blocking streams.
 #include <system_error>
 #include <thread>
 
@@ -7,12 +7,12 @@
 namespace gpupool::softgpu {
 namespace {
 
-// As measured on a GPU: a launch waits once about this many are queued on its stream.
-constexpr std::size_t max_queued = 1020;
-// An idle stream's thread ends after this long; the next work starts another.
-constexpr auto idle_time = std::chrono::milliseconds(200);
-// So long a thread is asked for where none can be had, in which those of idle streams end.
-constexpr auto thread_timeout = 3 * idle_time;
+// Measured on a GPU: a launch blocks once about this many are queued on its stream.
+constexpr std::size_t kMaxQueued = 1020;
+// An idle stream's thread ends after this time; the next work starts another.
+constexpr auto kIdleTime = std::chrono::milliseconds(200);
+// How long to retry if no thread can be created. Idle streams' threads end in this time.
+constexpr auto kThreadTimeout = 3 * kIdleTime;
 
 }  // namespace
 
@@ -31,7 +31,8 @@ bool Moment::is_reached() {
 void Moment::wait(const std::atomic<bool>& stop) {
     std::unique_lock lock(mutex);
     while (!reached && !stop.load()) {
-        // A moment of another context may never come after that context was destroyed; its stop flag is not ours.
+        // The moment's own context may be destroyed, and then it is never reached; `stop` is another context's flag. So
+        // poll.
         reached_changed.wait_until(lock, std::chrono::system_clock::now() + std::chrono::milliseconds(100));
     }
 }
@@ -41,7 +42,7 @@ Stream::Stream(Context& owner, unsigned stream_flags, int stream_priority)
 
 void Stream::wait_for_space() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return queue_.size() < max_queued; });
+    changed_.wait(lock, [&] { return queue_.size() < kMaxQueued; });
 }
 
 std::uint64_t Stream::submit(Work work, std::shared_ptr<Moment> done) {
@@ -55,7 +56,7 @@ std::uint64_t Stream::submit(Work work, std::shared_ptr<Moment> done) {
     running_ = true;
     lock.unlock();
     if (!start_thread()) {
-        // As after a fault: nothing runs any more, and everything comes to its end, here.
+        // As after a fault: no work of the context runs any more. Count this stream's work as complete, on this thread.
         context.poison(CUDA_ERROR_OPERATING_SYSTEM);
         run(std::chrono::milliseconds(0));
     }
@@ -63,14 +64,13 @@ std::uint64_t Stream::submit(Work work, std::shared_ptr<Moment> done) {
 }
 
 bool Stream::start_thread() {
-    for (const auto until = std::chrono::steady_clock::now() + thread_timeout;;) {
+    for (const auto until = std::chrono::steady_clock::now() + kThreadTimeout;;) {
         try {
-            std::thread([self = shared_from_this()] { self->run(idle_time); }).detach();
+            std::thread([self = shared_from_this()] { self->run(kIdleTime); }).detach();
             return true;
         } catch (const std::system_error& error) {
             if (std::chrono::steady_clock::now() >= until) {
-                std::fprintf(stderr, "gpupool software GPU: there is no thread to be had for a stream: %s\n",
-                             error.what());
+                std::fprintf(stderr, "gpupool software GPU: cannot create a thread for a stream: %s\n", error.what());
                 return false;
             }
         }
@@ -78,7 +78,7 @@ bool Stream::start_thread() {
     }
 }
 
-void Stream::let_go() {
+void Stream::retire() {
     const std::lock_guard lock(mutex_);
     destroyed_ = true;
     changed_.notify_all();
@@ -97,13 +97,14 @@ void Stream::run(std::chrono::milliseconds timeout) {
         }
         auto [work, done] = std::move(queue_.front());
         lock.unlock();
-        // After a fault nothing of the context runs any more, but everything comes to its end.
+        // After a fault no work of the context runs any more, but all of it is counted as complete.
         CUresult result = CUDA_SUCCESS;
         if (context.status() == CUDA_SUCCESS && !context.stop.load()) result = work();
         if (result != CUDA_SUCCESS) context.poison(result);
-        work = nullptr;  // lets go of what it holds before anybody can see it done
+        work = nullptr;  // releases its references before the work is seen as complete
         lock.lock();
-        if (done != nullptr) done->reach();  // whoever sees that asks for the stream's state only after this
+        if (done != nullptr)
+            done->reach();  // a thread that this wakes cannot query the stream before mutex_ is released
         queue_.pop_front();
         ++completed_;
         changed_.notify_all();
@@ -141,8 +142,8 @@ std::uint64_t submit_ordered(const StreamPtr& stream, Stream::Work work, std::sh
     Context& context = stream->context;
     stream->wait_for_space();
     if ((stream->flags & CU_STREAM_NON_BLOCKING) != 0) return stream->submit(std::move(work), std::move(done));
-    // Work of the legacy stream waits for all blocking streams, and theirs for it. Both only look back, so nobody can
-    // wait in a circle; the lock makes "back" one order for all threads.
+    // Work of the legacy stream waits for all blocking streams, and their work for the legacy stream. Each waits only
+    // for work submitted earlier, so there is no deadlock. The lock makes "earlier" the same order for all threads.
     const std::lock_guard lock(context.order_mutex);
     std::vector<std::pair<StreamPtr, std::uint64_t>> earlier;
     if (is_legacy(*stream)) {

@@ -6,15 +6,15 @@ using namespace gpupool::softgpu;
 
 namespace {
 
-constexpr int greatest_priority = -5;
+constexpr int kGreatestPriority = -5;
 
 CUresult create_stream(CUstream* result, unsigned flags, int priority) {
     SOFTGPU_CONTEXT(context);
     if (result == nullptr || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
-    priority = std::min(0, std::max(priority, greatest_priority));
+    priority = std::min(0, std::max(priority, kGreatestPriority));
     auto stream = std::make_shared<Stream>(*context, flags, priority);
     {
-        const std::shared_lock not_alone(context->door);
+        const std::shared_lock submitting(context->submission_mutex);
         const std::lock_guard lock(context->order_mutex);
         context->add_stream(stream);
     }
@@ -57,7 +57,7 @@ CUresult gpupool::softgpu::record_event(CUevent handle, CUstream stream_handle, 
     CUresult result;
     if (record_captured(event, stream, external, result)) return result;
     auto moment = std::make_shared<Moment>();
-    const std::shared_lock not_alone(stream->context.door);
+    const std::shared_lock submitting(stream->context.submission_mutex);
     {
         const std::lock_guard lock(event->mutex);
         event->moment = moment;
@@ -78,14 +78,14 @@ CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* stream, unsigned flags, in
 
 CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) {
     SOFTGPU_READY();
-    // Work that is under way goes on; the stream's thread keeps the stream until then.
+    // Outstanding work continues; the stream's thread keeps the stream alive until it is complete.
     auto stream = state().streams.remove(handle);
     if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     forget_stream(*stream);
     if (!stream->is_done(stream->submitted())) {
         stream->submit([stream]() -> CUresult { return CUDA_SUCCESS; });
     }
-    stream->let_go();
+    stream->retire();
     return CUDA_SUCCESS;
 }
 
@@ -93,7 +93,7 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
     SOFTGPU_STREAM(handle, stream);
     if (const CUresult refused = refuse_wait(stream); refused != CUDA_SUCCESS) return refused;
     if (is_legacy(*stream)) {
-        // What was submitted to the legacy stream depends on the blocking streams; an empty piece of work shows that.
+        // Work of the legacy stream waits for the blocking streams, so wait for an empty piece of work.
         stream->wait(submit_ordered(stream, []() -> CUresult { return CUDA_SUCCESS; }));
     } else {
         stream->wait(stream->submitted());
@@ -118,7 +118,7 @@ CUresult CUDAAPI cuStreamQuery(CUstream handle) {
 CUresult CUDAAPI cuStreamGetFlags(CUstream handle, unsigned* flags) {
     SOFTGPU_STREAM(handle, stream);
     SOFTGPU_NOT_NULL(flags);
-    // A capture ends by the question for flags, although not by those for priority and id.
+    // A query of the flags invalidates a capture; queries of priority and id do not.
     if (const CUresult refused = refuse_captured(stream); refused != CUDA_SUCCESS) return refused;
     *flags = stream->flags;
     return CUDA_SUCCESS;
@@ -198,7 +198,7 @@ CUresult CUDAAPI cuStreamAddCallback(CUstream handle, CUstreamCallback function,
 CUresult CUDAAPI cuEventCreate(CUevent* result, unsigned flags) {
     SOFTGPU_CONTEXT(context);
     if (result == nullptr || (flags & ~7U) != 0) return CUDA_ERROR_INVALID_VALUE;
-    // An interprocess event cannot be timed.
+    // Timing is not possible with an interprocess event.
     if ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
     if ((flags & CU_EVENT_INTERPROCESS) != 0) return CUDA_ERROR_NOT_SUPPORTED;
     auto event = std::make_shared<Event>();

@@ -1,4 +1,4 @@
-// What a program may attach to a stream, and the profiler's switches: remembered and answered, without effect here.
+// Stream attributes and profiler switches. They are stored and returned, but have no effect here.
 #include <cstring>
 
 #include "server/softgpu/api/objects.h"

@@ -1,4 +1,4 @@
-// Texture and surface objects: descriptions checked as the driver checks them, and what the interpreter needs of them.
+// Texture and surface objects: checks descriptions as the driver does, and converts them for the interpreter.
 #include "server/softgpu/exec/texture.h"
 
 #include <algorithm>
@@ -11,13 +11,13 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr std::uint64_t texture_alignment_bytes = 512;
-constexpr std::size_t pitch_alignment_bytes = 32;
-constexpr std::size_t max_linear_width = std::size_t{1} << 28;
-constexpr std::size_t max_pitched_width = 131072, max_pitched_height = 65000, max_pitched_pitch_bytes = 2097120;
-constexpr std::size_t max_objects = std::size_t{1} << 20;
+constexpr std::uint64_t kTextureAlignmentBytes = 512;
+constexpr std::size_t kPitchAlignmentBytes = 32;
+constexpr std::size_t kMaxLinearWidth = std::size_t{1} << 28;
+constexpr std::size_t kMaxPitchedWidth = 131072, kMaxPitchedHeight = 65000, kMaxPitchedPitchBytes = 2097120;
+constexpr std::size_t kMaxObjects = std::size_t{1} << 20;
 
-// An object with what it was made of, for who asks later.
+// An object and the descriptions that it was made from, for queries.
 struct ObjectRecord {
     CUDA_RESOURCE_DESC resource{};
     CUDA_TEXTURE_DESC texture{};
@@ -31,7 +31,7 @@ class ObjectRecords {
   public:
     bool add(std::uint64_t handle, const ObjectRecord& record) {
         const std::lock_guard lock(mutex_);
-        if (records_.size() >= max_objects) return false;
+        if (records_.size() >= kMaxObjects) return false;
         records_[handle] = record;
         return true;
     }
@@ -118,7 +118,7 @@ CUresult from_array(const Array& array, Texture& texture) {
 }
 
 CUresult from_memory(const TexelGrid& grid, Texture& texture) {
-    if (grid.address == 0 || grid.address % texture_alignment_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (grid.address == 0 || grid.address % kTextureAlignmentBytes != 0) return CUDA_ERROR_INVALID_VALUE;
     if (!AddressSpace::instance().covers(grid.address, grid.size_bytes)) return CUDA_ERROR_INVALID_VALUE;
     texture.levels.push_back(grid);
     return CUDA_SUCCESS;
@@ -148,7 +148,7 @@ CUresult from_resource(const CUDA_RESOURCE_DESC& resource, Texture& texture) {
             const auto& linear = resource.res.linear;
             if (!set_format(texture, linear.format, linear.numChannels)) return CUDA_ERROR_INVALID_VALUE;
             const std::size_t width = linear.sizeInBytes / texture.texel_bytes;
-            if (width == 0 || width > max_linear_width) return CUDA_ERROR_INVALID_VALUE;
+            if (width == 0 || width > kMaxLinearWidth) return CUDA_ERROR_INVALID_VALUE;
             texture.buffer = true;
             const std::uint64_t bytes = width * texture.texel_bytes;
             return from_memory({linear.devPtr, static_cast<std::uint32_t>(width), 1, 1, bytes, bytes, bytes}, texture);
@@ -156,9 +156,9 @@ CUresult from_resource(const CUDA_RESOURCE_DESC& resource, Texture& texture) {
         case CU_RESOURCE_TYPE_PITCH2D: {
             const auto& pitched = resource.res.pitch2D;
             if (!set_format(texture, pitched.format, pitched.numChannels)) return CUDA_ERROR_INVALID_VALUE;
-            const bool fits = pitched.width != 0 && pitched.height != 0 && pitched.width <= max_pitched_width &&
-                              pitched.height <= max_pitched_height && pitched.pitchInBytes <= max_pitched_pitch_bytes;
-            if (!fits || pitched.pitchInBytes % pitch_alignment_bytes != 0 ||
+            const bool fits = pitched.width != 0 && pitched.height != 0 && pitched.width <= kMaxPitchedWidth &&
+                              pitched.height <= kMaxPitchedHeight && pitched.pitchInBytes <= kMaxPitchedPitchBytes;
+            if (!fits || pitched.pitchInBytes % kPitchAlignmentBytes != 0 ||
                 pitched.pitchInBytes < pitched.width * texture.texel_bytes) {
                 return CUDA_ERROR_INVALID_VALUE;
             }
@@ -185,7 +185,7 @@ CUresult apply(const CUDA_TEXTURE_DESC& description, Texture& texture) {
     const bool real = texture.format == TexelFormat::f16 || texture.format == TexelFormat::f32;
     const bool wide = texture.format == TexelFormat::u32 || texture.format == TexelFormat::s32;
     texture.normalized_coordinates = (description.flags & CU_TRSF_NORMALIZED_COORDINATES) != 0;
-    // 32-bit integers have no unit range.
+    // 32-bit integers cannot be read as normalized floats.
     texture.unit_range = !real && !wide && (description.flags & CU_TRSF_READ_AS_INTEGER) == 0;
     texture.srgb = (description.flags & CU_TRSF_SRGB) != 0 && texture.format == TexelFormat::u8;
     texture.linear = description.filterMode == CU_TR_FILTER_MODE_LINEAR;
@@ -199,7 +199,7 @@ CUresult apply(const CUDA_TEXTURE_DESC& description, Texture& texture) {
             case CU_TR_ADDRESS_MODE_BORDER: texture.modes[k] = AddressMode::border; break;
             default: return CUDA_ERROR_INVALID_VALUE;
         }
-        // Repetition is defined for normalized coordinates only.
+        // Wrap and mirror modes are only defined for normalized coordinates.
         const bool repeats = texture.modes[k] == AddressMode::wrap || texture.modes[k] == AddressMode::mirror;
         if (repeats && !texture.normalized_coordinates) texture.modes[k] = AddressMode::clamp;
     }
@@ -210,7 +210,7 @@ CUresult apply(const CUDA_TEXTURE_DESC& description, Texture& texture) {
     return CUDA_SUCCESS;
 }
 
-// A view of the same texels: another format of the same size, fewer levels and layers.
+// Applies a view of the same texels: another format of the same size, fewer levels or layers.
 CUresult apply(const CUDA_RESOURCE_VIEW_DESC& view, Texture& texture) {
     static constexpr CUarray_format formats[] = {
         CU_AD_FORMAT_UNSIGNED_INT8,  CU_AD_FORMAT_SIGNED_INT8,  CU_AD_FORMAT_UNSIGNED_INT16, CU_AD_FORMAT_SIGNED_INT16,
@@ -253,7 +253,7 @@ CUresult publish(Texture texture, const ObjectRecord& record, unsigned long long
 CUresult destroy(unsigned long long handle, bool surface) {
     SOFTGPU_CONTEXT(context);
     ObjectRecord record;
-    // The null object may be destroyed, like null pointers may be freed.
+    // Destroying the null object is allowed.
     if (handle == 0) return CUDA_SUCCESS;
     if (!records().find(handle, surface, record)) return CUDA_ERROR_INVALID_VALUE;
     records().remove(handle);

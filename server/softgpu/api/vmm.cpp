@@ -1,4 +1,4 @@
-// Virtual memory management: reservations at requested addresses, memory as file descriptors, mappings.
+// Virtual memory management: reservations at chosen addresses, memory as file descriptors, mappings.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -10,10 +10,10 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr std::uint64_t granularity_bytes = std::uint64_t{2} << 20;
-constexpr std::uint64_t max_reserved_bytes = std::uint64_t{1} << 46;
+constexpr std::uint64_t kGranularityBytes = std::uint64_t{2} << 20;
+constexpr std::uint64_t kMaxReservedBytes = std::uint64_t{1} << 46;
 
-// Physical memory: a memfd, so that it can be mapped anywhere and handed to another process.
+// Physical memory is a memfd, so that it can be mapped anywhere and passed to another process.
 struct Memory {
     int descriptor = -1;
     std::uint64_t size_bytes = 0;
@@ -30,7 +30,7 @@ struct Memory {
 struct Mapping {
     std::uint64_t size_bytes = 0;
     std::shared_ptr<Memory> memory;
-    std::uint64_t readers = 0;  // devices, a bit for each
+    std::uint64_t readers = 0;  // bit per device
     std::uint64_t writers = 0;
     unsigned long long id = 0;
     bool accessible() const { return readers != 0; }
@@ -85,15 +85,15 @@ bool overlaps_mapping(std::uint64_t begin, std::uint64_t size_bytes) {
     return at->first + at->second.size_bytes > begin;
 }
 
-// Plain memory in place of what was there: a kernel that is still reading must not take the process down, and the
-// address space no longer lets anybody in.
+// Maps plain memory over the range. A kernel that still reads there must not crash the process; the address space
+// already refuses new accesses.
 void blank(std::uint64_t begin, std::uint64_t size_bytes) {
     mmap(reinterpret_cast<void*>(begin), size_bytes, PROT_READ | PROT_WRITE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 bool aligned(std::uint64_t value) {
-    return value % granularity_bytes == 0;
+    return value % kGranularityBytes == 0;
 }
 
 }  // namespace
@@ -108,22 +108,22 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocat
     SOFTGPU_READY();
     SOFTGPU_NOT_NULL(bytes);
     if (const CUresult error = check_properties(properties); error != CUDA_SUCCESS) return error;
-    *bytes = granularity_bytes;
+    *bytes = kGranularityBytes;
     return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* pointer, size_t size, size_t alignment, CUdeviceptr wanted,
                                      unsigned long long flags) {
     SOFTGPU_READY();
-    if (pointer == nullptr || size == 0 || !aligned(size) || size > max_reserved_bytes || flags != 0)
+    if (pointer == nullptr || size == 0 || !aligned(size) || size > kMaxReservedBytes || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if ((alignment & (alignment - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
-    const std::size_t align = std::max<std::size_t>(alignment, granularity_bytes);
+    const std::size_t align = std::max<std::size_t>(alignment, kGranularityBytes);
     constexpr int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void* memory = MAP_FAILED;
     if (wanted != 0 && wanted % align == 0) {
         memory = mmap(reinterpret_cast<void*>(wanted), size, PROT_NONE, kind | MAP_FIXED_NOREPLACE, -1, 0);
-        // A kernel that does not know the flag takes the address as a hint.
+        // A Linux kernel without MAP_FIXED_NOREPLACE takes the address as a hint.
         if (memory != MAP_FAILED && memory != reinterpret_cast<void*>(wanted))
             munmap(memory, size), memory = MAP_FAILED;
     }
@@ -180,7 +180,7 @@ CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
     const std::lock_guard lock(vmm().mutex);
     const auto memory = find(handle);
     if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    // Mappings keep the memory until they are undone.
+    // Mappings keep the memory until they are unmapped.
     if (--memory->handles == 0) vmm().memories.erase(memory.get());
     return CUDA_SUCCESS;
 }
@@ -205,7 +205,7 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAcc
     SOFTGPU_READY();
     if (size == 0 || access == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
     const std::lock_guard lock(vmm().mutex);
-    // Exactly whole mappings, without gaps.
+    // The range must consist of whole mappings without gaps.
     std::uint64_t covered = pointer;
     for (auto at = vmm().mappings.find(pointer);
          at != vmm().mappings.end() && at->first == covered && covered < pointer + size; ++at) {
@@ -227,7 +227,8 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAcc
         const bool before = mapping.accessible();
         mapping.readers = (mapping.readers & ~asked) | readers;
         mapping.writers = (mapping.writers & ~asked) | writers;
-        // The host's pages carry no more than whether anybody may: a copy writes what a kernel must not.
+        // The host's page protection only says whether any device may access the range. A copy by the host may write
+        // where kernels may only read.
         if (before != mapping.accessible() && mprotect(reinterpret_cast<void*>(at->first), mapping.size_bytes,
                                                        before ? PROT_NONE : PROT_READ | PROT_WRITE) != 0)
             return CUDA_ERROR_OUT_OF_MEMORY;

@@ -8,7 +8,7 @@
 namespace gpupool::softgpu {
 
 AddressSpace& AddressSpace::instance() {
-    // Never destroyed: kernels may still be running when the process exits.
+    // Never destroyed, since kernels may still be running when the process exits.
     static AddressSpace& space = *new AddressSpace;
     return space;
 }
@@ -72,10 +72,10 @@ const Windows& windows() {
     static const Windows instance = [] {
         Windows result;
         void* base =
-            mmap(nullptr, 2 * Windows::size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (base == MAP_FAILED) std::abort();  // 32 MiB of address space that no memory backs
+            mmap(nullptr, 2 * Windows::kSizeBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (base == MAP_FAILED) std::abort();  // fails only without 32 MiB of free address space
         result.shared_base = reinterpret_cast<std::uint64_t>(base);
-        result.local_base = result.shared_base + Windows::size_bytes;
+        result.local_base = result.shared_base + Windows::kSizeBytes;
         return result;
     }();
     return instance;

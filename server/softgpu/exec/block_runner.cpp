@@ -16,8 +16,8 @@ std::uint8_t* allocate(std::size_t bytes) {
     return memory;
 }
 
-// Group::barrier_id of those who wait for the cluster.
-constexpr std::uint32_t cluster_barrier = 16;
+// Group::barrier_id of groups that wait for the cluster's barrier.
+constexpr std::uint32_t kClusterBarrier = 16;
 
 }  // namespace
 
@@ -27,13 +27,13 @@ void BlockRunner::FreeFunction::operator()(void* memory) const noexcept {
 
 BlockRunner::BlockRunner(const LaunchState& launch, std::uint32_t executor) : launch_(launch), executor_(executor) {
     thread_count_ = launch.block[0] * launch.block[1] * launch.block[2];
-    const std::uint32_t warps = (thread_count_ + lane_count - 1) / lane_count;
+    const std::uint32_t warps = (thread_count_ + kLaneCount - 1) / kLaneCount;
     shared_bytes_ = dynamic_shared_offset_bytes(*launch.entry) + launch.dynamic_shared_bytes;
-    if (launch.entry->uses_reserved_shared) shared_bytes_ = (shared_bytes_ + 15) / 16 * 16 + reserved_shared_bytes;
+    if (launch.entry->uses_reserved_shared) shared_bytes_ = (shared_bytes_ + 15) / 16 * 16 + kReservedSharedBytes;
     shared_.reset(allocate(shared_bytes_));
     const std::uint32_t stride = launch.local_bytes_per_lane;
-    // Never touched lines of local memory cost nothing: it is not cleared.
-    local_.reset(allocate(std::size_t{stride} * lane_count * warps));
+    // Not cleared, since untouched pages of local memory cost nothing.
+    local_.reset(allocate(std::size_t{stride} * kLaneCount * warps));
     warps_.resize(warps);
     for (std::uint32_t index = 0; index < warps; ++index) {
         Warp& w = warps_[index];
@@ -43,12 +43,12 @@ BlockRunner::BlockRunner(const LaunchState& launch, std::uint32_t executor) : la
         w.executor = executor_;
         w.shared = shared_.get();
         w.shared_bytes = shared_bytes_;
-        w.local = local_.get() + std::size_t{stride} * lane_count * index;
+        w.local = local_.get() + std::size_t{stride} * kLaneCount * index;
         w.local_stride_bytes = stride;
-        const std::uint32_t left = thread_count_ - index * lane_count;
-        w.lane_limit = left >= lane_count ? all_lanes : (1U << left) - 1;
-        for (std::uint32_t lane = 0; lane < lane_count; ++lane) {
-            const std::uint32_t thread = index * lane_count + lane;
+        const std::uint32_t left = thread_count_ - index * kLaneCount;
+        w.lane_limit = left >= kLaneCount ? kAllLanes : (1U << left) - 1;
+        for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
+            const std::uint32_t thread = index * kLaneCount + lane;
             w.thread_index[0][lane] = thread % launch.block[0];
             w.thread_index[1][lane] = thread / launch.block[0] % launch.block[1];
             w.thread_index[2][lane] = thread / launch.block[0] / launch.block[1];
@@ -77,7 +77,7 @@ void BlockRunner::begin(const std::uint32_t (&index)[3]) {
         w.waiting.clear();
         w.fault = {};
         w.carry = 0;
-        std::fill_n(w.stack_top, lane_count, w.local_stride_bytes);
+        std::fill_n(w.stack_top, kLaneCount, w.local_stride_bytes);
         w.spins = w.fair_steps = 0;
         Frame* frame = new_frame(*launch_.entry, nullptr);
         frame->lanes = w.alive;
@@ -107,11 +107,11 @@ Progress BlockRunner::run(std::uint32_t steps, bool& paused) {
     if (!ran && blocked) {
         for (const Warp& w : warps_) {
             for (const Group& group : w.waiting) {
-                if (group.wait == Wait::barrier && group.barrier_id == cluster_barrier) return Progress::waiting;
+                if (group.wait == Wait::barrier && group.barrier_id == kClusterBarrier) return Progress::waiting;
             }
         }
-        // Everybody stands at a barrier that nobody can complete.
-        fault_ = {FaultKind::deadlock, 0, 0, "every thread of a block waits at a barrier that can never be complete"};
+        // All threads wait at barriers that cannot complete.
+        fault_ = {FaultKind::deadlock, 0, 0, "every thread of a block waits at a barrier that can never complete"};
         for (const Warp& w : warps_) {
             if (!w.waiting.empty()) fault_.line = w.waiting[0].frame->function->code[w.waiting[0].position - 1].line;
         }
@@ -133,7 +133,7 @@ Frame* BlockRunner::new_frame(const CompiledFunction& function, Frame* parent) {
         frame = frames_.back().get();
         frame->function = &function;
         frame->registers = frame_memory_.back().get();
-        // Registers start as zero: PTX leaves them undefined, and we do not want to leak what was there before.
+        // PTX leaves registers undefined. Clear them, so that no earlier contents leak.
         std::memset(frame->registers, 0, function.frame_bytes());
         if (!function.constants.empty()) {
             std::memcpy(frame->registers, function.constants.data(), function.constants.size());
@@ -155,23 +155,24 @@ std::uint32_t BlockRunner::alive_threads() const noexcept {
     return result;
 }
 
-// The current group arrives at a barrier; it goes on behind it, at once or when the barrier is full.
+// The current group arrives at a barrier. It continues at once, or when the barrier is full.
 void BlockRunner::arrive(Warp& w, const Inst& i) {
     const auto first = static_cast<std::uint32_t>(std::countr_zero(w.exec));
     const std::uint32_t id = w.reg<std::uint32_t>(i.a)[first];
     if (id >= 16) return w.raise(FaultKind::illegal_instruction, i, id, "a block has barriers 0 to 15");
     Barrier& barrier = barriers_[id];
-    if (i.b != no_slot) {
+    if (i.b != kNoSlot) {
         const std::uint32_t expected = w.reg<std::uint32_t>(i.b)[first];
-        if (expected == 0 || expected % lane_count != 0 || expected > 1024) {
-            return w.raise(FaultKind::illegal_instruction, i, expected, "a barrier's thread count is a multiple of 32");
+        if (expected == 0 || expected % kLaneCount != 0 || expected > 1024) {
+            return w.raise(FaultKind::illegal_instruction, i, expected,
+                           "a barrier's thread count must be a multiple of 32");
         }
         barrier.expected = expected;
     }
-    // Counts are in whole warps where a count is given: a partial warp arrives as a full one.
+    // With a thread count, arrivals count in whole warps: a partial warp counts as a full one.
     const bool whole = w.exec == w.alive;
-    barrier.arrived += i.b != no_slot && whole ? lane_count : static_cast<std::uint32_t>(std::popcount(w.exec));
-    if (i.c != no_slot) {
+    barrier.arrived += i.b != kNoSlot && whole ? kLaneCount : static_cast<std::uint32_t>(std::popcount(w.exec));
+    if (i.c != kNoSlot) {
         const std::uint32_t yes = w.pred(i.c) & w.exec;
         barrier.counted += static_cast<std::uint32_t>(std::popcount(yes));
         barrier.all &= yes == w.exec;
@@ -195,12 +196,12 @@ void BlockRunner::arrive_at_cluster(Warp& w) {
 }
 
 void BlockRunner::wait_for_cluster(Warp& w) {
-    const std::uint32_t early = w.exec & ~(w.cluster_parity ^ (cluster_->parity ? all_lanes : 0));
+    const std::uint32_t early = w.exec & ~(w.cluster_parity ^ (cluster_->parity ? kAllLanes : 0));
     if (early == 0) return;
     Group group = w.current;
     group.mask = early;
     group.wait = Wait::barrier;
-    group.barrier_id = cluster_barrier;
+    group.barrier_id = kClusterBarrier;
     w.waiting.push_back(group);
     w.current.mask &= ~early;
 }
@@ -215,7 +216,7 @@ void BlockRunner::release_cluster_if_full() {
     for (BlockRunner* block : cluster_->blocks) {
         for (Warp& w : block->warps_) {
             for (Group& group : w.waiting) {
-                if (group.wait == Wait::barrier && group.barrier_id == cluster_barrier) group.wait = Wait::none;
+                if (group.wait == Wait::barrier && group.barrier_id == kClusterBarrier) group.wait = Wait::none;
             }
         }
     }

@@ -1,7 +1,7 @@
-// Runs the warps of one block, a slice at a time, so that blocks that wait for each other can share a thread.
+// Runs the warps of one block, a time slice at a time, so that blocks that wait for each other can share a thread.
 //
-// Ownership: owns the block's warps, frames, shared and local memory; all of it is reused from block to block.
-// Threads: one at a time. Errors: the first fault of any warp ends the block; `fault()` has it.
+// Ownership: owns the block's warps, frames, shared and local memory, and reuses all of it for the next block.
+// Threads: one at a time. Errors: the first fault of any warp ends the block; `fault()` returns it.
 #pragma once
 
 #include <atomic>
@@ -14,12 +14,12 @@
 
 namespace gpupool::softgpu {
 
-// waiting: for other blocks of the cluster, and nothing else could run.
+// waiting: every warp that has not finished waits for other blocks of the cluster.
 enum class Progress : std::uint8_t { finished, unfinished, waiting, faulted };
 
 class BlockRunner;
 
-// Blocks that run side by side on one thread, and the barrier between them.
+// The blocks of a cluster, which run on one thread, and the barrier between them.
 struct Cluster {
     std::vector<BlockRunner*> blocks;
     std::vector<std::uint8_t*> shared;
@@ -34,12 +34,12 @@ class BlockRunner {
     BlockRunner(const BlockRunner&) = delete;
     BlockRunner& operator=(const BlockRunner&) = delete;
 
-    // Sets out on a block of the grid.
+    // Starts a block of the grid.
     void begin(const std::uint32_t (&index)[3]);
-    // Once, before the first block: the runner's place among those that run a cluster together; a block alone is one
-    // too.
+    // Call once, before the first block: sets the runner's cluster and rank. A block without a cluster is a cluster of
+    // one.
     void join(Cluster& cluster, std::uint32_t rank);
-    // Every warp that can run gets about `steps` loop rounds. `paused`: one of them slept.
+    // Runs every runnable warp for about `steps` loop iterations. `paused`: one of them executed nanosleep.
     Progress run(std::uint32_t steps, bool& paused);
     const Fault& fault() const noexcept { return fault_; }
     std::uint8_t* shared() const noexcept { return shared_.get(); }
@@ -48,7 +48,7 @@ class BlockRunner {
     struct Barrier {
         std::uint32_t arrived = 0;
         std::uint32_t expected = 0;  // 0: all threads that have not exited
-        std::uint32_t counted = 0;   // of bar.red
+        std::uint32_t counted = 0;   // for bar.red
         bool all = true;
         bool any = false;
     };
@@ -88,7 +88,7 @@ class BlockRunner {
     bool enter(Warp& w, const Inst& i, const CallSite& site, const CompiledFunction& callee, std::uint32_t lanes);
     bool builtin(Warp& w, const Inst& i, const CallSite& site, std::uint32_t lanes);
     bool builtin_lane(Warp& w, const Inst& i, const CallSite& site, std::uint32_t lane);
-    // Gives the number of arguments that the format asks for.
+    // Returns the number of arguments that the format requests.
     std::uint32_t print(Warp& w, const Inst& i, std::uint32_t lane, std::uint64_t format, std::uint64_t arguments);
     void ret(Warp& w, std::uint32_t lanes);
 

@@ -1,11 +1,12 @@
-// The form that PTX is turned into before it runs: pre-decoded instructions over register slots.
+// The internal form of PTX: pre-decoded instructions over register slots.
 //
-// A register slot holds one value per lane, 32 lanes side by side, so that an instruction is one loop over two or three
-// arrays. Slots are byte offsets into a frame; immediates are slots too, filled once when a frame is made. A predicate
+// A register slot contains one value per lane, 32 values side by side, so that an instruction is one loop over two or
+// three arrays. Slots are byte offsets into a frame. Immediates are slots too, filled when a frame is made. A predicate
 // is a 32-bit mask.
 //
-// Ownership: a CompiledModule owns all of its code; it is immutable once built and outlives the launches that use it.
-// Threads: shared freely, read only. Errors: none.
+// Ownership: a CompiledModule owns all of its code. The code is immutable once built and outlives the launches that use
+//   it.
+// Threads: shared, read only. Errors: none.
 #pragma once
 
 #include <cstdint>
@@ -20,53 +21,53 @@ namespace gpupool::softgpu {
 struct Warp;
 struct Inst;
 
-constexpr std::uint32_t lane_count = 32;
-constexpr std::uint32_t all_lanes = 0xFFFFFFFFU;
-constexpr std::uint32_t no_slot = 0xFFFFFFFFU;
+constexpr std::uint32_t kLaneCount = 32;
+constexpr std::uint32_t kAllLanes = 0xFFFFFFFFU;
+constexpr std::uint32_t kNoSlot = 0xFFFFFFFFU;
 
 using OpFn = void (*)(Warp&, const Inst&);
 
-// What the interpreter does around `fn`.
+// How the interpreter executes an instruction.
 enum class Flow : std::uint8_t {
-    plain,         // run fn, go on
-    checked,       // run fn, stop when it raised a fault
-    warp_sync,     // wait for the lanes named in slot `e`, then run fn
-    join,          // a block ends and falls into the next
+    plain,         // run fn and continue
+    checked,       // run fn, stop if it raised a fault
+    warp_sync,     // wait for the lanes in slot `e`, then run fn
+    join,          // end of a block that falls through to the next
     jump,          // unconditional
-    branch,        // by the guard
+    branch,        // by guard
     branch_table,  // brx.idx: slot a, table `extra`
     call,          // call site `extra`
     ret,
     exit,
     barrier,  // bar.sync / bar.arrive / bar.red
-    pause,    // nanosleep: let others run
+    pause,    // nanosleep: yield
     trap,
 };
 
 struct Inst {
     OpFn fn = nullptr;
     std::uint64_t imm = 0;
-    std::uint32_t d = no_slot, a = no_slot, b = no_slot, c = no_slot;
-    std::uint32_t e = no_slot;      // a second destination, or a fourth source
-    std::uint32_t guard = no_slot;  // predicate slot
-    std::uint32_t target = 0;       // index of an instruction; of a matrix instruction: its form
-    std::uint32_t extra = 0;        // family specific
-    std::uint32_t line = 0;         // in the PTX text
+    std::uint32_t d = kNoSlot, a = kNoSlot, b = kNoSlot, c = kNoSlot;
+    std::uint32_t e = kNoSlot;      // a second destination, or a fourth source
+    std::uint32_t guard = kNoSlot;  // predicate slot
+    std::uint32_t target = 0;       // instruction index; for a matrix instruction: its form
+    std::uint32_t extra = 0;        // meaning depends on the instruction
+    std::uint32_t line = 0;         // line of the PTX text
     Flow flow = Flow::plain;
     bool guard_negated = false;
-    bool back_edge = false;  // a loop's latch: others may be let run here
-    std::uint8_t mode = 0;   // family specific
-    std::uint8_t lists = 0;  // which of d and b are places in `aux` instead of slots
+    bool back_edge = false;  // the latch of a loop, where other groups may get to run
+    std::uint8_t mode = 0;   // meaning depends on the instruction
+    std::uint8_t lists = 0;  // which of d and b are indices into `aux` instead of slots
 };
 
-// Inst::mode of the barriers between a cluster's blocks; smaller ones are the block's own (lower_barrier).
-constexpr std::uint8_t cluster_arrive = 5;
-constexpr std::uint8_t cluster_wait = 6;
+// Inst::mode of the barriers of a cluster. Smaller values are barriers of a block (lower_barrier).
+constexpr std::uint8_t kClusterArrive = 5;
+constexpr std::uint8_t kClusterWait = 6;
 
-constexpr std::uint8_t list_at_d = 1;
-constexpr std::uint8_t list_at_b = 2;
+constexpr std::uint8_t kListAtD = 1;
+constexpr std::uint8_t kListAtB = 2;
 
-// The bytes of a parameter as the caller and the callee lay them out in their frames' parameter areas.
+// One parameter's bytes in the parameter areas of the caller's and the callee's frame.
 struct ParamCopy {
     std::uint32_t caller_offset_bytes = 0;
     std::uint32_t callee_offset_bytes = 0;
@@ -76,10 +77,10 @@ struct ParamCopy {
 enum class Builtin : std::uint8_t { none, vprintf, assertfail, malloc, free };
 
 struct CallSite {
-    std::int32_t callee = -1;  // index into CompiledModule::functions; -1: indirect through slot `pointer`
+    std::int32_t callee = -1;  // index into CompiledModule::functions; -1: indirect, through slot `pointer`
     Builtin builtin = Builtin::none;
-    std::uint32_t pointer = no_slot;
-    std::vector<std::uint32_t> arguments_bytes;  // offsets in the caller's area
+    std::uint32_t pointer = kNoSlot;
+    std::vector<std::uint32_t> arguments_bytes;  // offsets in the caller's parameter area
     std::vector<std::uint32_t> argument_sizes_bytes;
     std::vector<std::uint32_t> results_bytes;
     std::vector<std::uint32_t> result_sizes_bytes;
@@ -88,15 +89,16 @@ struct CallSite {
 struct ParamInfo {
     std::uint32_t offset_bytes = 0;
     std::uint32_t size_bytes = 0;
-    bool local = false;  // of a function that takes its address: in the frame's local memory, not in its area
+    bool local =
+        false;  // of a function that takes the parameter's address: in the frame's local memory instead of its area
 };
 
 struct CompiledFunction {
     std::string name;
     bool entry = false;
     bool defined = false;
-    std::string
-        refusal;  // not empty: it, or what it calls, needs what the software GPU lacks; this says what and where
+    std::string refusal;  // not empty: the function or its callees need something that the software GPU lacks; says
+                          // what and where
     std::uint32_t index = 0;
     std::vector<Inst> code;
     std::vector<std::uint32_t> aux;                  // slots of vector operands
@@ -105,36 +107,37 @@ struct CompiledFunction {
     std::vector<TextureAccess> textures;
     std::vector<MatrixForm> matrices;
 
-    std::vector<std::uint8_t> constants;  // the first bytes of a frame
-    std::uint32_t register_bytes = 0;     // constants included
-    std::uint32_t area_stride_bytes = 0;  // per lane: parameter areas, behind the registers
-    std::uint32_t local_bytes = 0;        // per lane: .local variables
+    std::vector<std::uint8_t> constants;  // the first bytes of each frame
+    std::uint32_t register_bytes = 0;     // including constants
+    std::uint32_t area_stride_bytes = 0;  // bytes per lane of parameter areas, which follow the registers
+    std::uint32_t local_bytes = 0;        // bytes per lane of .local variables
 
-    std::vector<ParamInfo> params;   // of an entry: in the launch buffer; of a function: in its area
-    std::vector<ParamInfo> returns;  // in its area
+    std::vector<ParamInfo>
+        params;  // of an entry: in the launch's parameter buffer; of a function: in its parameter area
+    std::vector<ParamInfo> returns;  // in the parameter area
     std::uint32_t param_bytes = 0;
-    std::uint32_t shared_bytes = 0;  // static shared memory, that of callees included
+    std::uint32_t shared_bytes = 0;  // static shared memory, including that of callees
     std::uint32_t max_threads = 1024;
     std::uint32_t required_threads[3] = {0, 0, 0};
-    std::uint32_t required_cluster[3] = {0, 0, 0};  // zero: as the launch says
+    std::uint32_t required_cluster[3] = {0, 0, 0};  // zero: as launched
     std::uint32_t virtual_architecture = 0;         // 75 for .target sm_75
-    std::uint32_t register_count = 0;               // as ptxas would report it: a plausible figure only
-    std::uint32_t stack_bytes = 0;                  // local memory per lane that a launch needs at least
+    std::uint32_t register_count = 0;               // a plausible value for what ptxas would report
+    std::uint32_t stack_bytes = 0;                  // minimum of local memory per lane that a launch needs
     bool may_recurse = false;
-    bool uses_reserved_shared = false;  // reads %reserved_smem_offset_*: scratch behind its shared memory
+    bool uses_reserved_shared = false;  // reads %reserved_smem_offset_*: scratch memory behind its shared memory
 
-    std::uint32_t frame_bytes() const noexcept { return register_bytes + area_stride_bytes * lane_count; }
+    std::uint32_t frame_bytes() const noexcept { return register_bytes + area_stride_bytes * kLaneCount; }
 };
 
-// Cooperative groups keep their own data in shared memory that the driver reserves.
-constexpr std::uint32_t reserved_shared_bytes = 1024;
+// Cooperative groups keep data in shared memory that the driver reserves.
+constexpr std::uint32_t kReservedSharedBytes = 1024;
 
-// A cluster's shared memories in one 32-bit address space: a block's own lies at zero, that of rank r also at (r + 1)
-// << peer_shared_shift.
-constexpr std::uint32_t peer_shared_shift = 19;
-constexpr std::uint32_t max_cluster_blocks = 16;
+// The shared memories of a cluster in one 32-bit address space: a block's own begins at zero; that of rank r also at (r
+// + 1) << kPeerSharedShift.
+constexpr std::uint32_t kPeerSharedShift = 19;
+constexpr std::uint32_t kMaxClusterBlocks = 16;
 
-// `extern __shared__` arrays begin behind an entry's static shared memory.
+// `extern __shared__` arrays follow an entry's static shared memory.
 [[gnu::always_inline]] inline std::uint32_t dynamic_shared_offset_bytes(const CompiledFunction& entry) noexcept {
     return (entry.shared_bytes + 15) & ~15U;
 }

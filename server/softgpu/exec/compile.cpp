@@ -16,19 +16,19 @@
 namespace gpupool::softgpu {
 namespace {
 
-// A recursive or indirect call chain gets this much local memory per thread unless the program asks for more.
-constexpr std::uint32_t recursive_stack_bytes = 64U << 10;
+// Local memory per thread of a recursive or indirect call chain, unless the program requests more.
+constexpr std::uint32_t kRecursiveStackBytes = 64U << 10;
 
-// What ptxas accepts.
-constexpr std::uint64_t max_constant_bytes = 64U << 10;
-constexpr std::uint32_t max_param_bytes = 32764, max_param_bytes_before_8_1 = 4352;
-constexpr std::uint32_t most_static_shared_bytes = 48U << 10;
+// Limits of ptxas.
+constexpr std::uint64_t kMaxConstantBytes = 64U << 10;
+constexpr std::uint32_t kMaxParamBytes = 32764, kMaxParamBytesBeforePtx81 = 4352;
+constexpr std::uint32_t kMostStaticSharedBytes = 48U << 10;
 
 std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) {
     return (value + alignment - 1) / alignment * alignment;
 }
 
-// "sm_75", "sm_90a": the number in it.
+// The number in "sm_75" or "sm_90a".
 std::uint32_t architecture_of(std::string_view target) {
     std::uint32_t number = 0;
     const auto first = std::find_if(target.begin(), target.end(), [](char c) { return c >= '0' && c <= '9'; });
@@ -49,7 +49,7 @@ class Compiler {
         for (std::size_t i = 0; i < target_.functions.size(); ++i) {
             const ptx::Function& function = *sources_[i];
             if (!function.defined) continue;
-            // Shared variables outside of kernels have one place for all kernels, in front of a kernel's own.
+            // Shared variables outside of kernels have the same place in all kernels, before a kernel's own.
             const std::uint32_t base =
                 function.entry ? (uses_common(function) ? common_shared_bytes_ : 0) : common_shared_bytes_;
             try {
@@ -61,10 +61,10 @@ class Compiler {
             }
             if (!function.entry) {
                 common_shared_bytes_ = target_.functions[i].shared_bytes;
-            } else if (const auto own = target_.functions[i].shared_bytes - base; own > most_static_shared_bytes) {
+            } else if (const auto own = target_.functions[i].shared_bytes - base; own > kMostStaticSharedBytes) {
                 return Error{ErrorCode::invalid_input,
                              fmt::format("kernel '{}' uses {} bytes of static shared memory, of which there are {}",
-                                         target_.functions[i].name, own, most_static_shared_bytes)};
+                                         target_.functions[i].name, own, kMostStaticSharedBytes)};
             }
         }
         finish();
@@ -76,22 +76,22 @@ class Compiler {
         const std::string_view target = source_.target;
         const std::uint32_t architecture = architecture_of(target);
         const std::string plain = "sm_" + std::to_string(architecture);
-        if (target == plain ? architecture <= own_architecture
-                            : target == plain + "a" && architecture == own_architecture) {
+        if (target == plain ? architecture <= kOwnArchitecture
+                            : target == plain + "a" && architecture == kOwnArchitecture) {
             return {};
         }
         return Error{
             ErrorCode::invalid_input,
-            fmt::format("the PTX is for the target '{}'; the software GPU is an sm_{}", target, own_architecture)};
+            fmt::format("the PTX is for the target '{}'; the software GPU is an sm_{}", target, kOwnArchitecture)};
     }
-    // The rest of the module can run without it.
+    // The rest of the module can still run.
     static void refuse(CompiledFunction& function, std::string message) {
         function.refusal = std::move(message);
         function.code.clear();
         function.calls.clear();
     }
 
-    // A module none of whose kernels can run is refused as a whole, at once.
+    // If none of the kernels can run, the module is refused as a whole.
     Status first_refusal() const {
         const CompiledFunction* refused = nullptr;
         for (const auto& function : target_.functions) {
@@ -119,11 +119,11 @@ class Compiler {
             if (symbols_.names.count(variable.name) != 0) continue;
             if (variable.space == ptx::Space::constant)
                 constant_bytes = align_up(constant_bytes, variable.align_bytes) + variable.size_bytes;
-            if (constant_bytes > max_constant_bytes) {
+            if (constant_bytes > kMaxConstantBytes) {
                 return Error{ErrorCode::invalid_input,
                              fmt::format("line {}: with '{}' there are {} bytes of constant variables; at most {} are "
                                          "accepted",
-                                         variable.line, variable.name, constant_bytes, max_constant_bytes)};
+                                         variable.line, variable.name, constant_bytes, kMaxConstantBytes)};
             }
             bytes = align_up(bytes, std::max<std::uint64_t>(variable.align_bytes, 256));
             symbols_.names[variable.name] = {Symbol::address, bytes};
@@ -160,7 +160,7 @@ class Compiler {
         common_shared_bytes_ = at + static_cast<std::uint32_t>(variable.size_bytes);
     }
 
-    // A declaration and its definition are one function.
+    // A declaration and its definition become one function.
     void declare_functions() {
         std::unordered_map<std::string_view, std::size_t> index;
         for (const auto& function : source_.functions) {
@@ -170,7 +170,7 @@ class Compiler {
             else if (function.defined)
                 sources_[at->second] = &function;
         }
-        // Device functions first: their shared variables are known before the kernels that call them are lowered.
+        // Device functions first, since kernels that call them need to know their shared variables.
         std::stable_sort(sources_.begin(), sources_.end(),
                          [](const auto* a, const auto* b) { return !a->entry && b->entry; });
         target_.functions.resize(sources_.size());
@@ -205,7 +205,7 @@ class Compiler {
 
     Status check_parameters() const {
         const bool many = target_.ptx_version >= 81 && architecture_of(source_.target) >= 70;
-        const std::uint32_t limit_bytes = many ? max_param_bytes : max_param_bytes_before_8_1;
+        const std::uint32_t limit_bytes = many ? kMaxParamBytes : kMaxParamBytesBeforePtx81;
         for (const auto& function : target_.functions) {
             if (!function.entry || function.param_bytes <= limit_bytes) continue;
             return Error{ErrorCode::invalid_input, fmt::format("the kernel '{}' has {} bytes of parameters; at most {} "
@@ -264,15 +264,15 @@ class Compiler {
         for (auto& function : target_.functions) {
             visit(function);
             function.stack_bytes = stack_[function.index];
-            if (function.may_recurse) function.stack_bytes = std::max(function.stack_bytes, recursive_stack_bytes);
-            // Whoever can call anything may need any device function's shared variables.
+            if (function.may_recurse) function.stack_bytes = std::max(function.stack_bytes, kRecursiveStackBytes);
+            // A function with indirect or recursive calls may need any device function's shared variables.
             if (function.entry && function.may_recurse)
                 function.shared_bytes = std::max(function.shared_bytes, common_shared_bytes_);
         }
     }
 
-    // The deepest chain of local memory below a function. Depth is bounded: PTX call graphs are shallow, and a chain
-    // of 10,000 functions is refused as recursion would be.
+    // Finds the deepest chain of local memory below a function. A chain of more than 1000 functions is treated as
+    // recursion, which bounds this recursion.
     void visit(CompiledFunction& function, std::uint32_t depth = 0) {
         if (state_[function.index] == 2) return;
         state_[function.index] = 1;
@@ -323,7 +323,7 @@ Result<std::unique_ptr<CompiledModule>> compile(std::string_view text) {
     for (const auto unit : ptx::split_units(text)) {
         auto parsed = ptx::parse(unit);
         if (!parsed) {
-            // The parser refuses nothing else as unsupported.
+            // The parser only returns `unsupported` for a later version.
             const bool later = parsed.error().code == ErrorCode::unsupported;
             return Error{later ? ErrorCode::limit_exceeded : ErrorCode::invalid_input, parsed.error().message};
         }

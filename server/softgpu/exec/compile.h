@@ -1,10 +1,10 @@
-// PTX text to a module that can run: variables with addresses, functions in internal form.
+// Compiles PTX text to a runnable module: variables with addresses, functions in internal form.
 //
-// Ownership: a CompiledModule owns its code and its variables' memory, which is in the AddressSpace while it lives.
-// Threads: compile() from any; a CompiledModule is read only afterwards. Errors: invalid_input for text that is not
-// PTX, unsupported for what the software GPU lacks, both with the line. What it lacks makes the kernels that need it
-// unable to run (CompiledFunction::refusal), and the module only when all of its kernels do;
-// limit_exceeded for PTX of a later version.
+// Ownership: a CompiledModule owns its code and its variables' memory, which is registered in the AddressSpace.
+// Threads: any thread may call compile(); a CompiledModule is read only afterwards.
+// Errors: invalid_input for text that is not PTX and unsupported for PTX that the software GPU cannot run, both with
+//   the line; limit_exceeded for a later version of PTX. A kernel that needs an unsupported instruction cannot run
+//   (CompiledFunction::refusal); the module is only refused if none of its kernels can run.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,8 @@
 
 namespace gpupool::softgpu {
 
-// What the software GPU is: ten times its compute capability.
-constexpr std::uint32_t own_architecture = 90;
+// Ten times the compute capability of the software GPU.
+constexpr std::uint32_t kOwnArchitecture = 90;
 
 struct ModuleVariable {
     std::string name;

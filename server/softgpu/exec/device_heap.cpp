@@ -25,8 +25,8 @@ Heap& heap() {
     return instance;
 }
 
-// A call of printf writes no more than about this; no width and no precision is greater.
-constexpr int max_printf_bytes = 65536;
+// Approximate limit of one printf's output, and the limit of widths and precisions.
+constexpr int kMaxPrintfBytes = 65536;
 
 template <class T>
 void append(std::string& text, const char* format, T value) {
@@ -96,7 +96,7 @@ std::string format_device_printf(const std::string& format, const std::uint8_t* 
         ++arguments_read;
         return value;
     };
-    for (std::size_t at = 0; at < format.size() && result.size() < max_printf_bytes;) {
+    for (std::size_t at = 0; at < format.size() && result.size() < kMaxPrintfBytes;) {
         if (format[at] != '%') {
             result += format[at++];
             continue;
@@ -107,13 +107,13 @@ std::string format_device_printf(const std::string& format, const std::uint8_t* 
         const auto number_or_star = [&] {
             if (end < format.size() && format[end] == '*') {
                 const auto number = static_cast<std::int32_t>(take(4));
-                piece += std::to_string(std::clamp(number, -max_printf_bytes, max_printf_bytes));
+                piece += std::to_string(std::clamp(number, -kMaxPrintfBytes, kMaxPrintfBytes));
                 ++end;
             } else {
                 int number = 0;
                 const std::size_t first = end;
                 for (; end < format.size() && format[end] >= '0' && format[end] <= '9'; ++end)
-                    number = std::min(max_printf_bytes, number * 10 + (format[end] - '0'));
+                    number = std::min(kMaxPrintfBytes, number * 10 + (format[end] - '0'));
                 if (end != first) piece += std::to_string(number);
             }
         };

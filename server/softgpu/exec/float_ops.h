@@ -1,4 +1,4 @@
-// The arithmetic that f32 and f64 share, over rounding modes, flushing and saturation: included by ops_float32.cpp and
+// Arithmetic that f32 and f64 share, with rounding modes, flushing and saturation. Included by ops_float32.cpp and
 // ops_float64.cpp only.
 //
 // Threads, ownership: none.
@@ -34,10 +34,10 @@ struct Divide {
     }
 };
 
-// Of several NaNs a GPU's f64 keeps the second operand's, else fma's third, else the first's. Said here, since C++
-// leaves it open which of them arithmetic gives.
+// If several f64 operands are NaN, a GPU returns the second one; else fma's third; else the first. C++ does not specify
+// which one arithmetic returns.
 [[gnu::always_inline]] inline float keep_nan(float result, float) {
-    return result;  // output() makes it the only one
+    return result;  // output() makes it the canonical NaN
 }
 [[gnu::always_inline]] inline double keep_nan(double result, double operand) {
     return operand != operand ? quiet(operand) : result;
@@ -49,36 +49,38 @@ template <class F, class T>
     return keep_nan(result, b);
 }
 
-// With .ftz a GPU's result counts as subnormal where, rounded as if there were smaller exponents, it lies below the
-// least normal number, even if there being none made it that number. These round so: the operands are scaled.
+// A GPU with .ftz flushes a result that would be below the least normal number if it were rounded with an unlimited
+// exponent range, even if normal rounding gives the least normal number. These functions detect that case by scaling
+// the operands.
 [[gnu::always_inline]] inline bool is_least_normal(float value) {
     return (std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU) == 0x00800000U;
 }
 
-constexpr float subnormal_scale = 0x1p64F;
+constexpr float kSubnormalScale = 0x1p64F;
 inline bool is_below_normal(float scaled) {
-    return std::fabs(scaled) < 0x1p-126F * subnormal_scale;
+    return std::fabs(scaled) < 0x1p-126F * kSubnormalScale;
 }
 template <class F>
 bool was_subnormal(float x, float y) {
-    // The smaller factor can be scaled, and so can what is divided: the result is near the least normal number.
+    // The smaller factor, or the dividend, can be scaled without overflow, since the result is near the least normal
+    // number.
     if constexpr (std::is_same_v<F, Multiply>) {
         const bool x_is_smaller = std::fabs(x) < std::fabs(y);
-        return is_below_normal(opaque((x_is_smaller ? x : y) * subnormal_scale) * (x_is_smaller ? y : x));
+        return is_below_normal(opaque((x_is_smaller ? x : y) * kSubnormalScale) * (x_is_smaller ? y : x));
     }
-    if constexpr (std::is_same_v<F, Divide>) return is_below_normal(opaque(x * subnormal_scale) / y);
-    return false;  // a sum that is subnormal is exact
+    if constexpr (std::is_same_v<F, Divide>) return is_below_normal(opaque(x * kSubnormalScale) / y);
+    return false;  // a subnormal sum is exact
 }
 inline bool was_subnormal(float x, float y, float z) {
     const bool x_is_smaller = std::fabs(x) < std::fabs(y);
-    return is_below_normal(opaque(__builtin_fmaf(opaque((x_is_smaller ? x : y) * subnormal_scale), x_is_smaller ? y : x,
-                                                 opaque(z * subnormal_scale))));
+    return is_below_normal(opaque(__builtin_fmaf(opaque((x_is_smaller ? x : y) * kSubnormalScale), x_is_smaller ? y : x,
+                                                 opaque(z * kSubnormalScale))));
 }
 
 template <class F, bool Ftz>
 constexpr bool can_round_to_normal = Ftz && (std::is_same_v<F, Multiply> || std::is_same_v<F, Divide>);
 
-// A lane's result before .sat, after .ftz.
+// A lane's result after .ftz and before .sat.
 template <class T, class F, bool Ftz>
 T rounded_result(T x, T y, T result) {
     if constexpr (can_round_to_normal<F, Ftz>) {
@@ -94,16 +96,17 @@ T rounded_sum(T x, T y, T z, T result) {
     return result;
 }
 
-// All lanes in a loop that vectorises, into `results`; then those that `mend` is about, which is next to never.
-template <class T, class Compute, class Mend, class Finish>
-[[gnu::always_inline]] inline void each_flushed(std::uint32_t exec, Compute compute, Mend mend, Finish finish) {
-    alignas(64) T results[lane_count] = {};
+// Computes all lanes in a loop that vectorises. Then corrects with `correct` the lanes whose result is the least normal
+// number, which is rare.
+template <class T, class Compute, class Correct, class Finish>
+[[gnu::always_inline]] inline void each_flushed(std::uint32_t exec, Compute compute, Correct correct, Finish finish) {
+    alignas(64) T results[kLaneCount] = {};
     T* const r = results;
     each_lane(exec, [=](std::uint32_t l) { r[l] = compute(l); });
     const std::uint32_t least = lane_mask([=](std::uint32_t l) { return is_least_normal(r[l]); });
     for (std::uint32_t rest = least; rest != 0; rest &= rest - 1) {
         const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
-        r[l] = mend(l, r[l]);
+        r[l] = correct(l, r[l]);
     }
     each_lane(exec, [=](std::uint32_t l) { finish(l, r[l]); });
 }
@@ -205,7 +208,7 @@ Op op3(OpFn fn) {
     return {fn, slot_of<T>(), {slot_of<T>(), slot_of<T>(), slot_of<T>()}};
 }
 
-// The other operand when one is NaN (or NaN, with .NaN); -0 is less than +0.
+// The other operand if one is NaN (or NaN, with .NaN). -0 is less than +0.
 template <bool Max, bool PropagateNan, class T>
 T choose(T a, T b) {
     if (a != a || b != b) {

@@ -9,10 +9,10 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr std::uint32_t slice_steps = 2000;
-// A block that has had this many slices may be waiting for one that has not started.
-constexpr std::uint32_t timeout_slices = 500;
-constexpr std::size_t max_company = 32;
+constexpr std::uint32_t kSliceSteps = 2000;
+// After this many slices a block may be waiting for one that has not started.
+constexpr std::uint32_t kTimeoutSlices = 500;
+constexpr std::size_t kMaxResidents = 32;
 
 }  // namespace
 
@@ -67,7 +67,7 @@ Progress Grid::run_slice(Resident& resident, bool& paused) {
     bool all_finished = true, all_wait = true;
     for (std::size_t rank = 0; rank < resident.runners.size(); ++rank) {
         if (resident.finished[rank]) continue;
-        const Progress progress = resident.runners[rank]->run(slice_steps, paused);
+        const Progress progress = resident.runners[rank]->run(kSliceSteps, paused);
         if (progress == Progress::faulted) {
             record(resident.runners[rank]->fault());
             return progress;
@@ -78,7 +78,7 @@ Progress Grid::run_slice(Resident& resident, bool& paused) {
     }
     if (all_finished) return Progress::finished;
     if (!all_wait) return Progress::unfinished;
-    record({FaultKind::deadlock, 0, 0, "every thread of a cluster waits at a barrier that can never be complete"});
+    record({FaultKind::deadlock, 0, 0, "every thread of a cluster waits at a barrier that can never complete"});
     return Progress::faulted;
 }
 
@@ -95,7 +95,7 @@ void Grid::work_as(std::uint32_t executor) {
     std::size_t active = 0;
     bool more = true;
     const bool has_deadline = launch_.deadline != std::chrono::steady_clock::time_point::max();
-    // All blocks of a cooperative grid are resident at once: they wait for each other.
+    // All blocks of a cooperative grid must be resident at once, since they wait for each other.
     while (cooperative_ && start_cluster(residents, executor)) ++active;
     while (!over()) {
         if (active == 0) {
@@ -103,7 +103,7 @@ void Grid::work_as(std::uint32_t executor) {
             active = 1;
         }
         bool all_paused = true;
-        bool impatient = true;
+        bool stalled = true;
         for (Resident& resident : residents) {
             if (!resident.active) continue;
             bool paused = false;
@@ -116,13 +116,13 @@ void Grid::work_as(std::uint32_t executor) {
             if (progress == Progress::finished) {
                 resident.active = false;
                 --active;
-                impatient = false;
+                stalled = false;
             }
             all_paused &= paused;
-            impatient &= ++resident.slices >= timeout_slices;
+            stalled &= ++resident.slices >= kTimeoutSlices;
             if (over()) return;
         }
-        if (impatient && more && active < max_company) {
+        if (stalled && more && active < kMaxResidents) {
             more = start_cluster(residents, executor);
             if (more) ++active;
         }
@@ -153,7 +153,7 @@ HelperPool::HelperPool() {
     try {
         for (; size_ < processors - 1; ++size_) std::thread([this] { loop(); }).detach();
     } catch (const std::system_error&) {
-        // As many as there are: the stream's own thread does what they do not.
+        // Use the threads that were created; the stream's own thread does the rest.
     }
 }
 

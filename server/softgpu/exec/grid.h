@@ -1,9 +1,10 @@
-// Runs a grid: clusters (of one block, where the launch asks for no more) are handed out in order to the stream's own
-// thread and to helpers, each running one at a time; a cluster that does not come to its end gets company, since it may
-// be waiting for a later one.
+// Runs a grid. The stream's own thread and helper threads take clusters in order (of one block, unless the launch
+// requests more), and each runs one at a time. If a cluster does not end, the thread starts a further one beside it,
+// since the first may be waiting for a later one.
 //
-// Ownership: a Grid is shared by the threads that work on it; it refers to the LaunchState of its owner, who waits for
-// all of them. Threads: work() from several, the rest from one. Errors: the first fault ends the grid.
+// Ownership: a Grid is shared by the threads that work on it. It refers to the LaunchState of its owner, which waits
+//   for all of them.
+// Threads: several may call work(), one the rest. Errors: the first fault ends the grid.
 #pragma once
 
 #include <atomic>
@@ -20,7 +21,7 @@ class Grid {
   public:
     Grid(const LaunchState& launch, bool cooperative, const std::atomic<bool>& stop);
 
-    // Runs to the end, with help if there is any, and returns the first fault.
+    // Runs the grid to its end, with helpers if there are any, and returns the first fault.
     static Fault run(const LaunchState& launch, bool cooperative, const std::atomic<bool>& stop);
 
     void work();
@@ -55,11 +56,11 @@ class Grid {
     Fault fault_;
 };
 
-// Threads that help with grids; one per processor but one. They never end: a kernel may never end either.
+// Helper threads for grids, one fewer than there are processors. They never end, since a kernel may never end either.
 class HelperPool {
   public:
     static HelperPool& instance();
-    // Returns when nobody works on the grid any more; `grid` has been worked on by the caller.
+    // Returns when no helper works on `grid` any more. The caller has run work() itself.
     void help(Grid& grid, std::uint32_t helpers);
     void finish(Grid& grid);
     std::uint32_t size() const noexcept { return size_; }

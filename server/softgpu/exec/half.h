@@ -1,4 +1,4 @@
-// f16 and bf16 to and from f32, by their bits, in any rounding mode.
+// Converts f16 and bf16 to and from f32 bit by bit, in any rounding mode.
 //
 // Included by the ops_*.cpp files only. Threads, ownership: none.
 #pragma once
@@ -15,7 +15,7 @@ struct Bfloat {
     std::uint16_t bits;
 };
 
-// The exponent's distance is a multiplication, exact for subnormals too; infinities and NaN keep all exponent bits.
+// Multiplying corrects the exponent's bias, exactly even for subnormals. Infinities and NaN keep all exponent bits set.
 [[gnu::always_inline]] inline float half_to_float(std::uint16_t bits) {
     const std::uint32_t magnitude = bits & 0x7FFFU;
     const std::uint32_t sign = (bits & 0x8000U) << 16;
@@ -38,8 +38,8 @@ inline double to_double(double f) {
     return f;
 }
 
-// a * b + c of f16 or bf16 values, rounded so that rounding the result once more is as good as rounding the sum itself:
-// to a neighbour with an odd last bit where it is inexact. The product is exact.
+// a * b + c of f16 or bf16 values. If the sum is inexact it is rounded to odd (to the neighbour with an odd last bit),
+// so that rounding it to 16 bits gives the same as rounding the exact sum. The product is exact.
 inline double fused_to_odd(double a, double b, double c) {
     const double product = a * b;
     const double sum = product + c;
@@ -51,7 +51,7 @@ inline double fused_to_odd(double a, double b, double c) {
     return std::bit_cast<double>((lost > 0) == (sum > 0) ? bits + 1 : bits - 1);
 }
 
-// A double to a format of `fraction_bits` and exponents from `lowest` to `highest`, rounded once.
+// Rounds a double once, to a format of `fraction_bits` with exponents from `lowest` to `highest`.
 inline std::uint32_t encode(double value, Round round, int fraction_bits, int lowest, int highest, std::uint32_t nan) {
     const bool negative = std::signbit(value);
     const std::uint32_t sign = negative ? 1U << 15 : 0;
@@ -62,7 +62,7 @@ inline std::uint32_t encode(double value, Round round, int fraction_bits, int lo
     if (magnitude == 0) return sign;
     int exponent = std::ilogb(magnitude);
     if (exponent < lowest) exponent = lowest;
-    const double scaled = std::ldexp(magnitude, fraction_bits - exponent);  // exact: doubles have room to spare
+    const double scaled = std::ldexp(magnitude, fraction_bits - exponent);  // exact, since doubles have enough bits
     double whole = std::floor(scaled);
     const double rest = scaled - whole;
     const bool up = round == Round::nearest ? rest > 0.5 || (rest == 0.5 && std::fmod(whole, 2) != 0)
@@ -70,7 +70,7 @@ inline std::uint32_t encode(double value, Round round, int fraction_bits, int lo
                     : round == Round::down  ? negative && rest > 0
                                             : !negative && rest > 0;
     if (up) whole += 1;
-    // A carry out of the fraction moves into the exponent by itself.
+    // A carry out of the fraction increments the exponent.
     const auto units = static_cast<std::uint64_t>(whole);
     const std::uint64_t hidden = std::uint64_t{1} << fraction_bits;
     std::uint64_t bits =

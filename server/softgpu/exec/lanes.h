@@ -1,7 +1,7 @@
-// How an operation on one lane becomes an instruction on 32: included by the ops_*.cpp files only.
+// Turns an operation on one lane into an instruction on 32. Included by the ops_*.cpp files only.
 //
-// Everything here is in a namespace named after the instruction set that the file is compiled for, so that the linker
-// can never give a machine without AVX2 a function that was compiled with it.
+// Everything is in a namespace named after the instruction set that the file is compiled for, so that the linker cannot
+// give a machine without AVX2 a function that was compiled with it.
 //
 // Threads, ownership: none; pure functions over a warp's registers.
 #pragma once
@@ -33,12 +33,12 @@ constexpr Slot slot_of() {
     return Slot::bits64;
 }
 
-// Calls f(lane) for each active lane; with all of them active the compiler may vectorise.
+// Calls f(lane) for each active lane. If all are active, the compiler may vectorise the loop.
 template <class F>
 [[gnu::always_inline]] inline void each_lane(std::uint32_t exec, F f) {
-    if (exec == all_lanes) {
+    if (exec == kAllLanes) {
 #pragma GCC ivdep
-        for (std::uint32_t lane = 0; lane < lane_count; ++lane) f(lane);
+        for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) f(lane);
     } else {
         for (std::uint32_t rest = exec; rest != 0; rest &= rest - 1)
             f(static_cast<std::uint32_t>(std::countr_zero(rest)));
@@ -79,7 +79,7 @@ void run_quaternary(Warp& w, const Inst& i) {
     each_lane(w.exec, [=](std::uint32_t l) { d[l] = static_cast<D>(F{}(a[l], b[l], c[l], e[l])); });
 }
 
-// d = f(a): types are the slots' element types; the lambda must not capture.
+// d = f(a). The types are the slots' element types. The lambda must not capture.
 template <class D, class A, class F>
 Op unary(F) {
     return {run_unary<D, A, F>, slot_of<D>(), {slot_of<A>()}};
@@ -100,17 +100,17 @@ Op quaternary(F) {
     return {run_quaternary<D, A, B, C, E, F>, slot_of<D>(), {slot_of<A>(), slot_of<B>(), slot_of<C>(), slot_of<E>()}};
 }
 
-// 32 lanes' truth as a mask. Bytes first: that vectorises, and SSE2 packs bytes into bits.
+// A mask of the lanes for which f is true. Goes through bytes, which vectorises: SSE2 packs bytes into bits.
 template <class F>
 [[gnu::always_inline]] inline std::uint32_t lane_mask(F f) {
-    alignas(16) std::uint8_t bytes[lane_count];
-    for (std::uint32_t lane = 0; lane < lane_count; ++lane) bytes[lane] = f(lane) ? 0xFF : 0;
+    alignas(16) std::uint8_t bytes[kLaneCount];
+    for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) bytes[lane] = f(lane) ? 0xFF : 0;
     const auto* halves = reinterpret_cast<const __m128i*>(bytes);
     return static_cast<std::uint32_t>(_mm_movemask_epi8(halves[0])) |
            static_cast<std::uint32_t>(_mm_movemask_epi8(halves[1])) << 16;
 }
 
-// What a boolean operator makes of the comparison and `c`: none, and, or, xor. PTX: p = cmp op c, q = !cmp op c.
+// How a comparison is combined with `c`. PTX: p = cmp op c, q = !cmp op c.
 enum class Combine : std::uint8_t { none, both, either, one };
 
 inline std::uint32_t combine(std::uint8_t mode, std::uint32_t compared, std::uint32_t c) {
@@ -124,7 +124,7 @@ inline std::uint32_t combine(std::uint8_t mode, std::uint32_t compared, std::uin
 }
 
 [[gnu::always_inline]] inline void set_pred(Warp& w, std::uint32_t slot, std::uint32_t value) {
-    if (slot == no_slot) return;
+    if (slot == kNoSlot) return;
     std::uint32_t& p = w.pred(slot);
     p = (p & ~w.exec) | (value & w.exec);
 }

@@ -1,6 +1,6 @@
-// The order of a function's blocks: each before everything that it leads to, loops in one piece, and one synthetic
-// latch block at the end of each loop through which all of its back edges go. With that order the interpreter's rule
-// "the group with the lowest position runs" makes paths meet where they join, the loop's head included (see warp.h).
+// Orders a function's blocks: each block precedes its successors, loops are contiguous, and each loop ends with one
+// synthetic latch block through which all its back edges go. With this order, running the group with the lowest
+// position makes paths reconverge where they join, including at loop heads (see warp.h).
 #include <algorithm>
 #include <set>
 
@@ -11,9 +11,9 @@ namespace {
 
 struct Block {
     std::uint32_t first = 0, last = 0;  // [first, last) of the unordered code
-    std::vector<std::uint32_t> next;    // successors; the fall-through first, if there is one
+    std::vector<std::uint32_t> next;    // successors; the fall-through first, if any
     bool falls_through = false;
-    std::int32_t latch_of = -1;  // the head of its loop, for a synthetic latch
+    std::int32_t latch_of = -1;  // of a synthetic latch: the head of its loop
 };
 
 struct Loop {
@@ -49,7 +49,7 @@ class Layout {
     }
     static bool goes_on(const Inst& i) {
         return !ends_block(i) || i.flow == Flow::branch ||
-               (i.guard != no_slot && i.flow != Flow::jump && i.flow != Flow::branch_table);
+               (i.guard != kNoSlot && i.flow != Flow::jump && i.flow != Flow::branch_table);
     }
 
     void find_blocks() {
@@ -74,7 +74,8 @@ class Layout {
         blocks_.back().last = static_cast<std::uint32_t>(code_.size());
         for (auto& block : blocks_) {
             const Inst& end = code_[block.last - 1];
-            // The lowering ends every body with an exit or a return, so falling through never leaves the code.
+            // The lowering ends every body with an exit or a return, so the code's end is never reached by falling
+            // through.
             block.falls_through = goes_on(end);
             if (block.falls_through) block.next.push_back(block_at_[block.last]);
             if (end.flow == Flow::jump || end.flow == Flow::branch) block.next.push_back(block_at_[end.target]);
@@ -84,7 +85,7 @@ class Layout {
         }
     }
 
-    // Depth first, without recursion: finds what is reachable and the edges that go back to a block still open.
+    // Iterative depth-first search for reachable blocks, and for edges back to a block that is still open.
     void search() {
         reachable_.assign(blocks_.size(), false);
         std::vector<bool> open(blocks_.size(), false);
@@ -141,7 +142,7 @@ class Layout {
         }
         for (auto& loop : loops_) {
             loop.members[loop.latch] = true;
-            // A latch belongs to every loop that its own loop lies in.
+            // A latch belongs to all enclosing loops.
             for (const auto& inner : loops_) {
                 if (loop.members[inner.head]) loop.members[inner.latch] = true;
             }
@@ -172,7 +173,7 @@ class Layout {
                 if (inside != ready.end())
                     chosen = inside;
                 else
-                    open.pop_back();  // irreducible: give up on keeping this loop in one piece
+                    open.pop_back();  // irreducible control flow: this loop cannot stay contiguous
                 if (inside == ready.end()) continue;
             }
             const std::uint32_t block = *chosen;
@@ -193,7 +194,7 @@ class Layout {
             if (!loop.members[block]) continue;
             for (std::uint32_t i = blocks_[block].first; i < blocks_[block].last; ++i) {
                 if (code_[i].flow == Flow::pause || code_[i].flow == Flow::call) return true;
-                if (code_[i].flow == Flow::checked && (code_[i].mode & may_poll) != 0) return true;
+                if (code_[i].flow == Flow::checked && (code_[i].mode & kMayPoll) != 0) return true;
             }
         }
         return false;
@@ -242,7 +243,7 @@ class Layout {
                 for (std::size_t i = 0; i < table.size(); ++i) table[i] = block.next[i];
             }
             if (!block.falls_through) continue;
-            const bool checked = end.flow == Flow::branch;  // a branch looks at the other groups by itself
+            const bool checked = end.flow == Flow::branch;  // a branch checks the other groups itself
             if (checked && block.next[0] == following) continue;
             leave(block.next[0], following, entries, end.line, result, jump_to);
         }
@@ -257,7 +258,7 @@ class Layout {
     static void leave(std::uint32_t to, std::int64_t following, const std::vector<std::uint32_t>& entries,
                       std::uint32_t line, std::vector<Inst>& result, Jump jump_to) {
         if (to != following) return jump_to(to, line);
-        if (entries[to] < 2) return;  // nobody else can be standing there
+        if (entries[to] < 2) return;  // no other group can wait there
         Inst join;
         join.flow = Flow::join;
         join.line = line;

@@ -8,9 +8,9 @@
 namespace gpupool::softgpu {
 namespace {
 
-// Constants are numbered from here while a function is lowered: how many bytes they take is known only at its end.
-constexpr std::uint32_t constant_flag = 0x80000000U;
-constexpr std::uint32_t max_register_bytes = std::uint32_t{64} << 20;
+// During lowering, constants are numbered from here, since the size of the constants is only known at the end.
+constexpr std::uint32_t kConstantFlag = 0x80000000U;
+constexpr std::uint32_t kMaxRegisterBytes = std::uint32_t{64} << 20;
 
 std::uint32_t align_up(std::uint64_t value, std::uint64_t alignment) {
     return static_cast<std::uint32_t>((value + alignment - 1) / alignment * alignment);
@@ -46,7 +46,7 @@ void Lowering::lack(std::string message) const {
 }
 
 void Lowering::unsupported() const {
-    // What PTX has, as far as it is not in the table of operations; anything else is a mistake in the text.
+    // PTX instructions that are not in the table of operations. Any other instruction is an error in the text.
     static constexpr std::string_view mnemonics[] = {
         "alloca",    "atom", "bar",      "barrier", "brx",      "call",    "clusterlaunchcontrol",
         "cp",        "cvt",  "cvta",     "elect",   "fence",    "fma",     "isspacep",
@@ -65,7 +65,7 @@ void Lowering::unsupported() const {
     fail(std::move(message));
 }
 
-// The parameters of a function whose address is taken: a pointer to one is a local address (`mov.b64 %rd1, param;
+// Parameters of a function whose address is taken. A pointer to one is a local address (`mov.b64 %rd1, param;
 // cvta.local.u64`), through which the function may write.
 std::vector<bool> Lowering::addressed_formals() const {
     std::vector<bool> result(source_.params.size() + source_.returns.size(), false);
@@ -124,33 +124,33 @@ void Lowering::lay_out_variables() {
 }
 
 void Lowering::run() {
-    register_slots_.assign(source_.registers.size(), no_slot);
+    register_slots_.assign(source_.registers.size(), kNoSlot);
     lay_out_variables();
     starts_.reserve(source_.body.size() + 1);
     for (const auto& from : source_.body) {
         if (!source_.entry && from.opcode.substr(0, 6) == "alloca") entry_stack_ = temporary(Slot::bits64);
-        if (from.opcode.substr(0, 6) == "alloca") target_.may_recurse = true;  // it wants a stack of any size
-        if (entry_stack_ != no_slot) break;
+        if (from.opcode.substr(0, 6) == "alloca") target_.may_recurse = true;  // its stack has no static bound
+        if (entry_stack_ != kNoSlot) break;
     }
-    if (entry_stack_ != no_slot) emit("stack.save").d = entry_stack_;
+    if (entry_stack_ != kNoSlot) emit("stack.save").d = entry_stack_;
     for (const auto& from : source_.body) {
         starts_.push_back(static_cast<std::uint32_t>(target_.code.size()));
         instruction(from);
     }
     starts_.push_back(static_cast<std::uint32_t>(target_.code.size()));
     current_ = nullptr;
-    if (entry_stack_ != no_slot) emit("stack.restore").a = entry_stack_;
-    emit(source_.entry ? Flow::exit : Flow::ret).line = source_.line;  // a body may end without one
-    // Labels were kept as PTX indices; constants go to the front of the frame.
+    if (entry_stack_ != kNoSlot) emit("stack.restore").a = entry_stack_;
+    emit(source_.entry ? Flow::exit : Flow::ret).line = source_.line;  // a body may end without an exit
+    // Labels are PTX indices up to here. Constants go to the front of the frame.
     const std::uint32_t constant_bytes = align_up(next_constant_, 64);
     target_.constants.assign(constant_bytes, 0);
     std::vector<std::uint32_t> offsets;
     std::uint32_t at = 0;
     for (const auto& [bytes, bits] : constants_) {
         offsets.push_back(at);
-        if (bytes == 4 * lane_count || bytes == 8 * lane_count || bytes == 2 * lane_count) {
-            const std::uint32_t element = bytes / lane_count;
-            for (std::uint32_t lane = 0; lane < lane_count; ++lane) {
+        if (bytes == 4 * kLaneCount || bytes == 8 * kLaneCount || bytes == 2 * kLaneCount) {
+            const std::uint32_t element = bytes / kLaneCount;
+            for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
                 std::memcpy(target_.constants.data() + at + lane * element, &bits, element);
             }
         } else {
@@ -159,12 +159,12 @@ void Lowering::run() {
         at += align_up(bytes, 64);
     }
     const auto fix = [&](std::uint32_t& slot) {
-        if (slot == no_slot) return;
-        slot = (slot & constant_flag) != 0 ? offsets[slot & ~constant_flag] : slot + constant_bytes;
+        if (slot == kNoSlot) return;
+        slot = (slot & kConstantFlag) != 0 ? offsets[slot & ~kConstantFlag] : slot + constant_bytes;
     };
     for (Inst& i : target_.code) {
-        if ((i.lists & list_at_d) == 0) fix(i.d);
-        if ((i.lists & list_at_b) == 0) fix(i.b);
+        if ((i.lists & kListAtD) == 0) fix(i.d);
+        if ((i.lists & kListAtB) == 0) fix(i.b);
         fix(i.a), fix(i.c), fix(i.e), fix(i.guard);
         if (i.flow == Flow::warp_sync) fix(i.extra);
         if (i.flow == Flow::jump || i.flow == Flow::branch) i.target = starts_[i.target];
@@ -189,7 +189,7 @@ void Lowering::run() {
         for (auto& target : table) target = starts_[target];
     }
     target_.register_bytes = align_up(constant_bytes + next_slot_, 64);
-    target_.register_count = std::min<std::uint32_t>(255, 16 + next_slot_ / (4 * lane_count) / 4);
+    target_.register_count = std::min<std::uint32_t>(255, 16 + next_slot_ / (4 * kLaneCount) / 4);
     lay_out_blocks(target_);
 }
 
@@ -255,7 +255,7 @@ void Lowering::instruction(const ptx::Instruction& from) {
     const auto base = from.opcode.substr(0, from.opcode.find('.'));
     const std::size_t first = target_.code.size();
     if (const auto found = handlers.find(base); found != handlers.end()) {
-        // bar.warp.sync is a warp's business, not the block's.
+        // bar.warp.sync concerns a warp, not the block.
         if (from.opcode == "bar.warp.sync") {
             lower_warp(from);
         } else {
@@ -268,7 +268,7 @@ void Lowering::instruction(const ptx::Instruction& from) {
     } else if (!lower_half(from)) {
         unsupported();
     }
-    const std::uint32_t guard = from.guard < 0 ? no_slot : slot_of_register(from.guard);
+    const std::uint32_t guard = from.guard < 0 ? kNoSlot : slot_of_register(from.guard);
     for (std::size_t i = first; i < target_.code.size(); ++i) {
         target_.code[i].line = from.line;
         target_.code[i].guard = guard;
@@ -277,13 +277,13 @@ void Lowering::instruction(const ptx::Instruction& from) {
 }
 
 void Lowering::from_table(const ptx::Instruction& from, const Op& op) {
-    std::uint32_t sources[4] = {no_slot, no_slot, no_slot, no_slot};
+    std::uint32_t sources[4] = {kNoSlot, kNoSlot, kNoSlot, kNoSlot};
     std::size_t next = op.d == Slot::none ? 0 : 1;
     for (std::size_t i = 0; i < 4 && op.sources[i] != Slot::none; ++i)
         sources[i] = source(operand(from, next++), op.sources[i]);
     if (from.operands.size() != next)
         fail(fmt::format("'{}' takes {} operands, not {}", from.opcode, next, from.operands.size()));
-    const std::uint32_t d = op.d == Slot::none ? no_slot : destination(from.operands[0], op.d);
+    const std::uint32_t d = op.d == Slot::none ? kNoSlot : destination(from.operands[0], op.d);
     Inst& i = emit(op);
     i.d = d;
     i.a = sources[0], i.b = sources[1], i.c = sources[2], i.e = sources[3];
@@ -312,7 +312,7 @@ Slot Lowering::kind_of_register(std::int32_t index) const {
 
 std::uint32_t Lowering::slot_of_register(std::int32_t index) {
     std::uint32_t& slot = register_slots_[static_cast<std::size_t>(index)];
-    if (slot == no_slot) slot = temporary(kind_of_register(index));
+    if (slot == kNoSlot) slot = temporary(kind_of_register(index));
     return slot;
 }
 
@@ -321,11 +321,11 @@ bool Lowering::is_wide_register(const ptx::Operand& operand) const {
            source_.registers[static_cast<std::size_t>(operand.index)] == ptx::Type::b128;
 }
 
-// A 128-bit register: two slots of 64 bits, one behind the other.
+// A 128-bit register is two adjacent slots of 64 bits.
 std::uint32_t Lowering::wide_slot(const ptx::Operand& operand) {
-    if (!is_wide_register(operand)) fail(fmt::format("'{}' wants registers of 128 bits", current_->opcode));
+    if (!is_wide_register(operand)) fail(fmt::format("'{}' needs 128-bit registers", current_->opcode));
     std::uint32_t& slot = register_slots_[static_cast<std::size_t>(operand.index)];
-    if (slot == no_slot) {
+    if (slot == kNoSlot) {
         slot = temporary(Slot::bits64);
         temporary(Slot::bits64);
     }
@@ -334,25 +334,25 @@ std::uint32_t Lowering::wide_slot(const ptx::Operand& operand) {
 
 std::uint32_t Lowering::temporary(Slot kind) {
     const std::uint32_t bytes = slot_bytes(kind);
-    // Values start on cache lines; predicates are packed.
+    // Values start at cache lines; predicates are packed.
     const std::uint32_t at = align_up(next_slot_, bytes >= 64 ? 64 : 4);
     next_slot_ = at + bytes;
-    if (next_slot_ > max_register_bytes) fail(fmt::format("'{}' needs too many registers", source_.name));
+    if (next_slot_ > kMaxRegisterBytes) fail(fmt::format("'{}' needs too many registers", source_.name));
     return at;
 }
 
 std::uint32_t Lowering::constant(Slot kind, std::uint64_t bits) {
     const std::uint32_t bytes = slot_bytes(kind);
-    if (kind == Slot::pred) bits = bits != 0 ? all_lanes : 0;
-    if (bytes == 4 * lane_count) bits &= 0xFFFFFFFF;
-    if (bytes == 2 * lane_count) bits &= 0xFFFF;
+    if (kind == Slot::pred) bits = bits != 0 ? kAllLanes : 0;
+    if (bytes == 4 * kLaneCount) bits &= 0xFFFFFFFF;
+    if (bytes == 2 * kLaneCount) bits &= 0xFFFF;
     const auto [at, fresh] = constant_slots_.try_emplace({bytes, bits}, static_cast<std::uint32_t>(constants_.size()));
     if (fresh) {
         constants_.emplace_back(bytes, bits);
         next_constant_ += align_up(bytes, 64);
-        if (next_constant_ > max_register_bytes) fail(fmt::format("'{}' has too many constants", source_.name));
+        if (next_constant_ > kMaxRegisterBytes) fail(fmt::format("'{}' has too many constants", source_.name));
     }
-    return at->second | constant_flag;
+    return at->second | kConstantFlag;
 }
 
 std::uint64_t Lowering::immediate_bits(const ptx::Operand& operand, Slot kind) const {
@@ -379,7 +379,7 @@ std::uint32_t Lowering::source(const ptx::Operand& operand, Slot kind) {
         case ptx::OperandKind::reg: {
             if (kind == Slot::pred) return predicate_source(operand);
             if (!operand.selector.empty() && current_->opcode[0] != 'v')
-                fail(fmt::format("'{}' has no part", operand.name));
+                fail(fmt::format("'{}' cannot be split into parts", operand.name));
             const Slot has = kind_of_register(operand.index);
             if (slot_bytes(has) != slot_bytes(kind)) {
                 fail(fmt::format("'{}' has the wrong size for '{}'", operand.name, current_->opcode));
@@ -421,8 +421,7 @@ std::uint32_t Lowering::destination(const ptx::Operand& operand, Slot kind) {
 std::uint32_t Lowering::special_register(std::string_view name, Slot kind) {
     const Op* found = op_table().find(fmt::format("sreg.{}", name));
     if (found == nullptr)
-        fail(fmt::format("'{}' is neither a register that was declared nor a special one that the software GPU has",
-                         name));
+        fail(fmt::format("'{}' is neither a declared register nor a special register of the software GPU", name));
     if (name.substr(0, 14) == "%reserved_smem") target_.uses_reserved_shared = true;
     const std::uint32_t result = temporary(found->d);
     emit(*found).d = result;
@@ -466,7 +465,7 @@ std::uint32_t Lowering::symbol_address(const ptx::Operand& operand) {
 }
 
 std::uint32_t Lowering::resized(std::uint32_t slot, Slot from, Slot to, bool sign) {
-    const auto bits = [](Slot kind) { return slot_bytes(kind) / lane_count * 8; };
+    const auto bits = [](Slot kind) { return slot_bytes(kind) / kLaneCount * 8; };
     if (bits(from) == bits(to)) return slot;
     const std::uint32_t result = temporary(to);
     Inst& i = bits(from) < bits(to) ? emit(op(fmt::format("widen.{}{}.u{}", sign ? 's' : 'u', bits(from), bits(to))))

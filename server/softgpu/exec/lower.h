@@ -1,7 +1,7 @@
-// One PTX function to one CompiledFunction.
+// Lowers one PTX function to one CompiledFunction.
 //
-// Ownership: writes into the CompiledFunction that it was given; reads the module's symbols. Threads: one per function.
-// Errors: LoweringError (internal to the folder; compile() turns it into a Result), naming instruction and line.
+// Ownership: writes into the given CompiledFunction; reads the module's symbols. Threads: one per function.
+// Errors: LoweringError with instruction and line; internal to the folder, compile() turns it into a Result.
 #pragma once
 
 #include <map>
@@ -18,24 +18,24 @@ namespace gpupool::softgpu {
 struct LoweringError {
     std::uint32_t line;
     std::string message;
-    bool lacking = false;  // good PTX that the software GPU lacks; else it is no PTX at all
+    bool lacking = false;  // valid PTX that the software GPU lacks; otherwise the text is not PTX
 };
 
-// Where the module's names lie.
+// What a name of the module refers to.
 struct Symbol {
     enum Kind : std::uint8_t { address, shared, dynamic_shared, function } kind = address;
-    std::uint64_t value = 0;  // host address; offset in shared memory; index of the function
+    std::uint64_t value = 0;  // host address, offset in shared memory, or index of the function
 };
 
 struct ModuleSymbols {
     std::unordered_map<std::string_view, Symbol> names;
-    const CompiledFunction* functions = nullptr;  // their addresses are the function pointers that kernels see
+    const CompiledFunction* functions = nullptr;  // kernels see their addresses as function pointers
     std::size_t function_count = 0;
 };
 
 class Lowering {
   public:
-    // `shared_base_bytes`: where the function's own shared variables begin.
+    // `shared_base_bytes`: offset of the function's own shared variables.
     Lowering(const ModuleSymbols& symbols, const ptx::Function& source, CompiledFunction& target,
              std::uint32_t shared_base_bytes);
 
@@ -171,7 +171,7 @@ class Lowering {
     CompiledFunction& target_;
     std::uint32_t shared_base_bytes_;
     const ptx::Instruction* current_ = nullptr;
-    std::uint32_t entry_stack_ = no_slot;  // of a function that uses alloca: the stack as it was on entry
+    std::uint32_t entry_stack_ = kNoSlot;  // of a function that uses alloca: the stack pointer on entry
     std::vector<Placed> variables_;
     std::vector<std::uint32_t> register_slots_;
     std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint32_t> constant_slots_;  // (bytes, bits) -> index
@@ -184,8 +184,8 @@ class Lowering {
 // "ld.global.v4.f32" -> {"ld", "global", "v4", "f32"}.
 std::vector<std::string_view> split_opcode(std::string_view opcode);
 
-// Orders the blocks of a lowered function for the interpreter (see warp.h) and resolves its targets: on entry they are
-// indices into `code` as it stands.
+// Orders the blocks of a lowered function for the interpreter (see warp.h). On entry, branch targets are indices into
+// `code`; replaces them by indices into the new order.
 void lay_out_blocks(CompiledFunction& function);
 
 }  // namespace gpupool::softgpu

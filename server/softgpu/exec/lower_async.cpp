@@ -18,16 +18,16 @@ std::string_view space_of(std::string_view part) {
 
 }  // namespace
 
-// The whole address in a 64-bit slot.
+// Computes the whole address into a 64-bit slot.
 std::uint32_t Lowering::address_slot(const ptx::Operand& from, MemorySpace space) {
     MemoryForm form;
     form.space = space;
-    std::uint32_t base = no_slot;
+    std::uint32_t base = kNoSlot;
     std::uint64_t offset = 0;
     std::uint8_t mode = 0;
     address(from, form, base, offset, mode);
-    if (base == no_slot) return constant(Slot::bits64, offset);
-    if ((mode & address_is_32_bits) != 0) base = resized(base, Slot::bits32, Slot::bits64, false);
+    if (base == kNoSlot) return constant(Slot::bits64, offset);
+    if ((mode & kAddressIs32Bits) != 0) base = resized(base, Slot::bits32, Slot::bits64, false);
     if (offset == 0) return base;
     const std::uint32_t distance = constant(Slot::bits64, offset);
     const std::uint32_t result = temporary(Slot::bits64);
@@ -51,11 +51,11 @@ void Lowering::lower_mbarrier(const ptx::Instruction& from) {
         unsupported();
     form.polls = tests;
     const std::size_t at = tests || arrives ? 1 : 0;
-    std::uint32_t base = no_slot;
+    std::uint32_t base = kNoSlot;
     std::uint64_t offset = 0;
     std::uint8_t mode = 0;
     address(operand(from, at), form, base, offset, mode);
-    std::uint32_t b = no_slot, c = no_slot, d = no_slot, extra = 0;
+    std::uint32_t b = kNoSlot, c = kNoSlot, d = kNoSlot, extra = 0;
     const char* name = "mbarrier.inval";
     if (what == "init") {
         name = "mbarrier.init";
@@ -63,18 +63,18 @@ void Lowering::lower_mbarrier(const ptx::Instruction& from) {
     } else if (what == "expect_tx" || what == "complete_tx") {
         name = "mbarrier.bytes";
         b = source(operand(from, 1), Slot::bits32);
-        extra = what == "complete_tx" ? async_form::completes : 0;
+        extra = what == "complete_tx" ? async_form::kCompletes : 0;
     } else if (arrives) {
         name = "mbarrier.arrive";
         if (from.operands.size() > 2) (has(parts, "expect_tx") ? c : b) = source(from.operands[2], Slot::bits32);
         if (from.operands[0].kind != ptx::OperandKind::sink) d = destination(from.operands[0], Slot::bits64);
-        extra = what == "arrive_drop" ? async_form::drops : 0;
+        extra = what == "arrive_drop" ? async_form::kDrops : 0;
     } else if (tests) {
         name = "mbarrier.test";
         const bool parity = has(parts, "parity");
         b = source(operand(from, 2), parity ? Slot::bits32 : Slot::bits64);
         d = destination(operand(from, 0), Slot::pred);
-        extra = parity ? async_form::by_parity : 0;
+        extra = parity ? async_form::kByParity : 0;
     }
     Inst& i = emit(name);
     i.a = base, i.imm = offset, i.mode = mode, i.b = b, i.c = c, i.d = d, i.extra = extra;
@@ -91,12 +91,12 @@ void Lowering::lower_cp(const ptx::Instruction& from) {
         for (const auto part : parts) {
             if (space_of(part) == "shared") form.space = MemorySpace::shared;
         }
-        std::uint32_t base = no_slot;
+        std::uint32_t base = kNoSlot;
         std::uint64_t offset = 0;
         std::uint8_t mode = 0;
         address(operand(from, 0), form, base, offset, mode);
         Inst& i = emit("mbarrier.copy_arrive");
-        i.a = base, i.imm = offset, i.mode = mode, i.extra = has(parts, "noinc") ? async_form::counted : 0;
+        i.a = base, i.imm = offset, i.mode = mode, i.extra = has(parts, "noinc") ? async_form::kCounted : 0;
         return;
     }
     if (parts[2] != "ca" && parts[2] != "cg") unsupported();
@@ -106,7 +106,7 @@ void Lowering::lower_cp(const ptx::Instruction& from) {
     if (!good) fail("cp.async copies 4, 8 or 16 bytes");
     std::size_t operands = from.operands.size();
     if (has(parts, "L2::cache_hint")) --operands;
-    std::uint32_t c = no_slot, e = no_slot;
+    std::uint32_t c = kNoSlot, e = kNoSlot;
     if (operands > 3) {
         const ptx::Operand& last = from.operands[3];
         const bool ignore = last.kind == ptx::OperandKind::reg && kind_of_register(last.index) == Slot::pred;
@@ -147,11 +147,11 @@ void Lowering::lower_bulk(const ptx::Instruction& from) {
     const std::uint32_t a = address_slot(operand(from, 0), space(to_space));
     const std::uint32_t b = address_slot(operand(from, 1), space(from_space));
     const std::uint32_t c = source(operand(from, 2), Slot::bits32);
-    const std::uint32_t e = counts ? address_slot(operand(from, 3), MemorySpace::shared) : no_slot;
+    const std::uint32_t e = counts ? address_slot(operand(from, 3), MemorySpace::shared) : kNoSlot;
     Inst& i = emit(op(name));
     i.a = a, i.b = b, i.c = c, i.e = e;
     i.extra =
-        (to_space == "shared" ? async_form::to_shared : 0) | (from_space == "shared" ? async_form::from_shared : 0);
+        (to_space == "shared" ? async_form::kToShared : 0) | (from_space == "shared" ? async_form::kFromShared : 0);
 }
 
 // st.async{.weak}.shared::cluster.mbarrier::complete_tx::bytes{.vec}.type [a], b, [mbarrier]
@@ -173,7 +173,7 @@ void Lowering::lower_st_async(const ptx::Instruction& from) {
     const auto first = static_cast<std::uint32_t>(target_.aux.size());
     target_.aux.insert(target_.aux.end(), slots.begin(), slots.end());
     Inst& i = emit("async.store");
-    i.a = a, i.e = e, i.b = first, i.lists = list_at_b;
+    i.a = a, i.e = e, i.b = first, i.lists = kListAtB;
     i.extra = bytes | static_cast<std::uint32_t>(slots.size()) << 8;
 }
 
@@ -188,7 +188,7 @@ void Lowering::lower_red_async(const ptx::Instruction& from) {
     MemoryForm form;
     form.space = MemorySpace::shared;
     const auto emit_at = [&](std::size_t k, const Op& what, std::uint32_t b) -> Inst& {
-        std::uint32_t base = no_slot;
+        std::uint32_t base = kNoSlot;
         std::uint64_t offset = 0;
         std::uint8_t mode = 0;
         address(operand(from, k), form, base, offset, mode);
@@ -196,8 +196,8 @@ void Lowering::lower_red_async(const ptx::Instruction& from) {
         i.a = base, i.imm = offset, i.mode = mode, i.b = b;
         return i;
     };
-    emit_at(0, found, source(operand(from, 1), found.sources[0])).d = no_slot;
-    emit_at(2, op("mbarrier.bytes"), constant(Slot::bits32, bytes)).extra = async_form::completes;
+    emit_at(0, found, source(operand(from, 1), found.sources[0])).d = kNoSlot;
+    emit_at(2, op("mbarrier.bytes"), constant(Slot::bits32, bytes)).extra = async_form::kCompletes;
 }
 
 }  // namespace gpupool::softgpu

@@ -1,4 +1,4 @@
-// Lowering of branches, calls, barriers and what happens between lanes.
+// Lowering of branches, calls, barriers and warp-wide instructions.
 #include <fmt/format.h>
 
 #include "server/softgpu/exec/address_space.h"
@@ -95,7 +95,7 @@ void Lowering::lower_call(const ptx::Instruction& from) {
 }
 
 void Lowering::lower_ret(const ptx::Instruction&) {
-    if (entry_stack_ != no_slot) emit("stack.restore").a = entry_stack_;
+    if (entry_stack_ != kNoSlot) emit("stack.restore").a = entry_stack_;
     emit(source_.entry ? Flow::exit : Flow::ret);
 }
 void Lowering::lower_exit(const ptx::Instruction&) {
@@ -110,8 +110,8 @@ void Lowering::lower_nanosleep(const ptx::Instruction& from) {
     emit(Flow::pause).a = a;
 }
 
-// mapa{.shared::cluster}.type d, a, rank and getctarank{.shared::cluster}.type d, a: addresses are generic without a
-// space.
+// mapa{.shared::cluster}.type d, a, rank and getctarank{.shared::cluster}.type d, a. Addresses without a space are
+// generic.
 void Lowering::lower_mapa(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     const bool maps = parts[0] == "mapa";
@@ -142,7 +142,7 @@ void Lowering::lower_barrier(const ptx::Instruction& from) {
     auto parts = split_opcode(from.opcode);
     if (parts.size() > 2 && parts[1] == "cluster") {
         if (parts[2] != "arrive" && parts[2] != "wait") unsupported();
-        emit(Flow::barrier).mode = parts[2] == "arrive" ? cluster_arrive : cluster_wait;
+        emit(Flow::barrier).mode = parts[2] == "arrive" ? kClusterArrive : kClusterWait;
         return;
     }
     std::vector<std::string_view> kept;
@@ -161,33 +161,33 @@ void Lowering::lower_barrier(const ptx::Instruction& from) {
     std::size_t at = reduces ? 1 : 0;
     const std::size_t inputs = from.operands.size() - at - (reduces ? 1 : 0);
     const std::uint32_t a = source(operand(from, at++), Slot::bits32);
-    const std::uint32_t b = inputs > 1 ? source(operand(from, at++), Slot::bits32) : no_slot;
-    const std::uint32_t c = reduces ? source(operand(from, at), Slot::pred) : no_slot;
-    const std::uint32_t d = !reduces ? no_slot : destination(operand(from, 0), mode == 2 ? Slot::bits32 : Slot::pred);
+    const std::uint32_t b = inputs > 1 ? source(operand(from, at++), Slot::bits32) : kNoSlot;
+    const std::uint32_t c = reduces ? source(operand(from, at), Slot::pred) : kNoSlot;
+    const std::uint32_t d = !reduces ? kNoSlot : destination(operand(from, 0), mode == 2 ? Slot::bits32 : Slot::pred);
     Inst& i = emit(Flow::barrier);
     i.a = a, i.b = b, i.c = c, i.d = d, i.mode = mode;
 }
 
-// What happens between lanes: sources from the table, then the member mask, which goes to slot e.
+// Warp-wide instructions: sources as in the table, then the member mask, which goes to slot e.
 void Lowering::lower_warp(const ptx::Instruction& from) {
     std::string name(from.opcode);
-    // "vote.ballot.sync.b32" and "match.sync.any.b32" are the same with two parts in the other order.
+    // "vote.ballot.sync.b32" and "match.sync.any.b32" have two parts in the other order.
     const auto parts = split_opcode(from.opcode);
     if (parts.size() == 4 && parts[0] == "vote" && parts[2] == "sync")
         name = fmt::format("vote.sync.{}.{}", parts[1], parts[3]);
     if (parts.size() == 4 && parts[0] == "match" && parts[1] == "sync")
         name = fmt::format("match.{}.sync.{}", parts[2], parts[3]);
-    // Before sm_70 the members are the lanes that happen to be there.
+    // Before sm_70 the members are the active lanes.
     const bool old =
         target_.virtual_architecture < 70 && parts.size() == 3 && (parts[0] == "vote" || parts[0] == "shfl");
     if (old) name = fmt::format("{}.sync.{}.{}", parts[0], parts[1], parts[2]);
     const Op& found = op(name);
-    std::uint32_t sources[3] = {no_slot, no_slot, no_slot};
+    std::uint32_t sources[3] = {kNoSlot, kNoSlot, kNoSlot};
     std::size_t at = found.d == Slot::none ? 0 : 1;
     for (std::size_t i = 0; i < 3 && found.sources[i] != Slot::none; ++i)
         sources[i] = source(operand(from, at++), found.sources[i]);
     const std::uint32_t members = old ? computed("activemask.b32", {}) : source(operand(from, at), Slot::bits32);
-    std::uint32_t d = no_slot, second = no_slot;
+    std::uint32_t d = kNoSlot, second = kNoSlot;
     if (found.d != Slot::none) {
         const auto& to = operand(from, 0);
         d = destination(to, found.d);

@@ -1,4 +1,4 @@
-// Lowering of the matrix instructions of a warp.
+// Lowering of a warp's matrix instructions.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -8,7 +8,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr std::uint32_t max_extent = 256;
+constexpr std::uint32_t kMaxExtent = 256;
 
 Element element_from_name(std::string_view name) {
     struct Named {
@@ -30,19 +30,19 @@ bool shape_from_name(std::string_view name, MatrixForm& form) {
     const std::string text(name);
     int used = 0;
     const bool read = std::sscanf(text.c_str(), "m%3un%3uk%3u%n", &form.m, &form.n, &form.k, &used) == 3;
-    const auto good = [](std::uint32_t extent) { return extent >= 4 && extent <= max_extent && extent % 4 == 0; };
+    const auto good = [](std::uint32_t extent) { return extent >= 4 && extent <= kMaxExtent && extent % 4 == 0; };
     return read && static_cast<std::size_t>(used) == text.size() && good(form.m) && good(form.n) && good(form.k);
 }
 
-// Where the elements of mma.sync's fragments lie: PTX manual, "Matrix Fragments for mma". A lane belongs to a group of
-// four; registers alternate between the upper and the lower eight rows and then move right (a) or down (b).
+// Positions of the elements in mma.sync's fragments: PTX manual, "Matrix Fragments for mma". A lane belongs to a group
+// of four; registers alternate between the upper and the lower eight rows and then move right (a) or down (b).
 enum class Role : std::uint8_t { a, b, c };
 
 std::vector<std::uint16_t> matrix_places(const MatrixForm& form, Role role, std::size_t registers, Element element) {
     const std::uint32_t packed = element_bits(element) >= 32 ? 1 : 32 / element_bits(element);
     std::vector<std::uint16_t> places;
     for (std::uint32_t r = 0; r < registers; ++r) {
-        for (std::uint32_t lane = 0; lane < lane_count; ++lane) {
+        for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
             const std::uint32_t group = lane / 4, within = lane % 4;
             for (std::uint32_t s = 0; s < packed; ++s) {
                 std::uint32_t row, column, columns;
@@ -69,8 +69,8 @@ std::vector<std::uint16_t> matrix_places(const MatrixForm& form, Role role, std:
 }
 
 std::uint32_t registers_of(std::uint32_t elements, Element element) {
-    return (elements * element_bits(element) + 32 * lane_count - 1) /
-           (std::max<std::uint32_t>(32, element_bits(element)) * lane_count);
+    return (elements * element_bits(element) + 32 * kLaneCount - 1) /
+           (std::max<std::uint32_t>(32, element_bits(element)) * kLaneCount);
 }
 
 }  // namespace
@@ -91,7 +91,7 @@ std::vector<std::uint32_t> Lowering::matrix_slots(const ptx::Operand& from, Elem
 }
 
 Inst& Lowering::emit_matrix(const char* name, MatrixForm form) {
-    const std::uint32_t members = constant(Slot::bits32, all_lanes);
+    const std::uint32_t members = constant(Slot::bits32, kAllLanes);
     Inst& i = emit(name);
     i.e = members;
     i.target = static_cast<std::uint32_t>(target_.matrices.size());
@@ -99,7 +99,7 @@ Inst& Lowering::emit_matrix(const char* name, MatrixForm form) {
     return i;
 }
 
-// {w}mma: the opcode's parts say shape, element types and what to do with overflow.
+// {w}mma: the opcode's parts are shape, element types and overflow mode.
 void Lowering::lower_mma(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     const bool fragments = parts[0] == "wmma";
@@ -129,7 +129,7 @@ void Lowering::lower_mma(const ptx::Instruction& from) {
     form.b = types.size() == 4 ? types[2] : Element::f16;
     const bool bits = form.a == Element::b1;
     if (bits != counts || bits != (form.exclusive_or || intersects)) unsupported();
-    // The first generation's 8x8x4 of halves has another layout, and four of them in one instruction.
+    // The 8x8x4 form of f16, from the first generation, has another layout with four matrices per instruction.
     if (!fragments && form.m == 8 && form.k == 4 && form.a != Element::f64) unsupported();
     if (from.operands.size() != 4) unsupported();
     form.d_slots = matrix_slots(from.operands[0], form.d, true);
@@ -154,7 +154,7 @@ void Lowering::lower_mma(const ptx::Instruction& from) {
     emit_matrix(name, std::move(form));
 }
 
-// wmma holds halves twice or four times where the matrix is small.
+// For small shapes, wmma fragments of f16 contain each element two or four times.
 void Lowering::check_fragment(const std::vector<std::uint32_t>& slots, std::uint32_t elements, Element element,
                               bool repeats) const {
     const std::uint32_t needed = registers_of(elements, element);
@@ -162,7 +162,7 @@ void Lowering::check_fragment(const std::vector<std::uint32_t>& slots, std::uint
     if (!good) fail(fmt::format("a fragment of '{}' has {} registers, not {}", current_->opcode, slots.size(), needed));
 }
 
-// wmma.load.a.sync.aligned.layout.shape{.space}.type d, [p]{, stride}; wmma.store.d the other way round.
+// wmma.load.a.sync.aligned.layout.shape{.space}.type d, [p]{, stride}; wmma.store.d with swapped operands.
 void Lowering::lower_wmma(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     if (parts.size() < 2 || parts[1] == "mma") return lower_mma(from);
@@ -190,7 +190,7 @@ void Lowering::lower_wmma(const ptx::Instruction& from) {
     form.columns = role == 'a' ? form.k : form.n;
     form.d_slots = matrix_slots(from.operands[store ? 1 : 0], form.d, !store);
     check_fragment(form.d_slots, form.rows * form.columns, form.d, true);
-    std::uint32_t base = no_slot;
+    std::uint32_t base = kNoSlot;
     std::uint64_t offset = 0;
     std::uint8_t mode = 0;
     address(operand(from, store ? 0 : 1), memory, base, offset, mode);
@@ -199,7 +199,7 @@ void Lowering::lower_wmma(const ptx::Instruction& from) {
     i.a = base, i.imm = offset, i.mode = mode;
 }
 
-// ldmatrix.sync.aligned.m8n8.x4{.trans}{.shared}.b16 r, [p]; stmatrix the other way round.
+// ldmatrix.sync.aligned.m8n8.x4{.trans}{.shared}.b16 r, [p]; stmatrix with swapped operands.
 void Lowering::lower_ldmatrix(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     const bool store = parts[0] == "stmatrix";
@@ -226,7 +226,7 @@ void Lowering::lower_ldmatrix(const ptx::Instruction& from) {
     form.d = Element::f16;
     form.d_slots = matrix_slots(from.operands[store ? 1 : 0], form.d, !store);
     if (form.d_slots.size() != count) fail("a vector of the wrong length");
-    std::uint32_t base = no_slot;
+    std::uint32_t base = kNoSlot;
     std::uint64_t offset = 0;
     std::uint8_t mode = 0;
     address(operand(from, store ? 0 : 1), memory, base, offset, mode);

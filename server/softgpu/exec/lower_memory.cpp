@@ -10,7 +10,7 @@ bool starts_with(std::string_view text, std::string_view prefix) {
     return text.substr(0, prefix.size()) == prefix;
 }
 
-// What does not change the result here: cache hints, scopes, and orders that every access has on x86.
+// Suffixes without effect here: cache hints, scopes, and orders that every access has on x86.
 bool is_hint(std::string_view part) {
     static constexpr std::string_view hints[] = {"weak", "mmio", "cta",     "cluster", "gpu",    "sys",
                                                  "ca",   "cg",   "cs",      "lu",      "cv",     "wb",
@@ -59,25 +59,25 @@ void Lowering::address(const ptx::Operand& from, MemoryForm& form, std::uint32_t
                        std::uint8_t& mode) {
     if (from.kind != ptx::OperandKind::address || from.items.size() != 1) unsupported();
     const ptx::Operand& at = from.items[0];
-    base = no_slot;
+    base = kNoSlot;
     offset = static_cast<std::uint64_t>(from.value);
     if (form.param) form.space = source_.entry ? MemorySpace::entry_param : MemorySpace::area;
     switch (at.kind) {
         case ptx::OperandKind::integer: break;
         case ptx::OperandKind::reg: {
             const Slot kind = kind_of_register(at.index);
-            if (slot_bytes(kind) != 4 * lane_count && slot_bytes(kind) != 8 * lane_count) {
+            if (slot_bytes(kind) != 4 * kLaneCount && slot_bytes(kind) != 8 * kLaneCount) {
                 fail(fmt::format("'{}' cannot hold an address", at.name));
             }
-            const bool narrow = slot_bytes(kind) == 4 * lane_count;
+            const bool narrow = slot_bytes(kind) == 4 * kLaneCount;
             const bool flat = form.space == MemorySpace::generic || form.space == MemorySpace::global;
-            // The address of a function's parameter is one of its local memory.
+            // The address of a function's parameter points into its local memory.
             if (form.param && !source_.entry) form.space = MemorySpace::local;
             base = slot_of_register(at.index);
             if (narrow && flat) {
                 base = resized(base, kind, Slot::bits64, false);
             } else if (narrow) {
-                mode |= address_is_32_bits;
+                mode |= kAddressIs32Bits;
             }
             break;
         }
@@ -85,7 +85,7 @@ void Lowering::address(const ptx::Operand& from, MemoryForm& form, std::uint32_t
             if (at.variable >= 0) {
                 const Placed& placed = variables_[static_cast<std::size_t>(at.variable)];
                 if (form.param && placed.space != ptx::Space::local) {
-                    // A formal parameter of an entry lies in the launch buffer; what calls pass lies in the frame.
+                    // An entry's formal parameters are in the launch's buffer; arguments of calls are in the frame.
                     const bool formal = static_cast<std::size_t>(at.variable) < source_.params.size();
                     if (!(source_.entry && formal)) form.space = MemorySpace::area;
                     offset += placed.offset_bytes;
@@ -105,10 +105,10 @@ void Lowering::address(const ptx::Operand& from, MemoryForm& form, std::uint32_t
         default: unsupported();
     }
     mode |= static_cast<std::uint8_t>(form.space);
-    if (form.polls) mode |= may_poll;
+    if (form.polls) mode |= kMayPoll;
 }
 
-// Both halves of a 128-bit register, as a vector of two.
+// Both halves of a 128-bit register as a vector of two.
 std::uint32_t Lowering::halves(const ptx::Operand& operand) {
     const auto first = static_cast<std::uint32_t>(target_.aux.size());
     const std::uint32_t low = wide_slot(operand);
@@ -117,7 +117,7 @@ std::uint32_t Lowering::halves(const ptx::Operand& operand) {
 }
 
 std::uint32_t Lowering::vector_slots(const ptx::Operand& operand, ptx::Type type, bool store, Slot& kind) {
-    // All elements use one slot size: that of the first register.
+    // All elements use the slot size of the first register.
     kind = Slot::none;
     for (const auto& item : operand.items) {
         if (item.kind == ptx::OperandKind::reg && kind == Slot::none) kind = kind_of_register(item.index);
@@ -133,7 +133,7 @@ std::uint32_t Lowering::vector_slots(const ptx::Operand& operand, ptx::Type type
                                          : type == ptx::Type::f64 ? Slot::float64
                                                                   : kind));
         else
-            slots.push_back(item.kind == ptx::OperandKind::sink ? no_slot : destination(item, kind));
+            slots.push_back(item.kind == ptx::OperandKind::sink ? kNoSlot : destination(item, kind));
     }
     const auto first = static_cast<std::uint32_t>(target_.aux.size());
     target_.aux.insert(target_.aux.end(), slots.begin(), slots.end());
@@ -145,7 +145,7 @@ void Lowering::lower_ld(const ptx::Instruction& from) {
     const auto& to = operand(from, 0);
     const bool vector = form.elements > 1 || to.kind == ptx::OperandKind::vector;
     if (vector && to.items.size() != form.elements) fail("a vector of the wrong length");
-    std::uint32_t base = no_slot;
+    std::uint32_t base = kNoSlot;
     std::uint64_t offset = 0;
     std::uint8_t mode = 0;
     address(operand(from, 1), form, base, offset, mode);
@@ -165,16 +165,16 @@ void Lowering::lower_ld(const ptx::Instruction& from) {
         d = slot_of_register(to.index);
     }
     const std::uint32_t bytes = wide ? 8 : ptx::width_bytes(form.type);
-    const std::uint32_t slot_bits = slot_bytes(kind) / lane_count * 8;
+    const std::uint32_t slot_bits = slot_bytes(kind) / kLaneCount * 8;
     if (slot_bits < bytes * 8) fail("a load into a register that is too small");
-    const bool uniform = form.space == MemorySpace::entry_param && base == no_slot && !vector && !wide;
+    const bool uniform = form.space == MemorySpace::entry_param && base == kNoSlot && !vector && !wide;
     if (uniform && (offset > target_.param_bytes || target_.param_bytes - offset < bytes)) {
         fail("a load beyond the kernel's parameters");
     }
     Inst& i = emit(op(fmt::format("{}.{}{}.{}", uniform ? "ldu" : "ld", ptx::is_signed(form.type) ? 's' : 'u',
                                   bytes * 8, slot_bits)));
     i.a = base, i.imm = offset, i.d = d, i.mode = mode;
-    if (vector || wide) i.extra = wide ? 2 : form.elements, i.lists = list_at_d;
+    if (vector || wide) i.extra = wide ? 2 : form.elements, i.lists = kListAtD;
 }
 
 void Lowering::lower_st(const ptx::Instruction& from) {
@@ -183,7 +183,7 @@ void Lowering::lower_st(const ptx::Instruction& from) {
     const auto& value = operand(from, 1);
     const bool vector = form.elements > 1 || value.kind == ptx::OperandKind::vector;
     if (vector && value.items.size() != form.elements) fail("a vector of the wrong length");
-    std::uint32_t base = no_slot;
+    std::uint32_t base = kNoSlot;
     std::uint64_t offset = 0;
     std::uint8_t mode = 0;
     address(operand(from, 0), form, base, offset, mode);
@@ -208,11 +208,11 @@ void Lowering::lower_st(const ptx::Instruction& from) {
         if (kind == Slot::pred) fail("a store of a predicate");
         b = source(value, kind);
     }
-    const std::uint32_t slot_bits = slot_bytes(kind) / lane_count * 8;
+    const std::uint32_t slot_bits = slot_bytes(kind) / kLaneCount * 8;
     if (slot_bits < bytes * 8) fail("a store from a register that is too small");
     Inst& i = emit(op(fmt::format("st.{}.{}", bytes * 8, slot_bits)));
     i.a = base, i.imm = offset, i.b = b, i.mode = mode;
-    if (vector || wide) i.extra = wide ? 2 : form.elements, i.lists = list_at_b;
+    if (vector || wide) i.extra = wide ? 2 : form.elements, i.lists = kListAtB;
 }
 
 void Lowering::lower_atom(const ptx::Instruction& from) {
@@ -222,7 +222,7 @@ void Lowering::lower_atom(const ptx::Instruction& from) {
     const Op& found = op(fmt::format("atom.{}.{}", form.operation, form.type_name));
     const bool returns = starts_with(from.opcode, "atom");
     const std::size_t at = returns ? 1 : 0;
-    std::uint32_t base = no_slot;
+    std::uint32_t base = kNoSlot;
     std::uint64_t offset = 0;
     std::uint8_t mode = 0;
     address(operand(from, at), form, base, offset, mode);
@@ -231,30 +231,31 @@ void Lowering::lower_atom(const ptx::Instruction& from) {
         return wide ? wide_slot(operand(from, at + 1 + k)) : source(operand(from, at + 1 + k), found.sources[k]);
     };
     const std::uint32_t b = value(0);
-    const std::uint32_t c = found.sources[1] == Slot::none ? no_slot : value(1);
+    const std::uint32_t c = found.sources[1] == Slot::none ? kNoSlot : value(1);
     const bool wanted = returns && operand(from, 0).kind != ptx::OperandKind::sink;
-    const std::uint32_t d = !wanted ? no_slot
+    const std::uint32_t d = !wanted ? kNoSlot
                             : wide  ? wide_slot(operand(from, 0))
                                     : destination(operand(from, 0), found.d);
     Inst& i = emit(found);
     i.a = base, i.imm = offset, i.b = b, i.c = c, i.d = d, i.mode = mode;
 }
 
-// Each element is atomic by itself, as PTX says.
+// Each element is atomic by itself, as PTX specifies.
 void Lowering::lower_vector_atom(const ptx::Instruction& from, MemoryForm& form) {
     const Op& found = op(fmt::format("atom.{}.{}", form.operation, form.type_name));
     const bool returns = starts_with(from.opcode, "atom");
     const std::size_t at = returns ? 1 : 0;
     const ptx::Operand& values = operand(from, at + 1);
     if (values.items.size() != form.elements || found.sources[1] != Slot::none) unsupported();
-    std::uint32_t base = no_slot;
+    std::uint32_t base = kNoSlot;
     std::uint64_t offset = 0;
     std::uint8_t mode = 0;
     address(operand(from, at), form, base, offset, mode);
-    std::vector<std::uint32_t> results;  // written last: a result may be the address or a value
+    std::vector<std::uint32_t>
+        results;  // written last, since a result may be the register of the address or of a value
     for (std::size_t k = 0; k < form.elements; ++k) {
         const std::uint32_t b = source(values.items[k], found.sources[0]);
-        const std::uint32_t d = returns ? temporary(found.d) : no_slot;
+        const std::uint32_t d = returns ? temporary(found.d) : kNoSlot;
         Inst& i = emit(found);
         i.a = base, i.imm = offset + k * ptx::width_bytes(form.type), i.b = b, i.d = d, i.mode = mode;
         results.push_back(d);
@@ -262,7 +263,7 @@ void Lowering::lower_vector_atom(const ptx::Instruction& from, MemoryForm& form)
     if (!returns) return;
     const ptx::Operand& to = operand(from, 0);
     if (to.items.size() != form.elements) fail("a vector of the wrong length");
-    const Op& move = op(slot_bytes(found.d) == 2 * lane_count ? "mov.b16" : "mov.b32");
+    const Op& move = op(slot_bytes(found.d) == 2 * kLaneCount ? "mov.b16" : "mov.b32");
     for (std::size_t k = 0; k < form.elements; ++k) {
         if (to.items[k].kind == ptx::OperandKind::sink) continue;
         const std::uint32_t d = destination(to.items[k], found.d);
@@ -271,7 +272,7 @@ void Lowering::lower_vector_atom(const ptx::Instruction& from, MemoryForm& form)
     }
 }
 
-// Whatever it orders, proxies and mbarriers included, is ordered by the strongest fence.
+// The strongest fence covers every kind of fence, including those for proxies and mbarriers.
 void Lowering::lower_fence(const ptx::Instruction&) {
     emit("fence");
 }

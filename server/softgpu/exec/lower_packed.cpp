@@ -1,5 +1,5 @@
-// Lowering of what is made of simpler instructions: modifiers of half precision, three-input logic with a predicate,
-// the stack that alloca takes from, and the video instructions.
+// Lowering of instructions that are composed of simpler ones: modifiers of half precision, three-input logic with a
+// predicate, alloca's stack, and video instructions.
 #include <fmt/format.h>
 
 #include "server/softgpu/exec/convert_mode.h"
@@ -26,8 +26,8 @@ std::uint32_t Lowering::computed(std::string_view name, std::initializer_list<st
     return result;
 }
 
-// "fma.rn.ftz.relu.f16x2" as the table's "fma.rn.ftz.f16x2", or else its "fma.rn.f16x2", between what the modifiers
-// that are left do to its inputs and its result.
+// Lowers "fma.rn.ftz.relu.f16x2" to the table's "fma.rn.ftz.f16x2", or else to its "fma.rn.f16x2", and applies the
+// remaining modifiers to inputs and result.
 bool Lowering::lower_half(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     const std::string type(parts.back());
@@ -84,7 +84,7 @@ bool Lowering::lower_half(const ptx::Instruction& from) {
     return true;
 }
 
-// lop3{.or,.and}.b32 d|p, a, b, c, table, q: the predicate says whether any bit is set, combined with q.
+// lop3{.or,.and}.b32 d|p, a, b, c, table, q: the predicate is whether any bit is set, combined with q.
 void Lowering::lower_lop3(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     if (parts.size() == 2) return from_table(from, op(from.opcode));
@@ -108,8 +108,8 @@ void Lowering::lower_lop3(const ptx::Instruction& from) {
     move.a = result, move.d = d;
 }
 
-// alloca takes from the upper end of the thread's local memory, frames grow from the lower one. What a function took is
-// given back when it returns.
+// alloca takes memory from the upper end of the thread's local memory; frames grow from the lower end. It is released
+// when the function returns.
 void Lowering::lower_alloca(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     if (parts.size() != 2 || (parts[1] != "u64" && parts[1] != "u32")) unsupported();
@@ -121,7 +121,7 @@ void Lowering::lower_alloca(const ptx::Instruction& from) {
     }
     const bool takes = parts[0] == "alloca";
     std::uint64_t alignment = 8;
-    std::uint32_t size = no_slot;
+    std::uint32_t size = kNoSlot;
     if (takes) {
         size = resized(source(operand(from, 1), kind), kind, Slot::bits64, false);
         if (from.operands.size() > 2) alignment = static_cast<std::uint64_t>(from.operands[2].value);
@@ -137,7 +137,7 @@ void Lowering::lower_alloca(const ptx::Instruction& from) {
     narrowed.a = result, narrowed.d = d;
 }
 
-// vadd, vadd2, vadd4 and their like: {op}{2,4}.dtype.atype.btype{.sat}{.secondary} d{.merge}, a{.select}, b{.select}, c
+// vadd, vadd2, vadd4 and similar: {op}{2,4}.dtype.atype.btype{.sat}{.secondary} d{.merge}, a{.select}, b{.select}, c
 void Lowering::lower_video(const ptx::Instruction& from) {
     VideoForm form;
     auto parts = split_opcode(from.opcode);
@@ -175,7 +175,7 @@ void Lowering::lower_video(const ptx::Instruction& from) {
         }
     }
     if (types != (compares ? 2U : 3U)) unsupported();
-    if (compares) {  // of vset: the operands' types; its result is 0 or 1
+    if (compares) {  // for vset, the operands' types; its result is 0 or 1
         form.is_signed[2] = form.is_signed[1], form.is_signed[1] = form.is_signed[0], form.is_signed[0] = false;
     }
     const auto selected = [&](std::size_t k, std::uint8_t& select) {

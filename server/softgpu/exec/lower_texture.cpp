@@ -1,4 +1,4 @@
-// Lowering of texture and surface instructions, through objects: their handles are in 64-bit registers.
+// Lowering of texture and surface instructions that use objects, whose handles are in 64-bit registers.
 #include <fmt/format.h>
 
 #include "server/softgpu/exec/lower.h"
@@ -12,13 +12,13 @@ struct Geometry {
     bool layered;
     bool cube;
 };
-constexpr Geometry geometries[] = {
+constexpr Geometry kGeometries[] = {
     {"1d", 1, false, false}, {"2d", 2, false, false},  {"3d", 3, false, false},  {"a1d", 1, true, false},
     {"a2d", 2, true, false}, {"cube", 3, false, true}, {"acube", 3, true, true},
 };
 
 const Geometry* find_geometry(std::string_view name) {
-    for (const auto& geometry : geometries) {
+    for (const auto& geometry : kGeometries) {
         if (geometry.name == name) return &geometry;
     }
     return nullptr;
@@ -26,7 +26,7 @@ const Geometry* find_geometry(std::string_view name) {
 
 }  // namespace
 
-// Handle and coordinates of `[handle, {layer, x, y, z}]`.
+// Parses handle and coordinates of `[handle, {layer, x, y, z}]`.
 std::uint32_t Lowering::texture_address(const ptx::Operand& from, TextureAccess& access, bool layered) {
     if (from.kind != ptx::OperandKind::address || from.items.size() != 2 ||
         from.items[0].kind != ptx::OperandKind::reg) {
@@ -54,7 +54,7 @@ void Lowering::emit_texture(const char* name, std::uint32_t handle, const Textur
 void Lowering::texture_results(const ptx::Operand& to, TextureAccess& access, Slot kind) {
     if (to.kind != ptx::OperandKind::vector) {
         if (access.elements != 1) unsupported();
-        access.results[0] = to.kind == ptx::OperandKind::sink ? no_slot : destination(to, kind);
+        access.results[0] = to.kind == ptx::OperandKind::sink ? kNoSlot : destination(to, kind);
         return;
     }
     if (to.items.size() != access.elements) fail("a vector of the wrong length");
@@ -70,7 +70,7 @@ void Lowering::gradient(const ptx::Operand& from, const TextureAccess& access, s
         slots[k] = source(vector ? from.items[k] : from, Slot::float32);
 }
 
-// A vector, or of one dimension its value; a lone value otherwise is what depths are compared with.
+// Offsets are a vector, or a single value in one dimension. Any other single value is a depth to compare with.
 void Lowering::texel_offsets(const ptx::Operand& from, TextureAccess& access) {
     const bool vector = from.kind == ptx::OperandKind::vector;
     if (access.cube || (!vector && access.dimensions != 1)) unsupported();
@@ -108,7 +108,7 @@ void Lowering::lower_tex(const ptx::Instruction& from) {
     if (from.operands.size() != used) unsupported();  // depth comparison
     emit_texture("texture.sample", handle, access);
     if (from.operands[0].second < 0) return;
-    // `{...}|p`: whether the texels are resident, as those of arrays that are not sparse always are.
+    // `{...}|p`: whether the texels are resident. Only sparse arrays may have others, and those are not supported.
     const std::uint32_t yes = constant(Slot::pred, 1);
     Inst& i = emit("mov.pred");
     i.a = yes, i.d = slot_of_register(from.operands[0].second);
@@ -131,7 +131,7 @@ void Lowering::lower_tld4(const ptx::Instruction& from) {
     emit_texture("texture.gather", handle, access);
 }
 
-// suld.b.geometry{.cop}{.vec}.dtype.clamp d, [handle, coordinates]; sust.b the other way round.
+// suld.b.geometry{.cop}{.vec}.dtype.clamp d, [handle, coordinates]; sust.b with swapped operands.
 void Lowering::lower_surface(const ptx::Instruction& from) {
     const auto parts = split_opcode(from.opcode);
     const bool store = parts[0] == "sust";
@@ -194,7 +194,7 @@ void Lowering::lower_texture_query(const ptx::Instruction& from) {
         lack("textures and surfaces are supported through objects only, not through references");
     }
     const std::uint32_t a = source(at.items[0], Slot::bits64);
-    const std::uint32_t b = of_level ? source(operand(from, 2), Slot::bits32) : no_slot;
+    const std::uint32_t b = of_level ? source(operand(from, 2), Slot::bits32) : kNoSlot;
     const std::uint32_t d = destination(operand(from, 0), Slot::bits32);
     Inst& i = emit("texture.query");
     i.a = a, i.b = b, i.d = d, i.mode = which, i.imm = parts[0] == "suq" ? 1 : 0;

@@ -16,7 +16,7 @@ Slot slot_for_bytes(std::uint32_t bytes) {
 
 void Lowering::lower_nothing(const ptx::Instruction&) {}
 
-// A cache policy is a hint; what takes one does not look at it.
+// Cache policies are hints, so their value is never read.
 void Lowering::lower_createpolicy(const ptx::Instruction& from) {
     const std::uint32_t zero = constant(Slot::bits64, 0);
     const std::uint32_t d = destination(operand(from, 0), Slot::bits64);
@@ -66,8 +66,8 @@ void Lowering::unpack(const ptx::Operand& vector, const ptx::Operand& value) {
     const std::size_t count = vector.items.size();
     if (value.kind != ptx::OperandKind::reg) unsupported();
     const Slot whole = kind_of_register(value.index);
-    const bool wide = slot_bytes(whole) == 8 * lane_count;
-    if (slot_bytes(whole) == 2 * lane_count && count == 2) {  // two bytes
+    const bool wide = slot_bytes(whole) == 8 * kLaneCount;
+    if (slot_bytes(whole) == 2 * kLaneCount && count == 2) {  // two bytes
         const std::uint32_t a = computed("mov.b16", {slot_of_register(value.index)});
         const char* halves[] = {"low.u16.u8", "high.u16.u8"};
         for (std::size_t i = 0; i < 2; ++i) {
@@ -78,12 +78,12 @@ void Lowering::unpack(const ptx::Operand& vector, const ptx::Operand& value) {
         }
         return;
     }
-    if (slot_bytes(whole) < 4 * lane_count || (count != 2 && !(count == 4 && wide))) unsupported();
-    // Parts are taken from a copy: one of them may be the register itself.
+    if (slot_bytes(whole) < 4 * kLaneCount || (count != 2 && !(count == 4 && wide))) unsupported();
+    // Take the parts from a copy, since one of them may be the register itself.
     std::vector<std::uint32_t> parts{slot_of_register(value.index)};
     Slot kind = whole;
     while (parts.size() < count) {
-        const bool from_wide = slot_bytes(kind) == 8 * lane_count;
+        const bool from_wide = slot_bytes(kind) == 8 * kLaneCount;
         const Slot half = from_wide ? Slot::bits32 : Slot::bits16;
         std::vector<std::uint32_t> next;
         for (const auto part : parts) {
@@ -109,8 +109,8 @@ void Lowering::pack(const ptx::Operand& value, const ptx::Operand& vector) {
     if (value.kind != ptx::OperandKind::reg) unsupported();
     const Slot whole = kind_of_register(value.index);
     const std::size_t count = vector.items.size();
-    const bool wide = slot_bytes(whole) == 8 * lane_count;
-    if (slot_bytes(whole) == 2 * lane_count && count == 2) {  // two bytes
+    const bool wide = slot_bytes(whole) == 8 * kLaneCount;
+    if (slot_bytes(whole) == 2 * kLaneCount && count == 2) {  // two bytes
         const std::uint32_t low = source(vector.items[0], Slot::bits16);
         const std::uint32_t high = source(vector.items[1], Slot::bits16);
         const std::uint32_t d = destination(value, whole);
@@ -118,8 +118,8 @@ void Lowering::pack(const ptx::Operand& value, const ptx::Operand& vector) {
         joined.a = low, joined.b = high, joined.d = d;
         return;
     }
-    if (slot_bytes(whole) < 4 * lane_count || (count != 2 && !(count == 4 && wide))) unsupported();
-    Slot kind = slot_for_bytes(slot_bytes(whole) / lane_count / static_cast<std::uint32_t>(count));
+    if (slot_bytes(whole) < 4 * kLaneCount || (count != 2 && !(count == 4 && wide))) unsupported();
+    Slot kind = slot_for_bytes(slot_bytes(whole) / kLaneCount / static_cast<std::uint32_t>(count));
     std::vector<std::uint32_t> parts;
     for (const auto& item : vector.items) parts.push_back(source(item, kind));
     const std::uint32_t d = destination(value, whole);
@@ -141,37 +141,37 @@ void Lowering::pack(const ptx::Operand& value, const ptx::Operand& vector) {
 void Lowering::lower_cvt(const ptx::Instruction& from) {
     if (const Op* packs = op_table().find(from.opcode); packs != nullptr && packs->sources[1] != Slot::none)
         return from_table(from, *packs);  // cvt.pack
-    std::uint8_t mode = convert_mode::nearest;
+    std::uint8_t mode = convert_mode::kNearest;
     std::vector<std::string_view> types;
     const auto parts = split_opcode(from.opcode);
     for (std::size_t i = 1; i < parts.size(); ++i) {
         const auto part = parts[i];
         if (part == "rn")
-            mode |= convert_mode::nearest;
+            mode |= convert_mode::kNearest;
         else if (part == "rna")
-            mode |= convert_mode::away;
+            mode |= convert_mode::kAway;
         else if (part == "satfinite")
-            mode |= convert_mode::finite;
+            mode |= convert_mode::kFinite;
         else if (part == "rz")
-            mode |= convert_mode::zero;
+            mode |= convert_mode::kZero;
         else if (part == "rm")
-            mode |= convert_mode::down;
+            mode |= convert_mode::kDown;
         else if (part == "rp")
-            mode |= convert_mode::up;
+            mode |= convert_mode::kUp;
         else if (part == "rni")
-            mode |= convert_mode::nearest | convert_mode::integral;
+            mode |= convert_mode::kNearest | convert_mode::kIntegral;
         else if (part == "rzi")
-            mode |= convert_mode::zero | convert_mode::integral;
+            mode |= convert_mode::kZero | convert_mode::kIntegral;
         else if (part == "rmi")
-            mode |= convert_mode::down | convert_mode::integral;
+            mode |= convert_mode::kDown | convert_mode::kIntegral;
         else if (part == "rpi")
-            mode |= convert_mode::up | convert_mode::integral;
+            mode |= convert_mode::kUp | convert_mode::kIntegral;
         else if (part == "ftz")
-            mode |= convert_mode::flush;
+            mode |= convert_mode::kFlush;
         else if (part == "sat")
-            mode |= convert_mode::saturate;
+            mode |= convert_mode::kSaturate;
         else if (part == "relu")
-            mode |= convert_mode::relu;
+            mode |= convert_mode::kRelu;
         else
             types.push_back(part);
     }
@@ -186,7 +186,7 @@ void Lowering::lower_cvt(const ptx::Instruction& from) {
     const auto to = ptx::type_from_name(types[0]);
     const auto& value = operand(from, 1);
     const auto& result = operand(from, 0);
-    // Registers may be wider than the types: narrow the source, widen the result.
+    // Registers may be wider than the types: narrow the source and widen the result.
     std::uint32_t a;
     if (value.kind == ptx::OperandKind::reg) {
         a = resized(slot_of_register(value.index), kind_of_register(value.index), found->sources[0], false);
@@ -207,7 +207,7 @@ void Lowering::lower_cvt(const ptx::Instruction& from) {
 }
 
 void Lowering::lower_cvta(const ptx::Instruction& from) {
-    // To a space: subtract its window; from a space: add it. Global and const addresses are generic already.
+    // To a space: subtract its window; from a space: add it. Global and const addresses are already generic.
     const auto parts = split_opcode(from.opcode);
     const bool to_space = parts.size() > 1 && parts[1] == "to";
     const std::size_t at = to_space ? 2 : 1;
@@ -257,7 +257,7 @@ void Lowering::lower_isspacep(const ptx::Instruction& from) {
     i.a = a, i.d = d, i.imm = which;
 }
 
-// and, or, xor as Inst::mode of a comparison; 0 for anything else.
+// Inst::mode of a comparison for and, or, xor; 0 for anything else.
 std::uint8_t Lowering::boolean_operator(std::string_view name) {
     return name == "and" ? 1 : name == "or" ? 2 : name == "xor" ? 3 : 0;
 }
@@ -270,7 +270,7 @@ void Lowering::compared_sources(const ptx::Instruction& from, const Op& compare,
         if (compare.sources[i] == Slot::float32) {
             const std::uint32_t flushed = temporary(Slot::float32);
             Inst& f = emit("cvt.f32.f32");
-            f.a = sources[i], f.d = flushed, f.mode = convert_mode::flush;
+            f.a = sources[i], f.d = flushed, f.mode = convert_mode::kFlush;
             sources[i] = flushed;
         } else {
             sources[i] = computed(fmt::format("flush.{}", type), {sources[i]});
@@ -298,18 +298,18 @@ void Lowering::lower_setp(const ptx::Instruction& from) {
     const Op& compare = op(fmt::format("setp.{}.{}", comparison, type));
     std::uint32_t sources[2];
     compared_sources(from, compare, flush, type, sources);
-    const std::uint32_t c = combine == 0 ? no_slot : source(operand(from, 3), Slot::pred);
+    const std::uint32_t c = combine == 0 ? kNoSlot : source(operand(from, 3), Slot::pred);
     const auto& to = operand(from, 0);
     const std::uint32_t p = destination(to, Slot::pred);
-    const std::uint32_t q = to.second >= 0 ? slot_of_register(to.second) : no_slot;
-    if (q != no_slot && compare.second != Slot::pred) unsupported();
+    const std::uint32_t q = to.second >= 0 ? slot_of_register(to.second) : kNoSlot;
+    if (q != kNoSlot && compare.second != Slot::pred) unsupported();
     if (combine != 0 && compare.second != Slot::pred) unsupported();
     Inst& i = emit(compare);
     i.a = sources[0], i.b = sources[1], i.c = c, i.d = p, i.e = q, i.mode = combine;
 }
 
 void Lowering::lower_set(const ptx::Instruction& from) {
-    // The comparison may come before the types (set.lt.u32.f16) or after them (set.u32.bf16.lt).
+    // The comparison may precede the types (set.lt.u32.f16) or follow them (set.u32.bf16.lt).
     std::vector<std::string_view> types;
     std::string_view comparison;
     std::uint8_t combine = 0;
@@ -333,11 +333,11 @@ void Lowering::lower_set(const ptx::Instruction& from) {
     const Op& compare = op(fmt::format("setp.{}.{}", comparison, compared));
     std::uint32_t sources[2];
     compared_sources(from, compare, flush, compared, sources);
-    const std::uint32_t c = combine == 0 ? no_slot : source(operand(from, 3), Slot::pred);
+    const std::uint32_t c = combine == 0 ? kNoSlot : source(operand(from, 3), Slot::pred);
     const bool pair = result_type == ptx::Type::f16x2 || result_type == ptx::Type::bf16x2;
     const bool of_pairs = compared == "f16x2" || compared == "bf16x2";
     const std::uint32_t p = temporary(Slot::pred);
-    const std::uint32_t q = of_pairs ? temporary(Slot::pred) : no_slot;
+    const std::uint32_t q = of_pairs ? temporary(Slot::pred) : kNoSlot;
     Inst& i = emit(compare);
     i.a = sources[0], i.b = sources[1], i.c = c, i.d = p, i.e = q, i.mode = combine;
     const std::uint32_t bytes = ptx::width_bytes(result_type);

@@ -1,7 +1,8 @@
-// What a matrix instruction of a warp works on: wmma, mma.sync, ldmatrix, stmatrix, movmatrix.
+// Operands of a warp's matrix instructions: wmma, mma.sync, ldmatrix, stmatrix, movmatrix.
 //
-// Fragments. mma.sync's are laid out as the PTX manual says (lower_matrix.cpp). wmma's are nobody's business but its
-// own: a register's 32 lanes hold consecutive elements of the matrix, row by row, so that loading one is copying.
+// Fragments of mma.sync are laid out as the PTX manual specifies (lower_matrix.cpp). The layout of wmma fragments is
+// not specified: here the 32 lanes of a register contain consecutive elements of the matrix in row-major order, so that
+// a load is a plain copy.
 //
 // Ownership: forms belong to their CompiledFunction. Threads, errors: none.
 #pragma once
@@ -35,15 +36,15 @@ struct MatrixForm {
     std::uint32_t m = 0, n = 0, k = 0;
     Element a = Element::none, b = Element::none, c = Element::none, d = Element::none;
     bool saturate = false;
-    bool exclusive_or = false;  // of b1: how bits are multiplied
+    bool exclusive_or = false;  // of b1: multiply bits by exclusive or
     std::vector<std::uint32_t> a_slots, b_slots, c_slots, d_slots;
-    // Of mma.sync: where the elements lie, in the order of registers, lanes, and bits; row by row. Empty for wmma.
+    // For mma.sync: row-major indices of the elements, ordered by register, lane and bit. Empty for wmma.
     std::vector<std::uint16_t> a_places, b_places, c_places, d_places;
 
-    // Loads and stores use `d` and `d_slots`, and `rows` and `columns` for the matrix.
+    // Loads and stores use `d` and `d_slots`, and `rows` and `columns` of the matrix.
     std::uint32_t rows = 0, columns = 0;
-    std::uint32_t stride = ~0U;  // slot of the elements between rows (or columns); none: they adjoin
-    bool by_column = false;      // in memory
+    std::uint32_t stride = ~0U;  // slot with the number of elements between rows (or columns); none: contiguous
+    bool by_column = false;      // column-major in memory
     bool transposed = false;     // ldmatrix.trans
 };
 

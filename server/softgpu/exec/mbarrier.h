@@ -1,10 +1,10 @@
-// The barriers in shared memory that count arrivals and the bytes of asynchronous copies: included by ops_async.cpp and
-// ops_atomic.cpp only.
+// mbarriers: barriers in shared memory that count arrivals and the bytes of asynchronous copies. Included by
+// ops_async.cpp and ops_atomic.cpp only.
 //
-// A barrier's 64 bits, which PTX leaves to the implementation: bits 0-19 arrivals that are pending, 20-39 arrivals of
-// each phase, 40-62 bytes that are awaited (signed), 63 the phase's parity. A state is the barrier before an arrival.
+// PTX does not specify a barrier's 64 bits. Here bits 0-19 are pending arrivals, 20-39 arrivals per phase, 40-62
+// expected bytes (signed), 63 the parity of the phase. A state is the value before an arrival.
 //
-// Threads: a block's warps are one thread's. Ownership: none. Errors: faults of the warp.
+// Threads: all warps of a block run on one thread. Ownership: none. Errors: faults of the warp.
 #pragma once
 
 #include "server/softgpu/exec/async_form.h"
@@ -13,8 +13,8 @@
 namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
 namespace {
 
-constexpr std::uint32_t max_arrivals = (1U << 20) - 1;
-constexpr std::int64_t max_bytes = (1 << 20) - 1;
+constexpr std::uint32_t kMaxArrivals = (1U << 20) - 1;
+constexpr std::int64_t kMaxBytes = (1 << 20) - 1;
 
 struct Mbarrier {
     std::uint32_t pending, expected;
@@ -22,8 +22,8 @@ struct Mbarrier {
     bool parity;
 
     explicit Mbarrier(std::uint64_t bits)
-        : pending(static_cast<std::uint32_t>(bits & max_arrivals)),
-          expected(static_cast<std::uint32_t>(bits >> 20 & max_arrivals)),
+        : pending(static_cast<std::uint32_t>(bits & kMaxArrivals)),
+          expected(static_cast<std::uint32_t>(bits >> 20 & kMaxArrivals)),
           bytes(static_cast<std::int64_t>(bits << 1) >> 41),
           parity(bits >> 63 != 0) {}
 
@@ -38,7 +38,7 @@ struct Mbarrier {
     }
 };
 
-// Bytes of a copy have come to the barrier at an address of the host's.
+// Counts bytes of a copy at the barrier, whose host address is given.
 inline void complete_bytes(std::uint64_t barrier, std::uint32_t bytes) {
     auto* at = reinterpret_cast<std::uint64_t*>(barrier);
     Mbarrier state(__atomic_load_n(at, __ATOMIC_ACQUIRE));
@@ -47,27 +47,27 @@ inline void complete_bytes(std::uint64_t barrier, std::uint32_t bytes) {
     __atomic_store_n(at, state.bits(), __ATOMIC_RELEASE);
 }
 
-// Bulk copies: a and b are addresses, c the bytes, e an mbarrier that counts them; extra: spaces (async_form.h).
-// `move(to, from, bytes)` gets addresses of the host's.
+// Bulk copies: a and b are addresses, c is the size, e an mbarrier that counts the bytes, extra the spaces
+// (async_form.h). Calls `move(to, from, bytes)` with host addresses.
 template <class Move>
 void each_bulk(Warp& w, const Inst& i, Move move) {
     for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
         const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
         const std::uint32_t bytes = w.reg<std::uint32_t>(i.c)[lane];
-        const auto to_space = (i.extra & async_form::to_shared) != 0 ? MemorySpace::shared : MemorySpace::global;
-        const auto from_space = (i.extra & async_form::from_shared) != 0 ? MemorySpace::shared : MemorySpace::global;
+        const auto to_space = (i.extra & async_form::kToShared) != 0 ? MemorySpace::shared : MemorySpace::global;
+        const auto from_space = (i.extra & async_form::kFromShared) != 0 ? MemorySpace::shared : MemorySpace::global;
         std::uint64_t to = 0, from = 0, barrier = 0;
         if (!resolve_span(w, i, to_space, w.reg<std::uint64_t>(i.a)[lane], bytes, to, Access::write) ||
             !resolve_span(w, i, from_space, w.reg<std::uint64_t>(i.b)[lane], bytes, from, Access::read)) {
             return;
         }
-        if (i.e != no_slot &&
+        if (i.e != kNoSlot &&
             !resolve_span(w, i, MemorySpace::shared, w.reg<std::uint64_t>(i.e)[lane], 8, barrier, Access::write))
             return;
         if (((to | from | bytes) & 15) != 0 || (barrier & 7) != 0)
-            return w.raise(FaultKind::misaligned_address, i, to, "a bulk copy is in units of 16 bytes");
+            return w.raise(FaultKind::misaligned_address, i, to, "a bulk copy must be aligned to 16 bytes");
         move(to, from, bytes);
-        if (i.e != no_slot) complete_bytes(barrier, bytes);
+        if (i.e != kNoSlot) complete_bytes(barrier, bytes);
     }
 }
 

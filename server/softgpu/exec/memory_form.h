@@ -1,6 +1,6 @@
-// How a memory instruction tells its operation what it addresses: Inst::mode and Inst::extra.
+// How memory instructions encode what they address, in Inst::mode and Inst::extra.
 //
-// Shared by the lowering and by ops_memory.cpp and ops_atomic.cpp. Threads, ownership: none.
+// Set by the lowering, read by ops_memory.cpp and ops_atomic.cpp. Threads, ownership: none.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@ namespace gpupool::softgpu {
 // Inst::mode of ld, st, atom, red.
 enum class MemorySpace : std::uint8_t {
     generic,
-    global,  // and const: both are plain host addresses
+    global,  // also const: both are plain host addresses
     shared,
     local,
     entry_param,  // the launch's parameter buffer
     area,         // a parameter area of the frame, one per lane
 };
 
-constexpr std::uint8_t memory_space_mask = 7;
-constexpr std::uint8_t address_is_32_bits = 8;  // the base slot holds 32-bit values
+constexpr std::uint8_t kMemorySpaceMask = 7;
+constexpr std::uint8_t kAddressIs32Bits = 8;  // the base slot contains 32-bit values
 
-constexpr std::uint8_t may_poll = 16;  // volatile, acquire or atomic: a loop around it may be waiting
+constexpr std::uint8_t kMayPoll = 16;  // volatile, acquire or atomic: a loop around it may be polling
 
 }  // namespace gpupool::softgpu

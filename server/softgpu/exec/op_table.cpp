@@ -6,11 +6,11 @@ std::uint32_t slot_bytes(Slot slot) noexcept {
     switch (slot) {
         case Slot::none: return 0;
         case Slot::pred: return 4;
-        case Slot::bits16: return 2 * lane_count;
+        case Slot::bits16: return 2 * kLaneCount;
         case Slot::bits32:
-        case Slot::float32: return 4 * lane_count;
+        case Slot::float32: return 4 * kLaneCount;
         case Slot::bits64:
-        case Slot::float64: return 8 * lane_count;
+        case Slot::float64: return 8 * kLaneCount;
     }
     return 0;
 }

@@ -1,4 +1,4 @@
-// The approximate f32 functions. They are computed well within PTX's stated error: through f64, rounded once.
+// The approximate f32 functions. They are computed in f64 and rounded once, well within PTX's stated error.
 #include "server/softgpu/exec/rounding.h"
 
 namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {

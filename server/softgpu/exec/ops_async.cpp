@@ -1,5 +1,5 @@
-// Asynchronous copies and the barriers in shared memory that count them. A copy is done when it is issued: PTX lets it
-// be complete at any time before it is waited for, so that groups of copies need no bookkeeping.
+// Asynchronous copies and the mbarriers that count them. A copy is complete when it is issued, which PTX allows, so
+// groups of copies need no bookkeeping.
 #include <algorithm>
 
 #include "server/softgpu/exec/async_form.h"
@@ -13,8 +13,7 @@ using u32 = std::uint32_t;
 using u64 = std::uint64_t;
 using s64 = std::int64_t;
 
-// One barrier operation on each lane's barrier, one lane after the other. `f(barrier, lane)` says what is wrong, or
-// null.
+// Runs one barrier operation per lane, in order. `f(barrier, lane)` returns an error message or null.
 template <class F>
 void each_barrier(Warp& w, const Inst& i, F f) {
     LanePointers pointers;
@@ -30,13 +29,13 @@ void each_barrier(Warp& w, const Inst& i, F f) {
 }
 
 u32 value_of(const Warp& w, u32 slot, u32 lane, u32 otherwise) {
-    return slot == no_slot ? otherwise : w.reg<u32>(slot)[lane];
+    return slot == kNoSlot ? otherwise : w.reg<u32>(slot)[lane];
 }
 
 void run_init(Warp& w, const Inst& i) {
     each_barrier(w, i, [&](Mbarrier& barrier, u32 lane) -> const char* {
         const u32 count = w.reg<u32>(i.b)[lane];
-        if (count == 0 || count > max_arrivals) return "an mbarrier counts 1 to 1048575 arrivals";
+        if (count == 0 || count > kMaxArrivals) return "an mbarrier counts 1 to 1048575 arrivals";
         barrier = Mbarrier(u64{count} | u64{count} << 20);
         return nullptr;
     });
@@ -51,15 +50,15 @@ void run_invalidate(Warp& w, const Inst& i) {
 
 // b: arrivals, c: bytes to expect first; extra: see async_form.h.
 void run_arrive(Warp& w, const Inst& i) {
-    u64* d = i.d == no_slot ? nullptr : w.reg<u64>(i.d);
+    u64* d = i.d == kNoSlot ? nullptr : w.reg<u64>(i.d);
     each_barrier(w, i, [&](Mbarrier& barrier, u32 lane) -> const char* {
         const u32 count = value_of(w, i.b, lane, 1);
         if (d != nullptr) d[lane] = barrier.bits();
         barrier.bytes += value_of(w, i.c, lane, 0);
-        if (barrier.bytes > max_bytes) return "an mbarrier awaits at most 1048575 bytes";
-        if (count > barrier.pending) return "more arrivals at an mbarrier than it counts";
+        if (barrier.bytes > kMaxBytes) return "an mbarrier counts at most 1048575 bytes";
+        if (count > barrier.pending) return "more arrivals at an mbarrier than it expects";
         barrier.pending -= count;
-        if ((i.extra & async_form::drops) != 0) barrier.expected -= std::min(count, barrier.expected);
+        if ((i.extra & async_form::kDrops) != 0) barrier.expected -= std::min(count, barrier.expected);
         barrier.complete_if_done();
         return nullptr;
     });
@@ -67,21 +66,21 @@ void run_arrive(Warp& w, const Inst& i) {
 
 // expect_tx and complete_tx: b bytes.
 void run_bytes(Warp& w, const Inst& i) {
-    const bool completes = (i.extra & async_form::completes) != 0;
+    const bool completes = (i.extra & async_form::kCompletes) != 0;
     each_barrier(w, i, [&](Mbarrier& barrier, u32 lane) -> const char* {
         const s64 bytes = w.reg<u32>(i.b)[lane];
         barrier.bytes += completes ? -bytes : bytes;
-        if (barrier.bytes > max_bytes || barrier.bytes < -max_bytes) return "an mbarrier awaits at most 1048575 bytes";
+        if (barrier.bytes > kMaxBytes || barrier.bytes < -kMaxBytes) return "an mbarrier counts at most 1048575 bytes";
         if (completes) barrier.complete_if_done();
         return nullptr;
     });
 }
 
-// cp.async.mbarrier.arrive: this thread's copies are complete. Without .noinc the arrival was not counted before.
+// cp.async.mbarrier.arrive: this thread's copies are complete. Without .noinc, the arrival was not counted before.
 void run_copy_arrive(Warp& w, const Inst& i) {
     each_barrier(w, i, [&](Mbarrier& barrier, u32) -> const char* {
-        if ((i.extra & async_form::counted) == 0) return nullptr;
-        if (barrier.pending == 0) return "more arrivals at an mbarrier than it counts";
+        if ((i.extra & async_form::kCounted) == 0) return nullptr;
+        if (barrier.pending == 0) return "more arrivals at an mbarrier than it expects";
         --barrier.pending;
         barrier.complete_if_done();
         return nullptr;
@@ -92,7 +91,7 @@ void run_copy_arrive(Warp& w, const Inst& i) {
 void run_test(Warp& w, const Inst& i) {
     LanePointers pointers;
     if (!resolve(w, i, 8, pointers, Access::write)) return;
-    const bool parity = (i.extra & async_form::by_parity) != 0;
+    const bool parity = (i.extra & async_form::kByParity) != 0;
     u32 result = 0;
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
@@ -106,10 +105,10 @@ void run_test(Warp& w, const Inst& i) {
 void run_pending(Warp& w, const Inst& i) {
     const u64* a = w.reg<u64>(i.a);
     u32* d = w.reg<u32>(i.d);
-    each_lane(w.exec, [=](u32 l) { d[l] = static_cast<u32>(a[l] & max_arrivals); });
+    each_lane(w.exec, [=](u32 l) { d[l] = static_cast<u32>(a[l] & kMaxArrivals); });
 }
 
-// The other address of a copy: a whole address in a slot.
+// The instruction with another address operand, a whole address in a slot.
 Inst at_slot(const Inst& i, u32 slot, u8 mode) {
     Inst other = i;
     other.a = slot;
@@ -118,16 +117,16 @@ Inst at_slot(const Inst& i, u32 slot, u8 mode) {
     return other;
 }
 
-// cp.async: imm bytes to a (an address in shared memory) from b; c: how many of them are read, the rest is zero; e: a
-// predicate under which nothing is read.
+// cp.async: copies imm bytes from b to a, which is in shared memory. c: number of bytes that are read, the rest is
+// zero; e: predicate under which nothing is read.
 void run_copy(Warp& w, const Inst& i) {
     const auto bytes = static_cast<u32>(i.imm);
     LanePointers to, from;
     Inst target = i;
     target.imm = 0;
     if (!resolve(w, target, bytes, to, Access::write)) return;
-    const u32 ignored = i.e == no_slot ? 0 : w.pred(i.e);
-    u32 sizes[lane_count] = {};
+    const u32 ignored = i.e == kNoSlot ? 0 : w.pred(i.e);
+    u32 sizes[kLaneCount] = {};
     const u32 exec = w.exec;
     for (u32 rest = exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
@@ -153,7 +152,8 @@ void run_bulk(Warp& w, const Inst& i) {
     });
 }
 
-// st.async: b (extra low bits: bytes of an element, `elements` of them in aux) to a, counted at the mbarrier e.
+// st.async: stores the vector at b (slots in aux; extra: bytes per element in the low 8 bits, number of elements above)
+// to a, counted at the mbarrier e.
 void run_store_async(Warp& w, const Inst& i) {
     const u32 element = i.extra & 0xFF, count = i.extra >> 8;
     const u32* slots = w.current.frame->function->aux.data() + i.b;

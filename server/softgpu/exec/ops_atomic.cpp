@@ -1,5 +1,5 @@
-// atom and red, on shared and global memory alike. The lowering looks up "atom.<op>.<type>"; `red` is the same without
-// a destination, and "bulk.<op>.<type>" is what cp.reduce.async.bulk does to each element.
+// atom and red on shared and global memory. The lowering looks up "atom.<op>.<type>"; `red` is the same without a
+// destination. cp.reduce.async.bulk applies "bulk.<op>.<type>" to each element.
 #include <algorithm>
 
 #include "server/softgpu/exec/float_ops.h"
@@ -18,7 +18,7 @@ using s64 = std::int64_t;
 template <class T>
 using Bits = std::conditional_t<sizeof(T) == 2, u16, std::conditional_t<sizeof(T) == 4, u32, u64>>;
 
-// *p = F(*p, b); gives what was there.
+// *p = F(*p, b); returns the old value.
 template <class T, class F>
 Bits<T> exchange(std::uint64_t address, T b) {
     auto* p = reinterpret_cast<Bits<T>*>(address);
@@ -33,7 +33,7 @@ template <class T, class F>
 void run_atomic(Warp& w, const Inst& i) {
     LanePointers pointers;
     if (!resolve(w, i, sizeof(T), pointers, Access::write)) return;
-    T* d = i.d == no_slot ? nullptr : w.reg<T>(i.d);
+    T* d = i.d == kNoSlot ? nullptr : w.reg<T>(i.d);
     const T* b = w.reg<T>(i.b);
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
@@ -46,7 +46,7 @@ template <class T>
 void run_add(Warp& w, const Inst& i) {
     LanePointers pointers;
     if (!resolve(w, i, sizeof(T), pointers, Access::write)) return;
-    T* d = i.d == no_slot ? nullptr : w.reg<T>(i.d);
+    T* d = i.d == kNoSlot ? nullptr : w.reg<T>(i.d);
     const T* b = w.reg<T>(i.b);
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
@@ -59,7 +59,7 @@ template <class T>
 void run_cas(Warp& w, const Inst& i) {
     LanePointers pointers;
     if (!resolve(w, i, sizeof(T), pointers, Access::write)) return;
-    T* d = i.d == no_slot ? nullptr : w.reg<T>(i.d);
+    T* d = i.d == kNoSlot ? nullptr : w.reg<T>(i.d);
     const T* b = w.reg<T>(i.b);
     const T* c = w.reg<T>(i.c);
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
@@ -73,19 +73,19 @@ void run_cas(Warp& w, const Inst& i) {
 
 __extension__ typedef unsigned __int128 u128;
 
-// Every x86-64 CPU but the first few has it.
+// Every x86-64 CPU except the very first ones supports it.
 [[gnu::target("cx16")]] u128 compare_and_swap(u64 address, u128 expected, u128 desired) {
     return __sync_val_compare_and_swap(reinterpret_cast<u128*>(address), expected, desired);
 }
 
-// exch and cas of 128 bits: each operand is two slots of 64, one behind the other.
+// exch and cas of 128 bits: each operand is two adjacent slots of 64 bits.
 template <bool Compare>
 void run_wide(Warp& w, const Inst& i) {
     LanePointers pointers;
     if (!resolve(w, i, sizeof(u128), pointers, Access::write)) return;
     const auto value = [&](u32 slot, u32 lane) {
         const u64* halves = w.reg<u64>(slot);
-        return u128{halves[lane_count + lane]} << 64 | halves[lane];
+        return u128{halves[kLaneCount + lane]} << 64 | halves[lane];
     };
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
@@ -98,9 +98,9 @@ void run_wide(Warp& w, const Inst& i) {
                 if (old == seen) break;
             }
         }
-        if (i.d == no_slot) continue;
+        if (i.d == kNoSlot) continue;
         w.reg<u64>(i.d)[lane] = static_cast<u64>(old);
-        w.reg<u64>(i.d)[lane_count + lane] = static_cast<u64>(old >> 64);
+        w.reg<u64>(i.d)[kLaneCount + lane] = static_cast<u64>(old >> 64);
     }
 }
 
@@ -123,7 +123,7 @@ template <class T, class F>
 void atomic(OpTable& t, std::initializer_list<std::string_view> names, F) {
     t.add(names, {run_atomic<T, F>, slot_of<T>(), {slot_of<T>()}, Slot::none, Flow::checked});
 }
-// Both alike.
+// Adds the atom instruction and its bulk form.
 template <class T, class F>
 void reduction(OpTable& t, std::string_view atom_name, std::string_view bulk_name, F f) {
     atomic<T>(t, {atom_name}, f);

@@ -24,7 +24,7 @@ void register_logic(OpTable& t, std::string_view and_, std::string_view or_, std
     t.add({cnot}, unary<T, T>([](T a) { return static_cast<T>(a == 0 ? 1 : 0); }));
 }
 
-// Shift counts beyond the width give zero, or the sign.
+// A shift count beyond the width gives zero, or the sign.
 template <class U, class S>
 void register_shifts(OpTable& t, std::initializer_list<std::string_view> shl,
                      std::initializer_list<std::string_view> shr_unsigned, std::string_view shr_signed) {
@@ -66,7 +66,7 @@ Op select() {
     return {run_select<T>, slot_of<T>(), {slot_of<T>(), slot_of<T>(), Slot::pred}};
 }
 
-// With .ftz a subnormal counts as a zero of its sign, which is not below zero.
+// With .ftz a subnormal counts as a zero of its sign, so it is not below zero.
 bool not_below_flushed(float c) {
     return c > -std::numeric_limits<float>::min();
 }
@@ -102,8 +102,8 @@ u32 permute_mode(u32 a, u32 b, u32 c) {
     return permute(a, b, selectors[Mode][c & 3]);
 }
 
-// A field's position and length count up to 255: in 32 bits the rest of the operands is not looked at. In 64 bits,
-// where GPUs make the instruction of shifts, all 32 bits of the operands count.
+// Position and length of a field are limited to 255: in 32 bits, the other bits of these operands are ignored. In 64
+// bits, where GPUs compose the instruction of shifts, all 32 bits count.
 template <class U>
 u32 field_bits(u32 operand) {
     return sizeof(U) == 4 ? operand & 0xFF : operand;
@@ -194,7 +194,7 @@ void register_counts(OpTable& t) {
           }));
     t.add({"bmsk.wrap.b32"},
           binary<u32, u32, u32>([](u32 from, u32 count) { return ((1U << (count & 31)) - 1) << (from & 31); }));
-    // Clamped, 32 bits and more are all of the value; wrapped, 32 bits are none of it.
+    // Clamped: 32 or more bits are the whole value. Wrapped: 32 bits are zero bits.
     static constexpr auto extend_signed = [](u32 a, u32 n) {
         return n == 0 ? 0U : static_cast<u32>(static_cast<s32>(a << (32 - n)) >> (32 - n));
     };
@@ -270,7 +270,7 @@ void register_bits(OpTable& t) {
     register_fields<u64, s64>(t, "bfe.u64", "bfe.s64", "bfi.b64");
     register_counts(t);
     register_funnels(t);
-    // Widening and narrowing between slots; used by the lowering, not PTX's own names.
+    // Widen and narrow between slots. Used by the lowering; not PTX names.
     t.add({"widen.u16.u32"}, unary<u32, u16>([](u16 a) { return a; }));
     t.add({"widen.u16.u64"}, unary<u64, u16>([](u16 a) { return a; }));
     t.add({"widen.u32.u64"}, unary<u64, u32>([](u32 a) { return a; }));

@@ -1,4 +1,4 @@
-// setp and set: comparisons to predicates and to values.
+// setp and set: comparisons that produce predicates and values.
 #include <cmath>
 
 #include "server/softgpu/exec/lanes.h"
@@ -11,8 +11,8 @@ void run_compare(Warp& w, const Inst& i) {
     const T* a = w.reg<T>(i.a);
     const T* b = w.reg<T>(i.b);
     const std::uint32_t compared = lane_mask([=](std::uint32_t l) { return F{}(a[l], b[l]); });
-    const std::uint32_t c = i.c == no_slot ? 0 : w.pred(i.c);
-    // Both results before either is written: the q of p|q may be c.
+    const std::uint32_t c = i.c == kNoSlot ? 0 : w.pred(i.c);
+    // Compute both results before writing either, since the q of p|q may be c.
     const std::uint32_t p = combine(i.mode, compared, c);
     const std::uint32_t q = combine(i.mode, ~compared, c);
     set_pred(w, i.d, p);
@@ -59,7 +59,7 @@ void run_from_pred(Warp& w, const Inst& i) {
     each_lane(w.exec, [=](std::uint32_t l) { d[l] = (p >> l & 1) != 0 ? yes : T{0}; });
 }
 
-// Of a pair: imm in the halves whose predicates (a: low, b: high) hold.
+// For pairs: imm in the halves whose predicates (a: low, b: high) are true.
 void run_pair_from_preds(Warp& w, const Inst& i) {
     auto* d = w.reg<std::uint32_t>(i.d);
     const std::uint32_t low = w.pred(i.a), high = w.pred(i.b);

@@ -1,5 +1,5 @@
-// cvt between every pair of scalar types. The lowering looks up "cvt.<to>.<from>" and puts rounding and flags into
-// Inst::mode; 8-bit values live in 16-bit slots.
+// cvt between all pairs of scalar types. The lowering looks up "cvt.<to>.<from>" and sets rounding and flags in
+// Inst::mode. 8-bit values are in 16-bit slots.
 #include <algorithm>
 #include <limits>
 
@@ -16,13 +16,13 @@ constexpr bool is_half = std::is_same_v<T, Half> || std::is_same_v<T, Bfloat>;
 template <class T>
 constexpr bool is_real = std::is_floating_point_v<T> || is_half<T>;
 
-// The element type of the slot that holds a T.
+// The element type of the slot that contains a T.
 template <class T>
 using Element =
     std::conditional_t<sizeof(T) == 1, std::conditional_t<std::is_signed_v<T>, std::int16_t, std::uint16_t>, T>;
 
 inline Round rounding(std::uint8_t mode) {
-    return static_cast<Round>(mode & convert_mode::round_mask);
+    return static_cast<Round>(mode & convert_mode::kRoundMask);
 }
 
 inline double to_integral(double value, Round round) {
@@ -35,7 +35,8 @@ inline double to_integral(double value, Round round) {
     return value;
 }
 
-// Out of range gives the nearest end. NaN gives zero between at most 32 bits and the top bit alone where either has 64.
+// Out of range gives the nearest limit. NaN gives zero between types of at most 32 bits, and the top bit alone if
+// either type has 64 bits.
 template <class D, class A>
 D real_to_integer(double value, Round round) {
     constexpr bool is_wide = std::is_same_v<A, double> || sizeof(D) == 8;
@@ -59,7 +60,7 @@ D narrow(double value, Round round) {
     }
 }
 
-// What is left of f64's NaNs in a narrower format: the sign and the upper bits, quiet. Other formats have but one NaN.
+// An f64 NaN in a narrower format keeps its sign and upper bits, made quiet. Other formats have only one NaN.
 template <class D, class A>
 D narrow_nan(double value) {
     if constexpr (std::is_same_v<D, float>) {
@@ -77,8 +78,7 @@ D narrow_nan(double value) {
     }
 }
 
-// An integer as a double that rounds to 16 bits as the integer itself would: what lies beyond 53 bits only says that
-// there is more.
+// Converts an integer to a double that rounds to 16 bits like the integer itself: bits beyond 53 only make it inexact.
 template <class A>
 double sticky_double(A value) {
     if constexpr (sizeof(A) < 8) {
@@ -96,19 +96,19 @@ D integer_to_real(A value, Round round) {
     if constexpr (is_half<D>) {
         return narrow<D>(sticky_double(value), round);
     } else {
-        // The compiler's conversion of u64 adds two halves, which rounds twice in the directed modes: split it so that
-        // each step but the last is exact.
+        // The compiler converts u64 as the sum of two halves, which rounds twice in the directed modes. Split it such
+        // that only the last step is inexact.
         const ScopedRounding scope(round);
         if constexpr (std::is_same_v<A, std::uint64_t>) {
             const double high = static_cast<double>(static_cast<std::int64_t>(value >> 32)) * 4294967296.0;
             const double low = static_cast<double>(static_cast<std::int64_t>(value & 0xFFFFFFFF));
             if constexpr (std::is_same_v<D, double>) return opaque(opaque(high) + opaque(low));
             if (value >> 63 == 0) return opaque(static_cast<D>(static_cast<std::int64_t>(value)));
-            // Sticky: halve, keeping the lost bit; the result doubles exactly.
+            // Halve with a sticky lowest bit; doubling the result is exact.
             const auto half = static_cast<std::int64_t>(value >> 1 | (value & 1));
             return opaque(static_cast<D>(half)) * D{2};
         } else {
-            volatile A exact = value;  // read inside the scope
+            volatile A exact = value;  // read inside the rounding scope
             return opaque(static_cast<D>(exact));
         }
     }
@@ -118,34 +118,34 @@ template <class D, class A>
 Element<D> convert_one(Element<A> raw, std::uint8_t mode) {
     if constexpr (is_real<A>) {
         double value = to_double(raw);
-        if (std::is_same_v<A, float> && (mode & convert_mode::flush) != 0)
+        if (std::is_same_v<A, float> && (mode & convert_mode::kFlush) != 0)
             value = canonical(flush(static_cast<float>(value)));
         if constexpr (!is_real<D>) {
             return real_to_integer<D, A>(value, rounding(mode));
         } else {
-            if ((mode & convert_mode::integral) != 0) value = to_integral(value, rounding(mode));
-            if ((mode & convert_mode::saturate) != 0) value = saturate_unit(value);
-            if ((mode & convert_mode::relu) != 0) value = value > 0 || value != value ? value : 0.0;
+            if ((mode & convert_mode::kIntegral) != 0) value = to_integral(value, rounding(mode));
+            if ((mode & convert_mode::kSaturate) != 0) value = saturate_unit(value);
+            if ((mode & convert_mode::kRelu) != 0) value = value > 0 || value != value ? value : 0.0;
             if (value != value) return narrow_nan<D, A>(value);
-            D result = narrow<D>(value, (mode & convert_mode::integral) != 0 ? Round::nearest : rounding(mode));
+            D result = narrow<D>(value, (mode & convert_mode::kIntegral) != 0 ? Round::nearest : rounding(mode));
             if constexpr (std::is_same_v<D, float>) {
-                if ((mode & convert_mode::flush) != 0) result = flush(result);
+                if ((mode & convert_mode::kFlush) != 0) result = flush(result);
             }
             return result;
         }
     } else if constexpr (is_real<D>) {
         auto result = integer_to_real<D, A>(static_cast<A>(raw), rounding(mode));
-        if ((mode & convert_mode::saturate) != 0) result = narrow<D>(saturate_unit(to_double(result)), Round::nearest);
+        if ((mode & convert_mode::kSaturate) != 0) result = narrow<D>(saturate_unit(to_double(result)), Round::nearest);
         return result;
     } else {
         const A value = static_cast<A>(raw);
-        if ((mode & convert_mode::saturate) == 0) return static_cast<Element<D>>(static_cast<D>(value));
+        if ((mode & convert_mode::kSaturate) == 0) return static_cast<Element<D>>(static_cast<D>(value));
         return static_cast<Element<D>>(static_cast<D>(
             std::clamp<s128>(s128{value}, s128{std::numeric_limits<D>::min()}, s128{std::numeric_limits<D>::max()})));
     }
 }
 
-// Conversions that C++ does exactly as PTX does in its default mode get a loop that vectorises.
+// Conversions that C++ does as PTX does in its default mode use a loop that vectorises.
 template <class D, class A>
 constexpr bool plain_cast = (!is_real<A> && !is_real<D>) || (!is_real<A> && std::is_floating_point_v<D>) ||
                             (std::is_same_v<A, float> && std::is_same_v<D, double>);
@@ -156,15 +156,15 @@ void run_convert(Warp& w, const Inst& i) {
     const auto* a = w.reg<Element<A>>(i.a);
     const std::uint8_t mode = i.mode;
     if constexpr (plain_cast<D, A>) {
-        if (mode == convert_mode::nearest) {
+        if (mode == convert_mode::kNearest) {
             each_lane(w.exec,
                       [=](std::uint32_t l) { d[l] = static_cast<Element<D>>(static_cast<D>(static_cast<A>(a[l]))); });
             return;
         }
     }
     if constexpr (std::is_same_v<A, Bfloat> && std::is_same_v<D, float>) {
-        // Its bits above sixteen zeros, those of a NaN too.
-        if (mode == convert_mode::nearest) {
+        // A bf16's bits above sixteen zero bits, even for a NaN.
+        if (mode == convert_mode::kNearest) {
             each_lane(w.exec, [=](std::uint32_t l) { d[l] = std::bit_cast<float>(std::uint32_t{a[l].bits} << 16); });
             return;
         }
@@ -186,22 +186,23 @@ Op convert() {
 }
 
 #define TO(D, name, A, from) t.add({"cvt." name "." from}, convert<D, A>());
-#define TO_ALL(A, from)                                                                         \
-    TO(std::uint8_t, "u8", A, from)                                                             \
-    TO(std::int8_t, "s8", A, from)                                                              \
-    TO(std::uint16_t, "u16", A, from)                                                           \
-    TO(std::int16_t, "s16", A, from)                                                            \
-    TO(std::uint32_t, "u32", A, from)                                                           \
-    TO(std::int32_t, "s32", A, from)                                                            \
-    TO(std::uint64_t, "u64", A, from) TO(std::int64_t, "s64", A, from) TO(Half, "f16", A, from) \
-        TO(Bfloat, "bf16", A, from) TO(float, "f32", A, from) TO(double, "f64", A, from)
+#define TO_ALL(A, from)               \
+    TO(std::uint8_t, "u8", A, from)   \
+    TO(std::int8_t, "s8", A, from)    \
+    TO(std::uint16_t, "u16", A, from) \
+    TO(std::int16_t, "s16", A, from)  \
+    TO(std::uint32_t, "u32", A, from) \
+    TO(std::int32_t, "s32", A, from)  \
+    TO(std::uint64_t, "u64", A, from) \
+    TO(std::int64_t, "s64", A, from)  \
+    TO(Half, "f16", A, from) TO(Bfloat, "bf16", A, from) TO(float, "f32", A, from) TO(double, "f64", A, from)
 
 template <class T, T Encode(double, Round)>
 void run_pack(Warp& w, const Inst& i) {
     auto* d = w.reg<std::uint32_t>(i.d);
     const float* high = w.reg<float>(i.a);
     const float* low = w.reg<float>(i.b);
-    const auto relu = [&](float v) { return (i.mode & convert_mode::relu) != 0 && v <= 0 ? 0.0F : v; };
+    const auto relu = [&](float v) { return (i.mode & convert_mode::kRelu) != 0 && v <= 0 ? 0.0F : v; };
     for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
         const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
         d[l] = static_cast<std::uint32_t>(Encode(relu(high[l]), rounding(i.mode)).bits) << 16 |

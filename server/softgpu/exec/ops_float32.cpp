@@ -36,7 +36,7 @@ void register_rounded(OpTable& t) {
     ALL_ROUNDINGS(BINARY_MODES, "div", Divide)
     ALL_ROUNDINGS(FMA_MODES, "fma")
     ALL_ROUNDINGS(FMA_MODES, "mad")
-    // Of PTX for GPUs before compute capability 2.0, on any since.
+    // The form of PTX for GPUs before compute capability 2.0, which is still valid.
     t.add({"mad.f32"}, op3<float>(run_fma<float, Round::nearest, true, false>));
     t.add({"mad.sat.f32"}, op3<float>(run_fma<float, Round::nearest, true, true>));
     ALL_ROUNDINGS(UNARY_MODES, "sqrt", run_sqrt)

@@ -13,8 +13,8 @@ namespace {
     t.add({"sqrt" rounding ".f64"}, op1<double>(run_sqrt<double, R, false>));                             \
     t.add({"rcp" rounding ".f64"}, op1<double>(run_rcp<double, R, false>));
 
-// The approximations keep the upper 32 bits of the argument and of the result: a NaN of which the lower ones alone say
-// that it is none is an infinity.
+// The approximations keep the upper 32 bits of argument and result. A NaN whose upper bits alone are an infinity
+// becomes NaN again.
 double upper(double value) {
     const auto kept = std::bit_cast<double>(std::bit_cast<std::uint64_t>(value) & 0xFFFFFFFF00000000ULL);
     return kept != kept ? std::bit_cast<double>(0x7FFFFFFF00000000ULL) : kept;

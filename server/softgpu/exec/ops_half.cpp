@@ -1,5 +1,5 @@
-// f16, bf16 and their pairs: computed in f64 and rounded to the format, once: sums are exact where they could come near
-// a tie, products always, and an fma is rounded to odd first.
+// f16, bf16 and pairs of them: computed in f64 and rounded once to the format. Products are always exact, sums are
+// exact where they could be near a tie, and an fma is rounded to odd first.
 #include "server/softgpu/exec/float_ops.h"
 #include "server/softgpu/exec/half.h"
 
@@ -71,8 +71,8 @@ void half3(OpTable& t, std::initializer_list<std::string_view> one, std::initial
 inline double flush_f16(double v) {
     return std::fabs(v) < 0x1p-14 ? std::copysign(0.0, v) : v;
 }
-// With .ftz a result counts as subnormal where, rounded as if there were smaller exponents, it lies below the least
-// normal number, even if there being none would make it that number.
+// A GPU with .ftz flushes a result that would be below the least normal number if it were rounded with an unlimited
+// exponent range, even if normal rounding gives the least normal number.
 inline double flush_f16_result(double v) {
     constexpr double scale = 0x1p8;
     return std::fabs(to_double(to_half(v * scale))) < 0x1p-14 * scale ? std::copysign(0.0, v) : v;
@@ -86,7 +86,7 @@ void register_flushed(OpTable& t) {
     });
 }
 
-// setp on halves. Of pairs, p is the comparison of the low ones and q that of the high ones.
+// setp on halves. For pairs, p compares the low halves and q the high ones.
 template <class T, class F, bool Pair>
 void run_half_compare(Warp& w, const Inst& i) {
     constexpr u32 step = Pair ? 2 : 1;
@@ -98,7 +98,7 @@ void run_half_compare(Warp& w, const Inst& i) {
         if (F{}(to_double(T{a[l * step]}), to_double(T{b[l * step]}))) low |= 1U << l;
         if (Pair && F{}(to_double(T{a[l * step + 1]}), to_double(T{b[l * step + 1]}))) high |= 1U << l;
     }
-    const u32 c = i.c == no_slot ? 0 : w.pred(i.c);
+    const u32 c = i.c == kNoSlot ? 0 : w.pred(i.c);
     const u32 p = combine(i.mode, low, c);
     const u32 q = combine(i.mode, Pair ? high : ~low, c);
     set_pred(w, i.d, p);
@@ -111,7 +111,7 @@ void half_compare(OpTable& t, std::string_view name, std::string_view pair, F) {
     t.add({pair}, {run_half_compare<T, F, true>, Slot::pred, {Slot::bits32, Slot::bits32}, Slot::pred});
 }
 
-// What modifiers do to inputs and results.
+// Modifiers of inputs and results.
 template <class T>
 u16 flush_half(u16 a) {
     constexpr u16 exponent = std::is_same_v<T, Half> ? 0x7C00 : 0x7F80;

@@ -1,4 +1,4 @@
-// Integer arithmetic. Wrapping operations are done on unsigned types: signed overflow is PTX's two's complement.
+// Integer arithmetic. Wrapping operations use unsigned types, whose overflow is PTX's two's complement.
 #include <algorithm>
 
 #include "server/softgpu/exec/lanes.h"
@@ -16,7 +16,7 @@ using s64 = std::int64_t;
 using u128 = unsigned __int128;
 using s128 = __int128;
 
-// Division as the hardware does it: nothing traps, and x/0 is all ones.
+// Division as in hardware: it does not trap, and x/0 is all ones.
 template <class T>
 T divide(T a, T b) {
     if (b == 0) return static_cast<T>(~T{0});
@@ -40,7 +40,7 @@ T saturate(s64 value) {
     return static_cast<T>(std::clamp<s64>(value, std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
 }
 
-// 48 bits: all but the lowest 16 are the high part.
+// The 48-bit product. Its high part is everything but the lowest 16 bits.
 template <class T>
 T product24(u32 a, u32 b) {
     if constexpr (std::is_signed_v<T>)
@@ -53,7 +53,7 @@ template <class T>
 void register_wrapping(OpTable& t, std::initializer_list<std::string_view> add,
                        std::initializer_list<std::string_view> sub, std::initializer_list<std::string_view> mul,
                        std::initializer_list<std::string_view> mad) {
-    // u16 promotes to int, whose product could overflow: multiply as u32.
+    // u16 is promoted to int, whose product could overflow, so multiply as u32.
     using W = std::conditional_t<sizeof(T) == 2, u32, T>;
     t.add(add, binary<T, T, T>([](T a, T b) { return static_cast<T>(a + b); }));
     t.add(sub, binary<T, T, T>([](T a, T b) { return static_cast<T>(a - b); }));
@@ -135,9 +135,9 @@ void register_ordered(OpTable& t, std::string_view min, std::string_view max, st
     t.add({rem}, binary<T, T, T>([](T a, T b) { return remainder<T>(a, b); }));
 }
 
-// CC.CF lives in one bit per lane of the warp. Out = the carry goes out; In = it comes in. A subtraction's is the carry
-// of adding the complement: set where nothing was borrowed. Programs see that where additions follow subtractions, as
-// in nvcc's division of 128 bits.
+// CC.CF is one bit per lane. Out: writes the carry; In: reads it. A subtraction's carry is that of adding the
+// complement: set if there was no borrow. Programs that mix additions and subtractions depend on it, such as nvcc's
+// division of 128 bits.
 template <class T, bool Out, bool In, bool Subtract>
 void run_carry(Warp& w, const Inst& i) {
     T* d = w.reg<T>(i.d);

@@ -1,5 +1,6 @@
-// Matrix instructions of a warp. Products of 16-bit and tf32 elements are summed in f32, each step rounded once: at
-// least as exact as the hardware, whose order PTX leaves open. Integers wrap or saturate; f64 sums are fused.
+// A warp's matrix instructions. Products of 16-bit and tf32 elements are summed in f32, each step rounded once. This is
+// at least as exact as the hardware, whose order of summation PTX leaves open. Integers wrap or saturate; f64 sums are
+// fused.
 #include <algorithm>
 #include <limits>
 
@@ -18,7 +19,7 @@ using u64 = std::uint64_t;
 using s32 = std::int32_t;
 using s64 = std::int64_t;
 
-constexpr u32 max_elements = 16 * 256;
+constexpr u32 kMaxElements = 16 * 256;
 
 const MatrixForm& form_of(const Warp& w, const Inst& i) {
     return w.current.frame->function->matrices[i.target];
@@ -44,7 +45,7 @@ s32 sub_byte(const u8* words, u32 index, u32 bits, bool sign) {
     return sign && (value >> (bits - 1)) != 0 ? static_cast<s32>(value) - (1 << bits) : static_cast<s32>(value);
 }
 
-// Elements as they lie in `words` to numbers.
+// Converts the elements in `words` to numbers.
 template <class T>
 void decode(const u8* words, Element element, u32 count, T* to) {
     const auto* halves = reinterpret_cast<const u16*>(words);
@@ -56,7 +57,7 @@ void decode(const u8* words, Element element, u32 count, T* to) {
         case Element::bf16:
             for (u32 n = 0; n < count; ++n) to[n] = static_cast<T>(std::bit_cast<float>(u32{halves[n]} << 16));
             break;
-        case Element::tf32:  // the low bits do not count
+        case Element::tf32:  // the low bits are ignored
             for (u32 n = 0; n < count; ++n) to[n] = static_cast<T>(std::bit_cast<float>(whole[n] & 0xFFFFE000U));
             break;
         case Element::f32:
@@ -116,16 +117,16 @@ u32 slot_element_bytes(Element element) {
     return element == Element::f64 ? 8 : 4;
 }
 
-// A fragment's registers side by side; a wmma fragment's repetitions are left out.
+// Reads a fragment's registers. Omits repeated elements of a wmma fragment.
 template <class T>
 void read_fragment(const Warp& w, const std::vector<u32>& slots, Element element, const std::vector<u16>& places,
                    u32 count, T* matrix) {
-    alignas(64) u8 words[max_elements * 8];
-    const u32 bytes = slot_element_bytes(element) * lane_count;
+    alignas(64) u8 words[kMaxElements * 8];
+    const u32 bytes = slot_element_bytes(element) * kLaneCount;
     const u32 needed = (count * element_bits(element) / 8 + bytes - 1) / bytes;
     for (u32 r = 0; r < needed; ++r) std::memcpy(words + std::size_t{r} * bytes, w.reg<u8>(slots[r]), bytes);
     if (places.empty()) return decode(words, element, count, matrix);
-    T values[max_elements];
+    T values[kMaxElements];
     decode(words, element, count, values);
     for (u32 n = 0; n < count; ++n) matrix[places[n]] = values[n];
 }
@@ -133,15 +134,15 @@ void read_fragment(const Warp& w, const std::vector<u32>& slots, Element element
 template <class T>
 void write_fragment(const Warp& w, const MatrixForm& form, const T* matrix) {
     const u32 count = form.m * form.n;
-    alignas(64) u8 words[max_elements * 8];
+    alignas(64) u8 words[kMaxElements * 8];
     if (form.d_places.empty()) {
         encode_all(matrix, form.d, count, words);
     } else {
-        T values[max_elements];
+        T values[kMaxElements];
         for (u32 n = 0; n < count; ++n) values[n] = matrix[form.d_places[n]];
         encode_all(values, form.d, count, words);
     }
-    const u32 bytes = slot_element_bytes(form.d) * lane_count;
+    const u32 bytes = slot_element_bytes(form.d) * kLaneCount;
     for (u32 r = 0; r < form.d_slots.size(); ++r) {
         const u32 from = r * bytes % (count * element_bits(form.d) / 8);
         std::memcpy(w.reg<u8>(form.d_slots[r]), words + from, bytes);
@@ -172,12 +173,12 @@ void multiply_rows(const T* a, const T* b, T* c, u32 m, u32 k) {
 template <class T>
 void run_multiply(Warp& w, const Inst& i) {
     const MatrixForm& form = form_of(w, i);
-    T a[max_elements], b[max_elements], c[max_elements];
+    T a[kMaxElements], b[kMaxElements], c[kMaxElements];
     read_fragment(w, form.a_slots, form.a, form.a_places, form.m * form.k, a);
     read_fragment(w, form.b_slots, form.b, form.b_places, form.k * form.n, b);
     read_fragment(w, form.c_slots, form.c, form.c_places, form.m * form.n, c);
     if (form.exclusive_or) {
-        // x ^ y = x(1-y) + (1-x)y = x + y - 2xy: with -2x for x, what remains is adding both sums.
+        // x ^ y = x(1-y) + (1-x)y = x + y - 2xy: with -2x for x, only both sums need to be added.
         for (u32 row = 0; row < form.m; ++row) {
             for (u32 column = 0; column < form.n; ++column) {
                 for (u32 step = 0; step < form.k; ++step)
@@ -200,15 +201,15 @@ void run_multiply(Warp& w, const Inst& i) {
     write_fragment(w, form, c);
 }
 
-// All lanes give the same address. The span from its first to its last element must lie in one piece of memory.
+// All lanes have the same address. The span from the first to the last element must lie in one range.
 bool find_matrix(Warp& w, const Inst& i, const MatrixForm& form, u64& pointer, u64& stride, Access access) {
     const auto lane = static_cast<u32>(std::countr_zero(w.exec));
     const u64 lines = form.by_column ? form.columns : form.rows, across = form.by_column ? form.rows : form.columns;
-    stride = form.stride == no_slot ? across : w.reg<u32>(form.stride)[lane];
+    stride = form.stride == kNoSlot ? across : w.reg<u32>(form.stride)[lane];
     const u64 span = ((lines - 1) * stride + across) * element_bits(form.d);
     const auto bytes = static_cast<u64>((span + 7) / 8);
     const u64 address = lane_address(w, i, lane);
-    const auto space = static_cast<MemorySpace>(i.mode & memory_space_mask);
+    const auto space = static_cast<MemorySpace>(i.mode & kMemorySpaceMask);
     if (bytes > 0xFFFFFFFF) {
         w.raise(FaultKind::illegal_address, i, address, "a matrix of more than 4 GiB");
         return false;
@@ -217,7 +218,7 @@ bool find_matrix(Warp& w, const Inst& i, const MatrixForm& form, u64& pointer, u
     return resolve_span(w, i, space, address, size, pointer, access);
 }
 
-// Element `index` of memory that holds elements of less than a byte.
+// Element `index` of memory with elements of less than a byte.
 u32 bits_at(u64 pointer, u64 index, u32 bits) {
     const u8* at = reinterpret_cast<const u8*>(pointer + index * bits / 8);
     return *at >> (index * bits % 8) & ((1U << bits) - 1);
@@ -228,7 +229,7 @@ void run_load(Warp& w, const Inst& i) {
     u64 pointer = 0, stride = 0;
     if (!find_matrix(w, i, form, pointer, stride, Access::read)) return;
     const u32 bits = element_bits(form.d), bytes = bits / 8;
-    alignas(64) u8 words[max_elements * 8] = {};
+    alignas(64) u8 words[kMaxElements * 8] = {};
     for (u32 row = 0; row < form.rows; ++row) {
         if (!form.by_column && bits >= 8) {
             std::memcpy(words + std::size_t{row} * form.columns * bytes,
@@ -245,7 +246,7 @@ void run_load(Warp& w, const Inst& i) {
                 words[place * bits / 8] |= static_cast<u8>(bits_at(pointer, at, bits) << place * bits % 8);
         }
     }
-    const u32 width = slot_element_bytes(form.d) * lane_count;
+    const u32 width = slot_element_bytes(form.d) * kLaneCount;
     const u32 total = form.rows * form.columns * bits / 8;
     for (u32 r = 0; r < form.d_slots.size(); ++r)
         std::memcpy(w.reg<u8>(form.d_slots[r]), words + std::size_t{r} * width % total, width);
@@ -255,8 +256,8 @@ void run_store(Warp& w, const Inst& i) {
     const MatrixForm& form = form_of(w, i);
     u64 pointer = 0, stride = 0;
     if (!find_matrix(w, i, form, pointer, stride, Access::write)) return;
-    const u32 bytes = element_bits(form.d) / 8, width = slot_element_bytes(form.d) * lane_count;
-    alignas(64) u8 words[max_elements * 8];
+    const u32 bytes = element_bits(form.d) / 8, width = slot_element_bytes(form.d) * kLaneCount;
+    alignas(64) u8 words[kMaxElements * 8];
     for (u32 r = 0; r < form.d_slots.size(); ++r)
         std::memcpy(words + std::size_t{r} * width, w.reg<u8>(form.d_slots[r]), width);
     for (u32 row = 0; row < form.rows; ++row) {
@@ -268,16 +269,17 @@ void run_store(Warp& w, const Inst& i) {
     }
 }
 
-// ldmatrix and stmatrix: lane 8x+y holds the address of row y of matrix x.
+// ldmatrix and stmatrix: lane 8x+y contains the address of row y of matrix x.
 bool find_rows(Warp& w, const Inst& i, const MatrixForm& form, LanePointers& rows) {
     const u32 exec = w.exec;
     w.exec &= static_cast<u32>((u64{1} << 8 * form.d_slots.size()) - 1);
-    const bool found = resolve(w, i, 16, rows, Access::write);  // shared memory, which has one kind of access
+    const bool found =
+        resolve(w, i, 16, rows, Access::write);  // shared memory, where read and write access are the same
     w.exec = exec;
     return found;
 }
 
-// Where a lane's two halves of an 8 by 8 matrix lie.
+// Positions of a lane's two halves in an 8 by 8 matrix.
 struct HalfPlace {
     u32 row, column;
 };
@@ -293,8 +295,8 @@ void run_rows(Warp& w, const Inst& i) {
     if (!find_rows(w, i, form, rows)) return;
     for (u32 matrix = 0; matrix < form.d_slots.size(); ++matrix) {
         u16* halves = w.reg<u16>(form.d_slots[matrix]);
-        u16 values[2 * lane_count];
-        for (u32 n = 0; n < 2 * lane_count; ++n) {
+        u16 values[2 * kLaneCount];
+        for (u32 n = 0; n < 2 * kLaneCount; ++n) {
             const HalfPlace place = half_place(n / 2, n % 2, form.transposed);
             auto* at = reinterpret_cast<u16*>(rows[matrix * 8 + place.row]) + place.column;
             if (Store)
@@ -308,10 +310,10 @@ void run_rows(Warp& w, const Inst& i) {
 
 void run_transpose(Warp& w, const Inst& i) {
     const MatrixForm& form = form_of(w, i);
-    u16 values[2 * lane_count];
+    u16 values[2 * kLaneCount];
     std::memcpy(values, w.reg<u16>(form.a_slots[0]), sizeof values);
     u16* d = w.reg<u16>(form.d_slots[0]);
-    for (u32 n = 0; n < 2 * lane_count; ++n) {
+    for (u32 n = 0; n < 2 * kLaneCount; ++n) {
         const HalfPlace place = half_place(n / 2, n % 2, true);
         d[n] = values[place.row * 8 + place.column];
     }

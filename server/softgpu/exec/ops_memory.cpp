@@ -1,7 +1,7 @@
-// Loads and stores. The lowering looks up "ld.<memory type>.<slot bits>" and "st.<memory bits>.<slot bits>"; spaces
-// and vectors are data of the instruction: extra = elements (slots in aux at d or b), or 0 for a scalar.
+// Loads and stores. The lowering looks up "ld.<memory type>.<slot bits>" and "st.<memory bits>.<slot bits>". Spaces and
+// vectors are fields of the instruction: extra = number of elements (slots in aux at d or b), or 0 for a scalar.
 //
-// Elements are read and written with relaxed atomics: a kernel may poll what another stream or the host writes.
+// Elements are accessed with relaxed atomics, since a kernel may poll what another stream or the host writes.
 #include "server/softgpu/exec/resolve.h"
 
 namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
@@ -24,7 +24,7 @@ void run_load(Warp& w, const Inst& i) {
     if (!resolve(w, i, sizeof(M) * count, pointers, Access::read)) return;
     const std::uint32_t* slots = i.extra == 0 ? &i.d : w.current.frame->function->aux.data() + i.d;
     for (std::uint32_t element = 0; element < count; ++element) {
-        if (slots[element] == no_slot) continue;
+        if (slots[element] == kNoSlot) continue;
         R* d = w.reg<R>(slots[element]);
         const std::uint64_t offset = element * sizeof(M);
         each_lane(w.exec, [&](std::uint32_t l) { d[l] = static_cast<R>(read<M>(pointers[l] + offset)); });
@@ -44,7 +44,7 @@ void run_store(Warp& w, const Inst& i) {
     }
 }
 
-// A kernel's parameter at a fixed offset is the same for every lane.
+// A kernel parameter at a fixed offset, the same for every lane.
 template <class M, class R>
 void run_uniform(Warp& w, const Inst& i) {
     M value;
@@ -65,7 +65,7 @@ void add_store(OpTable& t, std::string_view name) {
     t.add({name}, {run_store<M, R>, Slot::none, {slot_of<R>()}, Slot::none, Flow::checked});
 }
 
-// A fence orders everything: x86 needs one instruction for the strongest of them.
+// x86 needs one instruction for the strongest fence, so all fences use it.
 void run_fence(Warp&, const Inst&) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
@@ -88,11 +88,20 @@ void register_memory(OpTable& t) {
     LOAD(s8, s16, "s8.16")
     LOAD(s8, s32, "s8.32")
     LOAD(s8, s64, "s8.64")
-    LOAD(u16, u16, "u16.16") LOAD(u16, u32, "u16.32") LOAD(u16, u64, "u16.64") LOAD(s16, s16, "s16.16")
-        LOAD(s16, s32, "s16.32") LOAD(s16, s64, "s16.64") LOAD(u32, u32, "u32.32") LOAD(u32, u64, "u32.64")
-            LOAD(s32, s32, "s32.32") LOAD(s32, s64, "s32.64") LOAD(u64, u64, "u64.64") LOAD(s64, s64, "s64.64")
+    LOAD(u16, u16, "u16.16")
+    LOAD(u16, u32, "u16.32")
+    LOAD(u16, u64, "u16.64")
+    LOAD(s16, s16, "s16.16")
+    LOAD(s16, s32, "s16.32")
+    LOAD(s16, s64, "s16.64")
+    LOAD(u32, u32, "u32.32")
+    LOAD(u32, u64, "u32.64")
+    LOAD(s32, s32, "s32.32")
+    LOAD(s32, s64, "s32.64")
+    LOAD(u64, u64, "u64.64")
+    LOAD(s64, s64, "s64.64")
 #undef LOAD
-                add_store<u8, u16>(t, "st.8.16");
+    add_store<u8, u16>(t, "st.8.16");
     add_store<u8, u32>(t, "st.8.32");
     add_store<u8, u64>(t, "st.8.64");
     add_store<u16, u16>(t, "st.16.16");

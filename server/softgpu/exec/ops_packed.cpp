@@ -1,5 +1,4 @@
-// Several values in one register: pairs of 16-bit integers, the video instructions, 8-bit floats; and what alloca
-// needs.
+// Several values in one register: pairs of 16-bit integers, the video instructions, 8-bit floats; also alloca.
 #include <algorithm>
 #include <limits>
 
@@ -76,7 +75,7 @@ s64 primary(const VideoForm& form, s64 a, s64 b) {
         case 3: return std::min(a, b);
         case 4: return std::max(a, b);
         case 5: {
-            // Rounded away from zero, as a half.
+            // The average, with ties rounded away from zero.
             const s64 sum = a + b;
             return sum >= 0 ? (sum + 1) >> 1 : -((-sum + 1) >> 1);
         }
@@ -108,12 +107,12 @@ u32 scalar_video(const VideoForm& form, u32 a, u32 b, u32 c) {
     s64 value =
         primary(form, selected(a, form.select[0], form.is_signed[1]), selected(b, form.select[1], form.is_signed[2]));
     if (form.operation == 9) {
-        // Before a shift GPUs take c as signed even where PTX calls everything unsigned.
+        // GPUs take c as signed before a shift, even if PTX calls all types unsigned.
         const bool is_signed = form.is_signed[0] || (form.shift != 0 && !form.saturate);
         value += is_signed ? s64{static_cast<s32>(c)} : s64{c};
         value >>= form.shift;
     }
-    // A sum of what PTX calls unsigned is not saturated by GPUs.
+    // GPUs do not saturate a sum of unsigned operands.
     const bool wraps = form.operation == 0 && !form.is_signed[0] && !form.is_signed[1] && !form.is_signed[2];
     if (form.saturate && !wraps) value = saturated(value, 32, form.is_signed[0]);
     const u32 result = static_cast<u32>(value);
@@ -156,7 +155,7 @@ void run_video(Warp& w, const Inst& i) {
 
 // --- conversions
 
-// To tf32: 10 bits of fraction, in place.
+// Converts to tf32 in place: 10 bits of fraction.
 void run_tf32(Warp& w, const Inst& i) {
     u32* d = w.reg<u32>(i.d);
     const u32* a = w.reg<u32>(i.a);
@@ -165,19 +164,19 @@ void run_tf32(Warp& w, const Inst& i) {
         const u32 l = static_cast<u32>(std::countr_zero(rest));
         u32 bits = a[l];
         if ((bits & 0x7FFFFFFF) > 0x7F800000) {
-            // Ties away from zero: the GPU only cuts off the bits that the format lacks.
-            const bool cut = (mode & convert_mode::away) != 0;
+            // For ties away from zero, the GPU only cuts off the bits that the format lacks.
+            const bool cut = (mode & convert_mode::kAway) != 0;
             d[l] = cut ? bits & ~0x1FFFU : 0x7FFFFFFF;
             continue;
         }
-        if ((mode & convert_mode::relu) != 0 && bits >> 31 != 0) bits = 0;
+        if ((mode & convert_mode::kRelu) != 0 && bits >> 31 != 0) bits = 0;
         const bool finite = (bits & 0x7F800000) != 0x7F800000;
-        if (finite && (mode & convert_mode::away) != 0)
+        if (finite && (mode & convert_mode::kAway) != 0)
             bits += 0x1000;
-        else if (finite && (mode & convert_mode::round_mask) == convert_mode::nearest)
+        else if (finite && (mode & convert_mode::kRoundMask) == convert_mode::kNearest)
             bits += 0xFFF + (bits >> 13 & 1);
         bits &= ~0x1FFFU;
-        if ((mode & convert_mode::finite) != 0 && (bits & 0x7F800000) == 0x7F800000)
+        if ((mode & convert_mode::kFinite) != 0 && (bits & 0x7F800000) == 0x7F800000)
             bits = (bits & 0x80000000) | 0x7F7FE000;
         d[l] = bits;
     }
@@ -187,9 +186,9 @@ struct Format8 {
     int fraction_bits, lowest;
     u8 largest;  // finite
 };
-constexpr Format8 e4m3{3, -6, 0x7E}, e5m2{2, -14, 0x7B};
+constexpr Format8 kE4m3{3, -6, 0x7E}, kE5m2{2, -14, 0x7B};
 
-// Rounded to nearest; what is too large becomes the largest finite number.
+// Rounded to nearest. A value that is too large becomes the largest finite number.
 u8 to_f8(float value, const Format8& format) {
     if (value != value) return 0x7F;
     const u8 sign = std::signbit(value) ? 0x80 : 0;
@@ -197,7 +196,7 @@ u8 to_f8(float value, const Format8& format) {
     if (magnitude == 0) return sign;
     if (std::isinf(magnitude)) return sign | format.largest;
     const int exponent = std::max(std::ilogb(magnitude), format.lowest);
-    if (exponent > 16) return sign | format.largest;  // beyond either format
+    if (exponent > 16) return sign | format.largest;  // out of range of both formats
     const auto units = static_cast<u32>(std::nearbyint(std::ldexp(magnitude, format.fraction_bits - exponent)));
     const u32 bits = units < 1U << format.fraction_bits
                          ? units
@@ -222,7 +221,7 @@ void run_to_f8(Warp& w, const Inst& i) {
     u16* d = w.reg<u16>(i.d);
     const float* high = w.reg<float>(i.a);
     const float* low = w.reg<float>(i.b);
-    const auto relu = [&](float v) { return (i.mode & convert_mode::relu) != 0 && v <= 0 ? 0.0F : v; };
+    const auto relu = [&](float v) { return (i.mode & convert_mode::kRelu) != 0 && v <= 0 ? 0.0F : v; };
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 l = static_cast<u32>(std::countr_zero(rest));
         d[l] = static_cast<u16>(to_f8(relu(high[l]), Format) << 8 | to_f8(relu(low[l]), Format));
@@ -233,7 +232,7 @@ template <const Format8& Format>
 void run_half_to_f8(Warp& w, const Inst& i) {
     u16* d = w.reg<u16>(i.d);
     const u32* a = w.reg<u32>(i.a);
-    const auto relu = [&](float v) { return (i.mode & convert_mode::relu) != 0 && v <= 0 ? 0.0F : v; };
+    const auto relu = [&](float v) { return (i.mode & convert_mode::kRelu) != 0 && v <= 0 ? 0.0F : v; };
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 l = static_cast<u32>(std::countr_zero(rest));
         const u8 high = to_f8(relu(half_to_float(static_cast<u16>(a[l] >> 16))), Format);
@@ -248,7 +247,7 @@ void run_from_f8(Warp& w, const Inst& i) {
     const u16* a = w.reg<u16>(i.a);
     const auto half = [&](u8 bits) {
         const float v = from_f8(bits, Format);
-        return u32{to_half(static_cast<double>((i.mode & convert_mode::relu) != 0 && v <= 0 ? 0.0F : v)).bits};
+        return u32{to_half(static_cast<double>((i.mode & convert_mode::kRelu) != 0 && v <= 0 ? 0.0F : v)).bits};
     };
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 l = static_cast<u32>(std::countr_zero(rest));
@@ -266,12 +265,12 @@ u32 pack_saturated(s32 a, s32 b, u32 c) {
 
 void register_conversions(OpTable& t) {
     t.add({"cvt.tf32.f32"}, {run_tf32, Slot::bits32, {Slot::float32}});
-    t.add({"cvt.e4m3x2.f32"}, {run_to_f8<e4m3>, Slot::bits16, {Slot::float32, Slot::float32}});
-    t.add({"cvt.e5m2x2.f32"}, {run_to_f8<e5m2>, Slot::bits16, {Slot::float32, Slot::float32}});
-    t.add({"cvt.e4m3x2.f16x2"}, {run_half_to_f8<e4m3>, Slot::bits16, {Slot::bits32}});
-    t.add({"cvt.e5m2x2.f16x2"}, {run_half_to_f8<e5m2>, Slot::bits16, {Slot::bits32}});
-    t.add({"cvt.f16x2.e4m3x2"}, {run_from_f8<e4m3>, Slot::bits32, {Slot::bits16}});
-    t.add({"cvt.f16x2.e5m2x2"}, {run_from_f8<e5m2>, Slot::bits32, {Slot::bits16}});
+    t.add({"cvt.e4m3x2.f32"}, {run_to_f8<kE4m3>, Slot::bits16, {Slot::float32, Slot::float32}});
+    t.add({"cvt.e5m2x2.f32"}, {run_to_f8<kE5m2>, Slot::bits16, {Slot::float32, Slot::float32}});
+    t.add({"cvt.e4m3x2.f16x2"}, {run_half_to_f8<kE4m3>, Slot::bits16, {Slot::bits32}});
+    t.add({"cvt.e5m2x2.f16x2"}, {run_half_to_f8<kE5m2>, Slot::bits16, {Slot::bits32}});
+    t.add({"cvt.f16x2.e4m3x2"}, {run_from_f8<kE4m3>, Slot::bits32, {Slot::bits16}});
+    t.add({"cvt.f16x2.e5m2x2"}, {run_from_f8<kE5m2>, Slot::bits32, {Slot::bits16}});
     t.add({"cvt.pack.sat.u16.s32"},
           binary<u32, s32, s32>([](s32 a, s32 b) { return pack_saturated<16, false>(a, b, 0); }));
     t.add({"cvt.pack.sat.s16.s32"},

@@ -21,7 +21,7 @@ void special(OpTable& t, std::string_view name, F) {
     t.add({name}, {run_special<T, F>, slot_of<T>(), {}});
 }
 
-// Time is read once for the warp: its lanes execute the instruction together.
+// The time is read once per warp, since its lanes execute the instruction together.
 template <class T, class F>
 void run_clock(Warp& w, const Inst& i) {
     const T now = static_cast<T>(F{}());
@@ -40,7 +40,7 @@ u64 nanoseconds(clockid_t clock) {
     return static_cast<u64>(now.tv_sec) * 1'000'000'000U + static_cast<u64>(now.tv_nsec);
 }
 
-// The device's clock rate attribute says 1 GHz, so that cycles are nanoseconds.
+// The clock rate attribute is 1 GHz, so cycles are nanoseconds.
 u64 cycles() {
     return nanoseconds(CLOCK_MONOTONIC);
 }
@@ -48,7 +48,7 @@ u64 global_timer() {
     return nanoseconds(CLOCK_REALTIME);
 }
 
-// Addresses that only the running frame or launch knows: imm is the offset.
+// Addresses that depend on the running frame or launch; imm is the offset.
 void run_local_address(Warp& w, const Inst& i) {
     u64* d = w.reg<u64>(i.d);
     const u64 value = w.current.frame->local_base_bytes + i.imm;
@@ -61,7 +61,7 @@ void run_dynamic_shared_address(Warp& w, const Inst& i) {
     each_lane(w.exec, [=](u32 l) { d[l] = value; });
 }
 
-// cvta.param: from an offset in the launch's parameter buffer to its address.
+// cvta.param: converts an offset in the launch's parameter buffer to an address.
 void run_param_address(Warp& w, const Inst& i) {
     u64* d = w.reg<u64>(i.d);
     const u64* a = w.reg<u64>(i.a);
@@ -76,9 +76,9 @@ void run_in_space(Warp& w, const Inst& i) {
     const u64 params = reinterpret_cast<u64>(w.launch->params);
     const u64 param_bytes = w.launch->entry->param_bytes;
     u32 result = 0;
-    for (u32 l = 0; l < lane_count; ++l) {
-        const bool shared = a[l] - window.shared_base < Windows::size_bytes;
-        const bool local = a[l] - window.local_base < Windows::size_bytes;
+    for (u32 l = 0; l < kLaneCount; ++l) {
+        const bool shared = a[l] - window.shared_base < Windows::kSizeBytes;
+        const bool local = a[l] - window.local_base < Windows::kSizeBytes;
         const bool param = a[l] - params < param_bytes;
         const bool answers[] = {!shared && !local && !param, shared, local, param};
         if (answers[i.imm & 3]) result |= 1U << l;
@@ -86,14 +86,14 @@ void run_in_space(Warp& w, const Inst& i) {
     set_pred(w, i.d, result);
 }
 
-// mapa: the same place in another block's shared memory; imm is the window of generic addresses, or 0.
+// mapa: the same offset in another block's shared memory. imm is the window of generic addresses, or 0.
 void run_map_shared(Warp& w, const Inst& i) {
     const u64* a = w.reg<u64>(i.a);
     const u32* rank = w.reg<u32>(i.b);
     u64* d = w.reg<u64>(i.d);
     each_lane(w.exec, [=](u32 l) {
-        const u64 offset = (a[l] - i.imm) & ((1U << peer_shared_shift) - 1);
-        d[l] = i.imm + ((u64{rank[l]} + 1) << peer_shared_shift | offset);
+        const u64 offset = (a[l] - i.imm) & ((1U << kPeerSharedShift) - 1);
+        d[l] = i.imm + ((u64{rank[l]} + 1) << kPeerSharedShift | offset);
     });
 }
 
@@ -101,13 +101,13 @@ void run_shared_rank(Warp& w, const Inst& i) {
     const u64* a = w.reg<u64>(i.a);
     u32* d = w.reg<u32>(i.d);
     each_lane(w.exec, [&](u32 l) {
-        const u64 number = (a[l] - i.imm) >> peer_shared_shift;
+        const u64 number = (a[l] - i.imm) >> kPeerSharedShift;
         d[l] = number == 0 ? w.cluster_rank : static_cast<u32>(number - 1);
     });
 }
 
 void run_explicit_cluster(Warp& w, const Inst& i) {
-    set_pred(w, i.d, w.cluster_blocks > 1 ? all_lanes : 0);
+    set_pred(w, i.d, w.cluster_blocks > 1 ? kAllLanes : 0);
 }
 
 void register_indices(OpTable& t) {
@@ -164,14 +164,14 @@ void register_special(OpTable& t) {
     special<u32>(t, "sreg.%dynamic_smem_size", [](const Warp& w, u32) { return w.launch->dynamic_shared_bytes; });
     special<u32>(t, "sreg.%total_smem_size", [](const Warp& w, u32) { return w.shared_bytes; });
     special<u32>(t, "sreg.%aggr_smem_size", [](const Warp& w, u32) { return w.shared_bytes; });
-    const auto reserved = [](const Warp& w, u32) { return w.shared_bytes - reserved_shared_bytes; };
+    const auto reserved = [](const Warp& w, u32) { return w.shared_bytes - kReservedSharedBytes; };
     special<u32>(t, "sreg.%reserved_smem_offset_begin", reserved);
     special<u32>(t, "sreg.%reserved_smem_offset_0", reserved);
     special<u32>(t, "sreg.%reserved_smem_offset_1",
-                 [](const Warp& w, u32) { return w.shared_bytes - reserved_shared_bytes / 2; });
+                 [](const Warp& w, u32) { return w.shared_bytes - kReservedSharedBytes / 2; });
     special<u32>(t, "sreg.%reserved_smem_offset_end", [](const Warp& w, u32) { return w.shared_bytes; });
-    special<u32>(t, "sreg.%reserved_smem_offset_cap", [](const Warp&, u32) { return reserved_shared_bytes; });
-    // A cooperative launch's workspace: envreg2 holds the low half of its address, envreg1 the high one.
+    special<u32>(t, "sreg.%reserved_smem_offset_cap", [](const Warp&, u32) { return kReservedSharedBytes; });
+    // A cooperative launch's workspace: envreg2 is the low half of its address, envreg1 the high half.
     special<u32>(t, "sreg.%envreg1", [](const Warp& w, u32) { return w.launch->grid_workspace >> 32; });
     special<u32>(t, "sreg.%envreg2", [](const Warp& w, u32) { return w.launch->grid_workspace; });
     static constexpr std::string_view unused[] = {

@@ -1,5 +1,5 @@
-// Texture fetches, surface loads and stores. The lowering puts what is asked for into a TextureAccess; Inst::a holds
-// the objects' handles, which may differ between lanes.
+// Texture fetches, surface loads and stores. The lowering describes the access in a TextureAccess. Inst::a contains the
+// objects' handles, which may differ between lanes.
 #include <algorithm>
 #include <array>
 
@@ -16,8 +16,8 @@ using u64 = std::uint64_t;
 using s32 = std::int32_t;
 using s64 = std::int64_t;
 
-// Coordinates are kept within this, so that they fit an integer whatever the program computed.
-constexpr float coordinate_limit = 1 << 24;
+// Coordinates are clamped to this, so that they fit an integer.
+constexpr float kCoordinateLimit = 1 << 24;
 
 template <class T>
 T load(const u8* p) {
@@ -65,7 +65,7 @@ bool reads_real(const Texture& t) {
 using Real4 = std::array<float, 4>;
 using Bits4 = std::array<u32, 4>;
 
-// An index outside of [0, extent) to the one that the address mode means; false: the border.
+// Maps an index outside of [0, extent) by the address mode. Returns false for the border.
 bool place(s64& index, u32 extent, AddressMode mode) {
     const s64 n = extent;
     if (index >= 0 && index < n) return true;
@@ -89,9 +89,9 @@ struct Fetch {
     const Texture& t;
     const TexelGrid& grid;
     u32 dimensions;
-    s64 layer;  // in front of everything else; 0 where there are none
+    s64 layer;  // in front of the other coordinates; 0 without layers
 
-    // Null: the border.
+    // Null: use the border.
     const u8* texel(s64 x, s64 y, s64 z) const {
         const s64 index[3] = {x, y, z};
         s64 at[3] = {0, 0, 0};
@@ -125,7 +125,7 @@ struct Fetch {
     }
 };
 
-// From a coordinate as the program gives it to texels, not yet to an index.
+// Converts the program's coordinate to texels, before rounding.
 float scaled(const Texture& t, float x, u32 extent, AddressMode mode) {
     if (x != x) return 0;
     if (t.normalized_coordinates) {
@@ -133,10 +133,10 @@ float scaled(const Texture& t, float x, u32 extent, AddressMode mode) {
         if (mode == AddressMode::mirror) x -= 2 * std::floor(x / 2);
         x *= static_cast<float>(extent);
     }
-    return std::clamp(x, -coordinate_limit, coordinate_limit);
+    return std::clamp(x, -kCoordinateLimit, kCoordinateLimit);
 }
 
-// Texels around a point: the lower index and the upper one's weight, which has 8 bits as the hardware's has.
+// The texels around a point: the lower index, and the upper one's weight in 8 bits, as in hardware.
 struct Neighbours {
     s64 low;
     float weight;
@@ -170,7 +170,7 @@ Bits4 to_bits(const Real4& v) {
     return {std::bit_cast<u32>(v[0]), std::bit_cast<u32>(v[1]), std::bit_cast<u32>(v[2]), std::bit_cast<u32>(v[3])};
 }
 
-// Cube maps: the face that a direction meets, and where.
+// Cube maps: the face that a direction points to, and the position on it.
 u32 face_of(const float* direction, float* at) {
     const float x = direction[0], y = direction[1], z = direction[2];
     const float ax = std::fabs(x), ay = std::fabs(y), az = std::fabs(z);
@@ -242,14 +242,14 @@ class Sampler {
     }
 
   private:
-    // Of a few texels: an instruction's four bits hold no more.
+    // An offset in texels, which has four bits in the instruction.
     float offset(u32 k) const {
-        if (access_.offsets[k] == no_slot) return 0;
+        if (access_.offsets[k] == kNoSlot) return 0;
         return static_cast<float>(std::clamp(w_.reg<s32>(access_.offsets[k])[lane_], -8, 7));
     }
 
     s64 layer_of(const Texture& t) const {
-        if (access_.layer == no_slot || t.layers == 0) return 0;
+        if (access_.layer == kNoSlot || t.layers == 0) return 0;
         return std::min<s64>(w_.reg<u32>(access_.layer)[lane_], t.layers - 1);
     }
 
@@ -258,7 +258,7 @@ class Sampler {
         for (u32 k = 0; k < access_.dimensions; ++k)
             at[k] = w_.reg<s32>(access_.coordinates[k])[lane_] + static_cast<s64>(offset(k));
         u32 level = 0;
-        if (access_.level != no_slot) {
+        if (access_.level != kNoSlot) {
             const s32 asked = w_.reg<s32>(access_.level)[lane_];
             level = static_cast<u32>(std::clamp<s64>(asked, 0, static_cast<s64>(t.levels.size()) - 1));
         }
@@ -270,21 +270,21 @@ class Sampler {
     float level_of(const Texture& t) const {
         const auto highest = static_cast<float>(t.levels.size() - 1);
         float level = 0;
-        if (access_.level != no_slot) {
+        if (access_.level != kNoSlot) {
             level = w_.reg<float>(access_.level)[lane_] + t.level_bias;
-        } else if (access_.along_x[0] != no_slot) {
+        } else if (access_.along_x[0] != kNoSlot) {
             level = std::log2(std::max(footprint(t, access_.along_x), footprint(t, access_.along_y))) + t.level_bias;
         }
         if (t.levels.size() > 1) level = std::clamp(level, t.lowest_level, std::max(t.lowest_level, t.highest_level));
         return level >= 0 ? std::min(level, highest) : 0;
     }
-    // How many texels a step of the screen covers.
+    // Number of texels that a step on the screen covers.
     float footprint(const Texture& t, const u32* slots) const {
         const float extents[3] = {static_cast<float>(t.levels[0].width), static_cast<float>(t.levels[0].height),
                                   static_cast<float>(t.levels[0].depth)};
         float sum = 0;
         for (u32 k = 0; k < access_.dimensions; ++k) {
-            if (slots[k] == no_slot) continue;
+            if (slots[k] == kNoSlot) continue;
             float step = w_.reg<float>(slots[k])[lane_];
             if (t.normalized_coordinates) step *= extents[k];
             sum += step * step;
@@ -313,7 +313,7 @@ const TextureAccess& access_of(const Warp& w, const Inst& i) {
     return w.current.frame->function->textures[i.extra];
 }
 
-// What an access needs of an object: a texture of a surface, or the reverse, is a mistake that must not pass silently.
+// Finds an object. Using a texture as a surface or the reverse is a fault.
 const Texture* object_of(Warp& w, const Inst& i, u64 handle, bool surface) {
     const Texture* t = w.textures.find(handle, w.launch->texture_generation);
     if (t == nullptr || t->surface != surface) {
@@ -328,7 +328,7 @@ template <bool Gather>
 void run_texture(Warp& w, const Inst& i) {
     const TextureAccess& access = access_of(w, i);
     const u64* handles = w.reg<u64>(i.a);
-    Bits4 values[lane_count];
+    Bits4 values[kLaneCount];
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
         const Texture* t = object_of(w, i, handles[lane], false);
@@ -337,20 +337,20 @@ void run_texture(Warp& w, const Inst& i) {
         values[lane] = Gather ? sampler.gather(*t) : sampler.sample(*t);
     }
     for (u32 c = 0; c < 4; ++c) {
-        if (access.results[c] == no_slot) continue;
+        if (access.results[c] == kNoSlot) continue;
         u32* d = w.reg<u32>(access.results[c]);
         each_lane(w.exec, [&](u32 l) { d[l] = values[l][c]; });
     }
 }
 
-// Where a lane's access to a surface lies; 0: outside and to be ignored.
+// The address of a lane's surface access; 0: outside, and ignored.
 bool surface_address(Warp& w, const Inst& i, const Texture& t, const TextureAccess& access, u32 lane, u32 bytes,
                      u64& address) {
     const TexelGrid& grid = t.levels[0];
     const u32 limits[3] = {grid.width * t.texel_bytes, grid.height, grid.depth};
     s64 at[3] = {0, 0, 0};
     for (u32 k = 0; k < access.dimensions; ++k) at[k] = w.reg<s32>(access.coordinates[k])[lane];
-    if (access.layer != no_slot) at[2] = w.reg<u32>(access.layer)[lane];
+    if (access.layer != kNoSlot) at[2] = w.reg<u32>(access.layer)[lane];
     address = 0;
     for (u32 k = 0; k < 3; ++k) {
         const s64 last = static_cast<s64>(limits[k]) - (k == 0 ? bytes : 1);
@@ -380,7 +380,7 @@ u32 element_bytes(TextureAccess::Kind kind) {
     }
 }
 
-// 8-bit elements are held in 16-bit registers.
+// 8-bit elements are in 16-bit registers.
 u32 register_bytes(TextureAccess::Kind kind) {
     return std::max<u32>(2, element_bytes(kind));
 }
@@ -396,7 +396,7 @@ void run_surface(Warp& w, const Inst& i) {
         u64 address = 0;
         if (t == nullptr || !surface_address(w, i, *t, access, lane, element * access.elements, address)) return;
         for (u32 k = 0; k < access.elements; ++k) {
-            if (access.results[k] == no_slot) continue;
+            if (access.results[k] == kNoSlot) continue;
             auto* at = reinterpret_cast<u8*>(address + u64{k} * element);
             auto* value = w.reg<u8>(access.results[k]) + std::size_t{lane} * width;
             if (Store) {
@@ -409,7 +409,7 @@ void run_surface(Warp& w, const Inst& i) {
     }
 }
 
-// txq, suq: mode says what is asked.
+// txq, suq: mode selects the query.
 void run_query(Warp& w, const Inst& i) {
     const u64* handles = w.reg<u64>(i.a);
     u32* d = w.reg<u32>(i.d);
@@ -418,7 +418,7 @@ void run_query(Warp& w, const Inst& i) {
         const Texture* t = object_of(w, i, handles[lane], i.imm != 0);
         if (t == nullptr) return;
         const u32 level =
-            i.b == no_slot ? 0 : std::min<u32>(w.reg<u32>(i.b)[lane], static_cast<u32>(t->levels.size()) - 1);
+            i.b == kNoSlot ? 0 : std::min<u32>(w.reg<u32>(i.b)[lane], static_cast<u32>(t->levels.size()) - 1);
         const TexelGrid& grid = t->levels[level];
         const u32 answers[] = {grid.width, grid.height, t->layers != 0 ? 1 : grid.depth, t->layers,
                                static_cast<u32>(t->levels.size())};

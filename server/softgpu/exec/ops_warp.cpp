@@ -1,4 +1,4 @@
-// Instructions between the lanes of a warp. The interpreter has gathered the lanes of the member mask before they run.
+// Warp-wide instructions. The interpreter has gathered the lanes of the member mask before they run.
 #include <algorithm>
 
 #include "server/softgpu/exec/lanes.h"
@@ -14,13 +14,13 @@ enum class Shuffle : std::uint8_t { up, down, butterfly, index };
 
 template <Shuffle Mode>
 void run_shuffle(Warp& w, const Inst& i) {
-    u32 values[lane_count];
+    u32 values[kLaneCount];
     std::memcpy(values, w.reg<u32>(i.a), sizeof values);  // d may be a
     u32* d = w.reg<u32>(i.d);
     const u32* b = w.reg<u32>(i.b);
     const u32* c = w.reg<u32>(i.c);
     u32 in_range = 0;
-    u32 result[lane_count];
+    u32 result[kLaneCount];
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) {
         const u32 lane = static_cast<u32>(std::countr_zero(rest));
         const u32 amount = b[lane] & 31;
@@ -57,7 +57,7 @@ void run_shuffle(Warp& w, const Inst& i) {
 }
 
 void splat(Warp& w, u32 slot, u32 value) {
-    if (slot == no_slot) return;
+    if (slot == kNoSlot) return;
     u32* d = w.reg<u32>(slot);
     each_lane(w.exec, [=](u32 l) { d[l] = value; });
 }
@@ -66,14 +66,14 @@ void run_ballot(Warp& w, const Inst& i) {
     splat(w, i.d, w.pred(i.a) & w.exec);
 }
 void run_vote_all(Warp& w, const Inst& i) {
-    set_pred(w, i.d, (w.pred(i.a) & w.exec) == w.exec ? all_lanes : 0);
+    set_pred(w, i.d, (w.pred(i.a) & w.exec) == w.exec ? kAllLanes : 0);
 }
 void run_vote_any(Warp& w, const Inst& i) {
-    set_pred(w, i.d, (w.pred(i.a) & w.exec) != 0 ? all_lanes : 0);
+    set_pred(w, i.d, (w.pred(i.a) & w.exec) != 0 ? kAllLanes : 0);
 }
 void run_vote_uniform(Warp& w, const Inst& i) {
     const u32 yes = w.pred(i.a) & w.exec;
-    set_pred(w, i.d, yes == 0 || yes == w.exec ? all_lanes : 0);
+    set_pred(w, i.d, yes == 0 || yes == w.exec ? kAllLanes : 0);
 }
 
 void run_active(Warp& w, const Inst& i) {
@@ -82,7 +82,7 @@ void run_active(Warp& w, const Inst& i) {
 
 template <class T>
 void run_match_any(Warp& w, const Inst& i) {
-    T values[lane_count];
+    T values[kLaneCount];
     std::memcpy(values, w.reg<T>(i.a), sizeof values);
     u32* d = w.reg<u32>(i.d);
     for (u32 rest = w.exec; rest != 0;) {
@@ -104,7 +104,7 @@ void run_match_all(Warp& w, const Inst& i) {
     const T first = a[std::countr_zero(w.exec)];
     for (u32 rest = w.exec; rest != 0; rest &= rest - 1) same &= a[std::countr_zero(rest)] == first;
     splat(w, i.d, same ? w.exec : 0);
-    set_pred(w, i.extra, same ? all_lanes : 0);
+    set_pred(w, i.extra, same ? kAllLanes : 0);
 }
 
 template <class T, class F>

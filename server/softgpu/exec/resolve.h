@@ -1,6 +1,6 @@
-// From a memory instruction's address operand to one host pointer per lane, checked.
+// Resolves the address operand of a memory instruction to one checked host pointer per lane.
 //
-// Included by ops_memory.cpp and ops_atomic.cpp, within their instruction set's namespace. Threads: one per warp.
+// Included by ops_memory.cpp and ops_atomic.cpp, in the namespace of their instruction set. Threads: one per warp.
 // Errors: raises illegal_address or misaligned_address on the warp.
 #pragma once
 
@@ -12,12 +12,12 @@
 namespace gpupool::softgpu::GPUPOOL_SOFTGPU_ISA {
 namespace {
 
-using LanePointers = std::uint64_t[lane_count];
+using LanePointers = std::uint64_t[kLaneCount];
 
 inline std::uint64_t lane_address(const Warp& w, const Inst& i, std::uint32_t lane) {
-    if (i.a == no_slot) return i.imm;
+    if (i.a == kNoSlot) return i.imm;
     const std::uint64_t base =
-        (i.mode & address_is_32_bits) != 0 ? w.reg<std::uint32_t>(i.a)[lane] : w.reg<std::uint64_t>(i.a)[lane];
+        (i.mode & kAddressIs32Bits) != 0 ? w.reg<std::uint32_t>(i.a)[lane] : w.reg<std::uint64_t>(i.a)[lane];
     return base + i.imm;
 }
 
@@ -29,7 +29,7 @@ inline bool find_global(Warp& w, const Inst& i, std::uint64_t address, std::uint
     RangeCache& range = w.range;
     if (generation == range.generation && address >= range.begin && address + size_bytes <= range.end) return true;
     AddressRange found;
-    // A parameter whose address was taken: the launch's own buffer is not an allocation.
+    // An address within the launch's parameter buffer, which is not an allocation.
     const std::uint64_t offset = address - reinterpret_cast<std::uint64_t>(w.launch->params);
     if (offset < w.launch->entry->param_bytes && w.launch->entry->param_bytes - offset >= size_bytes) return true;
     if (!space.find(address, found) || address + size_bytes > found.end) {
@@ -57,11 +57,11 @@ inline bool bounded(Warp& w, const Inst& i, std::uint64_t offset, std::uint32_t 
 inline bool resolve_shared(Warp& w, const Inst& i, std::uint64_t offset, std::uint32_t size_bytes,
                            std::uint64_t& pointer) {
     const std::uint8_t* shared = w.shared;
-    if (offset >> peer_shared_shift != 0) {
-        const std::uint64_t rank = (offset >> peer_shared_shift) - 1;
+    if (offset >> kPeerSharedShift != 0) {
+        const std::uint64_t rank = (offset >> kPeerSharedShift) - 1;
         if (rank < w.cluster_blocks) {
             shared = w.peer_shared[rank];
-            offset &= (1U << peer_shared_shift) - 1;
+            offset &= (1U << kPeerSharedShift) - 1;
         }
     }
     if (!bounded(w, i, offset, size_bytes, w.shared_bytes, "beyond the block's shared memory")) return false;
@@ -76,16 +76,16 @@ inline bool resolve_local(Warp& w, const Inst& i, std::uint32_t lane, std::uint6
     return true;
 }
 
-// Generic and global addresses: first all lanes against the range that was hit last, then one by one.
+// Generic and global addresses. Checks all lanes against the last range first, then lane by lane.
 inline bool resolve_flat(Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointers& pointers, bool generic,
                          Access access) {
-    const std::uint64_t* a = i.a == no_slot ? nullptr : w.reg<std::uint64_t>(i.a);
+    const std::uint64_t* a = i.a == kNoSlot ? nullptr : w.reg<std::uint64_t>(i.a);
     std::uint64_t lowest = ~std::uint64_t{0}, highest = 0;
-    if (w.exec == all_lanes && a != nullptr) {
-        // Signed, because that is what vectors compare; an address beyond 2^63 becomes the lowest and is in no range.
+    if (w.exec == kAllLanes && a != nullptr) {
+        // Signed, since vector comparisons are. An address of 2^63 or more becomes the lowest, which is in no range.
         std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = std::numeric_limits<std::int64_t>::min();
 #pragma GCC ivdep
-        for (std::uint32_t lane = 0; lane < lane_count; ++lane) {
+        for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
             const std::uint64_t address = a[lane] + i.imm;
             pointers[lane] = address;
             const auto place = static_cast<std::int64_t>(address);
@@ -113,11 +113,11 @@ inline bool resolve_flat(Warp& w, const Inst& i, std::uint32_t size_bytes, LaneP
         const std::uint64_t address = pointers[lane];
         if (generic) {
             const Windows& window = windows();
-            if (address - window.shared_base < Windows::size_bytes) {
+            if (address - window.shared_base < Windows::kSizeBytes) {
                 if (!resolve_shared(w, i, address - window.shared_base, size_bytes, pointers[lane])) return false;
                 continue;
             }
-            if (address - window.local_base < Windows::size_bytes) {
+            if (address - window.local_base < Windows::kSizeBytes) {
                 if (!resolve_local(w, i, lane, address - window.local_base, size_bytes, pointers[lane])) return false;
                 continue;
             }
@@ -127,41 +127,40 @@ inline bool resolve_flat(Warp& w, const Inst& i, std::uint32_t size_bytes, LaneP
     return true;
 }
 
-// All lanes' offsets in the block's own shared memory at once; false: look at them one by one.
+// Resolves all lanes in the block's own shared memory at once. Returns false if they must be checked one by one.
 inline bool shared_lanes(const Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointers& pointers) {
     const std::uint32_t* a = w.reg<std::uint32_t>(i.a);
     const auto distance = static_cast<std::uint32_t>(i.imm);
     std::uint32_t highest = 0;
-    for (std::uint32_t lane = 0; lane < lane_count; ++lane) {
+    for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) {
         const std::uint32_t offset = a[lane] + distance;
         highest = offset > highest ? offset : highest;
     }
     if (highest > w.shared_bytes || w.shared_bytes - highest < size_bytes) return false;
     const auto base = reinterpret_cast<std::uint64_t>(w.shared);
-    for (std::uint32_t lane = 0; lane < lane_count; ++lane)
+    for (std::uint32_t lane = 0; lane < kLaneCount; ++lane)
         pointers[lane] = base + static_cast<std::uint32_t>(a[lane] + distance);
     return true;
 }
 
-// One address and any number of bytes, which must lie in one piece of memory. Addresses of shared memory may be
-// generic.
+// Resolves one address and `size_bytes`, which must lie in one range. Shared memory may be addressed generically.
 inline bool resolve_span(Warp& w, const Inst& i, MemorySpace space, std::uint64_t address, std::uint32_t size_bytes,
                          std::uint64_t& pointer, Access access) {
-    if (address - windows().shared_base < Windows::size_bytes)
+    if (address - windows().shared_base < Windows::kSizeBytes)
         return resolve_shared(w, i, address - windows().shared_base, size_bytes, pointer);
     if (space == MemorySpace::shared) return resolve_shared(w, i, address & 0xFFFFFFFF, size_bytes, pointer);
     pointer = address;
     return size_bytes == 0 || find_global(w, i, address, size_bytes, access);
 }
 
-// True when every active lane's `size_bytes` may be touched; the pointers are set then.
+// Returns true and sets the pointers if every active lane may access `size_bytes`.
 inline bool resolve(Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointers& pointers, Access access) {
-    const auto space = static_cast<MemorySpace>(i.mode & memory_space_mask);
+    const auto space = static_cast<MemorySpace>(i.mode & kMemorySpaceMask);
     if (space == MemorySpace::generic || space == MemorySpace::global) {
         if (!resolve_flat(w, i, size_bytes, pointers, space == MemorySpace::generic, access)) return false;
-    } else if (space == MemorySpace::shared && w.exec == all_lanes && (i.mode & address_is_32_bits) != 0 &&
-               i.a != no_slot && shared_lanes(w, i, size_bytes, pointers)) {
-        // Every lane within the block's own shared memory.
+    } else if (space == MemorySpace::shared && w.exec == kAllLanes && (i.mode & kAddressIs32Bits) != 0 &&
+               i.a != kNoSlot && shared_lanes(w, i, size_bytes, pointers)) {
+        // Already resolved.
     } else {
         for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) {
             const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
@@ -185,8 +184,8 @@ inline bool resolve(Warp& w, const Inst& i, std::uint32_t size_bytes, LanePointe
         }
     }
     std::uint64_t low_bits = 0;
-    if (w.exec == all_lanes) {
-        for (std::uint32_t lane = 0; lane < lane_count; ++lane) low_bits |= pointers[lane];
+    if (w.exec == kAllLanes) {
+        for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) low_bits |= pointers[lane];
     } else {
         for (std::uint32_t rest = w.exec; rest != 0; rest &= rest - 1) low_bits |= pointers[std::countr_zero(rest)];
     }

@@ -1,6 +1,6 @@
-// Rounding towards zero, down or up for a stretch of SSE arithmetic, and f32's flush and NaN rules.
+// Rounds towards zero, down or up during a scope of SSE arithmetic, and implements f32's flush and NaN rules.
 //
-// Included by the ops_*.cpp files only, within their instruction set's namespace. Threads: changes the calling
+// Included by the ops_*.cpp files only, in the namespace of their instruction set. Threads: changes the calling
 // thread's MXCSR and restores it.
 #pragma once
 
@@ -36,7 +36,7 @@ template <class T>
     return value;
 }
 
-// The GPU has one f32 NaN. Of f64 it has all: what one operation makes of a NaN is that NaN, quiet.
+// A GPU has one f32 NaN. It has all f64 NaNs: an operation returns its NaN operand, made quiet.
 [[gnu::always_inline]] inline float canonical(float value) noexcept {
     return value != value ? std::bit_cast<float>(0x7FFFFFFFU) : value;
 }
@@ -44,7 +44,7 @@ template <class T>
     return value;
 }
 
-// A NaN made quiet.
+// Makes a NaN quiet.
 template <class T>
 [[gnu::always_inline]] inline T quiet(T value) noexcept {
     return value + value;

@@ -25,7 +25,7 @@ void TextureTable::remove(std::uint64_t handle) {
     if (found == textures_.end()) return;
     found->second.removed_at = generation_.fetch_add(1, std::memory_order_release) + 1;
     removed_.push_back(handle);
-    if (removed_.size() <= removed_kept) return;
+    if (removed_.size() <= kRemovedKept) return;
     textures_.erase(removed_.front());
     removed_.pop_front();
 }
@@ -37,7 +37,7 @@ std::shared_ptr<const Texture> TextureTable::find(std::uint64_t handle, std::uin
 }
 
 const Texture* TextureCache::find(std::uint64_t handle, std::uint32_t generation) {
-    Entry& entry = entries[handle % size];
+    Entry& entry = entries[handle % kEntries];
     const std::uint32_t table = TextureTable::instance().generation();
     const std::uint32_t space = AddressSpace::instance().generation();
     if (entry.texture != nullptr && entry.handle == handle && entry.table_generation == table &&

@@ -1,10 +1,10 @@
-// What a texture or surface object is to a kernel: texels in memory, and how coordinates find them.
+// Texture and surface objects as kernels use them: texels in memory, and how coordinates select them.
 //
-// Ownership: one process-wide table of objects by their 64-bit handles; whoever found one shares it, so that an object
-// that is destroyed too early is an old picture, never freed memory. A kernel that was launched before that still
-// finds it, as on a GPU, whose descriptors stay, if it is among the last ones that were removed. The texels belong to
-// the application: their range is looked up in the AddressSpace before they are touched. Threads: any. Errors: a handle
-// that stands for nothing gives null.
+// Ownership: one process-wide table of objects by 64-bit handle. find() shares ownership, so an object that is
+//   destroyed too early is stale but never freed memory. A kernel launched before the destruction still finds it, as on
+//   a GPU, whose descriptors remain, as long as it is among the last kRemovedKept removed. The application owns the
+//   texels: the AddressSpace is checked before each access.
+// Threads: any. Errors: null for an unknown handle.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ namespace gpupool::softgpu {
 enum class TexelFormat : std::uint8_t { u8, u16, u32, s8, s16, s32, f16, f32 };
 enum class AddressMode : std::uint8_t { wrap, clamp, mirror, border };
 
-// One mipmap level. `depth` counts layers (and faces) where there are such.
+// One mipmap level. `depth` counts layers (and faces) if there are any.
 struct TexelGrid {
     std::uint64_t address = 0;
     std::uint32_t width = 1, height = 1, depth = 1;
@@ -35,8 +35,8 @@ struct Texture {
     std::uint32_t texel_bytes = 1;
     std::uint32_t layers = 0;
     bool surface = false;
-    bool buffer = false;  // over linear memory: what lies outside reads as zero
-    bool linear = false;  // filtering within a level
+    bool buffer = false;  // linear memory; reads outside return zero
+    bool linear = false;  // filter within a level
     bool linear_levels = false;
     bool normalized_coordinates = false;
     bool unit_range = false;  // integers are read as [0, 1] or [-1, 1]
@@ -50,18 +50,18 @@ class TextureTable {
   public:
     static TextureTable& instance();
 
-    static constexpr std::size_t removed_kept = 4096;
+    static constexpr std::size_t kRemovedKept = 4096;
 
     std::uint64_t add(Texture texture);
     void remove(std::uint64_t handle);
-    // What was there at `generation`.
+    // Finds the object that the handle meant at `generation`.
     std::shared_ptr<const Texture> find(std::uint64_t handle, std::uint32_t generation) const;
     std::uint32_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
 
   private:
     struct Entry {
         std::shared_ptr<const Texture> texture;
-        std::uint32_t removed_at = ~0U;  // the generation that no longer has it
+        std::uint32_t removed_at = ~0U;  // first generation without it
     };
 
     mutable std::shared_mutex mutex_;
@@ -71,8 +71,8 @@ class TextureTable {
     std::atomic<std::uint32_t> generation_{1};
 };
 
-// A warp's memory, for one launch, of the objects that it used last; good while neither table nor address space have
-// changed.
+// A warp's cache of recently used objects, for one launch. An entry is valid until the table or the address space
+// changes.
 struct TextureCache {
     struct Entry {
         std::uint64_t handle = 0;
@@ -80,19 +80,19 @@ struct TextureCache {
         std::uint32_t space_generation = 0;
         std::shared_ptr<const Texture> texture;
     };
-    static constexpr std::size_t size = 4;
-    Entry entries[size];
+    static constexpr std::size_t kEntries = 4;
+    Entry entries[kEntries];
 
-    // Null when there was no such object at the table's generation, or its memory is gone.
+    // Null if there was no such object at the table's generation, or its memory is gone.
     const Texture* find(std::uint64_t handle, std::uint32_t generation);
 };
 
-// What one instruction asks of an object; slots of the frame.
+// An access of one instruction to an object. Numbers are slots of the frame.
 struct TextureAccess {
     enum class Kind : std::uint8_t { f32, s32, u32, b8, b16, b32, b64 };
     enum class Outside : std::uint8_t { trap, clamp, zero };
 
-    std::uint32_t results[4] = {~0U, ~0U, ~0U, ~0U};  // of a store: what is stored
+    std::uint32_t results[4] = {~0U, ~0U, ~0U, ~0U};  // of a store: the values to store
     std::uint32_t coordinates[3] = {~0U, ~0U, ~0U};
     std::uint32_t layer = ~0U;
     std::uint32_t level = ~0U;
@@ -100,7 +100,7 @@ struct TextureAccess {
     std::uint32_t along_x[3] = {~0U, ~0U, ~0U}, along_y[3] = {~0U, ~0U, ~0U};  // tex.grad
     std::uint8_t dimensions = 1;
     std::uint8_t elements = 4;
-    std::uint8_t gathered = 0;  // tld4: which component
+    std::uint8_t gathered = 0;  // of tld4: the component
     bool cube = false;
     bool integer_coordinates = false;
     Kind kind = Kind::f32;

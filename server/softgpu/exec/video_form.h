@@ -1,6 +1,6 @@
-// How a video instruction tells its operation what it does: Inst::imm.
+// The form of a video instruction, packed into Inst::imm.
 //
-// Shared by lower_packed.cpp and ops_packed.cpp. Threads, ownership: none.
+// Set by lower_packed.cpp, read by ops_packed.cpp. Threads, ownership: none.
 #pragma once
 
 #include <cstdint>

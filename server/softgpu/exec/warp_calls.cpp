@@ -11,13 +11,13 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr std::uint32_t max_call_depth = 8192;
+constexpr std::uint32_t kMaxCallDepth = 8192;
 
 std::uint8_t* area(const Frame& frame, std::uint32_t lane) {
     return frame.registers + frame.function->register_bytes + std::size_t{lane} * frame.function->area_stride_bytes;
 }
 
-// A parameter as the called function has it.
+// Address of a parameter in the called function.
 std::uint8_t* formal(const Warp& w, const Frame& frame, const ParamInfo& param, std::uint32_t lane) {
     if (!param.local) return area(frame, lane) + param.offset_bytes;
     return w.local + std::size_t{lane} * w.local_stride_bytes + frame.local_base_bytes + param.offset_bytes;
@@ -44,7 +44,7 @@ bool BlockRunner::call_indirect(Warp& w, const Inst& i, const CallSite& site, st
     const std::uint64_t pointer = pointers[std::countr_zero(lanes)];
     const std::uint64_t offset = pointer - begin;
     if (offset % sizeof(CompiledFunction) != 0 || offset / sizeof(CompiledFunction) >= functions.size()) {
-        w.raise(FaultKind::illegal_instruction, i, pointer, "a call through a pointer that is no function");
+        w.raise(FaultKind::illegal_instruction, i, pointer, "a call through a pointer that is not a function");
         return false;
     }
     const CompiledFunction& callee = functions[offset / sizeof(CompiledFunction)];
@@ -59,7 +59,8 @@ bool BlockRunner::call_indirect(Warp& w, const Inst& i, const CallSite& site, st
         if (pointers[lane] == pointer) same |= 1U << lane;
     }
     if (same != lanes) {
-        // The others come back to this instruction; those that the guard excludes go on behind it in enter().
+        // Lanes with another target return to this instruction. Lanes excluded by the guard continue behind it, in
+        // enter().
         Group others = w.current;
         others.mask = lanes & ~same;
         w.current.mask &= ~others.mask;
@@ -70,7 +71,7 @@ bool BlockRunner::call_indirect(Warp& w, const Inst& i, const CallSite& site, st
 
 bool BlockRunner::enter(Warp& w, const Inst& i, const CallSite& site, const CompiledFunction& callee,
                         std::uint32_t lanes) {
-    if (!callee.refusal.empty()) {  // reached through a pointer
+    if (!callee.refusal.empty()) {  // called through a pointer
         w.raise(FaultKind::illegal_instruction, i, 0, callee.refusal.c_str());
         return false;
     }
@@ -78,7 +79,7 @@ bool BlockRunner::enter(Warp& w, const Inst& i, const CallSite& site, const Comp
     std::uint32_t top = w.local_stride_bytes;
     for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1)
         top = std::min(top, w.stack_top[std::countr_zero(rest)]);
-    if (caller->depth >= max_call_depth ||
+    if (caller->depth >= kMaxCallDepth ||
         caller->local_base_bytes + caller->function->local_bytes + callee.local_bytes > top) {
         w.raise(FaultKind::stack_overflow, i, 0, "calls nested beyond the thread's stack");
         return false;
@@ -121,7 +122,7 @@ void BlockRunner::ret(Warp& w, std::uint32_t lanes) {
     const std::uint32_t stay = w.current.mask & ~lanes;
     frame->lanes &= ~lanes;
     if (stay != 0) {
-        // A guarded ret: the others go on in the function, and those who return wait for them.
+        // A guarded ret: the other lanes continue in the function, and the returned lanes wait for them.
         w.waiting.push_back(back);
         w.current.mask = stay;
         ++w.current.position;
@@ -141,7 +142,7 @@ bool BlockRunner::builtin(Warp& w, const Inst& i, const CallSite& site, std::uin
 
 std::uint32_t BlockRunner::print(Warp& w, const Inst& i, std::uint32_t lane, std::uint64_t format,
                                  std::uint64_t arguments) {
-    // The packed arguments are in local memory, behind a generic pointer.
+    // A generic pointer to the packed arguments in local memory.
     const std::uint8_t* packed = nullptr;
     std::size_t packed_bytes = 0;
     if (arguments != 0) {
@@ -186,7 +187,7 @@ bool BlockRunner::builtin_lane(Warp& w, const Inst& i, const CallSite& site, std
         case Builtin::malloc: answer(device_malloc(argument(0))); break;
         case Builtin::free:
             if (!device_free(argument(0))) {
-                w.raise(FaultKind::illegal_address, i, argument(0), "free of something that malloc did not give");
+                w.raise(FaultKind::illegal_address, i, argument(0), "free of a pointer that malloc did not return");
             }
             break;
         case Builtin::none: break;

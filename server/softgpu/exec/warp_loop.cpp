@@ -1,4 +1,4 @@
-// The interpreter: runs one warp's groups of lanes, and decides which of them runs.
+// The interpreter: runs one warp's groups of lanes, and chooses which of them runs.
 #include <bit>
 
 #include "server/softgpu/exec/block_runner.h"
@@ -6,11 +6,11 @@
 namespace gpupool::softgpu {
 namespace {
 
-// A loop that may be waiting for other lanes lets them run after this many rounds; another kind of loop much later.
-constexpr std::uint32_t polling_rounds = 64;
-constexpr std::uint32_t plain_rounds = 100'000;
-// How long position then does not decide, so that the others get somewhere.
-constexpr std::uint32_t fair_steps = 512;
+// Iterations after which a loop yields to other groups of lanes: one that may be polling for them, and any other loop.
+constexpr std::uint32_t kPollingRounds = 64;
+constexpr std::uint32_t kPlainRounds = 100'000;
+// Steps after such a yield in which groups are not chosen by position, so that the others make progress.
+constexpr std::uint32_t kFairSteps = 512;
 
 bool precedes(const Group& a, const Group& b) {
     if (a.frame->depth != b.frame->depth) return a.frame->depth > b.frame->depth;
@@ -23,7 +23,7 @@ bool same_place(const Group& a, const Group& b) {
 
 }  // namespace
 
-// Lanes that wait where the current group stands join it.
+// Merges groups that wait at the current group's position into it.
 void BlockRunner::absorb(Warp& w) {
     for (std::size_t i = 0; i < w.waiting.size();) {
         if (w.waiting[i].wait == Wait::none && same_place(w.waiting[i], w.current)) {
@@ -44,7 +44,7 @@ void BlockRunner::take(Warp& w, std::size_t index) {
     absorb(w);
 }
 
-// Chooses a group when none runs; false when all wait for a barrier.
+// Chooses a group if none runs. Returns false if all wait for a barrier.
 bool BlockRunner::next_group(Warp& w) {
     for (int attempt = 0; attempt < 2; ++attempt) {
         std::size_t best = w.waiting.size();
@@ -56,13 +56,13 @@ bool BlockRunner::next_group(Warp& w) {
             take(w, best);
             return true;
         }
-        // Lanes that wait for each other at different instructions: PTX leaves open what they exchange, but they must
-        // not hang. A group that goes on with wait_mask 0 does not wait again at this instruction.
+        // Lanes wait for each other at different instructions. PTX leaves the result undefined, but it must not hang. A
+        // group that continues with wait_mask 0 does not wait again at this instruction.
         bool released = false;
         for (Group& group : w.waiting) {
             if (group.wait != Wait::warp_sync) continue;
             group.wait = Wait::none;
-            group.wait_mask = all_lanes;
+            group.wait_mask = kAllLanes;
             released = true;
         }
         if (!released) return false;
@@ -70,7 +70,7 @@ bool BlockRunner::next_group(Warp& w) {
     return false;
 }
 
-// After the current group moved: who is lowest now?
+// Chooses the group with the lowest position after the current group moved.
 void BlockRunner::reconsider(Warp& w) {
     absorb(w);
     if (w.fair_steps > 0) {
@@ -135,15 +135,15 @@ void BlockRunner::branch_table(Warp& w, const Inst& i) {
     reconsider(w);
 }
 
-// Lanes that name the same members wait for each other and run together: a warp may be in several such sets at the same
-// instruction. True when the current group is one set, complete; else it waits and another one runs.
+// Gathers the lanes with the same member mask, which wait for each other and run together. A warp may have several such
+// sets at one instruction. Returns true if the current group is a complete set; else it waits and another group runs.
 bool BlockRunner::gather(Warp& w, const Inst& i) {
     const bool forced =
-        w.current.wait_mask == all_lanes && w.current.wait == Wait::none && w.current.barrier_id == i.line;
+        w.current.wait_mask == kAllLanes && w.current.wait == Wait::none && w.current.barrier_id == i.line;
     const std::uint32_t* named = w.reg<std::uint32_t>(i.e);
     const std::uint32_t mask = named[std::countr_zero(w.exec)];
     std::uint32_t others = 0, difference = 0;
-    for (std::uint32_t lane = 0; lane < lane_count; ++lane) difference |= named[lane] ^ mask;
+    for (std::uint32_t lane = 0; lane < kLaneCount; ++lane) difference |= named[lane] ^ mask;
     for (std::uint32_t rest = difference == 0 ? 0 : w.exec; rest != 0; rest &= rest - 1) {
         const int lane = std::countr_zero(rest);
         if (named[lane] != mask) others |= 1U << lane;
@@ -168,7 +168,7 @@ bool BlockRunner::gather(Warp& w, const Inst& i) {
         }
     }
     w.exec = w.current.mask;
-    if (i.guard != no_slot) w.exec &= i.guard_negated ? ~w.pred(i.guard) : w.pred(i.guard);
+    if (i.guard != kNoSlot) w.exec &= i.guard_negated ? ~w.pred(i.guard) : w.pred(i.guard);
     if ((members & ~w.exec) == 0) return true;
     Group group = w.current;
     group.wait = Wait::warp_sync;
@@ -179,7 +179,7 @@ bool BlockRunner::gather(Warp& w, const Inst& i) {
     return false;
 }
 
-// Lanes exit: those that wait for them need not any more.
+// Lanes exit: groups that wait for them are released.
 void BlockRunner::leave_lanes(Warp& w, std::uint32_t lanes) {
     w.alive &= ~lanes;
     w.current.mask &= ~lanes;
@@ -199,17 +199,17 @@ void BlockRunner::leave_lanes(Warp& w, std::uint32_t lanes) {
 }
 
 void BlockRunner::back_edge(Warp& w, const Inst& i) {
-    if (w.waiting.empty() || ++w.spins < (i.mode != 0 ? polling_rounds : plain_rounds)) return;
+    if (w.waiting.empty() || ++w.spins < (i.mode != 0 ? kPollingRounds : kPlainRounds)) return;
     w.spins = 0;
     for (std::size_t k = 0; k < w.waiting.size(); ++k) {
         if (w.waiting[k].wait != Wait::none) continue;
-        // The one that has waited longest is first in the list; the current one goes to the end.
+        // The first in the list has waited longest. The current group goes to the end.
         w.waiting.push_back(w.current);
         take(w, k);
-        w.fair_steps = fair_steps;
+        w.fair_steps = kFairSteps;
         return;
     }
-    // Only lanes at a warp-wide instruction are left to wait for: nothing to switch to.
+    // All other groups wait at a warp-wide instruction, so there is nothing to switch to.
 }
 
 BlockRunner::WarpEnd BlockRunner::run_warp(Warp& w, std::uint32_t steps) {
@@ -217,7 +217,7 @@ BlockRunner::WarpEnd BlockRunner::run_warp(Warp& w, std::uint32_t steps) {
         const Inst* code = w.current.frame->function->code.data();
         const Inst& i = code[w.current.position];
         w.exec = w.current.mask;
-        if (i.guard != no_slot) {
+        if (i.guard != kNoSlot) {
             const std::uint32_t p = w.pred(i.guard);
             w.exec &= i.guard_negated ? ~p : p;
             if (w.exec == 0 && i.flow != Flow::branch) {
@@ -267,8 +267,8 @@ BlockRunner::WarpEnd BlockRunner::run_warp(Warp& w, std::uint32_t steps) {
                 break;
             case Flow::barrier:
                 ++w.current.position;
-                if (i.mode >= cluster_arrive)
-                    i.mode == cluster_arrive ? arrive_at_cluster(w) : wait_for_cluster(w);
+                if (i.mode >= kClusterArrive)
+                    i.mode == kClusterArrive ? arrive_at_cluster(w) : wait_for_cluster(w);
                 else
                     arrive(w, i);
                 break;
@@ -276,7 +276,7 @@ BlockRunner::WarpEnd BlockRunner::run_warp(Warp& w, std::uint32_t steps) {
                 ++w.current.position;
                 paused_ = true;
                 return WarpEnd::slice_over;
-            case Flow::trap: w.raise(FaultKind::trap, i, 0, "the program stopped itself"); break;
+            case Flow::trap: w.raise(FaultKind::trap, i, 0, "the program executed trap"); break;
         }
         if (w.fault.kind != FaultKind::none) return WarpEnd::faulted;
         if (w.current.mask == 0) {

@@ -70,7 +70,7 @@ void Captures::end(Capture& capture, bool keep_graph) {
     capture.graph->capturing = false;
     if (!keep_graph && !capture.into_existing_graph) graphs().graphs.remove(capture.graph.get());
     capture_count().fetch_sub(1);
-    // Last: this may be the last reference.
+    // Last, since this may be the last reference.
     all.erase(std::find_if(all.begin(), all.end(), [&](const auto& c) { return c.get() == &capture; }));
 }
 
@@ -146,7 +146,7 @@ CUresult refuse_wait(const Context& context) {
 
 namespace {
 
-// `capture`: the event's, while that is good. Under graph_mutex().
+// `capture`: set if the event was recorded in a capture that is still valid. With graph_mutex() held.
 CUresult refuse_captured(const Event& event, std::shared_ptr<Capture>& capture) {
     if (event.captured == nullptr) return CUDA_SUCCESS;
     capture = event.captured->capture.lock();
@@ -179,7 +179,7 @@ bool record_captured(const std::shared_ptr<Event>& event, const StreamPtr& strea
     result = may_submit(stream, captures_now);
     if (result != CUDA_SUCCESS) return true;
     if (!captures_now) {
-        if (external) result = CUDA_ERROR_INVALID_VALUE;  // means something to captures only
+        if (external) result = CUDA_ERROR_INVALID_VALUE;  // only allowed in a capture
         if (!external) event->captured = nullptr;
         return external;
     }
@@ -197,7 +197,7 @@ bool record_captured(const std::shared_ptr<Event>& event, const StreamPtr& strea
 
 namespace {
 
-// A stream waits for an event of a capture that is on.
+// Makes a stream that waits for an event of a capture in progress join the capture.
 CUresult join(const std::shared_ptr<Capture>& theirs, const EventCapture& recorded, const StreamPtr& stream) {
     Capture* mine = captures().of(*stream);
     if (mine != nullptr && mine != theirs.get()) {
@@ -233,7 +233,7 @@ bool wait_captured(const std::shared_ptr<Event>& event, const StreamPtr& stream,
             result = join(theirs, *event->captured, stream);
             return true;
         }
-        // Its capture is over: the wait would cross the border of it.
+        // The event's capture has ended, so it cannot be waited for in or outside of a capture.
         if (captures_now) captures().of(*stream)->invalid = true;
         result = CUDA_ERROR_INVALID_VALUE;
         return true;
@@ -256,7 +256,7 @@ void forget_stream(const Stream& stream) {
         capture->invalid = true;
         captures().end(*capture, false);
     } else {
-        // What it captured stays: the capture's end looks whether the origin has joined it.
+        // Its nodes stay. The end of the capture checks whether the origin depends on them.
         captures().by_stream.erase(&stream);
     }
 }

@@ -1,10 +1,11 @@
-// Stream capture: while a stream captures, what is submitted to it becomes nodes of a graph instead.
+// Stream capture: work submitted to a capturing stream becomes nodes of a graph.
 //
 // A capture begins in one stream (its origin) and spreads to streams that wait for an event recorded in it. A mistake
-// invalidates it: nothing more can be captured, and the origin's end gives an error.
+// invalidates it: nothing more can be captured, and ending it returns an error.
 //
-// Ownership: a capture keeps its streams and its graph until it ends. Threads: any; all of it is guarded by
-// graph_mutex(), which these functions take themselves. Errors: CUresult, as the driver gives them.
+// Ownership: a capture keeps its streams and its graph until it ends.
+// Threads: any. Everything is guarded by graph_mutex(), which these functions lock.
+// Errors: CUresult, as the driver returns them.
 #pragma once
 
 #include <atomic>
@@ -13,7 +14,7 @@
 
 namespace gpupool::softgpu {
 
-// How many captures are on in this process; while there are none, no submission asks further.
+// Number of captures in progress in this process. While it is 0, submissions check nothing else.
 std::atomic<int>& capture_count();
 
 // --- Payloads of what streams submit.
@@ -26,12 +27,12 @@ PayloadPtr operations_payload(const std::vector<CUstreamBatchMemOpParams>& opera
                               Context& context);
 PayloadPtr empty_payload();
 
-// The steps of captured(), for a caller that holds graph_mutex(): whether the stream captures (or may not be used at
-// all, for a capture's sake), and adding a node behind what it captured last.
+// The steps of captured(), for a caller that holds graph_mutex(). may_submit() reports whether the stream captures, or
+// returns an error if a capture forbids its use; add_captured() adds a node behind what the stream captured last.
 CUresult may_submit(const StreamPtr& stream, bool& captures);
 Node* add_captured(const StreamPtr& stream, PayloadPtr payload);
 
-// True when the submission is not to run: it was captured, or refused. `make` gives its payload.
+// Returns true if the submission must not run, since it was captured or refused. `make` returns its payload.
 template <class F>
 bool captured(const StreamPtr& stream, F make, CUresult& result) {
     if (capture_count().load() == 0) return false;
@@ -43,18 +44,21 @@ bool captured(const StreamPtr& stream, F make, CUresult& result) {
     return captures;
 }
 
-// --- What a capture forbids; each invalidates the captures that it offends.
-// A call that could wait for, or change, what a capture in progress relies on, by the modes of threads and captures.
+// --- What a capture forbids. Each call invalidates the captures that it violates.
+//
+// For a call that could wait for, or change, what a capture in progress depends on. Whether it may depends on the modes
+// of threads and captures.
 CUresult refuse_unsafe_call();
-// A call that asks for or waits for a stream's work, or a context's.
+// For a call that queries or waits for the work of a stream or a context.
 CUresult refuse_wait(const StreamPtr& stream);
 CUresult refuse_wait(const Context& context);
 CUresult refuse_wait(Event& event);
-// What cannot be captured at all; what cannot be asked of an event that a capture recorded (which leaves that valid).
+// For calls that cannot be captured, and for those that are not allowed on an event that a capture recorded (which does
+// not invalidate the capture).
 CUresult refuse_captured(const StreamPtr& stream);
 CUresult refuse_captured(Event& event);
 
-// --- Events. True when the call is done with (`result`): it was captured, or refused.
+// --- Events. Return true if the call is finished, with `result`: it was captured or refused.
 bool record_captured(const std::shared_ptr<Event>& event, const StreamPtr& stream, bool external, CUresult& result);
 bool wait_captured(const std::shared_ptr<Event>& event, const StreamPtr& stream, bool external, CUresult& result);
 

@@ -1,6 +1,6 @@
-// The captures that are on: shared by capture.cpp (what streams ask) and the capture entry points.
+// The captures in progress, shared by capture.cpp and the capture entry points.
 //
-// Ownership, threads: as capture.h; the caller holds graph_mutex(). Errors: none of their own.
+// Ownership, threads: as in capture.h; the caller holds graph_mutex(). Errors: none.
 #pragma once
 
 #include <thread>
@@ -10,11 +10,13 @@
 
 namespace gpupool::softgpu {
 
-// A stream in a capture, and the nodes that its next one depends on. Handles: a program may destroy a captured node.
+// A capturing stream, and the nodes that its next node will depend on. They are handles, since a program may destroy a
+// captured node.
 struct CapturingStream {
     StreamPtr stream;
     std::vector<CUgraphNode> dependencies;
-    std::vector<CUgraphEdgeData> edges;  // as many, all plain: what a query of the capture points to
+    std::vector<CUgraphEdgeData>
+        edges;  // one plain edge per dependency; a query of the capture returns a pointer to them
 };
 
 struct Capture {
@@ -30,7 +32,7 @@ struct Capture {
     void join(const StreamPtr& stream, const std::vector<CUgraphNode>& dependencies);
 };
 
-// What an event stands for that was last recorded in a capture.
+// What an event means that was last recorded in a capture.
 struct EventCapture {
     std::weak_ptr<Capture> capture;
     std::vector<CUgraphNode> nodes;
@@ -41,11 +43,11 @@ struct Captures {
     std::vector<std::shared_ptr<Capture>> all;
 
     Capture* of(const Stream& stream) const;
-    // A capture of a blocking stream of the context: the legacy stream may not be used meanwhile.
+    // Whether a blocking stream of the context captures. The legacy stream may not be used meanwhile.
     bool any_blocking(const Context& context) const;
     void invalidate_blocking(const Context& context);
     void begin(std::shared_ptr<Capture> capture, const std::vector<CUgraphNode>& dependencies);
-    // Lets go of all its streams; of its graph too, unless that is to be kept.
+    // Releases all its streams, and also its graph unless `keep_graph` is set.
     void end(Capture& capture, bool keep_graph);
 };
 Captures& captures();

@@ -24,7 +24,7 @@ const char* name_of(CUgraphNodeType type) {
     }
 }
 
-// Names of kernels are C identifiers, so that nothing in a label needs quoting.
+// Kernel names are C identifiers, so labels need no quoting.
 std::string label_of(const Node& node) {
     const char* name = name_of(type_of(*node.payload));
     if (const auto* kernel = std::get_if<KernelPayload>(node.payload.get())) {

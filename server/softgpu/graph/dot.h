@@ -1,6 +1,6 @@
-// A graph as text in Graphviz's language: each node with its type and what it does, each edge.
+// Writes a graph in Graphviz's language: each node with its type and parameters, and each edge.
 //
-// Threads: the caller of dot_text() holds graph_mutex(). Errors: false when the file cannot be written.
+// Threads: the caller of dot_text() holds graph_mutex(). Errors: false if the file cannot be written.
 #pragma once
 
 #include <string>

@@ -9,11 +9,11 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr unsigned long long known_flags =
+constexpr unsigned long long kKnownFlags =
     CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
     CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 
-// Where a node begins and where it ends; for anything but a child graph the same step.
+// First and last step of a node; the same step for anything but a child graph.
 struct Span {
     std::uint32_t first = 0, last = 0;
 };
@@ -28,14 +28,14 @@ void connect(Plan& plan, std::uint32_t from, std::uint32_t to) {
     ++plan.steps[to].dependency_count;
 }
 
-// Children nest as deep as the program made them: each level was a call of its own.
-Span lay_flat(Plan& plan, const Graph& graph) {
+// Inlines child graphs, recursively. The depth is bounded by the calls that the program made, one per level.
+Span inline_graph(Plan& plan, const Graph& graph) {
     const Span whole{add_step(plan, nullptr), add_step(plan, nullptr)};
     connect(plan, whole.first, whole.last);
     std::unordered_map<const Node*, Span> spans;
     for (const auto& node : graph.nodes) {
         if (const auto* child = std::get_if<ChildPayload>(node->payload.get())) {
-            spans[node.get()] = lay_flat(plan, *child->graph);
+            spans[node.get()] = inline_graph(plan, *child->graph);
             continue;
         }
         const std::uint32_t step = add_step(plan, node->enabled ? node->payload : nullptr);
@@ -87,11 +87,11 @@ bool is_flat(const CUDA_MEMCPY3D& copy) {
 bool same_copy(const CUDA_MEMCPY3D& a, const CUDA_MEMCPY3D& b) {
     Copy from, to;
     if (place_copy(a, from) != CUDA_SUCCESS || place_copy(b, to) != CUDA_SUCCESS) return false;
-    check_copy(from), check_copy(to);  // for the kinds of unified sides
+    check_copy(from), check_copy(to);  // resolves unified sides
     return from.from == to.from && from.to == to.to && (is_flat(a) == is_flat(b));
 }
 
-// The order in which nodes were made pairs them.
+// Pairs the nodes of two graphs in the order of their creation.
 struct Pairing {
     CUgraphExecUpdateResultInfo info{CU_GRAPH_EXEC_UPDATE_SUCCESS, nullptr, nullptr};
     std::vector<std::pair<Node*, const Node*>> pairs;
@@ -103,7 +103,7 @@ struct Pairing {
     }
 
     bool pair(const Graph& to, const Graph& from) {
-        // No node is at fault when there are more or fewer of them.
+        // A different number of nodes is no single node's fault.
         if (to.nodes.size() != from.nodes.size()) return fail(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, nullptr);
         std::unordered_map<const Node*, const Node*> image;
         for (std::size_t i = 0; i < from.nodes.size(); ++i) image[from.nodes[i].get()] = to.nodes[i].get();
@@ -151,7 +151,7 @@ Node* Executable::find(const Node& original) const {
 
 void Executable::renew_plan() {
     auto made = std::make_shared<Plan>();
-    lay_flat(*made, *graph);
+    inline_graph(*made, *graph);
     plan = std::move(made);
 }
 
@@ -195,12 +195,12 @@ CUresult instantiate(const GraphPtr& graph, unsigned long long flags, CUDA_GRAPH
         if (params != nullptr) params->result_out = why;
         return error;
     };
-    if (result == nullptr || (flags & ~known_flags) != 0 || graph->capturing)
+    if (result == nullptr || (flags & ~kKnownFlags) != 0 || graph->capturing)
         return fail(CUDA_ERROR_INVALID_VALUE, CUDA_GRAPH_INSTANTIATE_ERROR);
     if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0)
         return fail(CUDA_ERROR_NOT_SUPPORTED, CUDA_GRAPH_INSTANTIATE_ERROR);
     if (!sorts(*graph)) return fail(CUDA_ERROR_INVALID_VALUE, CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE);
-    // What a graph allocates has one address, so that only one executable at a time can.
+    // A graph's memory has one address, so only one executable at a time can own it.
     bool taken = false;
     for_each_memory(*graph, [&](GraphMemory& memory, bool allocates) { taken |= allocates && memory.instantiated(); });
     if (taken) return fail(CUDA_ERROR_NOT_SUPPORTED, CUDA_GRAPH_INSTANTIATE_ERROR);
@@ -216,7 +216,7 @@ CUresult launch(const std::shared_ptr<Executable>& executable, const StreamPtr& 
     auto run = std::make_shared<PlanRun>(stream->context);
     {
         const std::lock_guard lock(graph_mutex());
-        std::map<GraphMemory*, bool> left;  // allocated by the graph, and whether it is left so
+        std::map<GraphMemory*, bool> left;  // memory that the graph allocates; true if the graph does not free it again
         for_each_memory(*executable->graph, [&](GraphMemory& memory, bool allocates) {
             if (allocates) left.emplace(&memory, true);
         });
@@ -230,7 +230,7 @@ CUresult launch(const std::shared_ptr<Executable>& executable, const StreamPtr& 
             run->free_first(memory->shared_from_this());
         }
         for (const auto& [memory, stays] : left) {
-            if (!memory->back()) return CUDA_ERROR_OUT_OF_MEMORY;
+            if (!memory->commit()) return CUDA_ERROR_OUT_OF_MEMORY;
         }
         for_each_memory(*executable->graph, [&](GraphMemory& memory, bool allocates) {
             if (!allocates) memory.set_held(false);

@@ -1,18 +1,17 @@
-// Graphs that were instantiated: a private copy of the graph that can still be changed, and the plan that its launches
-// follow.
+// Instantiated graphs: a private copy of the graph that can still be changed, and the plan that its launches run.
 //
-// Ownership: launches share the plan that was current when they were made; changing the executable makes another plan.
-// Threads: the caller holds graph_mutex() where that is said. Errors: CUresult.
+// Ownership: launches share the plan that was current when they were made; a change of the executable makes a new plan.
+// Threads: the caller holds graph_mutex() where noted. Errors: CUresult.
 #pragma once
 
 #include "server/softgpu/graph/graph.h"
 
 namespace gpupool::softgpu {
 
-// A graph with its children laid flat. The steps of a child lie between a beginning and an end, both empty.
+// A graph with its child graphs inlined. A child's steps lie between an empty first and an empty last step.
 struct Plan {
     struct Step {
-        PayloadPtr payload;  // null: nothing to do, here because of its edges
+        PayloadPtr payload;  // null: no work, only edges
         std::vector<std::uint32_t> dependents;
         std::uint32_t dependency_count = 0;
     };
@@ -26,24 +25,24 @@ struct Executable {
     GraphPtr graph;
     unsigned long long flags = 0;
     std::shared_ptr<const Plan> plan;
-    std::shared_ptr<Moment> last_launch;  // launches of one executable graph run one after the other
+    std::shared_ptr<Moment> last_launch;  // launches of one executable graph run in order
 
-    // The copy of a node of the graph that this was instantiated from; null when it has none. Under graph_mutex().
+    // The copy of a node of the original graph; null if there is none. With graph_mutex() held.
     Node* find(const Node& original) const;
     void renew_plan();
-    // For the local memory of its kernels; waits for what the GPU does. Not under graph_mutex().
+    // Provides local memory for the plan's kernels; waits for the GPU. Without graph_mutex().
     static void make_local_room(const Plan& plan);
 };
 
 enum class Purpose : std::uint8_t { set_params, update };
-// Whether what a node of an executable graph does may be changed to `to`.
+// Whether a node of an executable graph may change from `from` to `to`.
 bool may_change(const Payload& from, const Payload& to, Purpose purpose);
 
-// Takes over what the nodes of a graph of the same shape do, or says why not. Under graph_mutex().
-// The plan has to be renewed afterwards.
+// Takes over the parameters of a graph of the same shape, or says why not. With graph_mutex() held. The caller must
+// renew the plan afterwards.
 CUgraphExecUpdateResultInfo update(Graph& own, const Graph& from);
 
-// Under graph_mutex(), except launch().
+// With graph_mutex() held, except for launch().
 CUresult instantiate(const GraphPtr& graph, unsigned long long flags, CUDA_GRAPH_INSTANTIATE_PARAMS* params,
                      CUgraphExec* result);
 CUresult launch(const std::shared_ptr<Executable>& executable, const StreamPtr& stream);

@@ -1,9 +1,10 @@
-// Graphs as a program builds them: nodes, what each does, and the edges between them.
+// Graphs as a program builds them: nodes, their payloads (what each node does), and the edges between them.
 //
-// Ownership: a Graph owns its nodes, a child graph's node its graph; handles are looked up in `graphs()`. What a node
-// does (its payload) is never changed in place but replaced, so that clones and running graphs share it.
-// Threads: everything here is guarded by graph_mutex(), one for the process: captures touch graphs from several
-// threads. It is never held while work is submitted or waited for. Errors: CUresult, as the driver gives them.
+// Ownership: a Graph owns its nodes, a child graph's node owns its graph. `graphs()` resolves handles. Payloads are
+//   never changed in place but replaced, so that clones and running graphs can share them.
+// Threads: everything is guarded by graph_mutex(), one per process, since captures touch graphs from several threads.
+//   It is never held while work is submitted or waited for.
+// Errors: CUresult, as the driver returns them.
 #pragma once
 
 #include <array>
@@ -28,7 +29,7 @@ using NodePtr = std::shared_ptr<Node>;
 struct KernelPayload {
     KernelCall call;
     std::map<int, CUlaunchAttributeValue> attributes;
-    // What a query of the parameters gives, in the form that the node was made with: both point into this payload.
+    // The result of a query of the parameters, in the form in which the node was made. Both point into this payload.
     std::vector<void*> addresses;
     bool packed = false;  // made with one buffer of all arguments (CU_LAUNCH_PARAM_*)
     std::size_t packed_bytes = 0;
@@ -79,15 +80,15 @@ CUgraphNodeType type_of(const Payload& payload);
 struct Node {
     Graph* graph = nullptr;
     unsigned long long id = 0;
-    unsigned long long origin = 0;  // the id of the node that this one was cloned from
+    unsigned long long origin = 0;  // id of the node that this one was cloned from
     PayloadPtr payload;
     std::vector<Node*> dependencies;  // in the order in which the edges were made
     std::vector<Node*> dependents;
-    bool enabled = true;  // of an executable graph's own copy
+    bool enabled = true;  // of an executable graph's copy
 };
 
-// An edge with a port other than the default waits for all of its node all the same: the software GPU has no
-// programmatic launches.
+// An edge with a port other than the default waits for the whole node too, since the software GPU has no programmatic
+// launches.
 struct Graph : std::enable_shared_from_this<Graph> {
     ~Graph();
     std::vector<NodePtr> nodes;  // in the order in which they were made
@@ -102,9 +103,9 @@ struct Graph : std::enable_shared_from_this<Graph> {
     void add_edge(Node& from, Node& to);
     void remove_edge(Node& from, Node& to);
     std::vector<Node*> roots() const;
-    // Dependencies first; empty optional when there is a cycle.
+    // Dependencies first. Empty if there is a cycle.
     std::optional<std::vector<Node*>> sorted() const;
-    // Registered nodes can be found by their handles.
+    // `registered`: the clone's nodes can be found by their handles.
     GraphPtr clone(bool registered) const;
     void register_nodes();
     bool holds_memory_nodes() const;

@@ -10,7 +10,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr std::uint64_t max_bytes = std::uint64_t{1} << 46;
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 46;
 
 struct Reservations {
     std::shared_mutex mutex;
@@ -25,7 +25,7 @@ Reservations& reservations() {
 }  // namespace
 
 std::shared_ptr<GraphMemory> GraphMemory::reserve(Device& device, std::uint64_t size_bytes) {
-    if (size_bytes == 0 || size_bytes > max_bytes) return nullptr;
+    if (size_bytes == 0 || size_bytes > kMaxBytes) return nullptr;
     void* memory =
         mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
@@ -40,7 +40,7 @@ GraphMemory::GraphMemory(Device& device, std::uint64_t address, std::uint64_t si
     : device_(device), address_(address), size_bytes_(size_bytes) {}
 
 GraphMemory::~GraphMemory() {
-    give_back();
+    release();
     {
         const std::unique_lock lock(reservations().mutex);
         reservations().by_begin.erase(address_);
@@ -64,22 +64,23 @@ std::shared_ptr<GraphMemory> GraphMemory::find(std::uint64_t address) {
     return found == reservations().by_begin.end() ? nullptr : found->second.lock();
 }
 
-bool GraphMemory::back() {
-    if (backed_.load()) return true;
+bool GraphMemory::commit() {
+    if (committed_.load()) return true;
     if (!device_.take(counted_bytes())) return false;
-    backed_.store(true);
+    committed_.store(true);
     device_.graph_memory.add(counted_bytes());
     return true;
 }
 
-void GraphMemory::give_back() {
-    if (!backed_.exchange(false)) return;
+void GraphMemory::release() {
+    if (!committed_.exchange(false)) return;
     device_.graph_memory.remove(counted_bytes());
     device_.give(counted_bytes());
 }
 
 void GraphMemory::trim(Device& device) {
-    std::vector<std::shared_ptr<GraphMemory>> all;  // the last reference takes the lock
+    std::vector<std::shared_ptr<GraphMemory>>
+        all;  // declared outside the lock, since releasing a last reference takes it
     {
         const std::shared_lock lock(reservations().mutex);
         for (const auto& [begin, weak] : reservations().by_begin) {
@@ -87,7 +88,7 @@ void GraphMemory::trim(Device& device) {
         }
     }
     for (const auto& memory : all) {
-        if (&memory->device_ == &device && !memory->held() && memory->launches_.load() == 0) memory->give_back();
+        if (&memory->device_ == &device && !memory->held() && memory->launches_.load() == 0) memory->release();
     }
 }
 

@@ -14,7 +14,7 @@ PayloadPtr share(Payload payload) {
     return std::make_shared<const Payload>(std::move(payload));
 }
 
-// The addresses lie in the payload itself, which therefore must not move once they are made.
+// The addresses point into the payload, so it must not move afterwards.
 PayloadPtr share_kernel(KernelPayload kernel) {
     auto result = std::make_shared<Payload>(std::move(kernel));
     auto& made = std::get<KernelPayload>(*result);
@@ -35,7 +35,7 @@ CUresult named_context(CUcontext handle, Context*& result) {
         context = state().contexts.find(handle);
         if (context == nullptr || !context->active.load()) return CUDA_ERROR_INVALID_CONTEXT;
     }
-    result = context.get();  // contexts are kept for good
+    result = context.get();  // contexts are never deleted
     return CUDA_SUCCESS;
 }
 
@@ -161,7 +161,7 @@ CUresult make_allocation(CUDA_MEM_ALLOC_NODE_PARAMS* params, PayloadPtr& payload
     params->dptr = made.memory->address();
     made.params = *params;
     auto shared = std::make_shared<Payload>(std::move(made));
-    // The node's own copy of what the caller's pointer leads to.
+    // Points to the node's copy instead of the caller's memory.
     auto& kept = std::get<AllocationPayload>(*shared);
     kept.params.accessDescs = kept.access.empty() ? nullptr : kept.access.data();
     payload = std::move(shared);
@@ -201,7 +201,7 @@ CUresult make_child(CUgraph handle, const Graph& parent, CUgraphChildGraphNodeOw
         return CUDA_SUCCESS;
     }
     if (ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE) return CUDA_ERROR_INVALID_VALUE;
-    // What a graph allocates has one address, so that two of it cannot be.
+    // Memory of a graph has one address, so the graph cannot exist twice.
     if (graph->holds_memory_nodes()) return CUDA_ERROR_NOT_SUPPORTED;
     GraphPtr child = graph->clone(true);
     child->is_child = true;
@@ -272,7 +272,7 @@ struct Runner {
     }
     CUresult operator()(const FillPayload& payload) const { return run_fill(payload.fill); }
     CUresult operator()(const HostPayload& host) const { return run_host_function(context, host.function, host.data); }
-    CUresult operator()(const ChildPayload&) const { return CUDA_SUCCESS; }  // its nodes run by themselves
+    CUresult operator()(const ChildPayload&) const { return CUDA_SUCCESS; }  // the plan runs its nodes as steps
     CUresult operator()(const EmptyPayload&) const { return CUDA_SUCCESS; }
     CUresult operator()(const WaitPayload& wait) const {
         std::shared_ptr<Moment> recorded;

@@ -8,8 +8,8 @@
 namespace gpupool::softgpu {
 namespace {
 
-// Steps side by side beyond this many wait for one to end.
-constexpr std::size_t max_helpers = 31;
+// At most this many helpers; further ready steps wait for one to end.
+constexpr std::size_t kMaxHelpers = 31;
 
 void reach_once(Moment& moment) {
     if (!moment.is_reached()) moment.reach();
@@ -71,19 +71,19 @@ CUresult PlanRun::run() {
     }
     changed_.wait(lock, [&] { return helpers_ == 0; });
     lock.unlock();
-    // First the fault, then the events: whoever wakes up is to see it.
+    // Poison the context before the events are reached, so that a woken thread sees the fault.
     if (result_ != CUDA_SUCCESS) context_.poison(result_);
     end_use();
     reach_all();
     return result_;
 }
 
-// Takes steps until none is ready; the lock is open while one runs.
+// Runs steps until none is ready. Unlocks while a step runs.
 void PlanRun::work(std::unique_lock<std::mutex>& lock) {
     while (!ready_.empty()) {
         const std::uint32_t step = ready_.front();
         ready_.pop_front();
-        call_help();
+        start_helpers();
         const PayloadPtr& payload = plan_->steps[step].payload;
         if (payload != nullptr && result_ == CUDA_SUCCESS && !context_.stop.load()) {
             lock.unlock();
@@ -99,9 +99,9 @@ void PlanRun::work(std::unique_lock<std::mutex>& lock) {
     }
 }
 
-// For every step that is ready beside the one that the caller is about to run, a helper. The caller holds the lock.
-void PlanRun::call_help() {
-    while (ready_.size() > starting_ && helpers_ < max_helpers) {
+// Starts a helper for every ready step beside the one that the caller is about to run. The caller holds the lock.
+void PlanRun::start_helpers() {
+    while (ready_.size() > starting_ && helpers_ < kMaxHelpers) {
         try {
             std::thread([self = shared_from_this()] {
                 std::unique_lock lock(self->mutex_);
@@ -111,7 +111,7 @@ void PlanRun::call_help() {
                 self->changed_.notify_all();
             }).detach();
         } catch (const std::system_error&) {
-            return;  // no more threads: whoever works comes to it in time
+            return;  // no thread can be created; the running ones take the step later
         }
         ++helpers_;
         ++starting_;

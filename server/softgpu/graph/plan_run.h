@@ -1,8 +1,9 @@
-// One launch of a graph: its steps in an order that their edges allow, independent ones side by side.
+// One launch of a graph. Runs its steps in an order that their edges allow, independent ones in parallel.
 //
-// Ownership: shared by the stream's work and the threads that help. Threads: run() on the stream's own thread; it
-// brings helpers for steps that nothing keeps apart, since one may wait for what another does, and waits for them.
-// Errors: the first step that fails ends the launch; the others are skipped.
+// Ownership: shared by the stream's work and the helper threads.
+// Threads: the stream's thread calls run(). It starts a helper thread for each step that is ready beside the one it
+//   runs, since one step may wait for what another does. It joins them before it returns.
+// Errors: after the first step that fails, the others are skipped.
 #pragma once
 
 #include "server/softgpu/graph/executable.h"
@@ -12,15 +13,15 @@ namespace gpupool::softgpu {
 class PlanRun : public std::enable_shared_from_this<PlanRun> {
   public:
     explicit PlanRun(Context& context);
-    // Whoever waits for this launch's events must not wait for ever, even when a fault skipped it.
+    // Reaches all moments of this launch, so that waiting threads return even if a fault skipped it.
     ~PlanRun();
     PlanRun(const PlanRun&) = delete;
     PlanRun& operator=(const PlanRun&) = delete;
 
     void free_first(std::shared_ptr<GraphMemory> memory) { free_first_.push_back(std::move(memory)); }
-    // Until this run has ended.
+    // Keeps the memory in use until this run ends.
     void uses(std::shared_ptr<GraphMemory> memory);
-    // From here on the events that the plan records stand for this launch. Under graph_mutex().
+    // From here on, the events that the plan records refer to this launch. With graph_mutex() held.
     void take(std::shared_ptr<const Plan> plan, std::shared_ptr<Moment> previous);
     const std::shared_ptr<Moment>& done() const { return done_; }
 
@@ -28,7 +29,7 @@ class PlanRun : public std::enable_shared_from_this<PlanRun> {
 
   private:
     void work(std::unique_lock<std::mutex>& lock);
-    void call_help();
+    void start_helpers();
     void end_use();
     void reach_all();
 
@@ -44,7 +45,7 @@ class PlanRun : public std::enable_shared_from_this<PlanRun> {
     std::deque<std::uint32_t> ready_;
     std::size_t remaining_ = 0;
     std::size_t helpers_ = 0;
-    std::size_t starting_ = 0;  // helpers that have not looked for a step yet
+    std::size_t starting_ = 0;  // helpers that have not picked a step yet
     CUresult result_ = CUDA_SUCCESS;
 };
 

@@ -1,7 +1,7 @@
-// A parsed PTX translation unit: what the text says, names of registers, variables and labels already resolved.
+// A parsed PTX translation unit. Names of registers, variables and labels are resolved.
 //
-// Ownership: values; every string_view points into the text that was parsed, which must outlive the tree.
-// Threads: none. Errors: none of its own.
+// Ownership: values. Every string_view points into the parsed text, which must outlive the tree.
+// Threads: none. Errors: none.
 #pragma once
 
 #include <cstdint>
@@ -37,22 +37,22 @@ enum class Type : std::uint8_t {
     pred
 };
 
-constexpr std::uint32_t warp_lanes = 32;  // WARP_SZ
+constexpr std::uint32_t kWarpLanes = 32;  // WARP_SZ
 
-// Bytes of one value; a predicate counts as one.
+// Size of one value; 1 for a predicate.
 std::uint32_t width_bytes(Type type) noexcept;
 bool is_signed(Type type) noexcept;
 bool is_float(Type type) noexcept;
-// "u32" and the like, without the dot; Type::none when it names no type.
+// Parses "u32" and similar, without the dot. Returns Type::none if it is not a type.
 Type type_from_name(std::string_view name) noexcept;
 
-// A place in an initialiser that holds an address.
+// A position in an initialiser that contains an address.
 struct Relocation {
     std::uint64_t offset_bytes = 0;
     std::uint32_t size_bytes = 8;
     std::string_view symbol;
     std::int64_t addend = 0;
-    std::int32_t byte = -1;  // this byte of the address alone; -1: all of it
+    std::int32_t byte = -1;  // only this byte of the address; -1: all of it
 };
 
 struct Variable {
@@ -62,9 +62,9 @@ struct Variable {
     std::uint32_t align_bytes = 1;
     std::uint64_t size_bytes = 0;
     bool external = false;
-    bool unsized_array = false;  // `extern __shared__ x[]`: begins where static shared memory ends
+    bool unsized_array = false;  // `extern __shared__ x[]`: follows static shared memory
     bool visible = false;
-    bool weak = false;  // gives way to another definition; a tentative one (.common) as well
+    bool weak = false;  // replaced by another definition; also true for tentative ones (.common)
     bool managed = false;
     std::vector<std::uint8_t> initial;  // empty: all zero
     std::vector<Relocation> relocations;
@@ -89,16 +89,16 @@ struct Operand {
     OperandKind kind = OperandKind::none;
     bool negated = false;        // !%p
     std::int32_t index = -1;     // register
-    std::int32_t second = -1;    // the q of p|q; a register, or -2 for a sink
-    std::int32_t variable = -1;  // index into Function::variables for a symbol of the function
+    std::int32_t second = -1;    // the q of p|q: a register, or -2 for a sink
+    std::int32_t variable = -1;  // index into Function::variables if the symbol is local
     std::int64_t value = 0;
     std::string_view name;
-    std::string_view selector;  // "b0" of `%r1.b0`, as video instructions have it
+    std::string_view selector;  // "b0" of `%r1.b0`, in video instructions
     std::vector<Operand> items;
 };
 
 struct Instruction {
-    std::string_view opcode;  // whole: "ld.global.v4.f32"
+    std::string_view opcode;  // the full opcode, such as "ld.global.v4.f32"
     std::vector<Operand> operands;
     std::int32_t guard = -1;  // register
     bool guard_negated = false;
@@ -126,7 +126,7 @@ struct Function {
     std::vector<Variable> params;
     std::vector<Variable> returns;
     std::vector<Type> registers;
-    std::vector<Variable> variables;  // .shared, .local and .param declared inside
+    std::vector<Variable> variables;  // .shared, .local and .param variables declared inside
     std::vector<Instruction> body;
     std::vector<Scope> scopes;
     std::uint32_t max_threads = 0;  // .maxntid or .reqntid, as a product; 0: not given
@@ -134,7 +134,7 @@ struct Function {
     std::uint32_t required_cluster[3] = {0, 0, 0};  // blocks
     std::uint32_t line = 0;
 
-    // The label as seen from `scope`, or null.
+    // The label visible from `scope`, or null.
     const Label* find_label(std::uint32_t scope, std::string_view label) const;
 };
 

@@ -1,7 +1,7 @@
 // Splits PTX text into tokens.
 //
-// Ownership: tokens point into the text. Threads: none. Errors: a LexError (internal to the ptx folder; parse() turns
-// it into a Result).
+// Ownership: tokens point into the text. Threads: none. Errors: throws LexError, internal to the ptx folder; parse()
+//   turns it into a Result.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct SyntaxError {
     std::string message;
 };
 
-// Text that may well be PTX, of a version that came after this.
+// Thrown for text that is probably PTX of a later version.
 struct LaterVersion {
     std::string message;
 };
@@ -24,7 +24,7 @@ enum class TokenKind : std::uint8_t { end, word, directive, integer, real32, rea
 
 struct Token {
     TokenKind kind = TokenKind::end;
-    std::string_view text;    // a directive keeps its dot
+    std::string_view text;    // with the dot if it is a directive
     std::uint64_t value = 0;  // of a number: its bits
     std::uint32_t line = 0;
 
@@ -38,9 +38,9 @@ class Lexer {
   public:
     explicit Lexer(std::string_view text) noexcept : text_(text) {}
 
-    // A word takes its dotted suffixes with it: `ld.global.v4.f32`, `%tid.x`, `.L1::evict_last`.
+    // A word includes its dotted suffixes: `ld.global.v4.f32`, `%tid.x`, `.L1::evict_last`.
     Token next();
-    // Skips the rest of the line: `.loc` and `.file` end there without a semicolon.
+    // Skips the rest of the line, since `.loc` and `.file` have no semicolon.
     void skip_line() noexcept;
 
   private:

@@ -8,7 +8,7 @@
 namespace gpupool::softgpu::ptx {
 namespace {
 
-constexpr std::string_view unit_mark = "// gpupool linked unit\n";
+constexpr std::string_view kUnitMark = "// gpupool linked unit\n";
 
 using Renames = std::unordered_map<std::string_view, std::string_view>;
 
@@ -35,7 +35,8 @@ void rename(const Renames& renames, Module& unit) {
     }
 }
 
-// Names that no other unit can mean. A kernel's stays where it can, since programs ask for static ones too.
+// Names that are local to a unit, with a unique replacement each. Kernels keep their names if possible, since programs
+// look up static ones too.
 Renames own_names(const Module& unit, std::size_t index,
                   const std::unordered_map<std::string_view, std::size_t>& functions, std::deque<std::string>& names) {
     std::unordered_set<std::string_view> shared;
@@ -63,13 +64,13 @@ bool is_definition(const Function& function) {
     return function.defined;
 }
 
-// Appends what a unit has; of two definitions one may be weak, and gives way.
+// Appends the items of a unit. If a name is defined twice, one definition must be weak and is dropped.
 template <class T>
 Status merge(std::vector<T>& all, std::vector<T>& more, std::unordered_map<std::string_view, std::size_t>& defined) {
     const std::size_t before = all.size();
     for (auto& item : more) {
         const auto found = defined.find(item.name);
-        // Within one unit the compiler of the unit says what may come twice.
+        // Repeated definitions within one unit were accepted by its compiler.
         const bool again = is_definition(item) && found != defined.end() && found->second < before;
         if (!again) {
             if (is_definition(item)) defined[item.name] = all.size();
@@ -89,7 +90,7 @@ Status merge(std::vector<T>& all, std::vector<T>& more, std::unordered_map<std::
 std::string join_units(const std::vector<std::string>& units) {
     std::string result;
     for (const auto& unit : units) {
-        result += unit_mark;
+        result += kUnitMark;
         result += unit;
         result += '\n';
     }
@@ -97,11 +98,11 @@ std::string join_units(const std::vector<std::string>& units) {
 }
 
 std::vector<std::string_view> split_units(std::string_view text) {
-    if (text.substr(0, unit_mark.size()) != unit_mark) return {text};
+    if (text.substr(0, kUnitMark.size()) != kUnitMark) return {text};
     std::vector<std::string_view> result;
     while (!text.empty()) {
-        text.remove_prefix(unit_mark.size());
-        const auto end = text.find(unit_mark);
+        text.remove_prefix(kUnitMark.size());
+        const auto end = text.find(kUnitMark);
         result.push_back(text.substr(0, end));
         text.remove_prefix(end == std::string_view::npos ? text.size() : end);
     }

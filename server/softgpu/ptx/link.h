@@ -1,8 +1,9 @@
-// Several translation units as one: what one declares and another defines becomes one thing, and names that are a
-// unit's own are kept apart.
+// Links translation units into one: resolves declarations to the definitions in other units, and renames names that are
+// local to a unit.
 //
-// Ownership: the result points into the texts of the units, and into `names` where a name had to be changed; both must
-// outlive it. Threads: any. Errors: invalid_input when two units define the same name.
+// Ownership: the result points into the texts of the units, and into `names` for names that were changed. Both must
+//   outlive it.
+// Threads: any. Errors: invalid_input if two units define the same name.
 #pragma once
 
 #include <deque>
@@ -14,9 +15,9 @@
 
 namespace gpupool::softgpu::ptx {
 
-// Linked units travel as one text, which is PTX to whoever looks at its beginning only.
+// Joins the texts of units into one text, which begins like PTX.
 std::string join_units(const std::vector<std::string>& units);
-// The units of such a text; the text itself when it is none.
+// Splits such a text into its units. Returns the text itself if it was not joined.
 std::vector<std::string_view> split_units(std::string_view text);
 
 Result<Module> link(std::vector<Module> units, std::deque<std::string>& names);

@@ -7,13 +7,13 @@
 namespace gpupool::softgpu::ptx {
 
 namespace {
-constexpr std::size_t max_text_bytes = std::size_t{256} << 20;
+constexpr std::size_t kMaxTextBytes = std::size_t{256} << 20;
 }
 
 Result<Module> parse(std::string_view text) {
-    if (text.size() > max_text_bytes) {
+    if (text.size() > kMaxTextBytes) {
         return Error{ErrorCode::limit_exceeded,
-                     fmt::format("PTX of {} bytes; at most {} are accepted", text.size(), max_text_bytes)};
+                     fmt::format("PTX of {} bytes; at most {} are accepted", text.size(), kMaxTextBytes)};
     }
     try {
         return Parser(text).run();

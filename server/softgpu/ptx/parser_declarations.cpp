@@ -9,9 +9,9 @@
 namespace gpupool::softgpu::ptx {
 namespace {
 
-constexpr std::uint64_t max_variable_bytes = std::uint64_t{1} << 32;
-constexpr std::size_t max_functions = 1U << 20;
-constexpr int max_initialiser_depth = 64;
+constexpr std::uint64_t kMaxVariableBytes = std::uint64_t{1} << 32;
+constexpr std::size_t kMaxFunctions = 1U << 20;
+constexpr int kMaxInitialiserDepth = 64;
 
 std::optional<Space> space_from_directive(std::string_view text) {
     if (text == ".global") return Space::global;
@@ -26,15 +26,15 @@ std::optional<Space> space_from_directive(std::string_view text) {
 
 void Parser::module_statement() {
     if (accept(".version")) {
-        // "9.0" is read as one real number; its digits are what counts.
+        // "9.0" is one real number to the lexer, so use its digits.
         const std::string text(token_.text);
         const auto dot = text.find('.');
         if (dot == std::string::npos) fail("a PTX version is MAJOR.MINOR");
         module_.version_major = static_cast<std::uint32_t>(std::strtoul(text.c_str(), nullptr, 10));
         module_.version_minor = static_cast<std::uint32_t>(std::strtoul(text.c_str() + dot + 1, nullptr, 10));
-        if (std::pair(module_.version_major, module_.version_minor) > latest_version) {
+        if (std::pair(module_.version_major, module_.version_minor) > kLatestVersion) {
             throw LaterVersion{fmt::format("is of version {}; {}.{} is the latest that is supported", token_.text,
-                                           latest_version.first, latest_version.second)};
+                                           kLatestVersion.first, kLatestVersion.second)};
         }
         advance();
         return;
@@ -97,7 +97,7 @@ void Parser::module_statement() {
     fail(fmt::format("'{}' is not known here", token_.text));
 }
 
-// The type and what else stands before a name, and how many values of the type make an element.
+// Parses the type and other attributes before a name, and the number of values per element.
 std::pair<Variable, std::uint32_t> Parser::variable_type(Space space, Linkage linkage) {
     Variable result;
     result.space = space;
@@ -110,14 +110,14 @@ std::pair<Variable, std::uint32_t> Parser::variable_type(Space space, Linkage li
         if (token_.is(".align")) {
             advance();
             if (token_.kind != TokenKind::integer || !std::has_single_bit(token_.value) || token_.value > 4096) {
-                fail(".align wants a power of two");
+                fail(".align needs a power of two");
             }
             result.align_bytes = static_cast<std::uint32_t>(token_.value);
         } else if (token_.is(".v2") || token_.is(".v4")) {
             vector = token_.is(".v2") ? 2 : 4;
         } else if (token_.is(".ptr") || space_from_directive(token_.text)) {
-            // `.param .u64 .ptr .global .align 4 name`: what the pointer points to does not concern us, but its
-            // alignment must not be taken for the parameter's.
+            // `.param .u64 .ptr .global .align 4 name`: the pointee is irrelevant, but its alignment must not be taken
+            // for the parameter's.
             if (token_.is(".ptr")) {
                 advance();
                 if (token_.kind == TokenKind::directive && space_from_directive(token_.text)) advance();
@@ -142,12 +142,12 @@ Variable Parser::variable(const std::pair<Variable, std::uint32_t>& type) {
     if (result.align_bytes < element) result.align_bytes = element;
     const std::uint64_t count = array_extents(result);
     result.size_bytes = element * count;
-    if (result.size_bytes > max_variable_bytes) fail("a variable larger than 4 GiB");
+    if (result.size_bytes > kMaxVariableBytes) fail("a variable larger than 4 GiB");
     if (accept('=')) initialiser(result);
     return result;
 }
 
-// One type, and names of it.
+// Parses a list of variables of one type.
 std::vector<Variable> Parser::variables(Space space, Linkage linkage) {
     const auto type = variable_type(space, linkage);
     std::vector<Variable> result;
@@ -166,7 +166,7 @@ std::uint64_t Parser::array_extents(Variable& into) {
             continue;
         }
         const auto extent = expect_integer("an array size");
-        if (extent > max_variable_bytes || count * extent > max_variable_bytes) fail("an array larger than 4 GiB");
+        if (extent > kMaxVariableBytes || count * extent > kMaxVariableBytes) fail("an array larger than 4 GiB");
         count *= extent;
         expect(']');
     }
@@ -186,7 +186,7 @@ void Parser::initialiser(Variable& into) {
 }
 
 void Parser::initialiser_value(Variable& into, std::uint64_t& offset_bytes, std::uint32_t element_bytes, int depth) {
-    if (depth > max_initialiser_depth) fail("an initial value nested too deeply");
+    if (depth > kMaxInitialiserDepth) fail("an initial value nested too deeply");
     if (accept('{')) {
         if (accept('}')) return;
         do {
@@ -196,7 +196,7 @@ void Parser::initialiser_value(Variable& into, std::uint64_t& offset_bytes, std:
         return;
     }
     if (offset_bytes + element_bytes > into.initial.size()) {
-        if (!into.unsized_array || offset_bytes > max_variable_bytes) fail("too many initial values");
+        if (!into.unsized_array || offset_bytes > kMaxVariableBytes) fail("too many initial values");
         into.initial.resize(offset_bytes + element_bytes);
     }
     std::uint8_t* at = into.initial.data() + offset_bytes;
@@ -220,7 +220,7 @@ void Parser::initialiser_value(Variable& into, std::uint64_t& offset_bytes, std:
     offset_bytes += element_bytes;
 }
 
-// The address of a symbol; `generic(symbol)` is the same, because the spaces that have initial values are flat.
+// The address of a symbol. `generic(symbol)` is the same, because spaces with initial values use flat addresses.
 void Parser::initialiser_symbol(Variable& into, std::uint64_t offset_bytes, std::uint32_t element_bytes) {
     Relocation relocation;
     relocation.offset_bytes = offset_bytes;
@@ -239,7 +239,7 @@ bool Parser::mask_ahead() const {
     return token_.kind == TokenKind::integer && ahead.next().is('(');
 }
 
-// `0xFF00(symbol)`: one byte of an address, as packed structures hold it.
+// `0xFF00(symbol)`: one byte of an address, as in packed structures.
 void Parser::initialiser_byte(Variable& into, std::uint64_t offset_bytes, std::uint32_t element_bytes) {
     const std::uint64_t mask = expect_integer("a mask");
     const int shift = std::countr_zero(mask);
@@ -282,7 +282,7 @@ void Parser::function(bool entry, Linkage linkage) {
     result.name = expect_word("a function name");
     result.params = parameters();
     performance_directives(result);
-    if (module_.functions.size() >= max_functions) fail("too many functions");
+    if (module_.functions.size() >= kMaxFunctions) fail("too many functions");
     module_.functions.push_back(std::move(result));
     if (accept(';')) return;
     function_ = &module_.functions.back();
@@ -315,7 +315,7 @@ void Parser::performance_directives(Function& into) {
             while (!token_.is(';') && token_.kind != TokenKind::end) advance();
             expect(';');
         } else {
-            // .minnctapersm, .maxnreg, .noreturn, .maxclusterrank ...: hints for the machine code that we do not make.
+            // .minnctapersm, .maxnreg, .noreturn, .maxclusterrank and others only matter for machine code.
             advance();
             while (token_.kind == TokenKind::integer || token_.is(',')) advance();
         }

@@ -1,4 +1,4 @@
-// Constant expressions: C's operators over 64-bit integers and doubles, as operands and initial values have them.
+// Constant expressions in operands and initial values: C's operators over 64-bit integers and doubles.
 #include <fmt/format.h>
 
 #include <bit>
@@ -9,9 +9,9 @@
 namespace gpupool::softgpu::ptx {
 namespace {
 
-constexpr int max_expression_depth = 64;
+constexpr int kMaxExpressionDepth = 64;
 
-// C's, the loosest first; 0 for what is no binary operator.
+// Precedence as in C, the loosest first; 0 if it is not a binary operator.
 int precedence(std::string_view name) {
     static constexpr struct {
         std::string_view name;
@@ -55,9 +55,9 @@ double Parser::Constant::real() const {
     return is_unsigned ? static_cast<double>(bits) : static_cast<double>(static_cast<std::int64_t>(bits));
 }
 
-// One or two characters that are a binary operator, or nothing.
+// The binary operator of one or two characters at the current token, or empty.
 std::string_view Parser::operator_ahead() const {
-    if (token_.is("%")) return token_.text;  // a word to the lexer, as it begins names
+    if (token_.is("%")) return token_.text;  // the lexer reads it as a word, since names begin with it
     if (token_.kind != TokenKind::punctuation) return {};
     Lexer ahead = lexer_;
     const Token next = ahead.next();
@@ -69,14 +69,14 @@ std::string_view Parser::operator_ahead() const {
 }
 
 Parser::Constant Parser::primary(int depth) {
-    if (depth > max_expression_depth) fail("a constant expression nested too deeply");
+    if (depth > kMaxExpressionDepth) fail("a constant expression nested too deeply");
     if (accept('(')) {
         if (token_.is(".s64") || token_.is(".u64")) {
             const bool is_unsigned = token_.is(".u64");
             advance();
             expect(')');
             Constant value = primary(depth + 1);
-            if (value.kind != OperandKind::integer) fail("a cast of a constant that is no integer");
+            if (value.kind != OperandKind::integer) fail("a cast of a constant that is not an integer");
             value.is_unsigned = is_unsigned;
             return value;
         }
@@ -96,7 +96,7 @@ Parser::Constant Parser::primary(int depth) {
         const bool complement = token_.is('~');
         advance();
         Constant value = primary(depth + 1);
-        if (value.kind != OperandKind::integer) fail("a bitwise operator on a constant that is no integer");
+        if (value.kind != OperandKind::integer) fail("a bitwise operator on a constant that is not an integer");
         value.bits = complement ? ~value.bits : value.bits == 0 ? 1 : 0;
         return value;
     }
@@ -113,7 +113,7 @@ Parser::Constant Parser::primary(int depth) {
         default:
             if (!token_.is("WARP_SZ")) fail(fmt::format("expected a constant before '{}'", token_.text));
             value.kind = OperandKind::integer;
-            token_.value = warp_lanes;
+            token_.value = kWarpLanes;
     }
     value.bits = token_.value;
     advance();
@@ -140,7 +140,7 @@ Parser::Constant Parser::combined(std::string_view name, const Constant& a, cons
         else if (name == "/")
             result.bits = std::bit_cast<std::uint64_t>(x / y);
         else
-            fail(fmt::format("'{}' between constants that are no integers", name));
+            fail(fmt::format("'{}' between constants that are not integers", name));
         return result;
     }
     const bool is_unsigned = a.is_unsigned || b.is_unsigned;
@@ -180,7 +180,7 @@ Parser::Constant Parser::combined(std::string_view name, const Constant& a, cons
     return result;
 }
 
-// Operators of at least the precedence given.
+// Parses operators of at least the given precedence.
 Parser::Constant Parser::binary(int least, int depth) {
     Constant left = primary(depth);
     for (;;) {
@@ -193,7 +193,7 @@ Parser::Constant Parser::binary(int least, int depth) {
 }
 
 Parser::Constant Parser::ternary(int depth) {
-    if (depth > max_expression_depth) fail("a constant expression nested too deeply");
+    if (depth > kMaxExpressionDepth) fail("a constant expression nested too deeply");
     const Constant condition = binary(1, depth);
     if (!accept('?')) return condition;
     const Constant yes = ternary(depth + 1);
@@ -210,10 +210,10 @@ Operand Parser::constant() {
     return result;
 }
 
-// What is added to a symbol or a register: `sym+4*2`.
+// Parses an offset added to a symbol or a register: `sym+4*2`.
 std::int64_t Parser::addend() {
     const Constant value = binary(precedence("*"), 0);
-    if (value.kind != OperandKind::integer) fail("an offset that is no integer");
+    if (value.kind != OperandKind::integer) fail("an offset that is not an integer");
     return static_cast<std::int64_t>(value.bits);
 }
 

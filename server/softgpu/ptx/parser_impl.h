@@ -1,7 +1,7 @@
-// The recursive descent behind parse(): declarations in parser_declarations.cpp, statements in parser_statements.cpp,
-// constants in parser_expressions.cpp.
+// The recursive-descent parser behind parse(): declarations in parser_declarations.cpp, statements in
+// parser_statements.cpp, constants in parser_expressions.cpp.
 //
-// Ownership: fills a Module that the caller takes. Threads: one. Errors: throws SyntaxError, caught by parse().
+// Ownership: fills a Module that the caller takes. Threads: one. Errors: throws SyntaxError, which parse() catches.
 #pragma once
 
 #include <optional>
@@ -26,7 +26,7 @@ class Parser {
         bool managed = false;
     };
 
-    // What a name means inside a function.
+    // The meaning of a name inside a function.
     struct Name {
         enum Kind : std::uint8_t { reg, reg_range, variable } kind;
         std::uint32_t first;
@@ -96,7 +96,7 @@ class Parser {
     Token token_;
     Module module_;
     Function* function_ = nullptr;
-    bool in_call_ = false;  // parentheses are lists of parameters, not constant expressions
+    bool in_call_ = false;  // parentheses are parameter lists, not constant expressions
     std::vector<std::unordered_map<std::string_view, Name>> names_;  // innermost scope last
     std::vector<std::uint32_t> scope_path_;
     std::vector<std::string_view> module_names_;

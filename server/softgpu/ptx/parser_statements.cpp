@@ -7,10 +7,10 @@
 namespace gpupool::softgpu::ptx {
 namespace {
 
-constexpr std::size_t max_registers = 1U << 20;
-constexpr std::size_t max_instructions = 1U << 24;
-constexpr std::size_t max_scope_depth = 64;
-constexpr int max_operand_depth = 4;
+constexpr std::size_t kMaxRegisters = 1U << 20;
+constexpr std::size_t kMaxInstructions = 1U << 24;
+constexpr std::size_t kMaxScopeDepth = 64;
+constexpr int kMaxOperandDepth = 4;
 
 }  // namespace
 
@@ -25,7 +25,7 @@ void Parser::body() {
             function_->variables.push_back(param);
         }
     };
-    // Formal parameters are the function's first variables: parameters, then return values.
+    // Formal parameters, then return values, are the function's first variables.
     declare_params(function_->params);
     declare_params(function_->returns);
     while (!names_.empty()) statement();
@@ -33,7 +33,7 @@ void Parser::body() {
 
 void Parser::statement() {
     if (accept('{')) {
-        if (names_.size() >= max_scope_depth) fail("braces nested too deeply");
+        if (names_.size() >= kMaxScopeDepth) fail("braces nested too deeply");
         names_.emplace_back();
         Scope scope;
         scope.parent = static_cast<std::int32_t>(scope_path_.back());
@@ -85,7 +85,7 @@ void Parser::register_declaration() {
             expect('>');
         }
         const auto first = function_->registers.size();
-        if (count > max_registers || first + count > max_registers) fail("too many registers");
+        if (count > kMaxRegisters || first + count > kMaxRegisters) fail("too many registers");
         function_->registers.resize(first + count, type);
         declare(name, {range ? Name::reg_range : Name::reg, static_cast<std::uint32_t>(first),
                        static_cast<std::uint32_t>(count)});
@@ -98,7 +98,7 @@ void Parser::local_variable(Space space) {
         if (!declared.initial.empty()) fail("a variable inside a function cannot have an initial value");
         declare(declared.name, {Name::variable, static_cast<std::uint32_t>(function_->variables.size()), 1});
         function_->variables.push_back(std::move(declared));
-        if (function_->variables.size() > max_registers) fail("too many variables");
+        if (function_->variables.size() > kMaxRegisters) fail("too many variables");
     }
     expect(';');
 }
@@ -113,7 +113,7 @@ std::optional<Parser::Name> Parser::find(std::string_view name) const {
             if (found->second.kind != Name::reg_range) return found->second;
         }
     }
-    // `%r12` of a `%r<N>`.
+    // `%r12` of a declaration `%r<N>`.
     std::size_t stem = name.size();
     while (stem > 0 && name[stem - 1] >= '0' && name[stem - 1] <= '9') --stem;
     if (stem == name.size() || name.size() - stem > 9) return std::nullopt;
@@ -163,7 +163,8 @@ void Parser::instruction() {
             return;
         }
         if (token_.is(".callprototype") || token_.is(".calltargets")) {
-            // An indirect call's shape is checked against the function that it reaches, so the prototype adds nothing.
+            // The arguments of an indirect call are checked against the function that it calls, so the prototype is not
+            // needed.
             while (!token_.is(';') && token_.kind != TokenKind::end) advance();
             expect(';');
             return;
@@ -173,7 +174,7 @@ void Parser::instruction() {
     }
     if (!token_.is(';')) instruction_operands(result);
     expect(';');
-    if (function_->body.size() >= max_instructions) fail("a function with too many instructions");
+    if (function_->body.size() >= kMaxInstructions) fail("a function with too many instructions");
     function_->body.push_back(std::move(result));
 }
 
@@ -245,7 +246,7 @@ bool Parser::word_ahead() const {
 }
 
 Operand Parser::operand(int depth) {
-    if (depth > max_operand_depth) fail("an operand nested too deeply");
+    if (depth > kMaxOperandDepth) fail("an operand nested too deeply");
     Operand result;
     if (accept('{')) {
         result = braces('}', OperandKind::vector, depth);

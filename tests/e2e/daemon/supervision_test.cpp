@@ -216,9 +216,9 @@ class SlowPeer final : public transport::Connection {
     const milliseconds delay_;
 };
 
-daemon::Guest guest_of(const HelloOptions& options) {
+daemon::Admission admission_of(const HelloOptions& options) {
     auto verdict = daemon::examine_hello(hello_payload(options), {});
-    return std::move(std::get<daemon::Guest>(verdict));
+    return std::move(std::get<daemon::Admission>(verdict));
 }
 
 // A supervisor in this process, whose workers are real ones.
@@ -247,7 +247,7 @@ class SupervisorTest : public ::testing::Test {
         UniqueFd theirs;
         EXPECT_TRUE(supervision::make_socket_pair(ours, theirs));
         EXPECT_FALSE(supervisor_->reserve_place());
-        supervisor_->arrive(*transport::tcp::adopt(theirs.release()), guest_of({}));
+        supervisor_->admit(*transport::tcp::adopt(theirs.release()), admission_of({}));
         auto client = *transport::tcp::adopt(ours.release());
         const auto welcome = wire::read_frame(*client, wire::kMaxPayloadBytes, milliseconds(30000));
         EXPECT_TRUE(welcome && welcome->type == wire::FrameType::welcome);
@@ -264,7 +264,7 @@ class SupervisorTest : public ::testing::Test {
 
 TEST_F(SupervisorTest, ItsOwnDelayIsNotTheWorkersSilence) {
     const auto client = open_session();
-    supervisor_->arrive(std::make_unique<SlowPeer>(3 * config_.worker_silence_timeout), guest_of({.lane = true}));
+    supervisor_->admit(std::make_unique<SlowPeer>(3 * config_.worker_silence_timeout), admission_of({.lane = true}));
     ASSERT_TRUE(supervisor_->status()) << "a question that is answered behind the slow peer's refusal";
     ASSERT_TRUE(supervisor_->status()) << "and one in the next round, behind what is done about silence";
     client->set_receive_deadline(transport::Clock::now() + milliseconds(300));
@@ -305,7 +305,8 @@ TEST(RuntimeDirectoryTest, LeavesADirectoryAsItIsThatOthersMayEnter) {
     }
     const auto refused = supervision::RuntimeDirectory::claim(others, "1234");
     ASSERT_FALSE(refused);
-    EXPECT_NE(refused.error().message.find("others may enter " + others), std::string::npos) << refused.error().message;
+    EXPECT_NE(refused.error().message.find("other users may enter " + others), std::string::npos)
+        << refused.error().message;
     struct stat facts {};
     ASSERT_EQ(::stat(others.c_str(), &facts), 0);
     EXPECT_EQ(facts.st_mode & 07777, 01777u);
@@ -343,9 +344,9 @@ TEST(AdmissionTest, TheWorkerSeesNoCredentialAndOnlyHarmlessVariables) {
                                                         {"CUDA_CACHE_PATH", "/"},
                                                         {"CUDA_LAUNCH_BLOCKING", std::string(5000, '1')}}});
     auto verdict = daemon::examine_hello(payload, {{"first-token"}, 0xaa});
-    ASSERT_TRUE(std::holds_alternative<daemon::Guest>(verdict));
+    ASSERT_TRUE(std::holds_alternative<daemon::Admission>(verdict));
     capnp::MallocMessageBuilder message;
-    daemon::copy_hello(std::get<daemon::Guest>(verdict), message.initRoot<schema::Hello>());
+    daemon::copy_hello(std::get<daemon::Admission>(verdict), message.initRoot<schema::Hello>());
     const auto seen = message.getRoot<schema::Hello>().asReader();
     EXPECT_EQ(seen.getToken().size(), 0u);
     EXPECT_STREQ(seen.getClient().getProcessName().cStr(), "a?b");

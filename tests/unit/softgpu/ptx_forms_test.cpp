@@ -294,7 +294,7 @@ TEST_F(PtxFormsTest, ATrapIsSaidToBeTheProgramsOwn) {
     testing::internal::CaptureStderr();
     EXPECT_NE(CUDA_SUCCESS, start(compile("trap;"), {1}, {1}, out, out));
     const std::string said = testing::internal::GetCapturedStderr();
-    EXPECT_NE(std::string::npos, said.find(": the program stopped itself\n")) << said;
+    EXPECT_NE(std::string::npos, said.find(": the program executed trap\n")) << said;
     EXPECT_EQ(std::string::npos, said.find("address")) << said;
 }
 
