@@ -105,6 +105,10 @@ else()
   target_compile_definitions(gpupool_flags INTERFACE FMT_HEADER_ONLY=1)
 endif()
 
+# toml++, compiled once as well.
+add_library(gpupool_toml STATIC ${CMAKE_SOURCE_DIR}/cmake/toml.cpp)
+target_compile_definitions(gpupool_toml PUBLIC TOML_HEADER_ONLY=0 PRIVATE TOML_IMPLEMENTATION=1)
+
 # A sanitizer brings a runtime of its own, which must not be linked statically into our shared libraries.
 if(GPUPOOL_STATIC_RUNTIME AND NOT GPUPOOL_SANITIZE)
   add_link_options(-static-libstdc++ -static-libgcc)
