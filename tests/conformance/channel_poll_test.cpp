@@ -1,5 +1,6 @@
-// Who waits receives itself, where the transport lets it: nothing gets lost, doubled or out of order between those who
-// look and the channel's own reader, and an end is reported as ever. Where it cannot, looking changes nothing.
+// Threads that poll a channel receive its frames themselves, where the transport supports that. No frame may be lost,
+// duplicated or reordered between polling threads and the channel's own reader, and the end of the channel is still
+// reported. Where the transport does not support it, polling changes nothing.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +28,7 @@ class Looks : public ::testing::TestWithParam<Transport> {
     }
 };
 
-// Each answer is taken by who waits for it, or by the reader once that has given up for the moment.
+// The waiting thread receives each answer, or the reader does once the thread has stopped polling.
 TEST_P(Looks, RoundTripsByWhoWaits) {
     ChannelPair pair(ends());
     constexpr std::uint64_t kCount = 300;
@@ -58,7 +59,8 @@ TEST_P(Looks, RoundTripsByWhoWaits) {
     expect_words(pair.client_side, kCount);
 }
 
-// Several look and cease to all the time, beside the reader, while records and data come without a pause.
+// Several threads start and stop polling all the time, beside the reader, under a continuous load of records and bulk
+// data.
 TEST_P(Looks, ManyLookWhileMuchComes) {
     wire::Limits limits;
     limits.retained_bytes = 256u << 10;
@@ -88,7 +90,7 @@ TEST_P(Looks, ManyLookWhileMuchComes) {
     EXPECT_EQ(landed, data);
 }
 
-// The reader slept while somebody looked, and nobody looks any more.
+// The reader slept while a thread polled; it takes over when no thread polls any more.
 TEST_P(Looks, WhatComesAfterwardsIsTheReaders) {
     ChannelPair pair(ends());
     for (std::uint64_t i = 0; i < 30; ++i) {
@@ -99,7 +101,7 @@ TEST_P(Looks, WhatComesAfterwardsIsTheReaders) {
             if (i % 3 == 0) {
                 ASSERT_TRUE(append_word(pair.client, i).ok());
             }
-            if (i % 6 == 0) std::this_thread::sleep_for(1ms);  // it has come, and is not taken
+            if (i % 6 == 0) std::this_thread::sleep_for(1ms);  // the record has arrived and is not yet received
         }
         if (i % 3 != 0) {
             ASSERT_TRUE(append_word(pair.client, i).ok());
@@ -109,11 +111,11 @@ TEST_P(Looks, WhatComesAfterwardsIsTheReaders) {
     expect_words(pair.server_side, 30);
 }
 
-// The reader leaves it to those who look again and again, until they cease to.
+// While threads poll again and again the reader lets them receive; it resumes when they stop.
 TEST_P(Looks, AReaderThatLeftItToOthersComesBack) {
     ChannelPair pair(ends());
     for (std::uint64_t i = 0; i < 6; i += 2) {
-        ASSERT_TRUE(append_word(pair.client, i).ok());  // which wakes it
+        ASSERT_TRUE(append_word(pair.client, i).ok());  // wakes the reader
         for (int n = 0; n < 300; ++n) {
             Channel::PollingReceiver receiver(pair.server);
             receiver.poll();
@@ -124,7 +126,7 @@ TEST_P(Looks, AReaderThatLeftItToOthersComesBack) {
     }
 }
 
-// The first frame of a session, as it travels: 64 bytes of commands.
+// The first frame of a session as it is on the wire: 64 bytes of commands.
 std::vector<std::byte> first_frame() {
     const std::vector<std::byte> payload(64);
     wire::FrameHeader fields;
@@ -144,7 +146,7 @@ Status send_all(transport::Connection& to, std::span<const std::byte> bytes) {
     return to.send(std::span(&all, 1));
 }
 
-// A frame of which only a part is here is the reader's: who looks is not kept.
+// A frame that has arrived only in part is left to the reader, so that poll() does not block.
 TEST_P(Looks, HalfAFrameKeepsNobody) {
     auto [peer, ours] = ends();
     Recorder recorder;
@@ -154,7 +156,7 @@ TEST_P(Looks, HalfAFrameKeepsNobody) {
     const std::span<const std::byte> bytes(frame);
     ASSERT_TRUE(send_all(*peer, bytes.first(40)).ok());
     Channel::PollingReceiver receiver(channel);
-    for (int i = 0; i < 1000; ++i) receiver.poll();  // comes back every time
+    for (int i = 0; i < 1000; ++i) receiver.poll();  // returns every time
     EXPECT_TRUE(recorder.frames().empty());
     ASSERT_TRUE(send_all(*peer, bytes.subspan(40)).ok());
     EXPECT_TRUE(recorder.wait_frames(1)) << "the reader does not wait for who looks no more";
@@ -178,7 +180,7 @@ TEST_P(Looks, WhatBreaksTheRulesIsReportedOnceByTheReader) {
     EXPECT_EQ(recorder.cause()->code, ErrorCode::invalid_input);
 }
 
-// Whoever looks is kept from it, even by waiting for what the reader has yet to see.
+// The polling thread does not call poll(), and even waits for frames that only the reader can receive now.
 TEST_P(Looks, TheReaderTakesOverFromWhoIsKept) {
     ChannelPair pair(ends());
     const Channel::PollingReceiver receiver(pair.server);

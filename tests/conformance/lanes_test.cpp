@@ -1,5 +1,5 @@
-// What Lanes promise: all data arrives, over every transport; order can be waited for; whatever breaks, everybody hears
-// of it and nobody waits for ever.
+// What Lanes guarantee: all data arrives over every transport, a waiter can wait for everything sent before, and when a
+// lane breaks both ends are notified and no thread blocks for ever.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ Ends inproc_pair() {
     return transport::inproc::make_pair(64u << 10);
 }
 
-// What the client's end sends meets the faults.
+// The faults affect what the client's end sends.
 Ends faulty_pair(const Faults& faults) {
     auto [here, there] = inproc_pair();
     return {transport::faulty::wrap(std::move(here), faults), std::move(there)};
@@ -51,7 +51,8 @@ void EveryLane::carry_data_both_ways(wire::CompressionMode compression) {
                 const auto data = pattern(kBytes, transfer);
                 std::atomic<std::size_t> own{0};
                 EXPECT_TRUE(send_all(*lanes, transfer, data, kPieceBytes, [&] { ++own, ++done; }).ok());
-                EXPECT_TRUE(eventually([&] { return own == kPieces; }));  // only then may `data` go
+                // the source must stay valid until every piece is done
+                EXPECT_TRUE(eventually([&] { return own == kPieces; }));
             });
         }
     }
@@ -77,8 +78,8 @@ TEST_P(EveryLane, CarriesPackedDataBothWaysAtOnce) {
 INSTANTIATE_TEST_SUITE_P(All, EveryLane, ::testing::ValuesIn(all_transports()),
                          [](const auto& info) { return info.param.name; });
 
-// One lane is slow, here one whose other end is not read yet: what was sent on it early lands last, and waiting for it
-// is waiting for it.
+// One lane is slow, because its other end is not read yet. A piece sent early on it arrives last, and a wait for a
+// later piece also waits for it.
 TEST(LanesTest, WaitingForAPieceWaitsForThoseBeforeIt) {
     constexpr std::size_t kCount = 40;
     constexpr std::size_t kMaxInASlowLane = (64u << 10) / kPieceBytes + 1;
@@ -94,7 +95,7 @@ TEST(LanesTest, WaitingForAPieceWaitsForThoseBeforeIt) {
     auto [here, there] = inproc_pair();
     ASSERT_TRUE(pair.client.add(0, std::move(here)).ok());
     ASSERT_TRUE(send(0));
-    ASSERT_TRUE(eventually([&] { return done == 1; }));  // the slow lane has taken it
+    ASSERT_TRUE(eventually([&] { return done == 1; }));  // the slow lane has buffered it
     auto [fast_here, fast_there] = inproc_pair();
     ASSERT_TRUE(pair.client.add(1, std::move(fast_here)).ok());
     ASSERT_TRUE(pair.server.add(1, std::move(fast_there)).ok());
@@ -112,7 +113,7 @@ TEST(LanesTest, WaitingForAPieceWaitsForThoseBeforeIt) {
     EXPECT_EQ(pair.server_side.data(1), data);
 }
 
-// Counts what was sent over lanes.
+// Counts the bytes sent over lanes.
 class SentBytes final : public wire::TrafficObserver {
   public:
     void sent(std::size_t, std::size_t, std::size_t bytes, Moment, Moment) override { bytes_ += bytes; }
@@ -123,7 +124,7 @@ class SentBytes final : public wire::TrafficObserver {
     std::atomic<std::size_t> bytes_{0};
 };
 
-// What `data` became on its way, as it arrived.
+// The bytes that `data` took on the wire.
 std::size_t bytes_on_wire(std::span<const std::byte> data, wire::CompressionMode compression,
                           const std::function<Ends()>& connect) {
     SentBytes counted;
@@ -147,7 +148,7 @@ TEST(LanesTest, WhatBecomesSmallerIsPacked) {
     EXPECT_GT(bytes_on_wire(noise, wire::CompressionMode::always, inproc_pair), noise.size());
 }
 
-// Shared memory is no line: what is asked for does not matter there.
+// Over shared memory nothing is compressed, whatever the setting.
 TEST(LanesTest, NothingIsPackedWhereSendingIsACopy) {
     const std::vector<std::byte> zeros(10 * kPieceBytes);
     for (const Transport& transport : all_transports()) {
@@ -167,7 +168,7 @@ TEST(LanesTest, NothingWasSentMeansNothingToWaitFor) {
 TEST(LanesTest, AFullQueueMakesItsProducerWait) {
     const auto data = pattern(20 * kPieceBytes, 1);
     LanePair pair(0, inproc_pair, {.lanes = 1, .queued_bytes = 2 * kPieceBytes});
-    auto [here, there] = inproc_pair();  // nobody reads the other end
+    auto [here, there] = inproc_pair();  // the other end is not read
     ASSERT_TRUE(pair.client.add(0, std::move(here)).ok());
     std::atomic<std::size_t> done{0};
     std::atomic<bool> back{false};
@@ -181,7 +182,7 @@ TEST(LanesTest, AFullQueueMakesItsProducerWait) {
     pair.client.end({ErrorCode::closed, "over"});
     producer.join();
     pair.client.close();
-    EXPECT_EQ(done, pair.client.sent_up_to() + 1);  // and that of the piece that was refused
+    EXPECT_EQ(done, pair.client.sent_up_to() + 1);  // plus the `done` of the piece that was refused
 }
 
 TEST(LanesTest, ALaneThatBreaksEndsThemAll) {
@@ -201,7 +202,7 @@ TEST(LanesTest, ALaneThatBreaksEndsThemAll) {
     }
     EXPECT_TRUE(pair.client_side.wait_ended());
     EXPECT_TRUE(pair.server_side.wait_ended());
-    // Whoever was the first to notice names the one that broke.
+    // The end that detects the break first names the broken lane.
     const auto causes = pair.client_side.cause()->message + pair.server_side.cause()->message;
     EXPECT_NE(causes.find("data connection 1"), std::string::npos) << causes;
     EXPECT_EQ(status.error().message, pair.client_side.cause()->message);
@@ -216,7 +217,7 @@ TEST(LanesTest, ALaneThatBreaksEndsThemAll) {
     EXPECT_FALSE(pair.client.take(Lanes::kMaxPieceBytes));
 }
 
-// Anywhere in the second piece's two headers.
+// Damages each byte of the second piece's two headers in its own run.
 TEST(LanesTest, ADamagedHeaderEndsThemAndItsPieceIsNotTakenForData) {
     constexpr std::size_t kHeadBytes = wire::kHeaderBytes + sizeof(wire::BulkHeader);
     for (const std::size_t at : {5u, 12u, 20u, 30u, 33u, 40u, 47u, 48u, 55u}) {
@@ -235,7 +236,8 @@ TEST(LanesTest, ADamagedHeaderEndsThemAndItsPieceIsNotTakenForData) {
     }
 }
 
-// Data that changes on its way, as it may while the application writes there, arrives as it is.
+// Lanes do not check data, which may change while it is sent if the application writes to it. It arrives as it was
+// read.
 TEST(LanesTest, DataIsTheConnectionsToGuard) {
     Faults change;
     change.corrupt_sent_at = 30'000;  // in the second piece's data
@@ -272,7 +274,7 @@ TEST(LanesTest, AnIndexIsTakenOnceAndWithinTheLimit) {
     EXPECT_TRUE(pair.server.wait_landed(1));
 }
 
-// A peer that does as it likes on a lane. Each case ends the lanes and says why.
+// A hostile peer on a lane. In each case all lanes end with an error that names the violation.
 class HostileLane : public ::testing::Test {
   protected:
     void SetUp() override {
@@ -293,7 +295,7 @@ class HostileLane : public ::testing::Test {
         lanes_.close();
         EXPECT_EQ(recorder_.in_progress(), 0u);
     }
-    // A packed piece that says that it becomes `bytes`.
+    // Sends a packed piece whose header claims `bytes` after unpacking.
     void send_packed(std::uint64_t transfer, std::uint64_t bytes, std::span<const std::byte> packed) {
         std::vector<std::byte> payload(sizeof(wire::PackedHeader) + packed.size());
         const wire::PackedHeader head{{transfer, 0}, bytes};
@@ -301,7 +303,7 @@ class HostileLane : public ::testing::Test {
         std::ranges::copy(packed, payload.begin() + sizeof(head));
         send_frame({.sequence = 1, .type = wire::FrameType::packed}, payload);
     }
-    // The header says as many bytes as there are, unless it says something else.
+    // Fills in the payload's true size unless the header already has one.
     void send_frame(wire::FrameHeader header, std::span<const std::byte> payload) {
         if (header.payload_bytes == 0) header.payload_bytes = static_cast<std::uint32_t>(payload.size());
         header.payload_crc = wire::payload_crc(header.type, payload);

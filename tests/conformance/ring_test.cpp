@@ -1,5 +1,5 @@
-// The ring of bytes by itself: over one mapping, so that a sanitizer sees both sides, and with the other side's half of
-// the control block written by a liar.
+// The ring of bytes by itself: over one mapping, so that a sanitizer sees both sides, and with a hostile other side
+// that writes false indices to its half of the control block.
 #include "protocol/transport/shm/ring.h"
 
 #include <gtest/gtest.h>
@@ -128,7 +128,7 @@ TEST(Ring, RefusesAWriterThatGoesBackwards) {
     ring.control.written = 50;
     out.resize(90);
     expect_refused(reader.read(out));
-    ring.control.written = 10;  // before what was read
+    ring.control.written = 10;  // less than has been read
     expect_refused(reader.read(out));
 }
 
@@ -159,8 +159,8 @@ TEST(Ring, RefusesImpossibleIndicesWhenTakenOver) {
     expect_refused(reader.read(out));
 }
 
-// Nobody rings in this test, so that a wake-up that is lost shows as a test that never ends: `bell` stands for the
-// socket, and each side waits for it alone.
+// No side wakes the other but through `bell`, which stands for the socket, so a lost wake-up shows as a test that
+// hangs.
 TEST(Ring, CarriesEverythingBetweenTwoThreadsThatSleep) {
     constexpr std::size_t kTotal = 8u << 20;
     Ring ring;

@@ -1,5 +1,5 @@
-// What only shared memory has: addresses in the file system, descriptors that change hands, and a peer that can write
-// where it likes.
+// What is particular to shared memory: socket paths, handing descriptors to another process, and a peer that can write
+// anywhere in the rings.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ bool exists(const std::string& path) {
 
 TEST(Shm, AnotherProcessTakesOver) {
     auto [client, daemon] = shm_pair();
-    expect_exchange(*client, *daemon);  // the memory is there, and some of it used
+    expect_exchange(*client, *daemon);  // the rings exist and have been used
     expect_exchange(*daemon, *client);
     auto worker = transport::adopt(copies_of(daemon->descriptors()));
     ASSERT_TRUE(worker.ok()) << worker.error().message;
@@ -175,7 +175,7 @@ TEST(Shm, NobodyThereIsUnavailable) {
     EXPECT_FALSE(shm::connect_to_name("gpupool-test-nobody").ok());
 }
 
-// ---- which transport it becomes
+// ---- choice of the transport
 
 struct Server {
     std::unique_ptr<transport::Listener> tcp = *transport::tcp::listen({"127.0.0.1", 0});
@@ -213,7 +213,7 @@ TEST(Choose, AServerAtAllAddressesIsFoundByEachLoopbackAddress) {
     }
 }
 
-// By whatever name the host is called, of which it has one.
+// By the host's name, whatever it is.
 TEST(Choose, AServerIsFoundByTheHostsOwnName) {
     std::array<char, 256> name{};
     ASSERT_EQ(::gethostname(name.data(), name.size() - 1), 0);
@@ -227,7 +227,7 @@ TEST(Choose, AServerIsFoundByTheHostsOwnName) {
     EXPECT_TRUE(connection.ok()) << connection.error().message;
 }
 
-// At its own address, where it has one besides the loopback's.
+// At the host's own address, if it has an interface besides the loopback.
 TEST(Choose, AServerAtAnInterfacesAddress) {
     ifaddrs* all = nullptr;
     ASSERT_EQ(::getifaddrs(&all), 0);
@@ -264,9 +264,9 @@ TEST(Choose, APathIsNotTcp) {
     EXPECT_NE(connection.error().message.find("tcp excludes"), std::string::npos) << connection.error().message;
 }
 
-// ---- peers that mean harm
+// ---- hostile peers
 
-// A client by hand: it has sent nothing yet.
+// A client whose handshake the test sends by hand; nothing is sent yet.
 class Hostile {
   public:
     Hostile() {
@@ -285,7 +285,7 @@ class Hostile {
     }
     [[nodiscard]] int socket() const { return socket_.get(); }
     [[nodiscard]] int room() const { return theirs_.get(); }
-    // What the server makes of it, within a second.
+    // The server's error for it, within a second.
     ErrorCode verdict() {
         std::byte byte;
         server->set_receive_deadline(Clock::now() + 1s);
@@ -377,7 +377,7 @@ TEST(ShmHostile, SendsMemoryThatIsNot) {
     ::close(pipe[1]);
 }
 
-// A client with its memory in hand.
+// A client whose rings the test can write to.
 struct Scribbler {
     Hostile client;
     UniqueFd file = memory_file(shm::kMemoryBytes, MFD_ALLOW_SEALING, kSeals);
@@ -393,7 +393,7 @@ TEST(ShmHostile, CannotTakeItsMemoryAway) {
     Scribbler it;
     it.to_server->written = 100;
     EXPECT_EQ(::ftruncate(it.file.get(), 0), -1);
-    // Holes are allowed: what was there becomes zeros.
+    // Holes are allowed; they read as zeros.
     EXPECT_EQ(::fallocate(it.file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4096, shm::kRingBytes), 0);
     std::vector<std::byte> received(100);
     EXPECT_TRUE(transport::receive_exactly(*it.client.server, received).ok());
@@ -431,7 +431,7 @@ TEST(ShmHostile, BeginsWithRingsThatWereUsed) {
         }
     }
     Scribbler early;
-    early.to_server->written = 1;  // a Hello may be there before its connection is taken
+    early.to_server->written = 1;  // a Hello may be there before the connection is accepted
     std::byte byte;
     EXPECT_TRUE(early.client.server->receive({&byte, 1}).ok());
 }
@@ -463,7 +463,7 @@ TEST(ShmHostile, ScribblesWithoutEnd) {
             (void)shm::ring(it.client.socket());
         }
     });
-    // Every attempt ends, with bytes or with an error.
+    // Every attempt returns, with data or with an error.
     std::vector<std::byte> bytes(4096);
     const ConstBuffer buffers[] = {bytes};
     int refused = 0;
@@ -478,7 +478,7 @@ TEST(ShmHostile, ScribblesWithoutEnd) {
     EXPECT_GT(refused, 0);
 }
 
-// A program may be kept from making large files; the signal for who tries would end it.
+// A limit on file sizes must give an error, not the signal SIGXFSZ, which would end the program.
 TEST(Shm, MemoryBeyondTheLimitOfFilesIsRefused) {
     rlimit before{};
     ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);

@@ -1,4 +1,4 @@
-// What only TCP has: addresses, deadlines for connecting, descriptors that change hands.
+// What is particular to TCP: addresses, connect timeouts, and handing descriptors to another process.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <net/if.h>
@@ -73,7 +73,7 @@ TEST(Tcp, DescriptorsDoNotSurviveExec) {
     EXPECT_TRUE(::fcntl(server->native_handle(), F_GETFD) & FD_CLOEXEC);
 }
 
-// Of this process's network, which is its own.
+// Of this process's own network namespace.
 bool switch_loopback(bool on) {
     const int descriptor = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     ifreq request{};
@@ -84,7 +84,7 @@ bool switch_loopback(bool on) {
     return done;
 }
 
-// Sends, loses the network, and waits for an answer. What becomes of it is the exit status.
+// Sends data after the network is gone, and waits for an answer. The child's exit status is the verdict.
 enum Verdict { kNoticed, kNoNetwork, kWrong };
 Verdict send_into_nothing(bool looks) {
     if (::unshare(CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return kNoNetwork;
@@ -106,7 +106,7 @@ Verdict send_into_nothing(bool looks) {
     }
 }
 
-// The kernel alone would try for a quarter of an hour.
+// The kernel's default would give up only after a quarter of an hour.
 TEST(Tcp, APeerThatVanishedIsNoticed) {
     for (const bool looks : {false, true}) {
         const pid_t child = ::fork();
@@ -158,7 +158,8 @@ TEST(Tcp, RefusedConnectionSaysSo) {
 }
 
 TEST(Tcp, UnansweredConnectionTimesOut) {
-    // A listener whose queue is full does not answer: one place beyond the backlog, and nobody accepts.
+    // A listener whose queue is full does not answer. The queue takes one connection more than the backlog, and none is
+    // accepted.
     const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
