@@ -77,7 +77,7 @@ class HostilePeer : public ::testing::TestWithParam<bool> {
     std::unique_ptr<wire::Channel> channel_;
 };
 
-TEST_P(HostilePeer, WellFormedFrameIsTaken) {  // shows that the tests below do not fail for another reason
+TEST_P(HostilePeer, WellFormedFrameIsAccepted) {  // shows that the tests below do not fail for another reason
     send(frame_bytes({.sequence = 1, .type = FrameType::control}, pattern(24, 1)));
     ASSERT_TRUE(recorder_.wait_frames(1));
     EXPECT_TRUE(channel_->error().ok());
@@ -153,7 +153,7 @@ TEST_P(HostilePeer, HandshakeInSession) {
     expect_end(ErrorCode::invalid_input, "handshake");
 }
 
-TEST_P(HostilePeer, AcknowledgesWhatWasNeverSent) {
+TEST_P(HostilePeer, AcknowledgementOfUnsentFrame) {
     send(frame_bytes({.acknowledged = 9, .type = FrameType::ack}, {}));
     expect_end(ErrorCode::invalid_input, "acknowledged");
 }
@@ -168,7 +168,7 @@ TEST_P(HostilePeer, GoodbyeWithPayload) {
     expect_end(ErrorCode::invalid_input, "goodbye");
 }
 
-TEST_P(HostilePeer, BulkThatNobodyAnnounced) {
+TEST_P(HostilePeer, BulkOfUnannouncedTransfer) {
     wire::BulkHeader bulk{5, 0};
     Bytes payload(sizeof(bulk) + 100);
     std::memcpy(payload.data(), &bulk, sizeof(bulk));

@@ -16,7 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 using wire::Channel;
 
-class Looks : public ::testing::TestWithParam<Transport> {
+class Polling : public ::testing::TestWithParam<Transport> {
   protected:
     [[nodiscard]] static Ends ends() { return GetParam().connected_pair(); }
 
@@ -29,7 +29,7 @@ class Looks : public ::testing::TestWithParam<Transport> {
 };
 
 // The waiting thread receives each answer, or the reader does once the thread has stopped polling.
-TEST_P(Looks, RoundTripsByWhoWaits) {
+TEST_P(Polling, PollingThreadsReceiveTheirAnswers) {
     ChannelPair pair(ends());
     constexpr std::uint64_t kCount = 300;
     std::thread server([&] {
@@ -61,7 +61,7 @@ TEST_P(Looks, RoundTripsByWhoWaits) {
 
 // Several threads start and stop polling all the time, beside the reader, under a continuous load of records and bulk
 // data.
-TEST_P(Looks, ManyLookWhileMuchComes) {
+TEST_P(Polling, SeveralThreadsPollUnderLoad) {
     wire::Limits limits;
     limits.retained_bytes = 256u << 10;
     ChannelPair pair(ends(), limits);
@@ -70,9 +70,9 @@ TEST_P(Looks, ManyLookWhileMuchComes) {
     const auto data = pattern(kData, 3);
     auto& landed = pair.server_side.expect_transfer(1, kData);
     std::atomic<bool> over{false};
-    std::vector<std::thread> lookers;
+    std::vector<std::thread> pollers;
     for (int i = 0; i < 3; ++i) {
-        lookers.emplace_back([&, i] {
+        pollers.emplace_back([&, i] {
             while (!over) {
                 Channel::PollingReceiver receiver(pair.server);
                 for (int n = 0; n < 10 << i; ++n) receiver.poll();
@@ -86,12 +86,12 @@ TEST_P(Looks, ManyLookWhileMuchComes) {
     EXPECT_TRUE(pair.server_side.wait_bulk_bytes(kData));
     expect_words(pair.server_side, kCount);
     over = true;
-    for (auto& looker : lookers) looker.join();
+    for (auto& poller : pollers) poller.join();
     EXPECT_EQ(landed, data);
 }
 
 // The reader slept while a thread polled; it takes over when no thread polls any more.
-TEST_P(Looks, WhatComesAfterwardsIsTheReaders) {
+TEST_P(Polling, FramesAfterThePollGoToTheReader) {
     ChannelPair pair(ends());
     for (std::uint64_t i = 0; i < 30; ++i) {
         {
@@ -112,7 +112,7 @@ TEST_P(Looks, WhatComesAfterwardsIsTheReaders) {
 }
 
 // While threads poll again and again the reader lets them receive; it resumes when they stop.
-TEST_P(Looks, AReaderThatLeftItToOthersComesBack) {
+TEST_P(Polling, ReaderResumesWhenPollingStops) {
     ChannelPair pair(ends());
     for (std::uint64_t i = 0; i < 6; i += 2) {
         ASSERT_TRUE(append_word(pair.client, i).ok());  // wakes the reader
@@ -147,7 +147,7 @@ Status send_all(transport::Connection& to, std::span<const std::byte> bytes) {
 }
 
 // A frame that has arrived only in part is left to the reader, so that poll() does not block.
-TEST_P(Looks, HalfAFrameKeepsNobody) {
+TEST_P(Polling, PartialFrameDoesNotBlockPoll) {
     auto [peer, ours] = ends();
     Recorder recorder;
     Channel channel(std::move(ours), recorder);
@@ -159,10 +159,10 @@ TEST_P(Looks, HalfAFrameKeepsNobody) {
     for (int i = 0; i < 1000; ++i) receiver.poll();  // returns every time
     EXPECT_TRUE(recorder.frames().empty());
     ASSERT_TRUE(send_all(*peer, bytes.subspan(40)).ok());
-    EXPECT_TRUE(recorder.wait_frames(1)) << "the reader does not wait for who looks no more";
+    EXPECT_TRUE(recorder.wait_frames(1)) << "the reader waits for a thread that stopped polling";
 }
 
-TEST_P(Looks, WhatBreaksTheRulesIsReportedOnceByTheReader) {
+TEST_P(Polling, ViolationIsReportedOnce) {
     auto [peer, ours] = ends();
     Recorder recorder;
     Channel channel(std::move(ours), recorder);
@@ -181,7 +181,7 @@ TEST_P(Looks, WhatBreaksTheRulesIsReportedOnceByTheReader) {
 }
 
 // The polling thread does not call poll(), and even waits for frames that only the reader can receive now.
-TEST_P(Looks, TheReaderTakesOverFromWhoIsKept) {
+TEST_P(Polling, ReaderTakesOverFromBlockedPollingThread) {
     ChannelPair pair(ends());
     const Channel::PollingReceiver receiver(pair.server);
     std::this_thread::sleep_for(2ms);
@@ -191,7 +191,7 @@ TEST_P(Looks, TheReaderTakesOverFromWhoIsKept) {
     }
 }
 
-TEST_P(Looks, AnEndIsReportedWhileSomebodyLooks) {
+TEST_P(Polling, EndIsReportedWhilePolling) {
     ChannelPair pair(ends());
     Channel::PollingReceiver receiver(pair.server);
     ASSERT_TRUE(append_word(pair.client, 0).ok());
@@ -204,7 +204,7 @@ TEST_P(Looks, AnEndIsReportedWhileSomebodyLooks) {
     expect_words(pair.server_side, 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Looks, ::testing::ValuesIn(all_transports()),
+INSTANTIATE_TEST_SUITE_P(All, Polling, ::testing::ValuesIn(all_transports()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

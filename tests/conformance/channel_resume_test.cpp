@@ -95,7 +95,7 @@ TEST_P(BrokenChannels, CorruptHeadersOfBulkDataAreNoticed) {
 }
 
 // No CRC covers bulk data; the connection protects it (frame.h).
-TEST_P(BrokenChannels, BulkDataArrivesAsTheConnectionBringsIt) {
+TEST_P(BrokenChannels, DamagedBulkDataArrivesUnchecked) {
     Faults faults;
     faults.corrupt_sent_at = 100'000;
     ChannelPair pair(faulty_ends(faults));
@@ -155,7 +155,7 @@ TEST_P(BrokenChannels, AttachFromOnClosed) {
     server.close();
 }
 
-TEST_P(BrokenChannels, AttachRefusesWhatCannotBe) {
+TEST_P(BrokenChannels, AttachRefusesImpossibleResumePoint) {
     Limits limits;
     limits.resume = true;
     ChannelPair pair(faulty_ends({}), limits);
@@ -168,7 +168,7 @@ TEST_P(BrokenChannels, AttachRefusesWhatCannotBe) {
     ASSERT_TRUE(eventually([&] { return pair.server_side.words().size() == 2; }));
 }
 
-TEST_P(BrokenChannels, CloseWhileBrokenFreesEverybody) {
+TEST_P(BrokenChannels, CloseWhileBrokenWakesWaiters) {
     Limits limits;
     limits.resume = true;
     limits.retained_bytes = 16u << 10;
@@ -252,7 +252,7 @@ class Reconnecting {
     bool calm_ = false;
 };
 
-TEST_P(BrokenChannels, ManyCutsLoseAndDoubleNothing) {
+TEST_P(BrokenChannels, ManyCutsLoseAndDuplicateNothing) {
     Reconnecting session(GetParam(), 12345);
     constexpr std::uint64_t kWords = 30'000;
     const auto data = pattern(3u << 20, 4);

@@ -94,7 +94,7 @@ TEST_P(Channels, RecordsArePaddedWithZerosAndAligned) {
     }
 }
 
-TEST_P(Channels, LargeRecordsGoWhole) {
+TEST_P(Channels, LargeRecordsAreNotSplit) {
     ChannelPair pair(ends());
     const auto data = pattern(wire::kMaxPayloadBytes, 2);
     const auto append = [&](std::size_t bytes) {
@@ -132,7 +132,7 @@ TEST_P(Channels, WritesCarryManyFrames) {
 
 // A producer on a transport that copies sends each record by itself only while little is unacknowledged. Then it
 // batches.
-TEST(ChannelThatCopies, SendsManyRecordsAtOnceWhereThePeerDoesNotKeepUp) {
+TEST(CopyingChannel, BatchesRecordsWhenThePeerLags) {
     constexpr std::uint64_t kCount = 10'000;
     for (const Transport& transport : all_transports()) {
         auto [here, there] = transport.connected_pair();  // the other end is not read
@@ -147,7 +147,7 @@ TEST(ChannelThatCopies, SendsManyRecordsAtOnceWhereThePeerDoesNotKeepUp) {
     }
 }
 
-TEST_P(Channels, FullChannelMakesItsProducerWaitAndGoOn) {
+TEST_P(Channels, FullChannelBlocksItsProducerUntilThereIsRoom) {
     Limits limits;
     limits.retained_bytes = 64u << 10;
     limits.frame_bytes = 4u << 10;
@@ -185,7 +185,7 @@ TEST_P(Channels, BulkArrivesAndReportsOnce) {
     EXPECT_EQ(done, 2) << "nothing to send is done at once";
 }
 
-TEST_P(Channels, CopiedBulkLeavesTheSourceFree) {
+TEST_P(Channels, CopiedBulkReleasesItsSource) {
     ChannelPair pair(ends());
     const auto expected = pattern(3u << 20, 5);
     auto source = expected;
@@ -196,7 +196,7 @@ TEST_P(Channels, CopiedBulkLeavesTheSourceFree) {
     EXPECT_TRUE(landed == expected);
 }
 
-TEST_P(Channels, RecordsGoBetweenThePiecesOfBulk) {
+TEST_P(Channels, RecordsAreSentBetweenPiecesOfBulk) {
     Limits limits;
     limits.retained_bytes = 256u << 10;
     const auto data = pattern(32u << 20, 6);  // more than the channel buffers, so that its sending may still be under
@@ -256,7 +256,7 @@ TEST_P(Channels, SilentReceiverAcknowledges) {
 }
 
 // One record is too little for an acknowledgement at once, and no outgoing frame can carry one.
-TEST_P(Channels, IdleReceiverAcknowledgesALittle) {
+TEST_P(Channels, IdleReceiverAcknowledgesSmallAmounts) {
     ChannelPair pair(ends());
     for (std::uint64_t i = 1; i <= 3; ++i) {
         ASSERT_TRUE(append_word(pair.client, i).ok());
@@ -264,7 +264,7 @@ TEST_P(Channels, IdleReceiverAcknowledgesALittle) {
     }
 }
 
-TEST_P(Channels, FlushHandsEverythingOver) {
+TEST_P(Channels, FlushSendsEverything) {
     ChannelPair pair(ends());
     for (std::uint64_t i = 0; i < 200; ++i) {
         ASSERT_TRUE(append_word(pair.client, i).ok());
@@ -286,7 +286,7 @@ TEST_P(Channels, PingPong) {
     EXPECT_EQ(pair.client.last_received(), 200u);
 }
 
-TEST_P(Channels, CloseDeliversWhatIsPending) {
+TEST_P(Channels, CloseDeliversPendingRecords) {
     ChannelPair pair(ends());
     constexpr std::uint64_t kCount = 30'000;
     for (std::uint64_t i = 0; i < kCount; ++i) ASSERT_TRUE(append_word(pair.client, i).ok());
@@ -312,7 +312,7 @@ TEST_P(Channels, BothCloseAtOnce) {
     EXPECT_EQ(pair.server_side.times_closed(), 1u);
 }
 
-TEST_P(Channels, CloseFreesWaitingProducersAndTransfers) {
+TEST_P(Channels, CloseWakesBlockedProducersAndTransfers) {
     Limits limits;
     limits.retained_bytes = 32u << 10;
     ChannelPair pair(ends(), limits);

@@ -105,7 +105,7 @@ TEST(LanesTest, WaitingForAPieceWaitsForThoseBeforeIt) {
 
     std::thread waits([&] { landed = pair.server.wait_landed(2); });
     std::this_thread::sleep_for(30ms);
-    EXPECT_FALSE(landed) << "the first has not";
+    EXPECT_FALSE(landed) << "the first piece has not landed";
     EXPECT_TRUE(pair.server.add(0, std::move(there)).ok());
     waits.join();
     EXPECT_TRUE(landed);
@@ -138,7 +138,7 @@ std::size_t bytes_on_wire(std::span<const std::byte> data, wire::CompressionMode
     return counted.bytes();
 }
 
-TEST(LanesTest, WhatBecomesSmallerIsPacked) {
+TEST(LanesTest, CompressibleDataIsPacked) {
     const std::vector<std::byte> zeros(10 * kPieceBytes);
     EXPECT_LT(bytes_on_wire(zeros, wire::CompressionMode::always, inproc_pair), zeros.size() / 10);
     EXPECT_GT(bytes_on_wire(zeros, wire::CompressionMode::never, inproc_pair), zeros.size());
@@ -149,7 +149,7 @@ TEST(LanesTest, WhatBecomesSmallerIsPacked) {
 }
 
 // Over shared memory nothing is compressed, whatever the setting.
-TEST(LanesTest, NothingIsPackedWhereSendingIsACopy) {
+TEST(LanesTest, CopyingTransportsDoNotPack) {
     const std::vector<std::byte> zeros(10 * kPieceBytes);
     for (const Transport& transport : all_transports()) {
         const bool copies = transport.connected_pair().first->sends_by_copying();
@@ -159,13 +159,13 @@ TEST(LanesTest, NothingIsPackedWhereSendingIsACopy) {
     }
 }
 
-TEST(LanesTest, NothingWasSentMeansNothingToWaitFor) {
+TEST(LanesTest, WaitForPieceZeroReturnsAtOnce) {
     LanePair pair(1, inproc_pair);
     EXPECT_EQ(pair.server.sent_up_to(), 0u);
     EXPECT_TRUE(pair.client.wait_landed(0));
 }
 
-TEST(LanesTest, AFullQueueMakesItsProducerWait) {
+TEST(LanesTest, FullQueueBlocksItsProducer) {
     const auto data = pattern(20 * kPieceBytes, 1);
     LanePair pair(0, inproc_pair, {.lanes = 1, .queued_bytes = 2 * kPieceBytes});
     auto [here, there] = inproc_pair();  // the other end is not read
@@ -185,7 +185,7 @@ TEST(LanesTest, AFullQueueMakesItsProducerWait) {
     EXPECT_EQ(done, pair.client.sent_up_to() + 1);  // plus the `done` of the piece that was refused
 }
 
-TEST(LanesTest, ALaneThatBreaksEndsThemAll) {
+TEST(LanesTest, BrokenLaneEndsAllLanes) {
     Faults cut;
     cut.cut_after_sent = 300'000;
     std::atomic<std::size_t> made{0};
@@ -218,7 +218,7 @@ TEST(LanesTest, ALaneThatBreaksEndsThemAll) {
 }
 
 // Damages each byte of the second piece's two headers in its own run.
-TEST(LanesTest, ADamagedHeaderEndsThemAndItsPieceIsNotTakenForData) {
+TEST(LanesTest, DamagedHeaderEndsAllLanesAndItsPieceIsDropped) {
     constexpr std::size_t kHeadBytes = wire::kHeaderBytes + sizeof(wire::BulkHeader);
     for (const std::size_t at : {5u, 12u, 20u, 30u, 33u, 40u, 47u, 48u, 55u}) {
         Faults damage;
@@ -238,7 +238,7 @@ TEST(LanesTest, ADamagedHeaderEndsThemAndItsPieceIsNotTakenForData) {
 
 // Lanes do not check data, which may change while it is sent if the application writes to it. It arrives as it was
 // read.
-TEST(LanesTest, DataIsTheConnectionsToGuard) {
+TEST(LanesTest, DamagedDataArrivesUnchecked) {
     Faults change;
     change.corrupt_sent_at = 30'000;  // in the second piece's data
     const auto data = pattern(4 * kPieceBytes, 1);
@@ -250,7 +250,7 @@ TEST(LanesTest, DataIsTheConnectionsToGuard) {
     EXPECT_TRUE(pair.server.error().ok());
 }
 
-TEST(LanesTest, ClosingFreesWhoWaits) {
+TEST(LanesTest, CloseWakesWaiters) {
     LanePair pair(2, inproc_pair);
     std::thread waits([&] { EXPECT_FALSE(pair.server.wait_landed(5)); });
     std::this_thread::sleep_for(30ms);
@@ -261,7 +261,7 @@ TEST(LanesTest, ClosingFreesWhoWaits) {
     EXPECT_FALSE(pair.server.add(5, inproc_pair().first).ok());
 }
 
-TEST(LanesTest, AnIndexIsTakenOnceAndWithinTheLimit) {
+TEST(LanesTest, LaneIndexIsUniqueAndBelowTheLimit) {
     const auto data = pattern(kPieceBytes, 1);
     LanePair pair(2, inproc_pair, {.lanes = 3});
     EXPECT_FALSE(pair.server.add(1, inproc_pair().first).ok());
@@ -319,7 +319,7 @@ class HostileLane : public ::testing::Test {
     std::unique_ptr<transport::Connection> peer_;
 };
 
-TEST_F(HostileLane, ATransferThatNobodyAnnounced) {
+TEST_F(HostileLane, UnannouncedTransfer) {
     send(bulk(1), 2, 0, 100);
     expect_end("nobody announced");
 }
@@ -329,28 +329,28 @@ TEST_F(HostileLane, DataBeyondTheEnd) {
     expect_end("nobody announced");
 }
 
-TEST_F(HostileLane, TheSameNumberTwice) {
+TEST_F(HostileLane, RepeatedPieceNumber) {
     send(bulk(1), 1, 0, 100);
     send(bulk(1), 1, 100, 100);
     expect_end("twice");
 }
 
-TEST_F(HostileLane, NoNumber) {
+TEST_F(HostileLane, MissingPieceNumber) {
     send(bulk(0), 1, 0, 100);
     expect_end("twice");
 }
 
-TEST_F(HostileLane, AnotherFrameThanBulk) {
+TEST_F(HostileLane, OtherFrameThanBulk) {
     send({.sequence = 1, .type = wire::FrameType::replies}, 1, 0, 100);
     expect_end("bulk data alone");
 }
 
-TEST_F(HostileLane, AnAcknowledgement) {
+TEST_F(HostileLane, Acknowledgement) {
     send({.sequence = 1, .acknowledged = 1, .type = wire::FrameType::bulk}, 1, 0, 100);
     expect_end("bulk data alone");
 }
 
-TEST_F(HostileLane, APieceThatIsTooLarge) {
+TEST_F(HostileLane, OversizedPiece) {
     recorder_.expect_transfer(1, 4u << 20);
     auto header = bulk(1);
     header.payload_bytes = static_cast<std::uint32_t>(Lanes::kMaxPieceBytes + sizeof(wire::BulkHeader) + 1);
@@ -358,12 +358,12 @@ TEST_F(HostileLane, APieceThatIsTooLarge) {
     expect_end("a piece's frame");
 }
 
-TEST_F(HostileLane, APieceWithoutData) {
+TEST_F(HostileLane, PieceWithoutData) {
     send(bulk(1), 1, 0, 0);
     expect_end("a piece's frame");
 }
 
-TEST_F(HostileLane, APieceThatStopsHalfWay) {
+TEST_F(HostileLane, TruncatedPiece) {
     auto header = bulk(1);
     header.payload_bytes = 500;
     send(header, 1, 0, 100);
@@ -372,7 +372,7 @@ TEST_F(HostileLane, APieceThatStopsHalfWay) {
     EXPECT_EQ(recorder_.lost(), 1u);
 }
 
-TEST_F(HostileLane, APackedPieceOfMoreOrLessThanItSays) {
+TEST_F(HostileLane, PackedPieceWithWrongSize) {
     const auto packed = *compress(std::vector<std::byte>(900));
     send_packed(1, 900, packed);
     ASSERT_TRUE(recorder_.wait_pieces(1));
@@ -386,34 +386,34 @@ TEST_F(HostileLane, APackedPieceOfMoreOrLessThanItSays) {
         send_packed(1, bytes, packed);
         ASSERT_TRUE(recorder.wait_ended());
         EXPECT_NE(recorder.cause()->message.find("does not become"), std::string::npos) << recorder.cause()->message;
-        EXPECT_EQ(recorder.lost(), 0u) << "nothing was written to";
+        EXPECT_EQ(recorder.lost(), 0u) << "data was written";
         lanes.close();
     }
 }
 
-TEST_F(HostileLane, APackedPieceThatIsNone) {
+TEST_F(HostileLane, UnpackablePiece) {
     send_packed(1, 500, std::vector<std::byte>(100, std::byte{7}));
     expect_end("does not become");
 }
 
-TEST_F(HostileLane, APackedPieceForNobody) {
+TEST_F(HostileLane, PackedPieceOfUnannouncedTransfer) {
     send_packed(2, 900, *compress(std::vector<std::byte>(900)));
     expect_end("nobody announced");
 }
 
-TEST_F(HostileLane, APackedPieceOfTooMuch) {
+TEST_F(HostileLane, PackedPieceOfOversizedData) {
     const std::size_t bytes = Lanes::kMaxPieceBytes + 1;
     recorder_.expect_transfer(1, bytes);
     send_packed(1, bytes, *compress(std::vector<std::byte>(bytes)));
     expect_end("a packed piece of");
 }
 
-TEST_F(HostileLane, APackedPieceOfNothing) {
+TEST_F(HostileLane, PackedPieceOfEmptyData) {
     send_packed(1, 0, std::vector<std::byte>(8));
     expect_end("a packed piece of");
 }
 
-TEST_F(HostileLane, HolesWithoutEnd) {
+TEST_F(HostileLane, EndlessGapsInPieceNumbers) {
     std::thread reads_nothing([this] {
         for (std::uint64_t number = 2; number < 200'000 && recorder_.times_ended() == 0; number += 2) {
             send(bulk(number), 1, 0, 8);

@@ -47,7 +47,7 @@ TEST(Tcp, AdoptedDescriptorTakesOver) {
     EXPECT_EQ((*worker)->peer().rfind("tcp 127.0.0.1:", 0), 0u) << (*worker)->peer();
 }
 
-TEST(Tcp, AdoptRefusesWhatIsNoConnection) {
+TEST(Tcp, AdoptRefusesDescriptorsThatAreNoConnection) {
     int pipes[2];
     ASSERT_EQ(::pipe(pipes), 0);
     EXPECT_FALSE(tcp::adopt(pipes[0]).ok());
@@ -107,7 +107,7 @@ Verdict send_into_nothing(bool looks) {
 }
 
 // The kernel's default would give up only after a quarter of an hour.
-TEST(Tcp, APeerThatVanishedIsNoticed) {
+TEST(Tcp, VanishedPeerIsDetected) {
     for (const bool looks : {false, true}) {
         const pid_t child = ::fork();
         if (child == 0) {
@@ -116,8 +116,8 @@ TEST(Tcp, APeerThatVanishedIsNoticed) {
         }
         int status = 0;
         ASSERT_EQ(::waitpid(child, &status, 0), child);
-        ASSERT_TRUE(WIFEXITED(status)) << "it waits on";
-        if (WEXITSTATUS(status) == kNoNetwork) GTEST_SKIP() << "no network of its own for a test here";
+        ASSERT_TRUE(WIFEXITED(status)) << "the child is still waiting";
+        if (WEXITSTATUS(status) == kNoNetwork) GTEST_SKIP() << "this test needs its own network namespace";
         EXPECT_EQ(WEXITSTATUS(status), kNoticed) << (looks ? "by who waits for what arrives" : "by who receives");
     }
 }
