@@ -1,4 +1,4 @@
-// The lifetime rules of a session, each by name: what ends a worker, and what must not.
+// The rules for the lifetime of a session and its worker: what must end them, and what must not.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -16,7 +16,7 @@ pid_t worker_of(const cli::SessionStatus& session) {
     return static_cast<pid_t>(session.worker_process_id);
 }
 
-// The first line of the daemon's log that says so.
+// The first line of the daemon's log that contains `text`.
 std::string line_of(const Daemon& daemon, const std::string& text) {
     std::istringstream log(daemon.log());
     std::string line;
@@ -126,10 +126,10 @@ TEST(Lifetime, WorkersOutliveTheirDaemonAndAreTakenOverByTheNext) {
         EXPECT_EQ(is->memory_quota_bytes, was.memory_quota_bytes);
         EXPECT_EQ(is->device, 1u);
     }
-    // What was taken over ends like what was started.
+    // A session that was taken over ends as one that this daemon started.
     second.leave();
     EXPECT_EQ(daemon.sessions(1).at(0).id, first_id);
-    // And dies like it, too.
+    // So does one whose worker dies.
     ::kill(worker_of(daemon.sessions(1).at(0)), SIGKILL);
     EXPECT_TRUE(first.ended(milliseconds(1000)));
     daemon.sessions(0);
@@ -163,13 +163,13 @@ TEST(Lifetime, WorkersEndThemselvesWhenTheDaemonIsGoneForLongerThanTheGrace) {
     stubborn.welcome();
     daemon.sessions(2);
     daemon.kill_hard();
-    // First a notice, then the end.
+    // The client first receives a notice, then the connection ends.
     const auto notice = client.read(milliseconds(3000));
     ASSERT_TRUE(notice) << notice.error().message;
     EXPECT_EQ(notice->type, wire::FrameType::control);
     EXPECT_TRUE(client.ended(milliseconds(1000)));
     EXPECT_TRUE(eventually([&] { return !process_exists(worker_of(session)); }, milliseconds(1000)));
-    // A worker that is stuck is ended by force.
+    // A worker that is stuck is killed.
     EXPECT_TRUE(stubborn.ended(milliseconds(4000)));
 }
 
@@ -198,7 +198,7 @@ TEST(Lifetime, AnOrderlyStopKillsAWorkerThatDoesNotEnd) {
     client.welcome();
     const auto session = daemon.sessions(1).at(0);
     daemon.signal(SIGTERM);
-    EXPECT_EQ(daemon.wait_for_end(milliseconds(1500)), 0);  // before the worker would end itself
+    EXPECT_EQ(daemon.wait_for_end(milliseconds(1500)), 0);  // sooner than the worker would end by itself
     EXPECT_FALSE(process_exists(worker_of(session)));
 }
 
@@ -211,7 +211,7 @@ TEST(Lifetime, AConnectionThatIsStillBeingAskedDoesNotDelayTheStop) {
     EXPECT_TRUE(silent.ended(milliseconds(1000)));
 }
 
-// The daemon dies when the worker's process exists but does not run our code yet.
+// The daemon dies after it has forked the worker's process and before that process runs the worker's code.
 TEST(Lifetime, ADaemonThatDiesBetweenForkAndExecLeavesNoOrphan) {
     TemporaryFolder folder;
     const auto worker = folder.write("worker",
@@ -238,7 +238,7 @@ TEST(Lifetime, ADaemonThatDiesBetweenForkAndExecLeavesNoOrphan) {
 
 TEST(Lifetime, AWorkerInheritsNothingButItsSocket) {
     const Daemon daemon;
-    Client silent(daemon.address());  // an open descriptor of the daemon's
+    Client silent(daemon.address());  // gives the daemon one more open descriptor
     Client client(daemon.address());
     client.send_hello();
     client.welcome();
@@ -279,7 +279,7 @@ TEST(Lifetime, AThousandVisitorsLeaveNothingBehind) {
     }
     daemon.sessions(0);
     EXPECT_TRUE(eventually([&] { return daemon.children() == 0; })) << daemon.children();
-    // The next visitor makes the front door forget the last ones.
+    // The daemon releases closed pending connections when it accepts the next one.
     EXPECT_TRUE(eventually([&] { return daemon.status().ok() && daemon.open_descriptors() <= descriptors + 2; }))
         << descriptors << " before, now " << daemon.open_descriptors();
 }

@@ -1,4 +1,5 @@
-// `gpupool run`: what the program sees, whose exit code and signals these are, and that a private server goes with it.
+// `gpupool run`: the program's environment and arguments, its exit status and signals, and the private server's
+// lifetime.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -36,7 +37,7 @@ class Run : public ::testing::Test {
         return run({"--local", "--server-config", config_}, program);
     }
 
-    // A process whose command line has `text` in it.
+    // Whether there is a process whose command line contains `text`.
     static bool running(const std::string& text) {
         const auto found = run_program({"pgrep", "-f", text});
         return WIFEXITED(found.status) && WEXITSTATUS(found.status) == 0;
@@ -189,7 +190,7 @@ TEST_F(Run, LocalPassesSignalsOnAndItsServerDiesWithIt) {
             EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 9);
         }
         EXPECT_TRUE(eventually([&] { return !running("gpupoold.*" + config_); }, milliseconds(5000)));
-        (void)run_program({"pkill", "-TERM", "-f", "touch " + started});  // the orphaned program of the SIGKILL
+        (void)run_program({"pkill", "-TERM", "-f", "touch " + started});  // the SIGKILL above left the program orphaned
     }
 }
 

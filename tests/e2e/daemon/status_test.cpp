@@ -1,4 +1,4 @@
-// `gpupool status`, and what gpupoold says about wrong settings.
+// `gpupool status`, and gpupoold's messages about wrong settings.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -166,7 +166,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadSetting{"[auth]\ntokens = \"not-a-list\"\n", "3: auth.tokens: must be a list"},
         BadSetting{"listen = \n", "2:"}, BadSetting{"[nothing]\na = 1\n", "2: there is no setting nothing"}));
 
-// Nobody may ever write to a FIFO, or read from it.
+// Opening or reading a FIFO could block for ever.
 TEST(CommandLine, FifosAreRefusedAndNotWaitedFor) {
     const TemporaryFolder folder;
     const std::string fifo = folder.path() + "/fifo";

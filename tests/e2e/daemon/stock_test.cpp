@@ -1,4 +1,4 @@
-// Which workers the stock should hold, without processes.
+// StockPlan by itself: which workers the stock should hold.
 
 #include "server/daemon/stock.h"
 

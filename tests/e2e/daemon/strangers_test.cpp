@@ -1,5 +1,5 @@
-// What a peer may do that is no client of ours, or not one that may come in: each gets a clear answer, none harms
-// anybody.
+// Peers that are no gpupool client, or a client that may not be admitted. Each gets a clear answer, and none affects
+// other sessions.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 namespace shm = transport::shm;
 
-// A client with a session, to see that strangers do not disturb it.
+// Has one client with a session, to check that strangers do not disturb it.
 class Strangers : public ::testing::Test {
   protected:
     void open(const std::string& settings = "") { daemon_ = std::make_unique<Daemon>(settings); }
@@ -46,7 +46,7 @@ TEST_F(Strangers, AHelloOfGarbageInAGoodFrameIsRefused) {
     open();
     std::mt19937 random(2);
     for (int i = 0; i < 200; ++i) {
-        // Good to begin with, since plain noise is refused at its first pointer.
+        // Valid before the mutation, since random bytes would be refused at the first pointer.
         auto payload = hello_payload({.environment = {{"CUDA_MODULE_LOADING", "LAZY"}}});
         for (int flips = 0; flips < 4; ++flips)
             payload[random() % payload.size()] ^= static_cast<std::byte>(1u << random() % 8);
@@ -118,7 +118,7 @@ TEST_F(Strangers, ThoseWhoSayNothingKeepNobodyOut) {
     EXPECT_FALSE(silent.back().ended(milliseconds(100)));
 }
 
-// Who has spoken keeps its place, for a second even when it was refused.
+// A connection whose Hello has arrived keeps its place, for a second even after it was refused.
 TEST_F(Strangers, WhoFindsEveryPlaceTakenIsToldSo) {
     open("[limits]\nhandshakes = 1\nhello_bytes = 2048\n");
     Client refused(daemon_->address());
@@ -141,7 +141,7 @@ TEST_F(Strangers, ByteByByteDoesNotStretchTheDeadline) {
     EXPECT_LT(std::chrono::steady_clock::now() - began, milliseconds(1500));
 }
 
-// A client of this host that wants a data connection, and whose memory looks as if it never read what it was sent.
+// A local client that asks for a lane and whose ring looks as if it never read what was sent to it.
 class DeafNeighbour {
   public:
     explicit DeafNeighbour(const std::string& address)
@@ -162,7 +162,7 @@ class DeafNeighbour {
         const int descriptors[] = {theirs_.get(), theirs_.get(), memory_.descriptor()};
         greeted_ = shm::send_with_descriptors(socket_.get(), shm::kGreeting, descriptors).ok();
     }
-    // False: the server had hung up before.
+    // False when the server had already closed the connection.
     [[nodiscard]] bool greeted() const { return greeted_; }
 
   private:
@@ -194,17 +194,17 @@ TEST_F(Strangers, WhoDoesNotReadItsRefusalDelaysNobody) {
 
 TEST_F(Strangers, WhoDoesNotReadItsRefusalDoesNotStopTheDoor) {
     open("[limits]\nhandshakes = 1\n");
-    std::list<DeafNeighbour> neighbours;  // the first is inside for a second
+    std::list<DeafNeighbour> neighbours;  // the first keeps its place for a second
     for (int i = 0; i < 8; ++i) {
         neighbours.emplace_back(daemon_->address());
     }
-    // Nor does who is told to go before it was heard.
+    // Nor does one that is turned away before its Hello was read.
     ASSERT_TRUE(eventually([&] {
         const std::string log = daemon_->log();
         return log.find("already being asked who they are") != std::string::npos ||
                log.find("dropped without a word") != std::string::npos;
     }));
-    // The door listens on.
+    // The daemon still accepts connections.
     ASSERT_TRUE(eventually([&] { return daemon_->status().ok(); }, milliseconds(4000)));
     expect_alive();
 }

@@ -1,4 +1,4 @@
-// The pieces between daemon and worker, without processes: messages, the runtime directory, admission, the probe.
+// The parts between daemon and worker, without processes: messages, the runtime directory, admission, the probe.
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 #include <fcntl.h>
@@ -57,7 +57,7 @@ TEST(MessageSocketTest, CarriesMessagesAndDescriptors) {
     Ends ends;
     int pipe_ends[2];
     ASSERT_EQ(::pipe2(pipe_ends, O_CLOEXEC), 0);
-    send_stop(ends.first, "none");  // in the same read as the next
+    send_stop(ends.first, "none");  // arrives in the same read as the next message
     send_stop(ends.first, "one", {pipe_ends[1], pipe_ends[0]});
     ::close(pipe_ends[1]);
     send_stop(ends.first, "two");
@@ -116,7 +116,7 @@ TEST(MessageSocketTest, RefusesLengthsThatNoMessageHas) {
     }
 }
 
-// A reader of a message may be read only so often: what reports repeat comes from elsewhere.
+// The link's thread repeats its reports by itself; they do not depend on how often the reader reads.
 TEST(WorkerLinkTest, ReportsForAsLongAsItLives) {
     UniqueFd ours, theirs, client[2];
     ASSERT_TRUE(supervision::make_socket_pair(ours, theirs));
@@ -157,7 +157,7 @@ TEST(WorkerLinkTest, ReportsForAsLongAsItLives) {
     EXPECT_EQ(stopped, "");
 }
 
-// It looks after its context while it waits, and says once that it is gone.
+// A worker in stock checks its context while it waits, and reports once that it has given it up.
 TEST(WorkerLinkTest, InStockSaysWhatBecomesOfItsContext) {
     UniqueFd ours, theirs, client[2];
     ASSERT_TRUE(supervision::make_socket_pair(ours, theirs));
@@ -202,7 +202,7 @@ TEST(RefusalTest, IsDroppedWhereThePeerDoesNotTakeIt) {
     EXPECT_TRUE(peer->receive({&byte, 1})) << "as much as there was room for";
 }
 
-// A peer with whom the daemon's thread is busy for a while, for whatever reason.
+// A peer whose connection keeps the daemon's thread busy for a while.
 class SlowPeer final : public transport::Connection {
   public:
     explicit SlowPeer(milliseconds delay) : delay_(delay) {}
@@ -221,7 +221,7 @@ daemon::Guest guest_of(const HelloOptions& options) {
     return std::move(std::get<daemon::Guest>(verdict));
 }
 
-// A supervisor in this process, whose workers are real ones.
+// A supervisor in this process, with real worker processes.
 class SupervisorTest : public ::testing::Test {
   protected:
     SupervisorTest() {
@@ -241,7 +241,7 @@ class SupervisorTest : public ::testing::Test {
         lifeline_.reset();
         thread_.join();
     }
-    // A session's client, once it has its Welcome.
+    // The connection of a session's client, after its Welcome.
     std::unique_ptr<transport::Connection> open_session() {
         UniqueFd ours;
         UniqueFd theirs;
@@ -295,7 +295,7 @@ TEST(RuntimeDirectoryTest, IsPrivateAndHasOneOwner) {
     EXPECT_TRUE(supervision::RuntimeDirectory::claim(root, "1234"));
 }
 
-// It may be /tmp, or somebody's home.
+// The directory may be /tmp or a home directory.
 TEST(RuntimeDirectoryTest, LeavesADirectoryAsItIsThatOthersMayEnter) {
     TemporaryFolder folder;
     const auto others = folder.path() + "/shared", ours = folder.path() + "/gpupool-run";

@@ -1,4 +1,4 @@
-// What calls cost that need not wait: no round trips, and the calling thread no memory.
+// The cost of calls that need not wait for the server: no round trips, and no memory allocations in the calling thread.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -15,7 +15,7 @@ struct Counted {
     long long calls = 0, round_trips = 0;
 };
 
-// By call, of GPUPOOL_SUMMARY's table.
+// Parses GPUPOOL_SUMMARY's table; by call.
 std::map<std::string, Counted> read_calls(const std::string& path) {
     std::map<std::string, Counted> calls;
     std::ifstream file(path);
@@ -45,7 +45,7 @@ class Calls : public SessionTest {
     std::string said_;
 };
 
-// Natively it is the first launch that loads a library, which waits for the GPU.
+// On a local GPU the first launch loads the library, and that waits for the GPU, but the look-up of a kernel does not.
 TEST_F(Calls, ThatLookKernelsUpDoNotWaitForTheGpu) {
     for (const char* const transport : {"tcp", "shm"}) {
         Program program(*daemon_, session_program("kernels_beside_work"),
@@ -70,7 +70,7 @@ TEST_F(Calls, WhoAsksAgainAndAgainWaitsForFewAnswers) {
     for (const char* const name : {"cuStreamQuery", "cuEventQuery"}) {
         EXPECT_GT(calls[name].calls, 1000) << name;
         EXPECT_GE(calls[name].round_trips, 1) << name;
-        EXPECT_LE(calls[name].round_trips, 10) << name;  // whatever else comes from the worker may cost one
+        EXPECT_LE(calls[name].round_trips, 10) << name;  // any other message from the worker may cost a round trip
     }
 }
 
@@ -101,7 +101,7 @@ TEST_F(Calls, ThatBuildGraphsWaitForNothing) {
     }
 }
 
-// Who waits for a stream is told of what failed in one that it has waited for.
+// A wait for a stream also reports failures in streams that it has waited for by way of events.
 TEST_F(Calls, ThatFailedAreToldOfThroughEvents) {
     Program program(*daemon_, session_program("failure_waited_for"));
     EXPECT_TRUE(program.succeeds(milliseconds(30000))) << program.errors();
@@ -118,10 +118,10 @@ TEST_F(Calls, ThatFailedInACaptureLeaveNoGraphToRun) {
 }
 
 TEST_F(Calls, ThatAreDeferredAllocateNothing) {
-    // Over shared memory, where processors are to spare, each is sent by the thread that makes it.
+    // Over shared memory with processors to spare, the thread that makes a call also sends it.
     for (const std::vector<std::string>& environment :
          {std::vector<std::string>{}, {"GPUPOOL_TRANSPORT=shm", "GPUPOOL_SPIN=always"}}) {
-        // Of 10,000 calls; memory that is freed in a stream has a fence behind every so many blocks.
+        // Per 10,000 calls. Stream-ordered frees put a fence behind every so many blocks.
         for (const auto& [mode, most] : {std::pair{"deferred", 100}, {"allocating", 1000}}) {
             run(mode, environment);
             if (said_.starts_with("uncounted")) {

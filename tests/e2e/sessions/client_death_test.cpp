@@ -1,4 +1,4 @@
-// Clients that are killed: their worker and their memory are gone within a second, and nobody else notices.
+// Killed clients: their worker and their memory are gone within a second, and other sessions are not affected.
 
 #include <signal.h>
 
@@ -33,7 +33,7 @@ TEST_F(ClientDeath, AtAnyMomentOfABusyProgramLeavesNothing) {
     }
 }
 
-// Not only when everything runs: before the handshake, in it, before the first call.
+// At any time during the start: before the handshake, in it, before the first call.
 TEST_F(ClientDeath, WhileItStartsLeavesNothing) {
     std::mt19937 random(7);
     for (int round = 0; round < 12; ++round) {
@@ -46,7 +46,7 @@ TEST_F(ClientDeath, WhileItStartsLeavesNothing) {
         << others().size() << " sessions, " << daemon_->children() << " workers";
 }
 
-// Its memory is large and its kernels run on: neither delays the end.
+// The program holds much memory and its kernels still run; neither delays the end.
 TEST_F(ClientDeath, OfAProgramThatHoldsMuchFreesItAtOnce) {
     Program victim(*daemon_, {std::string(TEST_PROGRAMS) + "/long_running", "100", "256"});
     ASSERT_TRUE(eventually([&] { return victim.output().find("ready") != std::string::npos; }, kTimeout));
@@ -67,7 +67,7 @@ TEST_F(ClientDeath, ByOtherSignalsIsTheSame) {
     }
 }
 
-// A stopped client is alive: its session stays, and goes on when it does.
+// A stopped client is not dead: its session stays, and continues when the client does.
 TEST_F(ClientDeath, AStoppedClientKeepsItsSession) {
     Program victim(*daemon_, session_program("steady"));
     ASSERT_TRUE(victim.says("ready"));

@@ -1,4 +1,4 @@
-// Much work behind something that waits: the worker takes it as a driver does, and stays able to do everything else.
+// Much work behind work that waits: the worker accepts as much as a driver does, and still serves everything else.
 
 #include "tests/e2e/sessions/sessions.h"
 
@@ -16,7 +16,7 @@ INSTANTIATE_TEST_SUITE_P(Of, Floods,
                          ::testing::Values("function_flood", "copy_flood", "synchronize_flood", "failed_download"),
                          [](const auto& info) { return std::string(info.param); });
 
-// More than the worker keeps: who sends it waits, and the session lives.
+// More than the worker queues: the sending thread blocks, and the session survives.
 class Overflows : public SessionTest, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(Overflows, MakeTheirSenderWaitAndNobodyElse) {

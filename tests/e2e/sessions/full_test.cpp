@@ -1,4 +1,4 @@
-// A server that is full: by default a program learns it at once; it waits for a place where its user asked for that.
+// A server that is full: by default a program fails at once; with GPUPOOL_WAIT_WHEN_FULL it waits for a place.
 
 #include <memory>
 #include <thread>

@@ -1,4 +1,4 @@
-// Graphs that are built and changed without waiting for the server are what natively they would be.
+// Graphs that are built and changed without waiting for the server give the same results as on a local GPU.
 
 #include "tests/e2e/sessions/sessions.h"
 
@@ -16,12 +16,13 @@ class SessionGraphs : public SessionTest {
     }
 };
 
-// Who makes them is told to wait, as natively who launches graphs is when the driver's queue is full.
+// The worker throttles the changing thread, as a local driver throttles one that launches graphs when its queue is
+// full.
 TEST_F(SessionGraphs, ChangesWithoutEndWaitInTheProgram) {
     expect_word("graph_changes", 64 * (300 * 301 / 2));  // each launch adds one more
 }
 
-// No more than the driver's queue takes waits: then nobody may have to wait for changes, which natively are made at
+// The waiting launches fit the driver's queue, so no thread may block in a change: on a local GPU changes are made at
 // once.
 TEST_F(SessionGraphs, ChangesMayBeWhatComesBeforeTheLaunchesGo) {
     expect_word("graph_gate", 2 * 490 + 490 * 31);

@@ -1,4 +1,5 @@
-// Bytes, frames and records that no client of ours sends: the session ends with a reason in the log, and no other does.
+// Bytes, frames and records that no real client sends. The session ends with a reason in the log; other sessions
+// continue.
 
 #include <random>
 #include <thread>
@@ -25,7 +26,7 @@ class HostileFrames : public SessionTest {
         EXPECT_TRUE(client_->ended());
         EXPECT_TRUE(is_gone(*daemon_, client_->session()));
     }
-    // A record with a header of the test's making.
+    // Sends a record whose header is the test's.
     void send_record(const codec::CommandHeader& header, std::size_t body_bytes = 0) {
         std::vector<std::byte> payload(sizeof header + body_bytes);
         std::memcpy(payload.data(), &header, sizeof header);
@@ -89,8 +90,8 @@ TEST_F(HostileFrames, AHelloInTheMiddleEndsTheSession) {
     expect_end();
 }
 
-// Half a frame and then nothing: nobody can tell it from a slow network. It keeps nothing of others', and goes when its
-// connection does.
+// A partial frame and then silence: the worker cannot distinguish it from a slow network. It holds nothing of other
+// sessions, and ends with its connection.
 TEST_F(HostileFrames, ATruncatedFrameWaitsAndEndsWithItsConnection) {
     const std::vector<std::byte> payload(1000);
     const auto header = client_->next_header(FrameType::commands, payload);
@@ -153,7 +154,7 @@ TEST_F(HostileFrames, ACommandSentTwiceEndsTheSession) {
     expect_end();
 }
 
-// Arguments that end early: the call's, and every prefix of one with text and arrays.
+// Truncated arguments: of a simple call, and every prefix of one with text and arrays.
 TEST_F(HostileFrames, ArgumentsThatAreCutShortEndTheSession) {
     const ImageHash hash{1, 2};
     const unsigned char data[40] = {};

@@ -1,5 +1,5 @@
-// Graphs by a client that keeps no rule: addresses that were not named, handles of others, counts and sizes that lie,
-// graphs within graphs without end, calls out of their order. Each is refused; no worker crashes or grows without end.
+// Graphs from a client that violates every rule: unnamed addresses, foreign handles, false counts and sizes, endless
+// nesting, calls out of order. Each is refused, no worker crashes, and memory stays bounded.
 
 #include "protocol/calls/graph_node.h"
 #include "tests/e2e/sessions/hostile_client.h"
@@ -12,7 +12,7 @@ constexpr std::size_t kMiB = 1u << 20;
 class HostileGraphs : public HostileTest {
   protected:
     void TearDown() override {
-        EXPECT_EQ(daemon_->log().find("exit code 1"), std::string::npos);  // of a sanitizer
+        EXPECT_EQ(daemon_->log().find("exit code 1"), std::string::npos);  // a sanitizer's exit code
         HostileTest::TearDown();
     }
     CUgraph make_graph() {
@@ -77,7 +77,7 @@ class HostileGraphs : public HostileTest {
         return client_->call<calls::gpGraphNodeSetParams>(executable, node, &to,
                                                           static_cast<const unsigned char*>(nullptr), std::size_t{0});
     }
-    // Makes what nobody waits for, and takes its error, which the context says once.
+    // Sends a call without waiting for its reply, then takes its error from the context, which reports it once.
     template <class Send>
     void unwaited(Send&& send) {
         const std::uint16_t flags = std::exchange(client_->flags, std::uint16_t{0});
@@ -118,7 +118,7 @@ class HostileGraphs : public HostileTest {
     }
 };
 
-// The worker's own memory, or anything else that is no name, is never what a copy reads or writes.
+// A copy must not read or write the worker's memory, or any address that is not a name.
 TEST_F(HostileGraphs, HostMemoryThatIsNoNameIsRefused) {
     const CUgraph graph = make_graph();
     const CUdeviceptr slab = client_->make_slab(2 * kMiB);
@@ -144,8 +144,8 @@ TEST_F(HostileGraphs, HostMemoryThatIsNoNameIsRefused) {
     EXPECT_TRUE(client_->alive());
 }
 
-// A capture that is over, by the driver's word, though one of its streams was not told: a copy would begin at once,
-// from an address that is only a name.
+// The capture is over for the driver, although one of its streams was never ended by a call. A copy would then start at
+// once, from an address that is only a name.
 TEST_F(HostileGraphs, CopiesIntoACaptureThatIsOverAreRefused) {
     const CUdeviceptr slab = client_->make_slab(2 * kMiB);
     const CUstream first = client_->make_stream(), second = client_->make_stream();
@@ -192,7 +192,7 @@ TEST_F(HostileGraphs, CaptureCallsOutsideOfACaptureAreRefused) {
     EXPECT_TRUE(client_->alive());
 }
 
-// What was captured of it would use the executable's own memory, also when that is gone.
+// The captured launch would use the executable's own memory, even after the executable is gone.
 TEST_F(HostileGraphs, AnExecutableIsNotLaunchedIntoACapture) {
     const CUgraph graph = make_graph();
     ASSERT_EQ(add_node(graph, host_function(1)), CUDA_SUCCESS);
@@ -284,14 +284,14 @@ TEST_F(HostileGraphs, UnknownTypesAndCountsThatLieAreRefused) {
     GraphNode conditional = typed(CU_GRAPH_NODE_TYPE_CONDITIONAL);
     conditional.count = 1000;
     expect_refused("graphs", add_node(graph, conditional));
-    // More edges than nodes, or the other way round.
+    // Edge data without the edges.
     auto created = client_->mint<CUgraphNode>();
     const GraphNode empty = typed(CU_GRAPH_NODE_TYPE_EMPTY);
     const CUgraphEdgeData edges[2] = {};
     expect_refused("edges", client_->call<calls::gpGraphAddNode>(
                                 &created, graph, static_cast<const CUgraphNode*>(nullptr), edges, std::size_t{0},
                                 std::size_t{2}, &empty, static_cast<const unsigned char*>(nullptr), std::size_t{0}));
-    // Each by the call that is not for it.
+    // Each node type by the call for the other kind of node.
     GraphNode allocation = typed(CU_GRAPH_NODE_TYPE_MEM_ALLOC);
     allocation.bytes = 64;
     allocation.pool.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -299,7 +299,7 @@ TEST_F(HostileGraphs, UnknownTypesAndCountsThatLieAreRefused) {
     expect_refused("allocation", add_plain(graph, allocation));
     EXPECT_EQ(add_owning(graph, allocation), CUDA_SUCCESS);
     expect_refused("empty", add_owning(graph, empty));
-    // Room for an answer that no record holds.
+    // Room for an answer that is larger than any record.
     CUgraphNode node = nullptr;
     ASSERT_EQ(add_node(graph, empty, {}, &node), CUDA_SUCCESS);
     std::vector<unsigned char> room(kMiB);
@@ -342,7 +342,7 @@ TEST_F(HostileGraphs, GraphsWithinThemselvesAreRefused) {
     expect_refused("a circle", instantiate(graph, executable));
     ASSERT_EQ(add_node(graph, host_function(1)), CUDA_SUCCESS);
     expect_refused("a circle that has to be expanded", instantiate(graph, executable));
-    // A graph that holds the one that it is to be added to.
+    // A graph is added to a graph that it contains.
     const CUgraph inner = make_graph(), outer = make_graph();
     CUgraphNode node = nullptr;
     ASSERT_EQ(add_child(outer, inner, &node), CUDA_SUCCESS);
@@ -353,8 +353,8 @@ TEST_F(HostileGraphs, GraphsWithinThemselvesAreRefused) {
     EXPECT_TRUE(client_->alive());
 }
 
-// Each graph holds the one before twice: a few calls would make a graph of any size.
-// A node's graph ends with it: its handle must not name what the driver makes there next.
+// A destroyed node's child graph is destroyed with it. Its handle must not name a graph that the driver creates later
+// at the same address.
 TEST_F(HostileGraphs, AGraphWithinADestroyedNodeIsForgotten) {
     const CUgraph inner = make_graph(), outer = make_graph();
     ASSERT_EQ(add_node(inner, typed(CU_GRAPH_NODE_TYPE_EMPTY)), CUDA_SUCCESS);
@@ -368,6 +368,7 @@ TEST_F(HostileGraphs, AGraphWithinADestroyedNodeIsForgotten) {
     EXPECT_TRUE(client_->alive());
 }
 
+// Each graph holds the one before twice, so a few calls would make a graph of any size.
 TEST_F(HostileGraphs, GraphsThatDoubleAreBounded) {
     CUgraph graph = make_graph();
     ASSERT_EQ(add_node(graph, typed(CU_GRAPH_NODE_TYPE_EMPTY)), CUDA_SUCCESS);
@@ -407,7 +408,7 @@ TEST_F(HostileGraphs, GraphsOfAnyDepthAreRefused) {
     EXPECT_EQ(client_->call<calls::cuGraphDestroy>(graph), CUDA_SUCCESS);
 }
 
-// The same from within: a graph is added to the innermost one.
+// The same from within: each graph is added to the innermost one.
 TEST_F(HostileGraphs, GraphsOfAnyDepthAreRefusedFromWithin) {
     const CUgraph outer = make_graph(), single = make_graph();
     CUgraph innermost = outer;
@@ -451,7 +452,7 @@ TEST_F(HostileGraphs, DestroyedGraphsAreGone) {
     EXPECT_TRUE(client_->alive());
 }
 
-// One name for two executables, the second asked for before the first is there.
+// Many instantiations ask for the same name before the first is complete.
 TEST_F(HostileGraphs, AnExecutableIsNamedOnce) {
     const CUgraph graph = make_graph();
     ASSERT_EQ(add_node(graph, host_function(1)), CUDA_SUCCESS);
@@ -474,7 +475,7 @@ TEST_F(HostileGraphs, AnExecutableIsNamedOnce) {
     EXPECT_EQ(client_->call<calls::cuGraphExecDestroy>(executable), CUDA_SUCCESS);
 }
 
-// While a graph is instantiated on a helper thread it is destroyed, changed, and its context ended.
+// A graph is changed and destroyed while a helper thread instantiates it.
 TEST_F(HostileGraphs, GraphsThatEndWhileTheyAreInstantiated) {
     for (int round = 0; round < 20; ++round) {
         const CUgraph graph = make_graph();
@@ -496,7 +497,7 @@ TEST_F(HostileGraphs, GraphsThatEndWhileTheyAreInstantiated) {
     EXPECT_TRUE(client_->alive());
 }
 
-// A graph's turns that the client never takes, or takes at the wrong time, or twice.
+// The client never takes a graph's client steps, or acknowledges them at the wrong time, or twice.
 TEST_F(HostileGraphs, TurnsThatAreNotTakenHoldNobodyElse) {
     const CUgraph graph = make_graph();
     const CUdeviceptr slab = client_->make_slab(2 * kMiB);
@@ -515,7 +516,7 @@ TEST_F(HostileGraphs, TurnsThatAreNotTakenHoldNobodyElse) {
     for (const std::uint64_t number : {0ull, 3ull, 77ull, ~0ull}) {
         expect_refused("done", client_->call<calls::gpHostFunctionDone>(ticket(number)));
     }
-    // The names of a graph's transfers are not the client's to give: they lead to a graph's memory.
+    // The numbers of a graph's transfers lead to the graph's memory, so a client's own copies must not use them.
     for (const std::uint64_t number : {1ull, 2ull, 3ull}) {
         expect_refused("to", client_->call<calls::gpCopyToDevice>(slab, kMiB, ticket(number), std::uint64_t{0},
                                                                   static_cast<const unsigned char*>(nullptr),
@@ -529,7 +530,7 @@ TEST_F(HostileGraphs, TurnsThatAreNotTakenHoldNobodyElse) {
     EXPECT_TRUE(is_gone(*daemon_, client_->session()));
 }
 
-// A launch that waits in its stream does what the executable was when it was launched.
+// A launch that waits in its stream runs the executable as it was at the launch.
 TEST_F(HostileGraphs, AnUpdateLeavesWhatWasLaunched) {
     const CUgraph graph = make_graph();
     ASSERT_EQ(add_node(graph, host_function(1)), CUDA_SUCCESS);
@@ -551,7 +552,7 @@ TEST_F(HostileGraphs, AnUpdateLeavesWhatWasLaunched) {
     EXPECT_EQ(client_->call<calls::cuStreamSynchronize>(stream), CUDA_SUCCESS);
 }
 
-// Its context ends while data for it is on its way.
+// A context is destroyed while its graph waits for data.
 TEST_F(HostileGraphs, AContextMayEndWhileAGraphWaitsForData) {
     const CUcontext second = client_->make_another_context();
     ASSERT_NE(second, nullptr);
@@ -595,7 +596,7 @@ TEST_F(HostileGraphs, AnExecutableOfAnotherContext) {
     EXPECT_TRUE(client_->alive());
 }
 
-// The memory that turns pass through is what is in use, not what ever was.
+// The staging memory of client steps is bounded by what is in use, and is not kept for earlier versions.
 TEST_F(HostileGraphs, ChangesWithoutEndTakeNoMemory) {
     const CUgraph graph = make_graph();
     const CUdeviceptr slab = client_->make_slab(64 * kMiB);
@@ -617,7 +618,7 @@ TEST_F(HostileGraphs, ChangesWithoutEndTakeNoMemory) {
     expect_bounded(512 * kMiB);
 }
 
-// Nobody waits for most additions: one that was refused is told of by whatever is made of the graph.
+// Most additions are not waited for. A refused one makes every use of the graph fail.
 TEST_F(HostileGraphs, AGraphThatLacksANodeIsNotInstantiated) {
     const CUgraph graph = make_graph();
     const GraphNode wrong = typed(CU_GRAPH_NODE_TYPE_KERNEL);
@@ -637,7 +638,7 @@ TEST_F(HostileGraphs, AGraphThatLacksANodeIsNotInstantiated) {
     EXPECT_TRUE(client_->alive());
 }
 
-// Nor for most changes, which are of no use where they were refused: until another of the node takes.
+// Nor are most changes. A refused one makes the graph unusable until a later change of the node succeeds.
 TEST_F(HostileGraphs, AGraphWhoseNodeWasNotChangedIsNotInstantiated) {
     const CUgraph graph = make_graph();
     CUgraphNode node = nullptr;

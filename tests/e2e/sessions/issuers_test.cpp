@@ -1,4 +1,4 @@
-// Launches of several streams, given to the driver by several threads: programs see the same order.
+// Several threads issue the launches of several streams; programs observe the same order.
 
 #include "tests/e2e/sessions/sessions.h"
 

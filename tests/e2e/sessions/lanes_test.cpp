@@ -1,5 +1,5 @@
-// Data connections: whatever their number and however bad their line, every byte is there when something says so;
-// strangers get none, and one that breaks ends its own session alone.
+// Lanes: for any number of lanes and any line, all data of a copy has arrived when its completion is reported. Other
+// sessions and strangers get no lane, and a broken lane ends only its own session.
 
 #include "protocol/wire/lanes.h"
 
@@ -60,7 +60,7 @@ TEST_P(LaneCopies, OfMemoryThatChangesGoOn) {
     EXPECT_EQ(program.number("transfers"), 7);
 }
 
-// The session's own connection is fast, the data connections are slow: what says that data is there arrives before it.
+// The session's own connection is fast and the lanes are slow: completions arrive before their data.
 TEST_P(LaneCopies, AreRightWhereTheDataIsSlowerThanTheWordOfIt) {
     transport::faulty::Faults slow;
     slow.throttle_bytes_per_second = 60 * kMiB;
@@ -71,7 +71,7 @@ TEST_P(LaneCopies, AreRightWhereTheDataIsSlowerThanTheWordOfIt) {
     EXPECT_EQ(has_lanes(program, GetParam()), GetParam() > 1) << program.errors();
 }
 
-// The other way round: data that is sent ahead arrives before the command that it belongs to.
+// The other way round: data sent ahead arrives before the command that it belongs to.
 TEST_P(LaneCopies, AreRightWhereTheWordIsSlowerThanTheData) {
     transport::faulty::Faults late;
     late.delay = milliseconds(5);
@@ -81,7 +81,7 @@ TEST_P(LaneCopies, AreRightWhereTheWordIsSlowerThanTheData) {
     EXPECT_EQ(has_lanes(program, GetParam()), GetParam() > 1) << program.errors();
 }
 
-// Then each call waits for its reply, which a copy to the device has when its data is there.
+// Each call waits for its reply, which a copy to the device sends when its data has arrived.
 TEST_P(LaneCopies, AreRightWhereEachCallWaits) {
     auto environment = with_lanes(GetParam());
     environment.push_back("GPUPOOL_SYNC=1");
@@ -92,7 +92,7 @@ TEST_P(LaneCopies, AreRightWhereEachCallWaits) {
 
 INSTANTIATE_TEST_SUITE_P(Over, LaneCopies, ::testing::Values(1, 2, 8));
 
-// The programs whose point is order: several threads on one stream, one that waits for another's copy, bulk data both
+// The programs that test order: several threads on one stream, one thread that waits for another's copy, bulk data both
 // ways.
 TEST_P(LaneCopies, KeepTheOrderOfPrograms) {
     std::list<Program> programs;
@@ -105,11 +105,11 @@ TEST_P(LaneCopies, KeepTheOrderOfPrograms) {
     }
 }
 
-// Compressed in both directions, or the two lanes could not carry it.
+// Data is compressed in both directions, or the two lanes could not carry it in time.
 class LaneCompression : public SessionTest {
   protected:
     static constexpr int kRounds = 4;  // of 64 MiB each way, half of it on either lane
-    // A line that is slow, which is what makes it worth while, and takes less than half of that.
+    // On a line slow enough that compression pays; less than half of the data may pass.
     void run(const std::string& mode) {
         transport::faulty::Faults narrow;
         narrow.throttle_bytes_per_second = 20 * kMiB;
@@ -123,7 +123,7 @@ class LaneCompression : public SessionTest {
     std::optional<Program> program_;
 };
 
-// By itself, when it has seen how slow the line is.
+// Compression starts by itself when the senders have measured how slow the line is.
 TEST_F(LaneCompression, ComesByItselfBothWays) {
     run("auto");
     EXPECT_EQ(program_->number("wrong"), 0) << program_->errors();
@@ -148,7 +148,7 @@ class LaneFaults : public SessionTest {
     void expect_loss(const transport::faulty::Faults& up, const transport::faulty::Faults& down) {
         BadLine line(daemon_->address(), up, down);
         auto environment = with_lanes(4, line.address());
-        environment.emplace_back("GPUPOOL_COMPRESSION=never");  // or hardly anything would pass
+        environment.emplace_back("GPUPOOL_COMPRESSION=never");  // otherwise hardly any data would pass
         Program program(*daemon_, lanes_program("lanes_stream"), environment);
         EXPECT_EQ(program.number("error"), kSessionLost) << program.errors();
         EXPECT_TRUE(program.succeeds());
@@ -157,7 +157,7 @@ class LaneFaults : public SessionTest {
     }
 };
 
-// Each connection breaks at that byte of its own, so it is a data connection that does.
+// Each connection is cut at this byte of its own stream, so a lane is cut first.
 TEST_F(LaneFaults, ACutGivesErrorsAndLeavesNothing) {
     for (const std::uint64_t bytes : {5'000'000u, 20'000'001u}) {
         transport::faulty::Faults cut;
@@ -167,7 +167,7 @@ TEST_F(LaneFaults, ACutGivesErrorsAndLeavesNothing) {
     }
 }
 
-// As long as the longest piece, so that it cannot be data alone.
+// The damage is as long as the longest piece, so it cannot affect data alone.
 TEST_F(LaneFaults, ADamagedStretchGivesErrorsAndLeavesNothing) {
     transport::faulty::Faults damage;
     damage.corrupt_sent_at = 20'000'001;
@@ -197,7 +197,7 @@ TEST_F(LaneFaults, AProgramKilledInTheMiddleLeavesNothing) {
     EXPECT_TRUE(is_gone(*daemon_, session));
 }
 
-// The next daemon knows the sessions that it took over well enough to let their data connections in.
+// The next daemon knows enough of the sessions that it took over to admit their lanes.
 TEST_F(LaneFaults, ASessionThatWasTakenOverGetsThem) {
     Program program(*daemon_, lanes_program("lanes_wait"), with_lanes(3));
     ASSERT_TRUE(program.says("ready"));
@@ -224,7 +224,7 @@ TEST_F(LaneLimit, IsTheServers) {
     EXPECT_TRUE(has_lanes(program, 2)) << program.errors();
 }
 
-// Clients by hand.
+// Hostile clients.
 class HostileLanes : public SessionTest {
   protected:
     void SetUp() override {
@@ -333,7 +333,7 @@ TEST_F(HostileLanes, AWrongTokenIsRefusedAndHarmsNobody) {
         EXPECT_TRUE(message.empty() || message == asked.message);
         message = asked.message;
     }
-    // A session that is not there looks the same.
+    // The answer for a session that does not exist is the same.
     EXPECT_EQ(ask("0123456789abcdef", right, 0).message, message);
     const auto own = own_lane(0);
     EXPECT_EQ(own.answer, wire::FrameType::ack) << "the index was not used up";
@@ -361,10 +361,10 @@ TEST_F(HostileLanes, OneTooManyIsRefusedAndHarmsNobody) {
     EXPECT_TRUE(client_->alive());
 }
 
-// A copy whose first `ahead_bytes` come unasked.
+// A copy whose first `ahead_bytes` are sent ahead.
 TEST_F(HostileLanes, DataAheadIsTaken) {
     const auto lane = own_lane(1);
-    begin_upload(1, kMiB);  // makes what a copy needs
+    begin_upload(1, kMiB);  // allocates what a copy needs
     const std::uint64_t transfer = codec::kTransferSentAhead | 2;
     ASSERT_TRUE(send_piece(*lane.connection, 1, transfer, kMiB, 1000));
     std::this_thread::sleep_for(milliseconds(20));
@@ -375,12 +375,12 @@ TEST_F(HostileLanes, DataAheadIsTaken) {
     EXPECT_EQ(client_->ahead_taken(), std::vector{transfer});
 }
 
-// The first chunk is a small one, since others hold all of the large ones, and the next a large one again: what comes
-// ahead and what is asked for have pieces of their own, and meet where the one ends.
+// All large chunks are taken at first, so the copy begins with a small chunk and continues with a large one. Pieces
+// sent ahead and pieces pulled are cut separately, and meet where the former end.
 TEST_F(HostileLanes, OfACopyThatIsPartlyAheadTheRestIsAskedFor) {
     const auto lane = own_lane(0);
     const auto before = begin_upload(1, kMiB);
-    for (std::uint64_t transfer = 2; transfer <= 8; ++transfer) {  // 32, 32, 16, 8, 4, 2 and 1 of 95
+    for (std::uint64_t transfer = 2; transfer <= 8; ++transfer) {  // take 32, 32, 16, 8, 4, 2 and 1 of 95 chunks
         client_->add<calls::gpCopyToDevice>(slab_, 64 * kMiB, transfer, std::uint64_t{0},
                                             static_cast<const unsigned char*>(nullptr), std::size_t{0},
                                             client_->make_stream());
@@ -389,7 +389,7 @@ TEST_F(HostileLanes, OfACopyThatIsPartlyAheadTheRestIsAskedFor) {
     const std::uint64_t transfer = codec::kTransferSentAhead | 100;
     const auto number = copy_ahead(transfer, 3 * kMiB + 1000, 2 * kMiB, last);
     EXPECT_TRUE(client_->alive());
-    client_->send_bulk(1, before.offset, before.bytes);  // gives its chunk back
+    client_->send_bulk(1, before.offset, before.bytes);  // returns its chunk
     EXPECT_EQ(client_->result_of(number_), CUDA_SUCCESS);
     EXPECT_TRUE(client_->alive());
     ASSERT_TRUE(send_piece(*lane.connection, 1, transfer, 0, kMiB));
@@ -416,7 +416,7 @@ TEST_F(HostileLanes, DataAheadOfCopiesThatFailIsDropped) {
     const auto lane = own_lane(0);
     begin_upload(1, kMiB);
     const CUstream nobodys = client_->mint<CUstream>();
-    for (std::uint64_t number = 1; number <= 128; number += 2) {  // more than may be early
+    for (std::uint64_t number = 1; number <= 128; number += 2) {  // more than the worker buffers early
         const std::uint64_t transfer = codec::kTransferSentAhead | (number + 1);
         ASSERT_TRUE(send_piece(*lane.connection, number, transfer, 0, kMiB));
         EXPECT_NE(client_->result_of(copy_ahead(transfer, 2 * kMiB, 2 * kMiB, nobodys)), CUDA_SUCCESS);
@@ -463,7 +463,7 @@ TEST_F(HostileLanes, HalfAPieceEndsTheSession) {
     expect_end();
 }
 
-// On the session's own connection, while a lane is in the middle of the same piece.
+// The session's own connection sends a piece while a lane is in the middle of it.
 TEST_F(HostileLanes, APieceOverTwoWaysAtOnceEndsTheSession) {
     const auto lane = own_lane(0);
     const auto pull = begin_upload(1, kMiB);
@@ -498,7 +498,7 @@ TEST_F(HostileLanes, ALaneThatIsHungUpEndsTheSession) {
     expect_end();
 }
 
-// Downloads go to a lane that nobody reads: the worker keeps what its limits allow, and ends when it is told to.
+// Downloads use a lane that is never read. The worker's memory stays within its limits, and it ends when it is stopped.
 TEST_F(HostileLanes, DataThatIsNeverReadDoesNotMakeTheWorkerGrow) {
     const auto lane = own_lane(0);
     const CUstream stream = client_->make_stream();

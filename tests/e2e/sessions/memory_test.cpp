@@ -1,4 +1,4 @@
-// Memory: a quota is exact, and what one thread frees or fails to copy is no other's affair.
+// Memory: a quota is exact, and one thread's frees and failed copies do not affect other threads.
 
 #include "tests/e2e/sessions/sessions.h"
 

@@ -1,4 +1,5 @@
-// Sessions over shared memory: how they come about, and that they end as those over TCP do, whoever dies or lies.
+// Sessions over shared memory: how they are chosen, and that they end as sessions over TCP do when a peer dies or
+// misbehaves.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -31,7 +32,7 @@ std::string shm_peer(pid_t process) {
 
 class Shm : public SessionTest {
   protected:
-    // A program of this kind, once it says `word`.
+    // Starts a program in this mode, and waits until it prints `word`.
     std::unique_ptr<Program> begin(const std::string& mode, const std::string& word = "ready") {
         auto program = std::make_unique<Program>(*daemon_, session_program(mode), kOverShm);
         EXPECT_TRUE(program->says(word));
@@ -93,7 +94,7 @@ TEST_F(Shm, AKilledWorkerIsAnErrorAtOnce) {
     for (const char* mode : {"wait_synchronize", "wait_download", "wait_upload", "launches"}) {
         auto victim = begin(mode, "waiting");
         const auto session = session_of(*daemon_, victim->process());
-        std::this_thread::sleep_for(milliseconds(200));  // into the call
+        std::this_thread::sleep_for(milliseconds(200));  // until it is inside the call
         const auto killed_at = now_ms();
         ASSERT_EQ(::kill(static_cast<pid_t>(session.worker_process_id), SIGKILL), 0);
         EXPECT_EQ(victim->number("error", milliseconds(5000)), kSessionLost) << mode;
@@ -157,12 +158,12 @@ TEST(ShmPath, ServesAlone) {
     for (int round = 0; round < 2; ++round) {
         Program program(daemon, {std::string(TEST_PROGRAMS) + "/vector_add"}, {"GPUPOOL_TRANSPORT=auto"});
         EXPECT_TRUE(program.succeeds());
-        daemon.kill_hard();  // what is left of its socket is no obstacle
+        daemon.kill_hard();  // the socket file that it leaves must not be an obstacle
         daemon.start();
     }
 }
 
-// As from a container that shares the socket's folder: users, processes and network of its own.
+// As from a container that shares the socket's folder: its own user, process and network namespaces.
 TEST(ShmPath, ServesOtherNameSpaces) {
     const std::string isolated = "unshare -Urpfn --mount-proc ";
     if (std::system((isolated + "true 2>/dev/null").c_str()) != 0) {
@@ -186,7 +187,7 @@ std::unique_ptr<transport::Connection> connect_by_shm(const Daemon& daemon) {
     return std::move(*connection);
 }
 
-// A session over shared memory whose client writes where it likes.
+// The client of a session over shared memory that writes anywhere in the rings.
 class Scribbler {
   public:
     explicit Scribbler(const Daemon& daemon) {
@@ -222,7 +223,7 @@ class Scribbler {
 class ShmHostile : public Shm {
   protected:
     void TearDown() override {
-        // Whatever ended a session was said in words; a worker that died of a signal says nothing.
+        // Every session ended with a logged reason; a worker that died of a signal would log none.
         EXPECT_EQ(daemon_->log().find("(signal"), std::string::npos);
         Shm::TearDown();
     }
@@ -268,13 +269,13 @@ TEST_F(ShmHostile, EndlessScribblingEndsItsSessionAlone) {
     EXPECT_TRUE(gone);
 }
 
-// ---- pinned memory that is the program's and the GPU's
+// ---- pinned memory shared by program and GPU
 
 bool is_mapped_file(pid_t process, const char* name, long long address) {
     std::ifstream maps(fmt::format("/proc/{}/maps", process));
     const std::string start = fmt::format("{:x}-", address);
     for (std::string line; std::getline(maps, line);) {
-        // Neighbours of the same file would be one mapping; each piece of memory is a file of its own.
+        // Adjacent mappings of one file would be merged; each allocation has its own file.
         if (line.starts_with(start) && line.find(name) != std::string::npos) {
             return true;
         }
@@ -300,7 +301,7 @@ TEST_F(Shm, PinnedMemoryOverTcpIsNot) {
     EXPECT_TRUE(program.succeeds());
 }
 
-// A client by hand that gives the worker memory of its own.
+// A hostile client that gives the worker memory of its own.
 class Sharing : public ShmHostile {
   protected:
     static constexpr std::uint64_t kBytes = 1u << 20;
@@ -349,7 +350,7 @@ TEST_F(Sharing, TheGpuReadsAndWritesTheVeryMemory) {
     std::vector<std::byte> expected(64, std::byte{0x11});
     std::fill(expected.begin() + 32, expected.begin() + 48, std::byte{0x22});
     EXPECT_EQ(std::memcmp(memory_, expected.data(), expected.size()), 0);
-    // Ended as a mirror is, and then it is nobody's.
+    // Unregistered as a mirror is; then the address is no longer known.
     EXPECT_EQ(client_->call<calls::gpHostUnmirror>(address_), CUDA_SUCCESS);
     EXPECT_EQ(share(file_.get(), address_, kBytes), CUDA_SUCCESS);
 }
@@ -362,7 +363,7 @@ TEST_F(Sharing, AnAddressThatTheWorkerUsesIsNotSupported) {
     EXPECT_TRUE(client_->alive());
 }
 
-// The worker would take its pages, on the server's account.
+// The worker would allocate its pages, on the server's account.
 TEST_F(Sharing, MemoryThatIsNotThereYetIsRefused) {
     ASSERT_EQ(::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, kBytes / 2, 4096), 0);
     EXPECT_EQ(share(file_.get(), address_, kBytes), CUDA_ERROR_OUT_OF_MEMORY);
@@ -388,7 +389,7 @@ TEST_F(SharingLittle, ASessionSharesNoMoreThanItMay) {
 }
 
 TEST_F(SharingLittle, AProgramHasPinnedMemoryAllTheSame) {
-    // Two blocks of a mebibyte.
+    // Two blocks of 1 MiB.
     Program program(*daemon_, session_program("pinned"), kOverShm);
     const long long address = program.number("pinned");
     EXPECT_TRUE(is_mapped_file(program.process(), "memfd:gpupool-pinned", address)) << "the first";

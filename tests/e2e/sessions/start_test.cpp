@@ -1,4 +1,4 @@
-// What makes a session start sooner: code images that earlier sessions brought, and workers that wait for it.
+// What makes sessions start sooner: code images kept from earlier sessions, and workers in stock.
 
 #include <sys/stat.h>
 
@@ -24,7 +24,7 @@ struct Traffic {
     long long sent = -1, sent_bytes = -1, wire_bytes = -1, found = -1, registered_bytes = -1;
 };
 
-// What a program's summary says of code images.
+// The figures about code images from a program's summary.
 Traffic read_summary(const std::string& path) {
     Traffic traffic;
     std::ifstream file(path);
@@ -50,7 +50,7 @@ Traffic run(const Daemon& daemon, const std::string& token = "") {
     Program program(daemon, vector_add(), {"GPUPOOL_SUMMARY=" + summary, "GPUPOOL_TOKEN=" + token});
     EXPECT_TRUE(program.succeeds());
     EXPECT_EQ(program.errors(), "");
-    // What it brought is kept when its worker has ended.
+    // The images are kept after the worker has ended.
     EXPECT_TRUE(eventually([&] {
         const auto status = daemon.status(token);
         return status && status->sessions.empty();
@@ -61,7 +61,7 @@ Traffic run(const Daemon& daemon, const std::string& token = "") {
 class KeptCode : public ::testing::Test {
   protected:
     void start(const std::string& settings = "") { daemon_ = std::make_unique<Daemon>(session_settings(settings)); }
-    // Where the daemon keeps code images unless it is told otherwise.
+    // Where the daemon keeps code images by default.
     [[nodiscard]] std::string root() const { return daemon_->folder().path() + "/cache/gpupool/images"; }
     [[nodiscard]] std::vector<fs::path> files() const {
         std::vector<fs::path> found;
@@ -157,7 +157,7 @@ TEST_F(KeptCode, WithoutAPlaceForItAllElseWorks) {
     EXPECT_EQ(log.find("code images are not kept", warning + 1), std::string::npos) << "once";
 }
 
-// Over a line that does not keep up.
+// Over a line that is slower than the sender.
 TEST_F(KeptCode, ASlowLineCarriesThemCompressed) {
     start("[images]\ndirectory = \"off\"\n");
     const TemporaryFolder folder;
@@ -194,7 +194,7 @@ class Stock : public ::testing::Test {
             },
             milliseconds(20000));
     }
-    // The worker that waits, while there is no session.
+    // The process of the worker in stock, while there is no session.
     [[nodiscard]] pid_t waiting() const {
         std::ifstream file("/proc/" + std::to_string(daemon_->process()) + "/task/" +
                            std::to_string(daemon_->process()) + "/children");
@@ -258,7 +258,7 @@ TEST_F(Stock, AnotherEnvironmentStartsCold) {
     };
     EXPECT_EQ(devices("2,1"), 2u);
     EXPECT_EQ(daemon_->log().find("of the stock\n"), std::string::npos) << "the one that waits sees four";
-    // The next one waits for what was asked for last.
+    // The next one is prepared for the environment of the last session.
     EXPECT_TRUE(eventually([&] { return !process_exists(prepared); }, milliseconds(20000)));
     ASSERT_TRUE(is_ready());
     EXPECT_EQ(devices("2,1"), 2u);
@@ -279,7 +279,7 @@ TEST_F(Stock, OneThatIsKilledIsReplaced) {
     ASSERT_TRUE(is_ready());
     const pid_t prepared = waiting();
     ::kill(prepared, SIGKILL);
-    // One that asks before its end is known starts cold.
+    // A client that connects before the death is detected gets a worker started for it.
     Program program(*daemon_, vector_add());
     EXPECT_TRUE(program.succeeds());
     EXPECT_TRUE(is_ready());
@@ -314,7 +314,7 @@ TEST_F(Stock, MayHoldContexts) {
     start("[stock]\nworkers = 1\ncontexts = true\n");
     ASSERT_TRUE(is_ready());
     EXPECT_TRUE(daemon_->status()->stock_contexts);
-    // It makes and ends contexts, the primary one too, and checks what is left of them.
+    // It creates and destroys contexts, the primary one too, and checks what is left of them.
     Program program(*daemon_, {std::string(GPU_PROGRAMS) + "/contexts"});
     EXPECT_TRUE(program.succeeds());
     EXPECT_NE(daemon_->log().find("of the stock\n"), std::string::npos);

@@ -1,4 +1,4 @@
-// Threads of one program that do all at once, over each transport, with and without threads that issue launches.
+// Threads of one program that use everything at once, over each transport, with and without issuers.
 
 #include "tests/e2e/sessions/sessions.h"
 
