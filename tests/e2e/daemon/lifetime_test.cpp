@@ -25,7 +25,7 @@ std::string line_of(const Daemon& daemon, const std::string& text) {
     return line;
 }
 
-TEST(Lifetime, AClientThatLeavesTakesItsWorkerWithItWithinASecond) {
+TEST(Lifetime, WorkerEndsWithinASecondOfItsClient) {
     const Daemon daemon;
     Client client(daemon.address());
     client.send_hello();
@@ -39,7 +39,7 @@ TEST(Lifetime, AClientThatLeavesTakesItsWorkerWithItWithinASecond) {
     EXPECT_NE(line.find(" info "), std::string::npos) << line;
 }
 
-TEST(Lifetime, AWorkerThatSaysItEndsAndDoesNotIsKilledWithinASecond) {
+TEST(Lifetime, WorkerThatReportsItsEndAndStaysIsKilledWithinASecond) {
     const Daemon daemon;
     Client client(daemon.address());
     client.send_hello({.process_name = "never-ends"});
@@ -50,7 +50,7 @@ TEST(Lifetime, AWorkerThatSaysItEndsAndDoesNotIsKilledWithinASecond) {
     daemon.sessions(0);
 }
 
-TEST(Lifetime, AWorkerThatDiesIsItsOwnClientsProblemOnly) {
+TEST(Lifetime, WorkerDeathAffectsOnlyItsClient) {
     const Daemon daemon;
     Client bystander(daemon.address());
     bystander.send_hello();
@@ -66,7 +66,7 @@ TEST(Lifetime, AWorkerThatDiesIsItsOwnClientsProblemOnly) {
     EXPECT_NE(line.find(" warn"), std::string::npos) << line;
 }
 
-TEST(Lifetime, AWorkerThatDiesBeforeItTakesTheSessionIsToldToTheClient) {
+TEST(Lifetime, WorkerDeathBeforeTakingTheSessionIsReportedToTheClient) {
     const Daemon daemon;
     Client client(daemon.address());
     client.send_hello({.process_name = "die-early"});
@@ -75,7 +75,7 @@ TEST(Lifetime, AWorkerThatDiesBeforeItTakesTheSessionIsToldToTheClient) {
     daemon.sessions(0);
 }
 
-TEST(Lifetime, AWorkerThatCannotBeStartedIsToldToTheClient) {
+TEST(Lifetime, FailureToStartAWorkerIsReportedToTheClient) {
     TemporaryFolder folder;
     const auto worker = folder.write("worker", std::string("#!/bin/sh\nexec ") + STAND_IN_WORKER + " \"$@\"\n", true);
     const Daemon daemon("worker = \"" + worker + "\"\n");
@@ -85,7 +85,7 @@ TEST(Lifetime, AWorkerThatCannotBeStartedIsToldToTheClient) {
     EXPECT_NE(client.refusal().find("cannot start"), std::string::npos);
 }
 
-TEST(Lifetime, AStoppedWorkerIsNoticedAndKilled) {
+TEST(Lifetime, UnresponsiveWorkerIsKilled) {
     const Daemon daemon("[workers]\nsilence_timeout_ms = 2000\n");
     Client client(daemon.address());
     client.send_hello();
@@ -96,7 +96,7 @@ TEST(Lifetime, AStoppedWorkerIsNoticedAndKilled) {
     daemon.sessions(0);
 }
 
-TEST(Lifetime, WorkersOutliveTheirDaemonAndAreTakenOverByTheNext) {
+TEST(Lifetime, WorkersSurviveADaemonCrashAndAreTakenOver) {
     Daemon daemon;
     Client first(daemon.address());
     first.send_hello({.process_name = "first", .memory_bytes = 1u << 30});
@@ -135,7 +135,7 @@ TEST(Lifetime, WorkersOutliveTheirDaemonAndAreTakenOverByTheNext) {
     daemon.sessions(0);
 }
 
-TEST(Lifetime, HandingOnKeepsSessionsAndStoppingTheNextDaemonEndsThem) {
+TEST(Lifetime, HandoverKeepsSessionsAndAStopOfTheNextDaemonEndsThem) {
     Daemon daemon;
     Client client(daemon.address());
     client.send_hello();
@@ -152,7 +152,7 @@ TEST(Lifetime, HandingOnKeepsSessionsAndStoppingTheNextDaemonEndsThem) {
     EXPECT_TRUE(client.ended(milliseconds(1000)));
 }
 
-TEST(Lifetime, WorkersEndThemselvesWhenTheDaemonIsGoneForLongerThanTheGrace) {
+TEST(Lifetime, WorkersEndOnceTheDaemonIsGoneForLongerThanTheGrace) {
     Daemon daemon("[workers]\ndaemon_grace_ms = 500\n");
     Client client(daemon.address());
     client.send_hello();
@@ -173,7 +173,7 @@ TEST(Lifetime, WorkersEndThemselvesWhenTheDaemonIsGoneForLongerThanTheGrace) {
     EXPECT_TRUE(stubborn.ended(milliseconds(4000)));
 }
 
-TEST(Lifetime, AnOrderlyStopEndsSessionsWithANoticeAndLeavesNothing) {
+TEST(Lifetime, OrderlyStopNotifiesClientsAndLeavesNothing) {
     Daemon daemon;
     Client client(daemon.address());
     client.send_hello();
@@ -191,7 +191,7 @@ TEST(Lifetime, AnOrderlyStopEndsSessionsWithANoticeAndLeavesNothing) {
     EXPECT_NE(::stat((daemon.folder().path() + "/run/" + port).c_str(), &facts), 0) << "the runtime folder is left";
 }
 
-TEST(Lifetime, AnOrderlyStopKillsAWorkerThatDoesNotEnd) {
+TEST(Lifetime, OrderlyStopKillsAWorkerThatDoesNotEnd) {
     Daemon daemon("[workers]\nstop_timeout_ms = 500\n");
     Client client(daemon.address());
     client.send_hello({.process_name = "ignores-stop"});
@@ -202,7 +202,7 @@ TEST(Lifetime, AnOrderlyStopKillsAWorkerThatDoesNotEnd) {
     EXPECT_FALSE(process_exists(worker_of(session)));
 }
 
-TEST(Lifetime, AConnectionThatIsStillBeingAskedDoesNotDelayTheStop) {
+TEST(Lifetime, PendingConnectionDoesNotDelayTheStop) {
     Daemon daemon;
     Client silent(daemon.address());
     ASSERT_TRUE(eventually([&] { return daemon.status().ok(); }));
@@ -212,7 +212,7 @@ TEST(Lifetime, AConnectionThatIsStillBeingAskedDoesNotDelayTheStop) {
 }
 
 // The daemon dies after it has forked the worker's process and before that process runs the worker's code.
-TEST(Lifetime, ADaemonThatDiesBetweenForkAndExecLeavesNoOrphan) {
+TEST(Lifetime, DaemonDeathBetweenForkAndExecLeavesNoOrphan) {
     TemporaryFolder folder;
     const auto worker = folder.write("worker",
                                      std::string("#!/bin/sh\n[ \"$1\" = --probe ] || { echo $$ > ") + folder.path() +
@@ -236,7 +236,7 @@ TEST(Lifetime, ADaemonThatDiesBetweenForkAndExecLeavesNoOrphan) {
     EXPECT_TRUE(eventually([&] { return !process_exists(process); }, milliseconds(3000)));
 }
 
-TEST(Lifetime, AWorkerInheritsNothingButItsSocket) {
+TEST(Lifetime, WorkerInheritsOnlyItsSocket) {
     const Daemon daemon;
     Client silent(daemon.address());  // gives the daemon one more open descriptor
     Client client(daemon.address());
@@ -247,7 +247,7 @@ TEST(Lifetime, AWorkerInheritsNothingButItsSocket) {
     EXPECT_EQ(::getpgid(worker_of(session)), worker_of(session));
 }
 
-TEST(Lifetime, ASecondDaemonOnTheSamePortIsRefused) {
+TEST(Lifetime, SecondDaemonOnTheSamePortIsRefused) {
     const Daemon daemon;
     const auto config = daemon.folder().path() + "/gpupoold.toml";
     const auto baseline = run_program({GPUPOOLD, "--config", config, "--listen", daemon.address()});
@@ -256,7 +256,7 @@ TEST(Lifetime, ASecondDaemonOnTheSamePortIsRefused) {
     EXPECT_TRUE(daemon.status().ok());
 }
 
-TEST(Lifetime, AThousandVisitorsLeaveNothingBehind) {
+TEST(Lifetime, AThousandPendingConnectionsLeaveNothingBehind) {
     const Daemon daemon("[limits]\nhandshakes = 1000\nsessions = 1000\n");
     ASSERT_TRUE(daemon.status().ok());
     const auto descriptors = daemon.open_descriptors();

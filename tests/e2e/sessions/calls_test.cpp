@@ -46,7 +46,7 @@ class Calls : public SessionTest {
 };
 
 // On a local GPU the first launch loads the library, and that waits for the GPU, but the look-up of a kernel does not.
-TEST_F(Calls, ThatLookKernelsUpDoNotWaitForTheGpu) {
+TEST_F(Calls, KernelLookupDoesNotWaitForTheGpu) {
     for (const char* const transport : {"tcp", "shm"}) {
         Program program(*daemon_, session_program("kernels_beside_work"),
                         {std::string("GPUPOOL_TRANSPORT=") + transport});
@@ -55,7 +55,7 @@ TEST_F(Calls, ThatLookKernelsUpDoNotWaitForTheGpu) {
     }
 }
 
-TEST_F(Calls, OfAStreamThatIsDestroyedWhileItCapturesAreStillMade) {
+TEST_F(Calls, StreamDestroyedWhileCapturingStillRunsItsWork) {
     for (const char* const transport : {"tcp", "shm"}) {
         Program program(*daemon_, session_program("destroyed_in_capture"),
                         {std::string("GPUPOOL_TRANSPORT=") + transport});
@@ -65,7 +65,7 @@ TEST_F(Calls, OfAStreamThatIsDestroyedWhileItCapturesAreStillMade) {
     }
 }
 
-TEST_F(Calls, WhoAsksAgainAndAgainWaitsForFewAnswers) {
+TEST_F(Calls, RepeatedQueriesNeedFewRoundTrips) {
     std::map<std::string, Counted> calls = run("polls");
     for (const char* const name : {"cuStreamQuery", "cuEventQuery"}) {
         EXPECT_GT(calls[name].calls, 1000) << name;
@@ -74,7 +74,7 @@ TEST_F(Calls, WhoAsksAgainAndAgainWaitsForFewAnswers) {
     }
 }
 
-TEST_F(Calls, ThatAreDeferredWaitForNothing) {
+TEST_F(Calls, DeferredCallsNeedNoRoundTrips) {
     std::map<std::string, Counted> calls = run("deferred");
     for (const char* const name : {"cuLaunchKernel", "cuMemsetD32Async", "cuEventRecord", "cuStreamWaitEvent"}) {
         EXPECT_EQ(calls[name].calls, 2600) << name;
@@ -82,7 +82,7 @@ TEST_F(Calls, ThatAreDeferredWaitForNothing) {
     }
 }
 
-TEST_F(Calls, ThatBuildGraphsWaitForNothing) {
+TEST_F(Calls, GraphConstructionNeedsNoRoundTrips) {
     std::map<std::string, Counted> calls = run("graphs");
     EXPECT_EQ(said_, "word 2400\n");
     for (const auto& [name, times] : {std::pair{"cuGraphCreate", 20},
@@ -102,22 +102,22 @@ TEST_F(Calls, ThatBuildGraphsWaitForNothing) {
 }
 
 // A wait for a stream also reports failures in streams that it has waited for by way of events.
-TEST_F(Calls, ThatFailedAreToldOfThroughEvents) {
+TEST_F(Calls, FailuresAreReportedAcrossEventWaits) {
     Program program(*daemon_, session_program("failure_waited_for"));
     EXPECT_TRUE(program.succeeds(milliseconds(30000))) << program.errors();
 }
 
-TEST_F(Calls, ThatFreeOrdinaryMemoryInStreamOrderWaitForNothing) {
+TEST_F(Calls, StreamOrderedFreeOfOrdinaryMemoryDoesNotWait) {
     Program program(*daemon_, session_program("freed_behind_work"));
     EXPECT_TRUE(program.succeeds(milliseconds(30000))) << program.errors();
 }
 
-TEST_F(Calls, ThatFailedInACaptureLeaveNoGraphToRun) {
+TEST_F(Calls, FailedCallsInACaptureGiveNoGraph) {
     Program program(*daemon_, session_program("failed_captures"));
     EXPECT_TRUE(program.succeeds(milliseconds(30000))) << program.errors();
 }
 
-TEST_F(Calls, ThatAreDeferredAllocateNothing) {
+TEST_F(Calls, DeferredCallsDoNotAllocate) {
     // Over shared memory with processors to spare, the thread that makes a call also sends it.
     for (const std::vector<std::string>& environment :
          {std::vector<std::string>{}, {"GPUPOOL_TRANSPORT=shm", "GPUPOOL_SPIN=always"}}) {
@@ -125,7 +125,7 @@ TEST_F(Calls, ThatAreDeferredAllocateNothing) {
         for (const auto& [mode, most] : {std::pair{"deferred", 100}, {"allocating", 1000}}) {
             run(mode, environment);
             if (said_.starts_with("uncounted")) {
-                GTEST_SKIP() << "only a sanitizer's runtime lets one count";
+                GTEST_SKIP() << "allocations are counted only under a sanitizer";
             }
             long long allocations = -1;
             ASSERT_EQ(std::sscanf(said_.c_str(), "allocations %lld", &allocations), 1) << said_;

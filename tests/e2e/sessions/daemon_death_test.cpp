@@ -23,7 +23,7 @@ auto memory_of(const Sessions& sessions) {
     return bytes;
 }
 
-TEST_F(DaemonDeath, RunningSessionsGoOnAndAreTakenOver) {
+TEST_F(DaemonDeath, RunningSessionsContinueAndAreTakenOver) {
     Program second(*daemon_, session_program("steady"));
     ASSERT_TRUE(second.says("ready"));
     // A worker may report its memory a moment after its program is ready.
@@ -54,7 +54,7 @@ TEST_F(DaemonDeath, RunningSessionsGoOnAndAreTakenOver) {
     EXPECT_EQ(daemon_->sessions(1).at(0).process_id, static_cast<std::uint32_t>(bystander_->process()));
 }
 
-TEST_F(DaemonDeath, AClientKilledWhileTheDaemonIsAwayLeavesNothing) {
+TEST_F(DaemonDeath, ClientKilledWhileTheDaemonIsDownLeavesNothing) {
     Program victim(*daemon_, session_program("busy"));
     ASSERT_TRUE(victim.says("ready"));
     const auto session = session_of(*daemon_, victim.process());
@@ -66,7 +66,7 @@ TEST_F(DaemonDeath, AClientKilledWhileTheDaemonIsAwayLeavesNothing) {
     daemon_->sessions(1);
 }
 
-TEST_F(DaemonDeath, AnOrderlyStopGivesClientsTheError) {
+TEST_F(DaemonDeath, OrderlyStopGivesClientsTheError) {
     bystander_survives_ = false;
     Program waiting(*daemon_, session_program("wait_synchronize"));
     Program launching(*daemon_, session_program("launches"));

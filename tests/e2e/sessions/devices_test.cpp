@@ -31,7 +31,7 @@ class Devices : public ::testing::Test {
     std::string errors_;
 };
 
-TEST_F(Devices, AProgramChoosesAndNumbersThem) {
+TEST_F(Devices, VisibleDevicesSelectsAndOrders) {
     start({});
     EXPECT_EQ(seen(), "1 2 3 4");
     EXPECT_EQ(seen({"CUDA_VISIBLE_DEVICES=2,0"}), "3 1");
@@ -42,7 +42,7 @@ TEST_F(Devices, AProgramChoosesAndNumbersThem) {
 }
 
 // CUDA_VISIBLE_DEVICES= is the usual way to run a program without a GPU.
-TEST_F(Devices, WhoHidesAllOfThemAsksNoServer) {
+TEST_F(Devices, HidingAllDevicesContactsNoServer) {
     start({});
     for (const char* none : {"CUDA_VISIBLE_DEVICES=-1", "CUDA_VISIBLE_DEVICES=", "CUDA_VISIBLE_DEVICES=-1,0"}) {
         EXPECT_EQ(seen({none}), "none") << none;
@@ -51,7 +51,7 @@ TEST_F(Devices, WhoHidesAllOfThemAsksNoServer) {
     EXPECT_EQ(daemon_->log().find("session "), std::string::npos) << daemon_->log();
 }
 
-TEST_F(Devices, WhatTheOperatorHidesStaysHidden) {
+TEST_F(Devices, OperatorsHiddenDevicesStayHidden) {
     start({"CUDA_VISIBLE_DEVICES=3,1"});
     EXPECT_EQ(seen(), "4 2");
     EXPECT_EQ(seen({"CUDA_VISIBLE_DEVICES=1"}), "2");
@@ -60,7 +60,7 @@ TEST_F(Devices, WhatTheOperatorHidesStaysHidden) {
 }
 
 // A session's device numbers count only the devices that it sees; status must report the server's own.
-TEST_F(Devices, StatusShowsWhereASessionReallyIs) {
+TEST_F(Devices, StatusShowsTheServersDeviceNumbers) {
     start({});
     Program program(*daemon_, session_program("steady"), {"CUDA_VISIBLE_DEVICES=2,0"});
     ASSERT_TRUE(program.says("ready"));

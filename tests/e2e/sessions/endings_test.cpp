@@ -8,7 +8,7 @@ namespace {
 
 class Endings : public SessionTest, public ::testing::WithParamInterface<const char*> {};
 
-TEST_P(Endings, EndOrderlyAndLeaveNothing) {
+TEST_P(Endings, ProgramEndsWithItsStatusAndLeavesNothing) {
     // Repeated, since most possible failures here are races.
     for (int round = 0; round < 3; ++round) {
         Program program(*daemon_, session_program(GetParam()));

@@ -7,7 +7,7 @@ namespace {
 
 class Floods : public SessionTest, public ::testing::WithParamInterface<const char*> {};
 
-TEST_P(Floods, GoThroughAndHoldUpNothingElse) {
+TEST_P(Floods, AllWorkRunsAndOtherStreamsAreNotBlocked) {
     Program program(*daemon_, session_program(GetParam()));
     EXPECT_TRUE(program.succeeds());
 }
@@ -19,11 +19,11 @@ INSTANTIATE_TEST_SUITE_P(Of, Floods,
 // More than the worker queues: the sending thread blocks, and the session survives.
 class Overflows : public SessionTest, public ::testing::WithParamInterface<const char*> {};
 
-TEST_P(Overflows, MakeTheirSenderWaitAndNobodyElse) {
+TEST_P(Overflows, OnlyTheSendingThreadIsThrottled) {
     Program program(*daemon_, session_program(GetParam()));
     EXPECT_TRUE(program.succeeds(milliseconds(150000)));
     EXPECT_GT(program.number("sent"), 0);
-    EXPECT_LT(program.number("sent"), 384 * 16 + 4096) << "all of 384 MiB, and what was on its way";
+    EXPECT_LT(program.number("sent"), 384 * 16 + 4096) << "more than 384 MiB and what the connection buffers";
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, Overflows, ::testing::Values("legacy_overflow", "own_overflow", "streams_overflow"),

@@ -18,25 +18,25 @@ class SessionGraphs : public SessionTest {
 
 // The worker throttles the changing thread, as a local driver throttles one that launches graphs when its queue is
 // full.
-TEST_F(SessionGraphs, ChangesWithoutEndWaitInTheProgram) {
+TEST_F(SessionGraphs, ManyChangesThrottleTheProgram) {
     expect_word("graph_changes", 64 * (300 * 301 / 2));  // each launch adds one more
 }
 
 // The waiting launches fit the driver's queue, so no thread may block in a change: on a local GPU changes are made at
 // once.
-TEST_F(SessionGraphs, ChangesMayBeWhatComesBeforeTheLaunchesGo) {
+TEST_F(SessionGraphs, ChangesBehindWaitingLaunchesDoNotBlock) {
     expect_word("graph_gate", 2 * 490 + 490 * 31);
 }
 
-TEST_F(SessionGraphs, AnEventMayGoOnceTheCallThatNamedItIsBack) {
+TEST_F(SessionGraphs, EventMayBeDestroyedAfterTheCallThatNamedIt) {
     expect_word("graph_event", 9 * 300);
 }
 
-TEST_F(SessionGraphs, AChangeThatWaitsHoldsUpNoOtherGraph) {
+TEST_F(SessionGraphs, WaitingChangeDoesNotBlockOtherGraphs) {
     expect_word("graph_unrelated", 2 * 500 + 499 + 10);
 }
 
-TEST_F(SessionGraphs, AnEventOfAContextThatHasEndedIsRefused) {
+TEST_F(SessionGraphs, EventOfADestroyedContextIsRefused) {
     Program program(*daemon_, session_program("graph_of_ended"));
     EXPECT_GT(program.number("result"), 0);
     EXPECT_TRUE(program.succeeds());

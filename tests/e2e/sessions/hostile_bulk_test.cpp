@@ -39,12 +39,12 @@ class HostileBulk : public SessionTest {
     CUdeviceptr slab_ = 0;
 };
 
-TEST_F(HostileBulk, DataThatNobodyAskedForEndsTheSession) {
+TEST_F(HostileBulk, UnrequestedDataEndsTheSession) {
     client_->send_bulk(1234, 0, 4096);
     expect_end();
 }
 
-TEST_F(HostileBulk, MoreDataThanWasAskedForEndsTheSession) {
+TEST_F(HostileBulk, MoreDataThanRequestedEndsTheSession) {
     upload(1, 2 * kMiB, stream_);
     codec::PullNotice pull{};
     ASSERT_TRUE(client_->wait_for_pull(1, pull));
@@ -52,7 +52,7 @@ TEST_F(HostileBulk, MoreDataThanWasAskedForEndsTheSession) {
     expect_end();
 }
 
-TEST_F(HostileBulk, DataForAnotherPlaceEndsTheSession) {
+TEST_F(HostileBulk, DataAtAnotherOffsetEndsTheSession) {
     upload(1, 2 * kMiB, stream_);
     codec::PullNotice pull{};
     ASSERT_TRUE(client_->wait_for_pull(1, pull));
@@ -60,7 +60,7 @@ TEST_F(HostileBulk, DataForAnotherPlaceEndsTheSession) {
     expect_end();
 }
 
-TEST_F(HostileBulk, TheSameDataTwiceEndsTheSession) {
+TEST_F(HostileBulk, RepeatedDataEndsTheSession) {
     upload(1, kMiB, stream_);
     codec::PullNotice pull{};
     ASSERT_TRUE(client_->wait_for_pull(1, pull));
@@ -70,7 +70,7 @@ TEST_F(HostileBulk, TheSameDataTwiceEndsTheSession) {
 }
 
 // The pieces may have any size, as long as they are in order.
-TEST_F(HostileBulk, DataInCrumbsIsTaken) {
+TEST_F(HostileBulk, DataInTinyPiecesIsAccepted) {
     const auto number = upload(1, 256 << 10, stream_);
     codec::PullNotice pull{};
     ASSERT_TRUE(client_->wait_for_pull(1, pull));
@@ -85,7 +85,7 @@ TEST_F(HostileBulk, DataInCrumbsIsTaken) {
 }
 
 // With one name for two transfers the data's destination would be ambiguous.
-TEST_F(HostileBulk, TheSameTransferTwiceIsRefused) {
+TEST_F(HostileBulk, RepeatedTransferNumberIsRefused) {
     const CUstream other = client_->make_stream();
     upload(1, kMiB, stream_);
     const auto second = upload(1, kMiB, other);
@@ -103,7 +103,7 @@ TEST_F(HostileBulk, TheSameTransferTwiceIsRefused) {
 }
 
 // A transfer whose data never arrives blocks only its stream, and the session can still be ended.
-TEST_F(HostileBulk, DataThatNeverComesHoldsOnlyItsStream) {
+TEST_F(HostileBulk, MissingDataBlocksOnlyItsStream) {
     upload(1, 64 * kMiB, stream_);
     const CUstream other = client_->make_stream();
     EXPECT_EQ(client_->call<calls::cuMemsetD8Async>(slab_, static_cast<unsigned char>(1), std::size_t{16}, other),
@@ -114,7 +114,7 @@ TEST_F(HostileBulk, DataThatNeverComesHoldsOnlyItsStream) {
     EXPECT_TRUE(is_gone(*daemon_, client_->session()));
 }
 
-TEST_F(HostileBulk, AnOrderlyStopEndsASessionThatWaitsForData) {
+TEST_F(HostileBulk, OrderlyStopEndsASessionThatWaitsForData) {
     upload(1, 64 * kMiB, stream_);
     bystander_survives_ = false;
     daemon_->signal(SIGTERM);
@@ -124,7 +124,7 @@ TEST_F(HostileBulk, AnOrderlyStopEndsASessionThatWaitsForData) {
 
 // The client asks for far more data than the connection buffers and never reads it. The worker's memory stays within
 // its limits, other sessions are not affected, and the session ends with its connection.
-TEST_F(HostileBulk, DataThatIsNeverReadDoesNotMakeTheWorkerGrow) {
+TEST_F(HostileBulk, UnreadDataDoesNotGrowTheWorker) {
     client_->flags = 0;
     client_->stop_acknowledging();
     for (std::uint64_t transfer = 1; transfer <= 64; ++transfer) {
@@ -143,7 +143,7 @@ TEST_F(HostileBulk, DataThatIsNeverReadDoesNotMakeTheWorkerGrow) {
 }
 
 // The same while the daemon is told to stop: a dispatcher that waits for room must not keep the worker alive.
-TEST_F(HostileBulk, AnOrderlyStopEndsASessionThatNeverReads) {
+TEST_F(HostileBulk, OrderlyStopEndsASessionThatNeverReads) {
     client_->flags = codec::kReplyWanted;
     client_->stop_acknowledging();
     for (std::uint64_t transfer = 1; transfer <= 64; ++transfer) {
@@ -158,7 +158,7 @@ TEST_F(HostileBulk, AnOrderlyStopEndsASessionThatNeverReads) {
 }
 
 // The client never reads its replies. The worker stops accepting its commands, and ends with the connection.
-TEST_F(HostileBulk, RepliesThatAreNeverReadStopTheSessionAndNothingElse) {
+TEST_F(HostileBulk, UnreadRepliesThrottleOnlyTheirSession) {
     client_->stop_acknowledging();
     std::size_t free_bytes = 0, total_bytes = 0;
     bool taken = true;

@@ -35,7 +35,7 @@ class HostileCalls : public HostileTest {
     }
 };
 
-TEST_F(HostileCalls, UnknownOpcodesAreRefusedAndTheSessionGoesOn) {
+TEST_F(HostileCalls, UnknownOpcodesAreRefusedAndTheSessionContinues) {
     for (const int opcode : {0, 900, 1023, 1024, 0x7fff, 0xF07F, 0xF080, 0xFFFF}) {
         const auto number = client_->add_record(static_cast<std::uint16_t>(opcode), std::vector<std::byte>(64));
         client_->flush();
@@ -80,7 +80,7 @@ TEST_F(HostileCalls, WrongEventsAreRefused) {
     }
 }
 
-TEST_F(HostileCalls, WrongCodeIsRefused) {
+TEST_F(HostileCalls, WrongCodeHandlesAreRefused) {
     ParameterLayout layout{};
     unsigned count = 0;
     int value = 0;
@@ -176,7 +176,7 @@ TEST_F(HostileCalls, UseAfterDestroyIsRefused) {
 }
 
 // A context is destroyed while work is held in it and its objects are used elsewhere.
-TEST_F(HostileCalls, AContextThatEndsInTheMiddleTakesItsObjectsAlong) {
+TEST_F(HostileCalls, DestroyedContextDestroysItsObjects) {
     const CUcontext second = client_->make_another_context();
     ASSERT_NE(second, nullptr);
     const CUdeviceptr slab = client_->make_slab(4u << 20);
@@ -214,7 +214,7 @@ TEST_F(HostileCalls, AContextThatEndsInTheMiddleTakesItsObjectsAlong) {
 }
 
 // A stream of another context joined a capture. It works as before once the capture's context has been destroyed.
-TEST_F(HostileCalls, AContextThatEndsInACaptureLetsItsStreamsGo) {
+TEST_F(HostileCalls, ContextDestroyedInACaptureReleasesJoinedStreams) {
     const CUcontext second = client_->make_another_context();
     ASSERT_NE(second, nullptr);
     const CUdeviceptr slab = client_->make_slab(4u << 20);
@@ -236,7 +236,7 @@ TEST_F(HostileCalls, AContextThatEndsInACaptureLetsItsStreamsGo) {
 }
 
 // Work sent behind a context's destruction is refused on arrival, even while the destruction waits.
-TEST_F(HostileCalls, AContextThatEndsTakesNoMoreWork) {
+TEST_F(HostileCalls, ContextBeingDestroyedAcceptsNoWork) {
     const CUcontext second = client_->make_another_context();
     ASSERT_NE(second, nullptr);
     const CUdeviceptr slab = client_->make_slab(4u << 20);
@@ -258,7 +258,7 @@ TEST_F(HostileCalls, AContextThatEndsTakesNoMoreWork) {
     codec::PullNotice pull{};
     ASSERT_TRUE(client_->wait_for_pull(1, pull));
     client_->send_bulk(1, pull.offset, pull.bytes);
-    EXPECT_EQ(client_->result_of(before), CUDA_SUCCESS) << "what came before has its turn";
+    EXPECT_EQ(client_->result_of(before), CUDA_SUCCESS) << "earlier work is still executed";
     EXPECT_EQ(client_->result_of(end), CUDA_SUCCESS);
     client_->context = codec::to_wire(context_);
     EXPECT_TRUE(client_->alive());
@@ -266,7 +266,7 @@ TEST_F(HostileCalls, AContextThatEndsTakesNoMoreWork) {
 
 // A handle contains its kind, so a name of one kind cannot be given to an object of another, and no name is given
 // twice.
-TEST_F(HostileCalls, NamesOfTheWrongKindAreNotGiven) {
+TEST_F(HostileCalls, NamesOfTheWrongKindAreRefused) {
     CUDA_ARRAY_DESCRIPTOR descriptor{16, 0, CU_AD_FORMAT_FLOAT, 1};
     CUmemPoolProps properties{};
     properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -290,7 +290,7 @@ TEST_F(HostileCalls, NamesOfTheWrongKindAreNotGiven) {
 }
 
 // Every call with NULL for every pointer and zero for every value.
-TEST_F(HostileCalls, EveryCallWithNothingIsAnsweredOrRefused) {
+TEST_F(HostileCalls, EveryCallWithNullArgumentsIsAnsweredOrRefused) {
     const std::vector<std::byte> nothing(2048);
     bool stream_waits = false;  // set for a host function that never returns
     const auto attempt = [&](int opcode) {
@@ -311,7 +311,7 @@ TEST_F(HostileCalls, EveryCallWithNothingIsAnsweredOrRefused) {
 }
 
 // Every call with random bytes, small numbers and live handles in every place.
-TEST_F(HostileCalls, EveryCallWithNoiseIsAnsweredOrRefused) {
+TEST_F(HostileCalls, EveryCallWithRandomArgumentsIsAnsweredOrRefused) {
     std::mt19937_64 random(42);
     std::vector<std::uint64_t> words(256);
     int ended = 0;
@@ -340,7 +340,7 @@ TEST_F(HostileCalls, EveryCallWithNoiseIsAnsweredOrRefused) {
     std::printf("%d sessions were ended by noise\n", ended);
 }
 
-TEST_F(HostileCalls, MemoryOutsideTheWindowOrOfAbsurdSizeIsRefused) {
+TEST_F(HostileCalls, SlabsOutsideTheWindowOrTooLargeAreRefused) {
     constexpr std::uint64_t kMiB = 1u << 20, kBase = HostileClient::kWindowBase,
                             kEnd = kBase + HostileClient::kWindowBytes;
     const CUdeviceptr slab = client_->make_slab(4 * kMiB);
@@ -377,7 +377,7 @@ TEST_F(HostileCalls, MemoryOutsideTheWindowOrOfAbsurdSizeIsRefused) {
     EXPECT_EQ(prepare(kBase + 64 * kMiB, 2 * kMiB), CUDA_SUCCESS);
     EXPECT_EQ(client_->prepared().back().address, kBase + 64 * kMiB);
     EXPECT_EQ(client_->prepared().size(), 5u);
-    EXPECT_EQ(create(kBase + 64 * kMiB, 2 * kMiB), CUDA_ERROR_INVALID_VALUE) << "it is there";
+    EXPECT_EQ(create(kBase + 64 * kMiB, 2 * kMiB), CUDA_ERROR_INVALID_VALUE) << "the slab exists";
     EXPECT_EQ(client_->call<calls::gpSlabDestroy>(kBase + 64 * kMiB, std::size_t{2 * kMiB}), CUDA_SUCCESS);
     // Ranges that are not exactly a slab's.
     EXPECT_EQ(client_->call<calls::gpSlabDestroy>(slab, std::size_t{2 * kMiB}), CUDA_ERROR_INVALID_VALUE);
@@ -391,7 +391,7 @@ TEST_F(HostileCalls, MemoryOutsideTheWindowOrOfAbsurdSizeIsRefused) {
 }
 
 // A client that only polls events and never waits must still learn of failures before them.
-TEST_F(HostileCalls, AWatchedEventHidesNoFailure) {
+TEST_F(HostileCalls, WatchedEventReportsEarlierFailures) {
     const CUstream stream = client_->make_stream();
     const CUevent event = client_->make_event();
     const auto watched = [&](std::uint64_t record) {
@@ -414,13 +414,13 @@ TEST_F(HostileCalls, AWatchedEventHidesNoFailure) {
         client_->flags = 0;
         client_->add<calls::cuMemsetD8Async>(CUdeviceptr{0x1000}, static_cast<unsigned char>(1), std::size_t{16},
                                              stream);
-        EXPECT_EQ(watched(first + 1), CUDA_ERROR_NOT_READY) << "so that the client asks";
+        EXPECT_EQ(watched(first + 1), CUDA_ERROR_NOT_READY) << "makes the client query the worker";
         const std::uint64_t number = client_->add<calls::cuEventQuery>(event);
         client_->flush();
         const auto asked = client_->answer_to(number);
         ASSERT_TRUE(asked.has_value());
-        EXPECT_EQ(asked->header.deferred, CUDA_ERROR_INVALID_VALUE) << "what it then hears";
-        EXPECT_EQ(watched(first + 2), CUDA_SUCCESS) << "once";
+        EXPECT_EQ(asked->header.deferred, CUDA_ERROR_INVALID_VALUE) << "the query returns the failure";
+        EXPECT_EQ(watched(first + 2), CUDA_SUCCESS) << "a failure is reported once";
     }
     EXPECT_EQ(client_->deferred_errors(), 2u);
     client_->flags = 0;
@@ -430,13 +430,12 @@ TEST_F(HostileCalls, AWatchedEventHidesNoFailure) {
     for (int i = 0; i < 100 && client_->ended_events().size() < 7; ++i) {
         client_->read_for(milliseconds(50));
     }
-    ASSERT_EQ(client_->ended_events().size(), 7u)
-        << "who was to be told is, of a record that could not be made as well";
+    ASSERT_EQ(client_->ended_events().size(), 7u) << "a failed record must also be reported";
     EXPECT_NE(client_->ended_events().back().result, CUDA_SUCCESS);
 }
 
 // A wait reports failures of the context that it waits for, not of the thread's current context.
-TEST_F(HostileCalls, AWaitForAnotherContextTellsOfItsFailures) {
+TEST_F(HostileCalls, WaitForAnotherContextReportsItsFailures) {
     const std::uint64_t first = client_->context;
     const CUcontext another = client_->make_another_context();
     ASSERT_NE(another, nullptr);
@@ -454,36 +453,36 @@ TEST_F(HostileCalls, AWaitForAnotherContextTellsOfItsFailures) {
     };
     EXPECT_EQ(waited_for(codec::from_wire<CUcontext>(first)).deferred, CUDA_SUCCESS);
     EXPECT_EQ(client_->call<calls::gpContextWait>(codec::from_wire<CUcontext>(first)), CUDA_SUCCESS);
-    EXPECT_EQ(client_->call<calls::gpContextWait>(another), CUDA_ERROR_NOT_READY) << "without being told";
-    const codec::ReplyHeader told = waited_for(another);
-    EXPECT_EQ(told.deferred, CUDA_ERROR_INVALID_VALUE);
-    EXPECT_EQ(told.other_context, 1u) << "so that the client does not take it for the current one's";
-    EXPECT_EQ(waited_for(another).deferred, CUDA_SUCCESS) << "once";
+    EXPECT_EQ(client_->call<calls::gpContextWait>(another), CUDA_ERROR_NOT_READY) << "gpContextWait returns no failure";
+    const codec::ReplyHeader reported = waited_for(another);
+    EXPECT_EQ(reported.deferred, CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(reported.other_context, 1u) << "it is not the current context's";
+    EXPECT_EQ(waited_for(another).deferred, CUDA_SUCCESS) << "a failure is reported once";
     EXPECT_EQ(client_->call<calls::gpContextWait>(another), CUDA_SUCCESS);
 }
 
 // The client treats a wait for the legacy stream as one for all streams, so it must report failures of destroyed
 // streams as well.
-TEST_F(HostileCalls, AWaitForTheLegacyStreamTellsOfAnEndedStreamsFailure) {
+TEST_F(HostileCalls, WaitForTheLegacyStreamReportsADestroyedStreamsFailure) {
     const CUstream stream = client_->make_stream();
     client_->flags = 0;
     client_->add<calls::cuMemsetD8Async>(CUdeviceptr{0x1000}, static_cast<unsigned char>(1), std::size_t{16}, stream);
     client_->add<calls::cuStreamDestroy_v2>(stream);
     client_->flags = codec::kReplyWanted;
-    int told = CUDA_SUCCESS;
-    for (int i = 0; i < 100 && told == CUDA_SUCCESS; ++i) {  // the stream ends asynchronously
+    int reported = CUDA_SUCCESS;
+    for (int i = 0; i < 100 && reported == CUDA_SUCCESS; ++i) {  // the stream ends asynchronously
         const std::uint64_t number = client_->add<calls::cuStreamSynchronize>(static_cast<CUstream>(nullptr));
         client_->flush();
         const auto answer = client_->answer_to(number);
         ASSERT_TRUE(answer.has_value());
-        told = answer->header.deferred;
+        reported = answer->header.deferred;
     }
-    EXPECT_EQ(told, CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(reported, CUDA_ERROR_INVALID_VALUE);
 }
 
 // A wait for an event whose stream is destroyed reports that stream's failures only. Those of other streams are left to
 // the waits for them.
-TEST_F(HostileCalls, AWaitForAnEventOfAStreamThatIsGoneLeavesOthersTheirFailures) {
+TEST_F(HostileCalls, WaitForAnEventOfADestroyedStreamLeavesOtherFailures) {
     const CUstream gone = client_->make_stream(), failing = client_->make_stream();
     const CUevent event = client_->make_event();
     client_->flags = 0;
@@ -504,7 +503,7 @@ TEST_F(HostileCalls, AWaitForAnEventOfAStreamThatIsGoneLeavesOthersTheirFailures
 }
 
 // A failure belongs to the context of its stream, whatever the sending thread's current context is.
-TEST_F(HostileCalls, AFailureIsSaidOfTheContextOfItsStream) {
+TEST_F(HostileCalls, FailureIsReportedForTheContextOfItsStream) {
     const std::uint64_t first = client_->context;
     const CUcontext another = client_->make_another_context();
     ASSERT_NE(another, nullptr);
@@ -520,9 +519,9 @@ TEST_F(HostileCalls, AFailureIsSaidOfTheContextOfItsStream) {
 }
 
 // The same for streams. Repeated watches before the notice give one notice.
-TEST_F(HostileCalls, AWatchedStreamHidesNoFailure) {
+TEST_F(HostileCalls, WatchedStreamReportsEarlierFailures) {
     const CUstream stream = client_->make_stream();
-    const auto told = [&](std::size_t count) {
+    const auto reported = [&](std::size_t count) {
         client_->flags = codec::kReplyWanted;
         for (int i = 0; i < 100 && client_->ended_streams().size() < count; ++i) {
             EXPECT_TRUE(client_->alive());
@@ -535,18 +534,18 @@ TEST_F(HostileCalls, AWatchedStreamHidesNoFailure) {
     };
     client_->flags = 0;
     client_->add<calls::gpStreamWatch>(stream);
-    EXPECT_EQ(told(1), CUDA_SUCCESS);
+    EXPECT_EQ(reported(1), CUDA_SUCCESS);
     EXPECT_EQ(client_->ended_streams().back().stream, codec::to_wire(stream));
     client_->add<calls::cuMemsetD8Async>(CUdeviceptr{0x1000}, static_cast<unsigned char>(1), std::size_t{16}, stream);
     client_->add<calls::gpStreamWatch>(stream);
-    EXPECT_EQ(told(2), CUDA_ERROR_NOT_READY) << "so that the client asks";
+    EXPECT_EQ(reported(2), CUDA_ERROR_NOT_READY) << "makes the client query the worker";
     constexpr std::uint64_t kTicket = 1;
     client_->add<calls::gpHostFunction>(kTicket, stream);
     for (int i = 0; i < 1000; ++i) {
         client_->add<calls::gpStreamWatch>(stream);
     }
     client_->add<calls::gpHostFunctionDone>(kTicket);
-    EXPECT_EQ(told(3), CUDA_ERROR_NOT_READY) << "what failed was not told yet";
+    EXPECT_EQ(reported(3), CUDA_ERROR_NOT_READY) << "the failure was not reported yet";
 }
 
 TEST_F(HostileCalls, CopiesBeyondMemoryAreRefused) {

@@ -119,7 +119,7 @@ class HostileGraphs : public HostileTest {
 };
 
 // A copy must not read or write the worker's memory, or any address that is not a name.
-TEST_F(HostileGraphs, HostMemoryThatIsNoNameIsRefused) {
+TEST_F(HostileGraphs, UnnamedHostMemoryIsRefused) {
     const CUgraph graph = make_graph();
     const CUdeviceptr slab = client_->make_slab(2 * kMiB);
     const auto inside = reinterpret_cast<std::uint64_t>(&graph);
@@ -146,7 +146,7 @@ TEST_F(HostileGraphs, HostMemoryThatIsNoNameIsRefused) {
 
 // The capture is over for the driver, although one of its streams was never ended by a call. A copy would then start at
 // once, from an address that is only a name.
-TEST_F(HostileGraphs, CopiesIntoACaptureThatIsOverAreRefused) {
+TEST_F(HostileGraphs, CopiesIntoAnEndedCaptureAreRefused) {
     const CUdeviceptr slab = client_->make_slab(2 * kMiB);
     const CUstream first = client_->make_stream(), second = client_->make_stream();
     const CUevent event = client_->make_event();
@@ -169,7 +169,7 @@ TEST_F(HostileGraphs, CopiesIntoACaptureThatIsOverAreRefused) {
     expect_refused("a function", client_->call<calls::gpCaptureHostFunction>(std::uint64_t{1}, second));
     CUgraph graph = nullptr;
     expect_refused("its end", client_->call<calls::gpCaptureEnd>(second, 0u, &graph));
-    EXPECT_EQ(client_->call<calls::cuStreamSynchronize>(second), CUDA_SUCCESS) << "it is a stream like any other";
+    EXPECT_EQ(client_->call<calls::cuStreamSynchronize>(second), CUDA_SUCCESS) << "it must be an ordinary stream again";
     EXPECT_TRUE(client_->alive());
 }
 
@@ -193,7 +193,7 @@ TEST_F(HostileGraphs, CaptureCallsOutsideOfACaptureAreRefused) {
 }
 
 // The captured launch would use the executable's own memory, even after the executable is gone.
-TEST_F(HostileGraphs, AnExecutableIsNotLaunchedIntoACapture) {
+TEST_F(HostileGraphs, LaunchIntoACaptureIsRefused) {
     const CUgraph graph = make_graph();
     ASSERT_EQ(add_node(graph, host_function(1)), CUDA_SUCCESS);
     CUgraphExec executable = nullptr;
@@ -264,7 +264,7 @@ TEST_F(HostileGraphs, WrongHandlesAreRefused) {
     EXPECT_TRUE(client_->alive());
 }
 
-TEST_F(HostileGraphs, UnknownTypesAndCountsThatLieAreRefused) {
+TEST_F(HostileGraphs, UnknownTypesAndFalseCountsAreRefused) {
     const CUgraph graph = make_graph();
     for (const int type : {-1, 10, 11, 12, 14, 15, 99, 0x7fffffff}) {
         expect_refused("type", add_node(graph, typed(type), std::vector<unsigned char>(64)));
@@ -309,7 +309,7 @@ TEST_F(HostileGraphs, UnknownTypesAndCountsThatLieAreRefused) {
                 client_->ended());
 }
 
-TEST_F(HostileGraphs, SizesThatCannotBeAreRefused) {
+TEST_F(HostileGraphs, ImpossibleSizesAreRefused) {
     const CUdeviceptr slab = client_->make_slab(2 * kMiB);
     for (const std::size_t bytes :
          {std::size_t{1} << 33, std::size_t{1} << 46, std::size_t{1} << 63, ~std::size_t{0}}) {
@@ -329,7 +329,7 @@ TEST_F(HostileGraphs, SizesThatCannotBeAreRefused) {
     expect_bounded(256 * kMiB);
 }
 
-TEST_F(HostileGraphs, GraphsWithinThemselvesAreRefused) {
+TEST_F(HostileGraphs, GraphsThatContainThemselvesAreRefused) {
     const CUgraph graph = make_graph();
     expect_refused("itself", add_child(graph, graph));
     CUgraphNode a = nullptr, b = nullptr;
@@ -355,7 +355,7 @@ TEST_F(HostileGraphs, GraphsWithinThemselvesAreRefused) {
 
 // A destroyed node's child graph is destroyed with it. Its handle must not name a graph that the driver creates later
 // at the same address.
-TEST_F(HostileGraphs, AGraphWithinADestroyedNodeIsForgotten) {
+TEST_F(HostileGraphs, ChildGraphOfADestroyedNodeIsForgotten) {
     const CUgraph inner = make_graph(), outer = make_graph();
     ASSERT_EQ(add_node(inner, typed(CU_GRAPH_NODE_TYPE_EMPTY)), CUDA_SUCCESS);
     CUgraphNode node = nullptr;
@@ -369,7 +369,7 @@ TEST_F(HostileGraphs, AGraphWithinADestroyedNodeIsForgotten) {
 }
 
 // Each graph holds the one before twice, so a few calls would make a graph of any size.
-TEST_F(HostileGraphs, GraphsThatDoubleAreBounded) {
+TEST_F(HostileGraphs, ExponentialNestingIsBounded) {
     CUgraph graph = make_graph();
     ASSERT_EQ(add_node(graph, typed(CU_GRAPH_NODE_TYPE_EMPTY)), CUDA_SUCCESS);
     int doubled = 0;
@@ -390,7 +390,7 @@ TEST_F(HostileGraphs, GraphsThatDoubleAreBounded) {
     expect_bounded(4096 * kMiB);
 }
 
-TEST_F(HostileGraphs, GraphsOfAnyDepthAreRefused) {
+TEST_F(HostileGraphs, UnboundedNestingIsRefused) {
     CUgraph graph = make_graph();
     ASSERT_EQ(add_node(graph, host_function(1)), CUDA_SUCCESS);
     int depth = 1;
@@ -404,12 +404,12 @@ TEST_F(HostileGraphs, GraphsOfAnyDepthAreRefused) {
     EXPECT_GE(depth, 16);
     EXPECT_LT(depth, 200);
     CUgraphExec executable = nullptr;
-    EXPECT_EQ(instantiate(graph, executable), CUDA_SUCCESS) << "what was permitted works";
+    EXPECT_EQ(instantiate(graph, executable), CUDA_SUCCESS) << "permitted nesting must work";
     EXPECT_EQ(client_->call<calls::cuGraphDestroy>(graph), CUDA_SUCCESS);
 }
 
 // The same from within: each graph is added to the innermost one.
-TEST_F(HostileGraphs, GraphsOfAnyDepthAreRefusedFromWithin) {
+TEST_F(HostileGraphs, UnboundedNestingFromWithinIsRefused) {
     const CUgraph outer = make_graph(), single = make_graph();
     CUgraph innermost = outer;
     int depth = 1;
@@ -426,7 +426,7 @@ TEST_F(HostileGraphs, GraphsOfAnyDepthAreRefusedFromWithin) {
     EXPECT_TRUE(client_->alive());
 }
 
-TEST_F(HostileGraphs, DestroyedGraphsAreGone) {
+TEST_F(HostileGraphs, DestroyedGraphsAreInvalid) {
     const CUgraph graph = make_graph(), outer = make_graph();
     CUgraphNode node = nullptr, child = nullptr;
     ASSERT_EQ(add_node(graph, host_function(1), {}, &node), CUDA_SUCCESS);
@@ -453,7 +453,7 @@ TEST_F(HostileGraphs, DestroyedGraphsAreGone) {
 }
 
 // Many instantiations ask for the same name before the first is complete.
-TEST_F(HostileGraphs, AnExecutableIsNamedOnce) {
+TEST_F(HostileGraphs, ExecutablesNameIsGivenOnce) {
     const CUgraph graph = make_graph();
     ASSERT_EQ(add_node(graph, host_function(1)), CUDA_SUCCESS);
     auto executable = client_->mint<CUgraphExec>();
@@ -476,7 +476,7 @@ TEST_F(HostileGraphs, AnExecutableIsNamedOnce) {
 }
 
 // A graph is changed and destroyed while a helper thread instantiates it.
-TEST_F(HostileGraphs, GraphsThatEndWhileTheyAreInstantiated) {
+TEST_F(HostileGraphs, GraphDestroyedWhileItIsInstantiated) {
     for (int round = 0; round < 20; ++round) {
         const CUgraph graph = make_graph();
         CUgraphNode node = nullptr;
@@ -498,7 +498,7 @@ TEST_F(HostileGraphs, GraphsThatEndWhileTheyAreInstantiated) {
 }
 
 // The client never takes a graph's client steps, or acknowledges them at the wrong time, or twice.
-TEST_F(HostileGraphs, TurnsThatAreNotTakenHoldNobodyElse) {
+TEST_F(HostileGraphs, IgnoredClientStepsBlockOnlyTheirStream) {
     const CUgraph graph = make_graph();
     const CUdeviceptr slab = client_->make_slab(2 * kMiB);
     ASSERT_EQ(add_node(graph, copy_from_host(host_memory_name(1), slab, kMiB)), CUDA_SUCCESS);
@@ -531,7 +531,7 @@ TEST_F(HostileGraphs, TurnsThatAreNotTakenHoldNobodyElse) {
 }
 
 // A launch that waits in its stream runs the executable as it was at the launch.
-TEST_F(HostileGraphs, AnUpdateLeavesWhatWasLaunched) {
+TEST_F(HostileGraphs, UpdateDoesNotAffectWaitingLaunches) {
     const CUgraph graph = make_graph();
     ASSERT_EQ(add_node(graph, host_function(1)), CUDA_SUCCESS);
     CUgraphExec executable = nullptr;
@@ -553,7 +553,7 @@ TEST_F(HostileGraphs, AnUpdateLeavesWhatWasLaunched) {
 }
 
 // A context is destroyed while its graph waits for data.
-TEST_F(HostileGraphs, AContextMayEndWhileAGraphWaitsForData) {
+TEST_F(HostileGraphs, ContextMayBeDestroyedWhileAGraphWaitsForData) {
     const CUcontext second = client_->make_another_context();
     ASSERT_NE(second, nullptr);
     const CUdeviceptr slab = client_->make_slab(2 * kMiB);
@@ -575,7 +575,7 @@ TEST_F(HostileGraphs, AContextMayEndWhileAGraphWaitsForData) {
     }
 }
 
-TEST_F(HostileGraphs, AnExecutableOfAnotherContext) {
+TEST_F(HostileGraphs, LaunchOfAnotherContextsExecutableIsAnswered) {
     const CUcontext second = client_->make_another_context();
     ASSERT_NE(second, nullptr);
     const CUstream first_stream = client_->make_stream();
@@ -584,7 +584,7 @@ TEST_F(HostileGraphs, AnExecutableOfAnotherContext) {
     ASSERT_EQ(add_node(graph, host_function(1)), CUDA_SUCCESS);
     CUgraphExec executable = nullptr;
     ASSERT_EQ(instantiate(graph, executable), CUDA_SUCCESS);
-    EXPECT_TRUE(launch(executable, first_stream).has_value()) << "the driver's to say";
+    EXPECT_TRUE(launch(executable, first_stream).has_value()) << "any result will do";
     EXPECT_EQ(client_->call<calls::gpContextDestroy>(second), CUDA_SUCCESS);
     for (const std::uint64_t context : {codec::to_wire(second), std::uint64_t{0}, codec::to_wire(context_)}) {
         client_->context = context;
@@ -597,7 +597,7 @@ TEST_F(HostileGraphs, AnExecutableOfAnotherContext) {
 }
 
 // The staging memory of client steps is bounded by what is in use, and is not kept for earlier versions.
-TEST_F(HostileGraphs, ChangesWithoutEndTakeNoMemory) {
+TEST_F(HostileGraphs, RepeatedChangesTakeNoMemory) {
     const CUgraph graph = make_graph();
     const CUdeviceptr slab = client_->make_slab(64 * kMiB);
     CUgraphNode node = nullptr;
@@ -619,7 +619,7 @@ TEST_F(HostileGraphs, ChangesWithoutEndTakeNoMemory) {
 }
 
 // Most additions are not waited for. A refused one makes every use of the graph fail.
-TEST_F(HostileGraphs, AGraphThatLacksANodeIsNotInstantiated) {
+TEST_F(HostileGraphs, GraphWithARefusedNodeIsNotInstantiated) {
     const CUgraph graph = make_graph();
     const GraphNode wrong = typed(CU_GRAPH_NODE_TYPE_KERNEL);
     auto created = client_->mint<CUgraphNode>();
@@ -639,7 +639,7 @@ TEST_F(HostileGraphs, AGraphThatLacksANodeIsNotInstantiated) {
 }
 
 // Nor are most changes. A refused one makes the graph unusable until a later change of the node succeeds.
-TEST_F(HostileGraphs, AGraphWhoseNodeWasNotChangedIsNotInstantiated) {
+TEST_F(HostileGraphs, GraphWithARefusedChangeIsNotInstantiated) {
     const CUgraph graph = make_graph();
     CUgraphNode node = nullptr;
     ASSERT_EQ(add_node(graph, host_function(1), {}, &node), CUDA_SUCCESS);
@@ -654,7 +654,7 @@ TEST_F(HostileGraphs, AGraphWhoseNodeWasNotChangedIsNotInstantiated) {
     EXPECT_EQ(instantiate(graph, executable), CUDA_SUCCESS);
 }
 
-TEST_F(HostileGraphs, AnExecutableThatWasNotChangedIsNotLaunched) {
+TEST_F(HostileGraphs, ExecutableWithARefusedChangeIsNotLaunched) {
     const CUgraph graph = make_graph();
     const CUstream stream = client_->make_stream();
     CUgraphNode node = nullptr;
@@ -668,10 +668,11 @@ TEST_F(HostileGraphs, AnExecutableThatWasNotChangedIsNotLaunched) {
     EXPECT_EQ(client_->call<calls::cuGraphExecUpdate_v2>(executable, graph, &information), CUDA_SUCCESS);
     EXPECT_EQ(launch(executable, stream), CUDA_SUCCESS);
     expect_refused("waited for", change(executable, node, typed(CU_GRAPH_NODE_TYPE_KERNEL)));
-    EXPECT_EQ(launch(executable, stream), CUDA_SUCCESS) << "who waits has been told";
+    EXPECT_EQ(launch(executable, stream), CUDA_SUCCESS)
+        << "a waited-for failure was returned, so it does not count again";
 }
 
-TEST_F(HostileGraphs, TheTextOfAGraphIsReadWithinItsBounds) {
+TEST_F(HostileGraphs, DotTextIsReadWithinItsBounds) {
     unsigned char data[64];
     expect_refused("none", client_->call<calls::gpGraphDotRead>(std::size_t{0}, data, std::size_t{64}));
     const CUgraph graph = make_graph();

@@ -48,7 +48,7 @@ class HostileLimits : public HostileTest {
     }
 };
 
-TEST_F(HostileLimits, StreamsWithoutEnd) {
+TEST_F(HostileLimits, StreamsAreLimited) {
     EXPECT_TRUE(refused_within(200'000, [&](int) {
         auto stream = client_->mint<CUstream>();
         client_->add<calls::cuStreamCreate>(&stream, 1u);
@@ -56,7 +56,7 @@ TEST_F(HostileLimits, StreamsWithoutEnd) {
     expect_bounded();
 }
 
-TEST_F(HostileLimits, EventsWithoutEnd) {
+TEST_F(HostileLimits, EventsAreLimited) {
     EXPECT_TRUE(refused_within(3'000'000, [&](int) {
         auto event = client_->mint<CUevent>();
         client_->add<calls::cuEventCreate>(&event, 0u);
@@ -64,7 +64,7 @@ TEST_F(HostileLimits, EventsWithoutEnd) {
     expect_bounded();
 }
 
-TEST_F(HostileLimits, ContextsWithoutEnd) {
+TEST_F(HostileLimits, ContextsAreLimited) {
     int made = 0;
     for (int i = 0; i < 2000; ++i) {
         auto context = client_->mint<CUcontext>();
@@ -81,7 +81,7 @@ TEST_F(HostileLimits, ContextsWithoutEnd) {
 }
 
 // Per-thread default streams of threads that do not exist.
-TEST_F(HostileLimits, ThreadsWithoutEnd) {
+TEST_F(HostileLimits, ThreadsAreLimited) {
     EXPECT_TRUE(refused_within(200'000, [&](int i) {
         client_->thread = static_cast<std::uint32_t>(i);
         client_->flags = codec::kPerThreadDefaultStream;
@@ -94,7 +94,7 @@ TEST_F(HostileLimits, ThreadsWithoutEnd) {
 }
 
 // Watches for a record that is never made.
-TEST_F(HostileLimits, WatchesWithoutEnd) {
+TEST_F(HostileLimits, WatchesAreLimited) {
     const CUstream stream = client_->make_stream();
     const CUevent event = client_->make_event();
     const CUdeviceptr slab = client_->make_slab(4 * kMiB);
@@ -107,12 +107,12 @@ TEST_F(HostileLimits, WatchesWithoutEnd) {
     client_->read_for(milliseconds(200));
     ASSERT_FALSE(client_->ended_events().empty());
     EXPECT_EQ(client_->ended_events().back().result, CUDA_ERROR_INVALID_HANDLE);
-    EXPECT_LT(client_->ended_events().size(), kWatches / 2) << "those that were taken wait";
+    EXPECT_LT(client_->ended_events().size(), kWatches / 2) << "accepted watches must wait";
     expect_bounded();
 }
 
 // Copies behind data that never arrives.
-TEST_F(HostileLimits, TransfersWithoutEnd) {
+TEST_F(HostileLimits, TransfersAreLimited) {
     const CUstream stream = client_->make_stream();
     const CUdeviceptr slab = client_->make_slab(4 * kMiB);
     EXPECT_TRUE(refused_within(2'000'000, [&](int i) {
@@ -123,7 +123,7 @@ TEST_F(HostileLimits, TransfersWithoutEnd) {
 }
 
 // The client ignores the worker's throttling.
-TEST_F(HostileLimits, WorkWithoutEndBehindDataThatNeverComes) {
+TEST_F(HostileLimits, WorkBehindMissingDataIsLimited) {
     const CUstream stream = client_->make_stream();
     const CUdeviceptr slab = client_->make_slab(4 * kMiB);
     client_->flags = 0;
@@ -138,7 +138,7 @@ TEST_F(HostileLimits, WorkWithoutEndBehindDataThatNeverComes) {
 }
 
 // The host functions fill the driver's queue of their stream, which must not block the dispatcher.
-TEST_F(HostileLimits, HostFunctionsThatNeverReturn) {
+TEST_F(HostileLimits, HostFunctionsThatNeverReturnBlockOnlyTheirStream) {
     const CUstream stream = client_->make_stream();
     client_->flags = 0;
     for (std::uint64_t ticket = 1; ticket <= 100'000; ++ticket) {
@@ -152,7 +152,7 @@ TEST_F(HostileLimits, HostFunctionsThatNeverReturn) {
 }
 
 // With one ticket for two functions, the client could not report the first one's return.
-TEST_F(HostileLimits, TheSameHostFunctionTwiceIsRefused) {
+TEST_F(HostileLimits, RepeatedHostFunctionTicketIsRefused) {
     const CUstream stream = client_->make_stream();
     EXPECT_EQ(client_->call<calls::gpHostFunction>(std::uint64_t{9}, stream), CUDA_SUCCESS);
     EXPECT_NE(client_->call<calls::gpHostFunction>(std::uint64_t{9}, stream).value_or(0), CUDA_SUCCESS);
@@ -162,7 +162,7 @@ TEST_F(HostileLimits, TheSameHostFunctionTwiceIsRefused) {
 }
 
 // Thousands of blocking calls, more than there are threads to make them.
-TEST_F(HostileLimits, WaitingCallsWithoutEnd) {
+TEST_F(HostileLimits, WaitingCallsAreLimited) {
     const CUstream stream = client_->make_stream();
     EXPECT_EQ(client_->call<calls::gpHostFunction>(std::uint64_t{1}, stream), CUDA_SUCCESS);
     EXPECT_TRUE(refused_within(1'000'000, [&](int) { client_->add<calls::cuStreamSynchronize>(stream); }));
@@ -170,7 +170,7 @@ TEST_F(HostileLimits, WaitingCallsWithoutEnd) {
 }
 
 // Calls that run on helper threads. The number of helpers is bounded; the other calls queue and are answered later.
-TEST_F(HostileLimits, BlockingCallsWithoutEnd) {
+TEST_F(HostileLimits, HelperThreadsAreLimited) {
     constexpr int kCalls = 100'000;
     client_->flags = 0;
     for (int i = 0; i < kCalls; ++i) {
@@ -190,7 +190,7 @@ TEST_F(HostileLimits, BlockingCallsWithoutEnd) {
 }
 
 // Host memory of the server is not counted against the quota, so a client may not allocate any.
-TEST_F(HostileLimits, MemoryOfTheServerIsNotToBeHad) {
+TEST_F(HostileLimits, HostMemoryOfTheServerIsRefused) {
     CUmemGenericAllocationHandle handle = 0;
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -213,7 +213,7 @@ TEST_F(HostileLimits, ImageDataWithoutAnOfferIsRefused) {
     EXPECT_TRUE(client_->alive());
 }
 
-TEST_F(HostileLimits, ImageDataThatDoesNotFitItsOfferIsRefused) {
+TEST_F(HostileLimits, ImageDataThatContradictsItsOfferIsRefused) {
     const ImageHash hash{3, 4};
     const unsigned char data[64] = {};
     EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{100}), CUDA_SUCCESS);
@@ -249,7 +249,7 @@ TEST_F(HostileLimits, OffersTakeNoMemory) {
     expect_bounded(256 * kMiB);
 }
 
-TEST_F(HostileLimits, OffersWithoutEnd) {
+TEST_F(HostileLimits, OffersAreLimited) {
     EXPECT_TRUE(refused_within(3'000'000, [&](int i) {
         const ImageHash hash{static_cast<std::uint64_t>(i), 9};
         client_->add<calls::gpImageOffer>(&hash, std::uint64_t{8});
@@ -258,7 +258,7 @@ TEST_F(HostileLimits, OffersWithoutEnd) {
 }
 
 // A JIT option that is a pointer would point into the worker's memory.
-TEST_F(HostileLimits, OptionsThatAreAddressesDoNotReachTheDriver) {
+TEST_F(HostileLimits, PointerOptionsDoNotReachTheDriver) {
     const std::string ptx = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry f() { ret; }\n";
     const ImageHash hash{5, 6};
     EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{ptx.size()}), CUDA_SUCCESS);
@@ -280,7 +280,7 @@ TEST_F(HostileLimits, OptionsThatAreAddressesDoNotReachTheDriver) {
 }
 
 // Another session of the tenant would receive it under the name that this client gave.
-TEST_F(HostileLimits, AnImageUnderAFalseNameIsRefused) {
+TEST_F(HostileLimits, ImageWithAWrongHashIsRefused) {
     const std::string ptx = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry f() { ret; }\n";
     const ImageHash hash{7, 8};
     EXPECT_EQ(client_->call<calls::gpImageOffer>(&hash, std::uint64_t{ptx.size()}), CUDA_SUCCESS);
@@ -288,7 +288,7 @@ TEST_F(HostileLimits, AnImageUnderAFalseNameIsRefused) {
                                                 reinterpret_cast<const unsigned char*>(ptx.data()), ptx.size()),
               CUDA_SUCCESS);
     EXPECT_EQ(load(hash), CUDA_ERROR_INVALID_IMAGE);
-    EXPECT_EQ(load(hash), kWanted) << "it is gone";
+    EXPECT_EQ(load(hash), kWanted) << "a refused image must not be kept";
     EXPECT_TRUE(client_->alive());
 }
 
@@ -309,7 +309,7 @@ class HostileMirrors : public HostileLimits {
     }
 };
 
-TEST_F(HostileMirrors, OnlyWhereTheWorkerHasNothing) {
+TEST_F(HostileMirrors, MappedAddressesAreRefused) {
     EXPECT_EQ(make(0, 0), CUDA_ERROR_INVALID_VALUE);
     EXPECT_NE(make(0, 4096), CUDA_SUCCESS);
     EXPECT_NE(make(~0ull - 4096, 4096), CUDA_SUCCESS);
@@ -326,7 +326,7 @@ TEST_F(HostileMirrors, OnlyWhereTheWorkerHasNothing) {
     EXPECT_TRUE(client_->alive());
 }
 
-TEST_F(HostileMirrors, OneAtATimeAndEndedOnce) {
+TEST_F(HostileMirrors, OverlappingMirrorsAndASecondEndAreRefused) {
     EXPECT_EQ(make(kSomewhere, 10000), CUDA_SUCCESS);
     EXPECT_NE(make(kSomewhere, 10000), CUDA_SUCCESS);
     EXPECT_NE(make(kSomewhere + 4096, 100), CUDA_SUCCESS);
@@ -336,7 +336,7 @@ TEST_F(HostileMirrors, OneAtATimeAndEndedOnce) {
     EXPECT_EQ(make(kSomewhere, 10000), CUDA_SUCCESS);
 }
 
-TEST_F(HostileMirrors, NothingIsWrittenBesideThem) {
+TEST_F(HostileMirrors, WritesOutsideAreRefused) {
     EXPECT_EQ(make(kSomewhere, 10000), CUDA_SUCCESS);
     EXPECT_EQ(write(record(kSomewhere)), CUDA_SUCCESS);
     EXPECT_EQ(write(record(kSomewhere + 9992)), CUDA_SUCCESS);
@@ -355,7 +355,7 @@ TEST_F(HostileMirrors, NothingIsWrittenBesideThem) {
     EXPECT_TRUE(client_->alive());
 }
 
-TEST_F(HostileMirrors, NotWithoutEnd) {
+TEST_F(HostileMirrors, AreLimited) {
     int made = 0;
     while (made < 64 && make(kSomewhere + made * (1ull << 30), 1ull << 30) == CUDA_SUCCESS) {
         ++made;

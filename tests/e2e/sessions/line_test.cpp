@@ -43,7 +43,7 @@ TEST_F(Line, OrderHoldsUnderLoad) {
     run_order_programs(daemon_->address());
 }
 
-TEST_F(Line, OrderHoldsOverASlowLineInCrumbs) {
+TEST_F(Line, OrderHoldsOverASlowLineInTinyPieces) {
     transport::faulty::Faults faults;
     faults.delay = std::chrono::microseconds(1500);
     faults.split_bytes = 9000;
@@ -51,7 +51,7 @@ TEST_F(Line, OrderHoldsOverASlowLineInCrumbs) {
     run_order_programs(line.address());
 }
 
-TEST_F(Line, ACutGivesErrorsAndLeavesNothing) {
+TEST_F(Line, CutGivesErrorsAndLeavesNothing) {
     for (const std::uint64_t bytes : {100u, 5'000u, 20'000u, 100'000u, 3'000'000u, 20'000'001u}) {
         transport::faulty::Faults cut;
         cut.cut_after_sent = bytes;
@@ -61,7 +61,7 @@ TEST_F(Line, ACutGivesErrorsAndLeavesNothing) {
 }
 
 // The damage is as long as the longest bulk frame of a program's copies, so it cannot affect data alone.
-TEST_F(Line, ADamagedStretchGivesErrorsAndLeavesNothing) {
+TEST_F(Line, DamageGivesErrorsAndLeavesNothing) {
     for (const std::uint64_t at : {20'000u, 100'001u, 3'000'002u, 20'000'003u}) {
         transport::faulty::Faults damage;
         damage.corrupt_sent_at = at;
@@ -72,7 +72,7 @@ TEST_F(Line, ADamagedStretchGivesErrorsAndLeavesNothing) {
 }
 
 // A program that asks for more than the line carries is throttled, and loses nothing.
-TEST_F(Line, DownloadsFasterThanASlowLineHoldUpWhoAsksForThem) {
+TEST_F(Line, DownloadsFasterThanTheLineAreThrottled) {
     for (const std::uint64_t rate : {4'000'000u, 12'500'000u}) {
         transport::faulty::Faults slow;
         slow.throttle_bytes_per_second = rate;

@@ -34,7 +34,7 @@ class WorkerDeath : public SessionTest, public ::testing::WithParamInterface<Dea
     }
 };
 
-TEST_P(WorkerDeath, GivesTheApplicationAnErrorAtOnce) {
+TEST_P(WorkerDeath, ReturnsAnErrorAtOnce) {
     const auto [mode, signal] = GetParam();
     Program victim(*daemon_, session_program(mode));
     ASSERT_TRUE(victim.says("waiting"));
