@@ -1,4 +1,4 @@
-// docs/coverage.md is what `gpupool coverage --markdown` prints, and every symbol of the driver is in it.
+// docs/coverage.md must equal the output of `gpupool coverage --markdown`, and contain every driver symbol.
 #include "client/cli/coverage.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ TEST(Coverage, NamesEverySymbolOnce) {
     EXPECT_NE(text.find("637 symbols: "), std::string::npos);
 }
 
-// Evidence of a symbol that is gone, or of one that is refused, is a mistake in the table or in the evidence.
+// Evidence of a symbol that does not exist or is refused is a mistake, either in the table or in the evidence.
 TEST(Coverage, EvidenceIsOfCallsThatAreForwardedOrAnswered) {
     static constexpr std::string_view symbols[] = {
 #define GP_EVIDENCE(symbol, programs) #symbol,

@@ -1,4 +1,4 @@
-// libcuda.so.1's symbols, the table, NVIDIA's headers and a real driver's list of exports: all four must agree.
+// The symbols of libcuda.so.1, the call table, NVIDIA's headers and a real driver's list of exports must agree.
 #include <gtest/gtest.h>
 
 #include <cctype>
@@ -49,7 +49,7 @@ std::set<std::string> exported() {
     return names;
 }
 
-// Functions that the preprocessed headers declare: "CUresult", a name that looks like the driver's, "(".
+// Functions that the preprocessed headers declare: "CUresult", a name in the driver's style, "(".
 std::set<std::string> declared() {
     constexpr std::string_view kType = "CUresult";
     const std::string text = read_file(GPUPOOL_DECLARATIONS);

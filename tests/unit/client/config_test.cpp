@@ -1,4 +1,4 @@
-// Where settings come from, which source wins, and what is said about a wrong one.
+// The sources of settings, their precedence, and the messages about wrong settings.
 #include "client/config.h"
 
 #include <gtest/gtest.h>
@@ -109,7 +109,7 @@ TEST_F(ConfigTest, TheEnvironmentWins) {
     write(home_file(), "server = \"file:1\"\nmemory = 4194304\nsync = true\n");
     variables_["GPUPOOL_SERVER"] = "environment:2";
     variables_["GPUPOOL_SYNC"] = "0";
-    variables_["GPUPOOL_MEMORY"] = "";  // as if unset
+    variables_["GPUPOOL_MEMORY"] = "";  // counts as unset
     auto config = load();
     ASSERT_TRUE(config) << config.error().message;
     EXPECT_EQ(config->server, "environment:2");
@@ -168,7 +168,7 @@ TEST_F(ConfigTest, MistakesAreNamed) {
     expect_error({home_file(), "64 KiB"});
 }
 
-// A FIFO would keep the program waiting for somebody to write to it.
+// Reading a FIFO would block until another process writes to it.
 TEST_F(ConfigTest, OnlyFilesAreRead) {
     const std::string fifo = folder_ + "/fifo";
     ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);

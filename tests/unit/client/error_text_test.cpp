@@ -11,7 +11,7 @@
 namespace gpupool::client::error_text {
 namespace {
 
-// Reads cuda.h itself, so that no value is forgotten.
+// Reads cuda.h, so that the test covers every value.
 TEST(ErrorText, EveryValueOfTheHeaderHasItsName) {
     std::ifstream header(GPUPOOL_CUDA_HEADER);
     ASSERT_TRUE(header);

@@ -12,11 +12,11 @@ namespace {
 
 using Record = std::vector<std::byte>;
 
-// One side of a shared block, which its program calls `address` on both sides.
+// One side's copy of a shared block; both sides use the same `address` for it.
 struct Side {
     Side(std::uint64_t at, std::size_t size) : storage(size + 16), baseline(size) {
         auto place = reinterpret_cast<std::uintptr_t>(storage.data());
-        place += (at % 8 + 8 - place % 8) % 8;  // aligned as the address is
+        place += (at % 8 + 8 - place % 8) % 8;  // with the same alignment as the address
         block = {at, reinterpret_cast<std::byte*>(place), baseline.data(), size};
     }
     std::vector<Record> changes() {
@@ -145,14 +145,14 @@ TEST_F(Malformed, SizesThatLie) {
     }
 }
 TEST_F(Malformed, BytesBesideTheBlock) {
-    record_[sizeof header_] |= 1_b;  // 0x8000, before the block
+    record_[sizeof header_] |= 1_b;  // the byte at 0x8000, which lies before the block
     EXPECT_FALSE(side_.apply(record_));
     header_.changed_bytes += 1;
     record_.push_back(9_b);
     EXPECT_FALSE(apply_header());
 }
 
-// Nobody ever sees half of a word that the other side wrote.
+// A word that the other side wrote is never half visible.
 TEST(MemoryChanges, WordsAreWrittenWhole) {
     Side here(0x6000, 64), there(0x6000, 64);
     std::atomic<bool> done{false};

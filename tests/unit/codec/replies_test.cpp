@@ -1,4 +1,4 @@
-// Results on their way back: round trips, and replies that do not fit what was asked for.
+// Results: round trips, and replies that do not fit the request.
 #include <cstring>
 
 #include "tests/unit/codec/encode.h"
@@ -8,7 +8,7 @@ namespace {
 
 using Resolve = calls::gpFunctionResolve;
 
-// A worker's slots for a resolve with room for `capacity`, filled with results.
+// Fills a worker's slots for a resolve, which has room for `capacity`, with results.
 void fill(codec::Slots<Resolve>& slots, unsigned capacity, bool with_count) {
     CUfunction minted = handle<CUfunction>(codec::HandleKind::function, 3);
     ParameterLayout layout[8];
@@ -66,7 +66,7 @@ TEST(Replies, MoreElementsThanThereIsRoomForAreCut) {
     codec::Slots<Resolve> slots;
     fill(slots, 6, true);
     auto body = reply<Resolve>(slots);
-    std::vector<ParameterLayout> layout(2);  // AddressSanitizer guards its end
+    std::vector<ParameterLayout> layout(2);  // of exactly this size, so that AddressSanitizer detects an overflow
     unsigned count = 0;
     ASSERT_TRUE(read_reply<Resolve>(body, nullptr, CUmodule{}, nullptr, layout.data(), 2u, &count, kNoAttributes, 0u));
     EXPECT_EQ(layout[1].offset_bytes, 8u);

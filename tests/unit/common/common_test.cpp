@@ -1,4 +1,4 @@
-// The small parts: units, environment, hashes, descriptors.
+// Small utilities: units, environment, hashes, descriptors.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -34,7 +34,7 @@ TEST(Contention, LastsLongerTheLongerItGoesOn) {
     auto lasting = std::chrono::duration_cast<Clock::duration>(Contention::kShortest);
     for (int i = 0; i < 12; ++i) {
         contention.note(now);
-        contention.note(now + lasting / 2);  // by another thread: the same once more
+        contention.note(now + lasting / 2);  // the same contention, reported by another thread, counts once
         EXPECT_TRUE(contention.lasts(now + lasting - std::chrono::microseconds(1))) << i;
         EXPECT_FALSE(contention.lasts(now + lasting)) << i;
         now += lasting;
@@ -45,7 +45,7 @@ TEST(Contention, LastsLongerTheLongerItGoesOn) {
     EXPECT_FALSE(contention.lasts(now + Contention::kShortest)) << "what came back later begins anew";
 }
 
-// By a thread that has to share its processor with another.
+// The polling thread shares its processor with another.
 TEST(Contention, IsNotedWhereTheProcessorIsTaken) {
     using Clock = std::chrono::steady_clock;
     std::atomic<bool> over{false};
@@ -55,7 +55,7 @@ TEST(Contention, IsNotedWhereTheProcessorIsTaken) {
         CPU_ZERO(&one);
         CPU_SET(static_cast<std::size_t>(sched_getcpu()), &one);
         ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
-        std::thread counts([&] {  // inherits the processor
+        std::thread counts([&] {  // inherits the affinity
             while (!over) {
             }
         });
@@ -73,13 +73,13 @@ TEST(Contention, IsNotedWhereTheProcessorIsTaken) {
     EXPECT_TRUE(noted);
 }
 
-// Who slept, or waited for a lock, was not suspended by others.
+// A thread that slept or waited for a lock was not preempted.
 TEST(Contention, IsNotNotedWhereTheThreadSlept) {
     using Clock = std::chrono::steady_clock;
     bool noted = true;
-    for (int i = 0; noted && i < 100; ++i) {  // on a busy machine it may be suspended besides
+    for (int i = 0; noted && i < 100; ++i) {  // on a loaded machine it may be preempted as well
         Contention contention;
-        (void)contention.note_poll(Clock::time_point(), Clock::now());  // what was before
+        (void)contention.note_poll(Clock::time_point(), Clock::now());  // the poll before
         const Clock::time_point before = Clock::now();
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         noted = contention.note_poll(before, Clock::now());
@@ -99,7 +99,7 @@ TEST(Contention, KeepsAllFromLooking) {
     contention.note(std::chrono::steady_clock::now());
     EXPECT_FALSE(spin.until(look, std::chrono::seconds(20)));
     EXPECT_EQ(looks, 1);
-    // Also who looks already.
+    // A thread that is already spinning stops as well.
     std::this_thread::sleep_for(2 * Contention::kShortest);
     looks = 0;
     EXPECT_FALSE(spin.until(
@@ -182,7 +182,7 @@ TEST(Environment, SwitchesOfCudaAreOnByTheirValue) {
 }
 
 TEST(Hash, IsTheKnownOne) {
-    // From the XXH3 128 bit reference: the empty input.
+    // The XXH3 128-bit reference value for empty input.
     EXPECT_EQ(to_string(fingerprint({})), "99aa06d3014798d86001c324468d497f");
 }
 
@@ -216,7 +216,7 @@ TEST(UniqueFd, ClosesOnceAndOnlyItsOwn) {
     ::close(raw);
 }
 
-// A folder as the kernel shows control groups in.
+// A folder in the format of the kernel's control groups.
 class ControlGroups : public testing::Test {
   protected:
     void TearDown() override { std::filesystem::remove_all(mount_); }
@@ -236,7 +236,7 @@ TEST_F(ControlGroups, TheLeastQuotaOnTheWayDownCounts) {
     EXPECT_EQ(processors_of_quota("0::/slice/service\n", mount_), 3u);
     write("slice/service/cpu.max", "50000 100000");
     EXPECT_EQ(processors_of_quota("0::/slice/service\n", mount_), 1u);
-    write("cpu.max", "200000 100000");  // a container's own group is its root, whatever the host calls it
+    write("cpu.max", "200000 100000");  // a container's own group is its root, whatever its path on the host
     EXPECT_EQ(processors_of_quota("0::/docker/4711\n", mount_), 2u);
 }
 

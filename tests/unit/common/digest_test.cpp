@@ -24,7 +24,7 @@ TEST(Digest, DoesNotDependOnTheCuts) {
     EXPECT_EQ(pieces.finish(), sha256(bytes_of("abc")));
 }
 
-// Long enough for the processor's own instructions where it has them; the expected values are sha256sum's.
+// Long enough for the processor's SHA instructions, where it has them. Expected values from sha256sum.
 TEST(Digest, OfLongTexts) {
     const auto bytes = [](std::size_t count) {
         std::string text(count, '\0');

@@ -1,4 +1,4 @@
-// A peer's bytes: cut off, claiming too much, flipped at random. Under AddressSanitizer any access outside is seen.
+// Hostile input: truncated, with false sizes, with random bit flips. AddressSanitizer detects accesses out of bounds.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -17,7 +17,7 @@ void put(std::vector<std::byte>& target, std::size_t offset, T value) {
 
 constexpr std::size_t first_entry = container_header_bytes;
 
-// Reads everything there is to read; only that it returns matters.
+// Reads everything there is to read; it need only return.
 void read_all(Bytes bytes) {
     auto image = inspect(bytes);
     if (!image) return;
@@ -84,7 +84,7 @@ Entry only_entry(Bytes container) {
 }
 
 TEST(Damage, AnUnpackedSizeThatCannotBeIsRefused) {
-    // Four LZ4 bytes cannot become a gigabyte, and a frame that is none states nothing.
+    // Four LZ4 bytes cannot expand to a gigabyte, and an invalid frame states no size.
     const auto lz4 = make_container({{Kind::ptx, 80, flag::lz4, "text", 4, max_unpacked_bytes}});
     auto contents = unpack(only_entry(lz4));
     ASSERT_FALSE(contents);
@@ -126,7 +126,7 @@ TEST(Damage, RandomFlipsAreSurvived) {
         for (int round = 0; round < 300; ++round) {
             auto damaged = file;
             for (int flips = 0; flips < 8; ++flips) {
-                // Half of the damage where the headers are.
+                // Half of the flips hit the headers.
                 const std::size_t range = flips % 2 == 0 ? std::min<std::size_t>(file.size(), 96) : file.size();
                 damaged[random() % range] = static_cast<std::byte>(random());
             }

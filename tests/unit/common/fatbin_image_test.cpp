@@ -1,4 +1,4 @@
-// What nvcc really writes, read back: forms, lengths, entries, contents.
+// Reads nvcc's real output: forms, lengths, entries, contents.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ TEST_P(CompressMode, ContentsComeOutWhole) {
         EXPECT_EQ(contents->bytes().size(), entry.unpacked_bytes);
         if (entry.kind == Kind::ptx) {
             EXPECT_NE(contents->text().find(".visible .entry mixed"), std::string_view::npos);
-            // nvcc begins the text with empty lines: its first word is a directive all the same.
+            // nvcc's text begins with empty lines; its first word is a directive.
             EXPECT_EQ(contents->text().substr(contents->text().find_first_not_of('\n'), 8), ".version");
             continue;
         }
@@ -59,7 +59,7 @@ TEST_P(CompressMode, FlagsSayHowAndForWhom) {
         EXPECT_EQ((entry.flags & flag::arch_specific) != 0, entry.kind == Kind::cubin && entry.arch == 90);
         EXPECT_EQ((entry.flags & flag::family_specific) != 0, entry.arch == 100);
         const std::uint64_t how = entry.flags & (flag::lz4 | flag::zstd);
-        // In "balance" (nvcc's default) and "speed" the compiler decides which cubins are worth it.
+        // In modes "balance" (nvcc's default) and "speed" the compiler decides which cubins to compress.
         if (mode == "none" || mode == "size") {
             EXPECT_EQ(how, mode == "size" ? flag::zstd : 0);
         } else if (entry.kind == Kind::ptx) {

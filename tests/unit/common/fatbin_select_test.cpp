@@ -1,4 +1,4 @@
-// Which entries a device uses, and containers made of them.
+// Which entries a device uses, and containers made of a selection.
 #include <gtest/gtest.h>
 
 #include "common/fatbin/select.h"

@@ -1,4 +1,4 @@
-// The log: silent by default, levels, whole lines from many threads, alive in a forked child.
+// The log: silent by default, levels, whole lines from many threads, working in a forked child.
 #include "common/log.h"
 
 #include <fcntl.h>
@@ -102,7 +102,7 @@ TEST_F(LogFile, IsNoFifo) {
     const auto unread = to_file(fifo, Level::info);
     ASSERT_FALSE(unread);
     EXPECT_NE(unread.error().message.find(fifo + " is a FIFO"), std::string::npos) << unread.error().message;
-    // One that is read takes no more than its reader does.
+    // With a reader, the log still must not write more than the FIFO takes.
     const int reader = ::open(fifo.c_str(), O_RDONLY | O_NONBLOCK);
     EXPECT_FALSE(to_file(fifo, Level::info));
     ::close(reader);
@@ -141,7 +141,7 @@ TEST_F(LogFile, AForkedChildLogsOn) {
     for (int i = 0; i < 20; ++i) {
         const pid_t child = ::fork();
         if (child == 0) {
-            ::alarm(10);  // a lock that was left locked would hang
+            ::alarm(10);  // a lock that the parent held at the fork would hang
             info("child");
             ::_exit(0);
         }

@@ -49,7 +49,7 @@ TEST(VisibleDevices, BeginningsOfUuids) {
     EXPECT_EQ(seen("GPU-AB12,GPU-ab10"), (Ordinals{2, 0}));
     EXPECT_EQ(seen("GPU-ab"), Ordinals{});  // ambiguous
     EXPECT_EQ(seen("GPU-ab10,GPU-ff"), (Ordinals{0}));
-    EXPECT_EQ(seen("GPU-ab10,1"), (Ordinals{0}));  // no mixing
+    EXPECT_EQ(seen("GPU-ab10,1"), (Ordinals{0}));  // ordinals and UUIDs may not be mixed
     EXPECT_EQ(seen("1,GPU-ab10"), (Ordinals{1}));
 }
 

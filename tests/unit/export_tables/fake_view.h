@@ -1,4 +1,4 @@
-// A client made of constants, for the tables' tests.
+// A fake client that returns constants, for the tests of the tables.
 #pragma once
 
 #include <vector>
@@ -61,7 +61,7 @@ class FakeView : public ClientView {
     std::vector<const void*> loaded;
 };
 
-// The table as its readers see it.
+// The table as an application sees it.
 const void* const* table(const char* uuid);
 
 template <class Function>

@@ -1,4 +1,4 @@
-// MD2 by RFC 1319's vectors, HMAC by RFC 2104's structure, the answer by its layout.
+// MD2 by RFC 1319's vectors, HMAC by RFC 2104's structure, and the integrity check's answer by its layout.
 #include "protocol/export_tables/integrity.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ TEST(Md2, DoesNotDependOnTheCuts) {
     EXPECT_EQ(hex(hash.finish()), md2(text));
 }
 
-// H(K ^ opad, H(K ^ ipad, text)), spelled out.
+// H(K ^ opad, H(K ^ ipad, text)), written out.
 TEST(HmacMd2, HasRfc2104Structure) {
     const std::string key = "sixteen byte key";
     const std::string message = "what do ya want for nothing?";
@@ -100,7 +100,7 @@ std::vector<DeviceIdentity> two_devices() {
     return devices;
 }
 
-// Worked out apart from this code, from the documented layout alone.
+// The expected value was computed independently of this code, from the documented layout.
 TEST(IntegrityAnswer, IsAKeyedHashOfTheFacts) {
     IntegrityFacts facts;
     facts.driver_version = 13000;

@@ -1,4 +1,4 @@
-// The tables' sizes and slots as NVIDIA's libraries were seen to use them.
+// The sizes and slots of the tables, as NVIDIA's libraries were observed to use them.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -28,7 +28,7 @@ struct Expected {
     std::size_t bytes;
 };
 
-// Sizes of driver 580's tables (0x68 and more for the cache).
+// The sizes of driver 580's tables (0x68 or more for the cache's).
 constexpr Expected sized_tables[] = {
     {cudart_interface_id, 0x68}, {callback_hooks_id, 0x38},     {tools_tls_id, 0x18},      {context_checks_id, 0x78},
     {integrity_check_id, 0x18},  {tools_identifiers_id, 0x2e8}, {tools_modules_id, 0x318}, {compute_cache_id, 14 * 8},

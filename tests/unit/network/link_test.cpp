@@ -1,4 +1,4 @@
-// The benchmarks' emulated network: what enters comes out unchanged and not before its time, however the ring wraps.
+// The benchmarks' emulated network: data leaves unchanged and not before its time, however often the ring wraps.
 #include "benchmarks/network/link.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Stream capture: what becomes of what is submitted meanwhile, how a capture spreads, and what it forbids.
+// Stream capture: what becomes of submitted work, how a capture spreads, and what it forbids.
 #include <thread>
 
 #include "tests/unit/softgpu/driver.h"
@@ -219,7 +219,7 @@ TEST_F(CaptureTest, TheLegacyStreamWouldDependOnACapturingBlockingStream) {
     EXPECT_EQ((std::vector<int>{1, 3}), logged());
 }
 
-// A program made for an older version passes the parameters of that version.
+// A program built for an older CUDA version passes that version's parameters.
 TEST_F(CaptureTest, NamesGiveTheFormOfTheProgramsVersion) {
     const auto find = [](int version) {
         void* found = nullptr;

@@ -1,4 +1,4 @@
-// What else the driver has: arrays, batches of memory operations, linked units, primary contexts, failed assertions.
+// Further driver objects: arrays, batches of memory operations, linked units, primary contexts, failed assertions.
 #include <cstring>
 
 #include "tests/unit/softgpu/driver.h"
@@ -78,7 +78,7 @@ TEST_F(DriverTest, ABatchOfMemoryOperationsRunsInOrder) {
 
 #define PTX_HEAD ".version 8.0\n.target sm_75\n.address_size 64\n"
 
-// Calls a function and reads a variable of the other unit; its own `hidden` is not the other's.
+// Calls a function and reads a variable of the other unit; each unit has its own `hidden`.
 constexpr const char* calling_unit = PTX_HEAD
     ".extern .func (.param .b32 r) next(.param .b32 a);\n"
     ".extern .global .align 4 .u32 shared_counter;\n"
@@ -106,7 +106,7 @@ TEST_F(DriverTest, UnitsAreLinked) {
     void* image = nullptr;
     size_t bytes = 0;
     OK(CALL(cuLinkComplete)(state, &image, &bytes));
-    const std::string copy(static_cast<const char*>(image), bytes);  // as a client keeps it
+    const std::string copy(static_cast<const char*>(image), bytes);  // a copy, as a client makes one
     OK(CALL(cuLinkDestroy)(state));
     CUmodule module = nullptr;
     OK(CALL(cuModuleLoadData)(&module, copy.data()));

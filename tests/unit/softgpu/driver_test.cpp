@@ -1,4 +1,4 @@
-// How the driver behaves around kernels: asynchrony, errors, memory, handles.
+// The driver's behaviour around kernels: asynchrony, errors, memory, handles.
 #include "tests/unit/softgpu/driver.h"
 
 #include <sys/mman.h>
@@ -28,7 +28,7 @@ TEST_F(DriverTest, EveryDeviceAttributeAnswers) {
     EXPECT_EQ(CUDA_ERROR_INVALID_DEVICE, CALL(cuDeviceGet)(&device, 1));
 }
 
-// The kernel spins on stream 1; the launch must have come back, and a copy on stream 2 must get through.
+// The kernel spins on stream 1; the launch must have returned, and a copy on stream 2 must complete.
 TEST_F(DriverTest, ALaunchReturnsBeforeItsKernelAndStreamsAreIndependent) {
     CUstream first = nullptr, second = nullptr;
     OK(CALL(cuStreamCreate)(&first, CU_STREAM_NON_BLOCKING));
@@ -81,7 +81,7 @@ TEST_F(DriverTest, EventsOrderStreamsAndMeasureTime) {
     position = 0;
     const auto note = [](void* slot) { *static_cast<int*>(slot) = ++position; };
     OK(CALL(cuEventRecord)(begin, first));
-    // The work goes on only once the end was asked for, however slow this thread is.
+    // The work ends only after its end was requested, however slow this thread is.
     static std::atomic<bool> asked;
     asked = false;
     OK(CALL(cuLaunchHostFunc)(
@@ -107,7 +107,7 @@ TEST_F(DriverTest, EventsOrderStreamsAndMeasureTime) {
 }
 
 TEST_F(DriverTest, WorkOfOneStreamRunsInOrder) {
-    const int n = 2500;  // more than a stream's queue holds
+    const int n = 2500;  // more than a stream's queue takes
     const CUdeviceptr log = upload(std::vector<int>(n)), position = upload(std::vector<int>{0});
     CUstream stream = nullptr;
     OK(CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
@@ -230,7 +230,7 @@ TEST_F(DriverTest, APoolGivesNoMoreThanItMay) {
     OK(CALL(cuMemPoolDestroy)(pool));
 }
 
-// The process goes on, and so does whoever waits.
+// The process continues, and every wait returns.
 TEST_F(DriverTest, WithoutAThreadForAStreamItsContextEnds) {
     CUstream stream = nullptr;
     OK(CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
@@ -291,10 +291,10 @@ TEST_F(DriverTest, DestroyingAContextEndsAKernelThatNeverEnds) {
     void* params[] = {&flag};
     OK(CALL(cuLaunchKernel)(function, 1, 1, 1, 32, 1, 1, 0, nullptr, params, nullptr));
     OK(CALL(cuCtxDestroy_v2)(doomed));
-    OK(CALL(cuCtxSynchronize)());  // the context below it is current again, and well
+    OK(CALL(cuCtxSynchronize)());  // the context below is current again and works
 }
 
-// In a process of its own: a launch that nothing can end, and an ordinary exit.
+// Runs in a process of its own: starts an endless kernel and exits normally.
 void launch_for_ever_and_exit() {
     CUcontext context = nullptr;
     CUmodule module = nullptr;
@@ -317,7 +317,7 @@ TEST(ProcessDeathTest, ExitsThoughAKernelNeverEnds) {
     EXPECT_EXIT(launch_for_ever_and_exit(), ::testing::ExitedWithCode(7), "");
 }
 
-// Right results, and the speed for whoever reads the log; a limit would only say how busy the machine is.
+// Checks results and prints the speed. A limit on the speed would only measure the machine's load.
 TEST_F(DriverTest, IntegerLoops) {
     const unsigned rounds = 1000;
     const CUdeviceptr out = upload(std::vector<unsigned>(1024));
@@ -325,7 +325,7 @@ TEST_F(DriverTest, IntegerLoops) {
     OK(launch("integers", {4}, {256}, 0, nullptr, out, rounds));
     OK(CALL(cuCtxSynchronize)());
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    // At least ten PTX instructions a round and thread, whatever nvcc unrolls.
+    // At least ten PTX instructions per round and thread, however nvcc unrolls.
     const double per_second = 1024.0 * rounds * 10 / seconds.count();
     RecordProperty("million_instructions_per_second", static_cast<int>(per_second / 1e6));
     std::printf("%.0f million PTX instructions per second\n", per_second / 1e6);

@@ -21,7 +21,7 @@ class GraphTest : public DriverTest {
         position_ = upload(std::vector<int>{0});
     }
 
-    // A kernel that writes `value` at the next place of the log: correct only when such kernels run one by one.
+    // A kernel that writes `value` to the log's next place; correct only when such kernels run one by one.
     CUDA_KERNEL_NODE_PARAMS appending(int value) {
         value_ = value;
         params_[0] = &log_;
@@ -75,7 +75,7 @@ class GraphTest : public DriverTest {
 };
 
 TEST_F(GraphTest, NodesRunInAnOrderThatTheirEdgesAllow) {
-    // Made in the opposite order, so that the order in which they were made would be wrong.
+    // Created in the opposite order, so that execution in creation order would be wrong.
     const CUgraphNode third = append(3, {}), second = append(2, {}), first = append(1, {});
     const CUgraphNode from[] = {first, second}, to[] = {second, third};
     OK(CALL(cuGraphAddDependencies_v2)(graph_, from, to, nullptr, 2));
@@ -93,7 +93,7 @@ TEST_F(GraphTest, ALaunchReturnsBeforeItRunsAndKeepsItsPlaceInTheStream) {
     OK(CALL(cuGraphLaunch)(executable, stream_));
     OK(launch("append", {1}, {1}, 0, stream_, log_, position_, 3));
     EXPECT_EQ(CUDA_ERROR_NOT_READY, CALL(cuStreamQuery)(stream_));
-    // Neither is needed any more: the launch goes on all the same.
+    // The launch needs neither any more.
     OK(CALL(cuGraphExecDestroy)(executable));
     OK(CALL(cuGraphDestroy)(graph_));
     OK(CALL(cuStreamWriteValue32_v2)(CU_STREAM_PER_THREAD, flag, 1, 0));
@@ -101,7 +101,7 @@ TEST_F(GraphTest, ALaunchReturnsBeforeItRunsAndKeepsItsPlaceInTheStream) {
     EXPECT_EQ((std::vector<int>{1, 2, 3}), logged());
 }
 
-// Whichever of the two ran first alone would wait for ever.
+// If they ran one after the other, the first would wait for ever.
 TEST_F(GraphTest, BranchesRunSideBySide) {
     const CUdeviceptr there = word(0), back = word(0);
     const CUgraphNode a = operation(CU_STREAM_MEM_OP_WRITE_VALUE_32, there, 1);

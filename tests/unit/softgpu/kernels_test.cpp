@@ -1,4 +1,4 @@
-// Real nvcc output on the software GPU, results checked against the host.
+// Runs nvcc's real output on the software GPU and compares the results with the host's.
 #include <bit>
 #include <cmath>
 

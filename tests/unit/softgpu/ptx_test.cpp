@@ -1,4 +1,4 @@
-// PTX that nvcc does not make: what is refused, and how it is said.
+// PTX that nvcc does not generate: what is refused, and with which message.
 #include <gtest/gtest.h>
 
 #include "server/softgpu/exec/compile.h"

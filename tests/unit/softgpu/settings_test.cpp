@@ -1,4 +1,4 @@
-// What the environment sets. It is read once, so each test looks from a process of its own.
+// The software GPU's environment variables. They are read once, so each test runs in its own process.
 #include <chrono>
 #include <cstdlib>
 
@@ -7,7 +7,7 @@
 namespace gpupool::softgpu_test {
 namespace {
 
-// Ends the process with the number of the line where something did not hold.
+// Ends the process with the failed line's number as status.
 #define MUST(condition)                               \
     do {                                              \
         if (!(condition)) std::_Exit(__LINE__ % 255); \
@@ -77,7 +77,7 @@ void kernels_that_take_their_time() {
         MUST(CALL(cuCtxSynchronize)() == CUDA_SUCCESS);
     });
     MUST(side_by_side >= 0.3 && side_by_side < in_order);
-    // No duration keeps a context from its end.
+    // Destroying a context does not wait for a running kernel's duration.
     work.launch("vector_add", streams[0]);
     work.launch("vector_add", streams[0]);
     MUST(seconds_of([&] { CALL(cuCtxDestroy_v2)(work.context); }) < 0.5);
@@ -95,7 +95,7 @@ void copies_at_a_rate() {
         CALL(cuCtxSynchronize)();
     });
     MUST(within < there);
-    // By address alone, as cudaMemcpyDefault does it, pinned memory is the host's all the same.
+    // With unified addressing, as cudaMemcpyDefault uses it, pinned memory still counts as the host's.
     void* pinned = nullptr;
     MUST(CALL(cuMemHostAlloc)(&pinned, Work::bytes, 0) == CUDA_SUCCESS);
     const double unified = seconds_of([&] {

@@ -196,7 +196,7 @@ TEST_F(TextureTest, SurfacesAreWrittenAndReadByByteOffsets) {
                     {1}, {1}, upload(std::vector<int>(1)), upload(std::vector<CUsurfObject>{surface})));
 }
 
-// In texels, whatever the coordinates are in; places beyond the edge are found as the address mode says.
+// Offsets are in texels even with normalized coordinates; places beyond the edge follow the address mode.
 TEST_F(TextureTest, OffsetsAreInTexels) {
     const CUarray array = make_array({4, 3, 0, CU_AD_FORMAT_FLOAT, 1, 0}, counting(12));
     const CUtexObject plain =
@@ -207,7 +207,7 @@ TEST_F(TextureTest, OffsetsAreInTexels) {
     EXPECT_EQ(
         (std::vector<float>{8, 5}),
         sample(plain, "tex.2d.v4.f32.s32 {%f10, %f11, %f12, %f13}, [%rd1, {%r1, %r2}], {-1, 1};", {1, 1, 0, 2, 0, 0}));
-    // Of the texels around (1, 1) that below and to the left comes first.
+    // Of the four texels around (1, 1), the gather returns the lower left one first.
     EXPECT_EQ((std::vector<float>{5}),
               sample(plain, "tld4.r.2d.v4.f32.f32 {%f10, %f11, %f12, %f13}, [%rd1, {%f1, %f2}], {1, 0};", {1, 1, 0}));
     const CUtexObject normalized = make_texture(
@@ -218,7 +218,7 @@ TEST_F(TextureTest, OffsetsAreInTexels) {
                {0.1F, 0.1F, 0, 0.1F, 0.9F, 0}));
 }
 
-// As a GPU lets it pass: the launch was there first.
+// As on a GPU, because the launch precedes the destruction.
 TEST_F(TextureTest, AnObjectIsThereForTheKernelsThatWereLaunchedBefore) {
     const CUarray array = make_array({4, 1, 0, CU_AD_FORMAT_FLOAT, 1, 0}, counting(4));
     const CUtexObject texture =

@@ -50,7 +50,7 @@ TEST_F(OutboxTest, RecordsShareAFrameUntilItIsFullOrCollected) {
     EXPECT_EQ(collect(), 2u);
     EXPECT_EQ(batch_[0].bytes, kFrameBytes);
     EXPECT_EQ(batch_[1].bytes, 8u);
-    add_word(1);  // the second frame is on its way
+    add_word(1);  // the second frame is being sent
     EXPECT_EQ(outbox_.last_sequence(), 3u);
     done(true);
     EXPECT_TRUE(outbox_.has_unsent());
@@ -157,7 +157,7 @@ TEST_F(OutboxTest, UrgentRecordsPassDataThatIsNotSentInTheirOwnOrder) {
         std::memcpy(outbox_.add_urgent_record(FrameType::replies, 8), &word, 8);
     };
     add_word(1);
-    add_transfer(ended);  // on its way
+    add_transfer(ended);  // being sent
     EXPECT_EQ(collect(), 2u);
     add_transfer(ended);
     add_word(2);

@@ -13,7 +13,7 @@ constexpr double kGigabit = 8, kLoopback = 0.3;  // nanoseconds per byte
 
 class PackingChoiceTest : public ::testing::Test {
   protected:
-    // What is left of the line's time once `wire_bytes` went over a line that takes so long for each.
+    // Records that `wire_bytes` were sent over a line that takes `line_ns` per byte.
     void went(double line_ns, std::size_t wire_bytes = kPiece, bool behind = true) {
         choice_.sent(wire_bytes, behind, Duration(line_ns * static_cast<double>(wire_bytes)));
     }
@@ -21,7 +21,7 @@ class PackingChoiceTest : public ::testing::Test {
         constexpr auto kBytes = PackingChoice::kSampleBytes;
         choice_.packed(kBytes, static_cast<std::size_t>(ratio * kBytes), Duration(packing_ns * kBytes));
     }
-    // A transfer whose sample says so: is its next piece packed?
+    // Whether the next piece of a transfer with this sample is packed.
     Next after_sample(double packing_ns, double ratio) {
         ++transfer_;
         EXPECT_EQ(choice_.next(transfer_, kPiece), Next::sample);
@@ -68,7 +68,7 @@ TEST_F(PackingChoiceTest, WhatCannotBecomeSmallerIsNot) {
     EXPECT_EQ(choice_.next(1, kPiece), Next::send);
 }
 
-// Samples of one transfer are few, and take next to nothing of its time.
+// A transfer takes few samples, which cost almost none of its time.
 TEST_F(PackingChoiceTest, SamplesAreFew) {
     went(kGigabit);
     int samples = 0;
@@ -90,7 +90,7 @@ TEST_F(PackingChoiceTest, SmallPiecesAreNotSampledWhereThatTakesLongerThanItSave
     EXPECT_EQ(choice_.next(2, kPiece), Next::sample);
 }
 
-// What is learned later counts more, in both directions.
+// Later measurements count more, in both directions.
 TEST_F(PackingChoiceTest, ItFollowsTheLine) {
     went(kGigabit);
     EXPECT_EQ(after_sample(2, 0.5), Next::pack);
@@ -100,8 +100,8 @@ TEST_F(PackingChoiceTest, ItFollowsTheLine) {
     EXPECT_EQ(after_sample(2, 0.5), Next::pack);
 }
 
-// A line that was slow for a while, as every new connection is, and is fast then. What is packed takes long to make:
-// the line is measured from when it is sent.
+// A line is slow for a while, as every new connection is, and then fast. Packing takes longer than sending, so the line
+// is measured from the time of the send.
 TEST_F(PackingChoiceTest, ALineThatBecomesFastGetsPiecesAsTheyAre) {
     for (int i = 0; i < 5; ++i) went(10 * kGigabit);
     int packed = 0;
@@ -118,7 +118,7 @@ TEST_F(PackingChoiceTest, ALineThatBecomesFastGetsPiecesAsTheyAre) {
     EXPECT_LT(packed, 50);
 }
 
-// Where the line had taken everything, it is at least that fast: how much was to be sent says no more.
+// A line that had sent everything is at least that fast; the amount that waited gives no further information.
 TEST_F(PackingChoiceTest, ALineThatKeepsUpIsNotTakenForASlowOne) {
     for (int i = 0; i < 20; ++i) went(kGigabit, kPiece, false);
     EXPECT_EQ(choice_.next(1, kPiece), Next::send);
@@ -128,7 +128,7 @@ TEST_F(PackingChoiceTest, ALineThatKeepsUpIsNotTakenForASlowOne) {
     EXPECT_EQ(choice_.next(2, kPiece), Next::send);
 }
 
-// Something between, as a proxy, takes a few pieces at once and lets the line seem fast.
+// A proxy, for example, may buffer a few pieces at once, which makes the line seem fast.
 TEST_F(PackingChoiceTest, AFewPiecesThatWentAtOnceDoNotMakeASlowLineAFastOne) {
     went(10 * kGigabit);
     for (int i = 0; i < 16; ++i) went(kLoopback, kPiece, false);

@@ -1,4 +1,4 @@
-// What is known of handles, asked for by threads that remember what they found.
+// Handle maps, read by threads that cache what they found.
 #include "client/core/dispatch/handle_map.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ TEST(HandleMap, FindsWhatThereIsNow) {
     EXPECT_TRUE(map.find(handle(18), value));
 }
 
-// What was removed before a thread asks is not found by it, whatever it remembers.
+// A removed handle is not found by a later lookup, whatever the thread has cached.
 TEST(HandleMap, IsTheSameForAllThreads) {
     client::HandleMap<CUevent, std::shared_ptr<int>> map;
     std::atomic<std::uint64_t> removed{0};

@@ -1,4 +1,4 @@
-// The application's host functions: one at a time, in the order in which their turn comes.
+// The application's host functions run one at a time, in the order in which the worker reports them due.
 #include "client/core/dispatch/host_functions.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 using client::HostFunctions;
 
-// Never destroyed: the thread that runs the functions lives as long as the process.
+// Never destroyed, because the thread that runs the functions lives as long as the process.
 struct Fixture {
     HostFunctions functions;
     std::mutex mutex;
@@ -42,7 +42,7 @@ struct Fixture {
 
 TEST(HostFunctionsOfTheClient, RunInTheOrderOfTheirTurns) {
     Fixture& f = Fixture::fresh();
-    std::vector<int> order;  // of the one thread that runs them
+    std::vector<int> order;  // accessed only by the thread that runs the functions
     const auto first = f.functions.submit([&](CUresult) { order.push_back(1); });
     const auto second = f.functions.submit([&](CUresult) { order.push_back(2); });
     f.functions.due(second, CUDA_SUCCESS);
@@ -94,7 +94,7 @@ TEST(HostFunctionsOfTheClient, ArePendingUntilTheyHaveRun) {
     EXPECT_FALSE(f.functions.any_pending());
 }
 
-// A server that makes up tickets, or says the same thing again and again, while a function runs.
+// A hostile server invents tickets, and repeats notices while a function runs.
 TEST(HostFunctionsOfTheClient, NothingQueuesWithoutBound) {
     Fixture& f = Fixture::fresh();
     std::atomic<bool> go{false}, inside{false};
@@ -111,9 +111,9 @@ TEST(HostFunctionsOfTheClient, NothingQueuesWithoutBound) {
         std::this_thread::yield();
     }
     for (std::uint64_t i = 0; i < 1000; ++i) {
-        f.functions.due(first, CUDA_SUCCESS);     // it runs
-        f.functions.due(second, CUDA_SUCCESS);    // once, and again
-        f.functions.due(1000 + i, CUDA_SUCCESS);  // none
+        f.functions.due(first, CUDA_SUCCESS);     // already running
+        f.functions.due(second, CUDA_SUCCESS);    // due once, then repeated
+        f.functions.due(1000 + i, CUDA_SUCCESS);  // an unknown ticket
     }
     EXPECT_EQ(f.functions.waiting(), 1u);
     go = true;
@@ -140,7 +140,7 @@ TEST(HostFunctionsOfTheClient, OfGraphsAreBounded) {
     go = true;
     ASSERT_TRUE(f.wait_for(static_cast<int>(kMax)));
     EXPECT_TRUE(f.functions.run_when_due(kFirst + kMax, wait)) << "there is room again";
-    ASSERT_TRUE(f.wait_for(static_cast<int>(kMax) + 1));  // it uses what ends here
+    ASSERT_TRUE(f.wait_for(static_cast<int>(kMax) + 1));  // the functions use this scope's variables
 }
 
 TEST(HostFunctionsOfTheClient, EndWithTheSession) {

@@ -1,4 +1,4 @@
-// A hostile server's notices about graphs: it gets what was named, once at a time, and nothing grows without end.
+// A hostile server's notices about graphs: it can use only what was named, once at a time, and every queue is bounded.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -17,7 +17,7 @@ using codec::GraphFunctionNotice;
 using codec::kTransferOfWorker;
 using codec::NoticeType;
 
-// One that runs host functions.
+// A server whose session runs host functions.
 Server& fresh_server() {
     Server& server = Server::fresh();
     server.session->host_functions.start([](std::uint64_t) {});
@@ -78,7 +78,7 @@ TEST(GraphNotices, TransfersAreBoundedInBytes) {
     Server& f = fresh_server();
     auto& transfers = f.session->transfers;
     constexpr std::uint64_t kHalf = codec::kMaxGraphCopyBytes / 2;
-    std::byte* const place = reinterpret_cast<std::byte*>(0x10000);  // never touched here
+    std::byte* const place = reinterpret_cast<std::byte*>(0x10000);  // never accessed in this test
     EXPECT_FALSE(transfers.takes_named(kTransferOfWorker | 1, codec::kMaxGraphCopyBytes + 1));
     EXPECT_FALSE(transfers.takes_named(kTransferOfWorker | 1, ~0ull));
     transfers.begin_named_download(kTransferOfWorker | 1, kHalf, place, {});
@@ -127,7 +127,7 @@ TEST(GraphNotices, FunctionsRunByTheirNameAndTheirTicketsOnce) {
     }
     std::this_thread::sleep_for(20ms);
     EXPECT_EQ(counter.runs, 2);
-    // Over, so the name of the turn may come again.
+    // The function has returned, so the ticket may be used again.
     f.send(notice(NoticeType::graph_function, GraphFunctionNotice{kTransferOfWorker | 2, name}));
     while (functions.any_pending()) {
         std::this_thread::yield();
@@ -156,14 +156,14 @@ TEST(GraphNotices, WhatNoGraphHasEndsTheSession) {
         EXPECT_TRUE(f.session->lost());
     };
     expect_lost([](Server& f, std::uint64_t name) {
-        f.send(notice(NoticeType::graph_function, GraphFunctionNotice{kTransferOfWorker | 2, name}));  // again
+        // the ticket is still in use
+        f.send(notice(NoticeType::graph_function, GraphFunctionNotice{kTransferOfWorker | 2, name}));
     });
     expect_lost([](Server& f, std::uint64_t name) {
         f.send(notice(NoticeType::graph_function, GraphFunctionNotice{kTransferOfWorker | 3, name + 1}));
     });
     expect_lost([](Server& f, std::uint64_t name) {
-        f.send(
-            notice(NoticeType::graph_function, GraphFunctionNotice{4, name}));  // a ticket that is the client's to give
+        f.send(notice(NoticeType::graph_function, GraphFunctionNotice{4, name}));  // a ticket from the client's range
     });
     expect_lost([](Server& f, std::uint64_t) {
         f.send(notice(NoticeType::host_function, codec::HostFunctionNotice{kTransferOfWorker | 2, 0, 0}));

@@ -1,4 +1,4 @@
-// What a graph node's parameters point to stays as long as the node, and no longer.
+// The memory that a graph node's parameters point to lives exactly as long as the node.
 #include "client/core/graphs/node_storages.h"
 
 #include <gtest/gtest.h>

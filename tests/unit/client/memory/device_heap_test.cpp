@@ -1,4 +1,5 @@
-// The device heap against a naive model: random allocations and frees, with a server that sometimes has no memory.
+// Compares the device heap with a naive model: random allocations and frees, with a server that sometimes has no
+// memory.
 #include "client/core/memory/device_heap.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +53,7 @@ class DeviceHeapTest : public testing::Test {
         committed[address] = bytes;
         return CUDA_SUCCESS;
     }
-    // The server comes to what it was asked for beforehand.
+    // The server commits the slabs that were requested in advance.
     void prepare() {
         for (const auto& [address, bytes] : std::exchange(preparing, {})) {
             EXPECT_TRUE(heap.prepared(address, commit(address, bytes)));
@@ -71,7 +72,7 @@ class DeviceHeapTest : public testing::Test {
         return total;
     }
 
-    // A block lies within one slab and touches no other block.
+    // A block lies within one slab and overlaps no other block.
     void check_block(std::uint64_t address, std::uint64_t bytes) {
         ASSERT_EQ(address % DeviceHeap::kAlignment, 0u);
         auto slab = committed.upper_bound(address);
@@ -85,7 +86,7 @@ class DeviceHeapTest : public testing::Test {
     }
 
     std::uint64_t server_bytes = 1024 * kMiB;
-    std::function<void()> during_commit;  // once
+    std::function<void()> during_commit;  // called once
     std::map<std::uint64_t, std::uint64_t> committed, blocks;
     std::vector<std::pair<std::uint64_t, std::uint64_t>> preparing;  // address, bytes
     int commits = 0, releases = 0;
@@ -104,7 +105,7 @@ TEST_F(DeviceHeapTest, RandomOperationsAgreeWithANaiveModel) {
         }
         if (blocks.empty() || random() % 100 < 52) {
             const std::uint64_t exponent = random() % 24;
-            // Some are large, and mostly of the same size, so that there is a spare slab now and then.
+            // Some blocks are large and mostly of the same size, so that spare slabs occur.
             const std::uint64_t bytes =
                 random() % 16 == 0 ? (8 + random() % 8 / 7 * 2) * kMiB : 1 + random() % (std::uint64_t{1} << exponent);
             std::uint64_t address = 0;
@@ -132,7 +133,7 @@ TEST_F(DeviceHeapTest, RandomOperationsAgreeWithANaiveModel) {
     EXPECT_EQ(heap.free_bytes(), committed_bytes());
     heap.clear();
     EXPECT_TRUE(committed.empty());
-    // All of the window is free again, and in one piece.
+    // The whole window is free again, in one piece.
     EXPECT_EQ(window.allocate(4096 * kMiB), kBase);
 }
 
@@ -142,7 +143,7 @@ TEST_F(DeviceHeapTest, SmallBlocksAreAnsweredFromWhatIsCommitted) {
         ASSERT_EQ(heap.allocate(1024, address), CUDA_SUCCESS);
     }
     EXPECT_EQ(commits, 1);
-    for (int i = 0; i < 100; ++i) {  // a block of the same size finds the place that was just freed
+    for (int i = 0; i < 100; ++i) {  // a block of the same size reuses the place that was just freed
         heap.free(address);
         const std::uint64_t before = address;
         ASSERT_EQ(heap.allocate(1024, address), CUDA_SUCCESS);
@@ -170,7 +171,7 @@ TEST_F(DeviceHeapTest, OfTwoEmptySlabsTheLargerStays) {
     heap.free(small);
     heap.free(large);
     EXPECT_EQ(committed_bytes(), 6 * kMiB);
-    for (int i = 0; i < 10; ++i) {  // in turn, without the server
+    for (int i = 0; i < 10; ++i) {  // alternately, without asking the server
         ASSERT_EQ(heap.allocate(5 * kMiB, large), CUDA_SUCCESS);
         heap.free(large);
     }
@@ -211,14 +212,14 @@ TEST_F(DeviceHeapTest, WhereThereIsNoMoreALargeBlockLiesAmongSmallOnes) {
     EXPECT_EQ(heap.free_bytes(), before + 8 * kMiB);
 }
 
-// Blocks of mixed sizes that come and go, as a framework's do: what is committed stays near what was needed at most.
+// Blocks of mixed sizes come and go, as a framework's do. The committed memory stays near the peak demand.
 TEST_F(DeviceHeapTest, FragmentationIsBounded) {
     server_bytes = 4096 * kMiB;
     std::mt19937 random(11);
     std::uint64_t used = 0, most = 0;
     std::vector<std::pair<std::uint64_t, std::uint64_t>> held;
     for (int step = 0; step < 100'000; ++step) {
-        // In waves: much is needed, then little.
+        // In waves of high and low demand.
         const bool grow = used < (step / 5000 % 2 == 0 ? 600 : 100) * kMiB;
         if (held.empty() || (grow ? random() % 100 < 70 : random() % 100 < 30)) {
             const std::uint64_t bytes = 512 + random() % (std::uint64_t{1} << (10 + random() % 14));
@@ -341,7 +342,7 @@ TEST_F(DeviceHeapTest, ASmallServerGetsASmallSlab) {
     EXPECT_EQ(heap.allocate(std::uint64_t{1} << 50, address), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-// The commits are answered by calls of this thread, so that one which waits for the other never ends.
+// The nested calls run inside a commit on this thread, so a wait for that commit would hang.
 TEST_F(DeviceHeapTest, WhoFindsRoomDoesNotWaitForWhoDoesNot) {
     std::uint64_t small = 0, other = 0, large = 0;
     ASSERT_EQ(heap.allocate(4096, small), CUDA_SUCCESS);
@@ -367,7 +368,7 @@ TEST_F(DeviceHeapTest, TwoThreadsDoNotAskForTwoSlabs) {
     std::thread other;
     during_commit = [&] {
         other = std::thread([&] { EXPECT_EQ(heap.allocate(4096, second), CUDA_SUCCESS); });
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // time for it to go wrong
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // time for a second request, if there is a bug
     };
     ASSERT_EQ(heap.allocate(4096, first), CUDA_SUCCESS);
     other.join();

@@ -14,7 +14,7 @@ using Records = std::vector<std::vector<std::byte>>;
 
 class HostMirrorsTest : public testing::Test {
   protected:
-    static constexpr std::size_t kWords = 600'000;  // more than one part of a comparison
+    static constexpr std::size_t kWords = 600'000;  // more than one portion of a comparison
     static constexpr std::uint64_t kDeviceBase = 0x300000000000;
     static std::uint64_t address(const void* place) { return reinterpret_cast<std::uint64_t>(place); }
 
@@ -30,7 +30,7 @@ class HostMirrorsTest : public testing::Test {
         });
         return records;
     }
-    // A server that says the word at `index` has become `value`.
+    // The server's record that the word at `index` has changed to `value`.
     std::vector<std::byte> change(std::size_t index, std::uint32_t value) const {
         std::vector<std::uint32_t> other(kWords);
         std::vector<std::byte> baseline(kWords * sizeof(std::uint32_t)), found;
@@ -104,7 +104,8 @@ TEST_F(HostMirrorsTest, AFailedSendEndsThePublishing) {
     EXPECT_EQ(sent, 1);
 }
 
-// A full connection keeps the sender waiting until the receiver has taken more: the receiver must not wait for it.
+// A full connection blocks the sender until the receiver has made progress, so the receiver must not wait for the
+// sender.
 TEST_F(HostMirrorsTest, ChangesAreTakenWhileASenderWaits) {
     words_[0] = 1;
     bool taken = false;
@@ -116,7 +117,8 @@ TEST_F(HostMirrorsTest, ChangesAreTakenWhileASenderWaits) {
     EXPECT_TRUE(taken);
 }
 
-// Who publishes second must find on its way what the first has found, or else its own command would overtake it.
+// The second publisher must wait until the first has sent the changes that it found, or the second one's command would
+// overtake them.
 TEST_F(HostMirrorsTest, TheSecondPublisherWaitsUntilTheFirstHasSent) {
     words_[0] = 1;
     std::atomic<bool> first_has_sent{false};
@@ -160,7 +162,7 @@ TEST_F(HostMirrorsTest, WordsOfProgramAndGpuSideBySide) {
     }
 }
 
-// Memory that the application registered, with what it may do to it while the GPU has a mirror.
+// Memory that the application registered, and its uses of it while the GPU has a mirror.
 class RegisteredMirrorTest : public HostMirrorsTest {
   protected:
     static constexpr std::size_t kPage = 4096, kBytes = 3 * kPage;
@@ -169,7 +171,7 @@ class RegisteredMirrorTest : public HostMirrorsTest {
         mirrors_.remove(address(words_.data()));
         memory_ =
             static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-        // Its neighbours share its pages, as they do on a heap.
+        // The block shares its first and last page with other data, as on a heap.
         mirrors_.add(address(memory_ + 36), kBytes - 72, kDeviceBase + 36, HostMirrors::Owner::application);
     }
     ~RegisteredMirrorTest() override { munmap(memory_, kBytes); }
@@ -193,7 +195,7 @@ TEST_F(RegisteredMirrorTest, UnmappedMemoryIsLeftAlone) {
     munmap(memory_ + kPage, kPage);
     EXPECT_TRUE(published().empty());
     EXPECT_TRUE(mirrors_.apply(change(kPage / 4, 7)));
-    // Something else came to lie there: it is nobody's business.
+    // New memory at the same address must be left alone.
     ASSERT_EQ(mmap(memory_ + kPage, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
               memory_ + kPage);
     memory_[kPage] = std::byte{5};

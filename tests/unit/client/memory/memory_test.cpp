@@ -1,4 +1,4 @@
-// The address window against a naive model, and the map of what lies where.
+// Compares the address window with a naive model, and tests the map of allocations by address.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -1,4 +1,4 @@
-// Stream-ordered memory over a heap whose server is the test, with fences that the test passes.
+// Stream-ordered memory over a heap whose server is the test, with fences that the test completes.
 #include "client/core/memory/stream_pool.h"
 
 #include <gtest/gtest.h>
@@ -91,7 +91,7 @@ TEST_F(StreamPoolTest, AnotherStreamMayHaveItWhenAFenceBehindTheFreeWasPassed) {
     EXPECT_FALSE(committed.contains(block)) << "complete and not in use: back to the device";
 }
 
-// Setting one may wait for the stream, and what ends the waiting may need the pool.
+// Recording a fence may wait for the stream, and the thread that ends this wait may need the pool.
 TEST_F(StreamPoolTest, AFenceIsSetWithoutTheLock) {
     std::uint64_t other = 0;
     const std::uint64_t block = allocate(StreamPool::kBytesPerFence, kA);
@@ -163,14 +163,15 @@ TEST_F(StreamPoolTest, OutOfMemoryIsOverWhenWhatWasFreedIsComplete) {
     EXPECT_EQ(pool.allocate(60 * kMiB, kB, other), CUDA_SUCCESS);
 }
 
-// A block is never in two hands, nor in another stream's before its stream has come so far.
+// A block is never allocated twice at a time, and another stream gets it only after its own stream has reached the
+// free.
 TEST_F(StreamPoolTest, RandomOperationsAgreeWithANaiveModel) {
     struct Held {
         std::uint64_t bytes;
         StreamKey stream;
     };
     std::mt19937 random(11);
-    std::map<std::uint64_t, Held> live, freed;  // by address; freed: not complete
+    std::map<std::uint64_t, Held> live, freed;  // by address; freed: not yet complete
     const std::vector<StreamKey> streams{kA, kB, {0xc, 0}};
     const auto overlaps = [](const std::map<std::uint64_t, Held>& blocks, std::uint64_t address, std::uint64_t bytes,
                              const StreamKey* but) {
@@ -209,7 +210,7 @@ TEST_F(StreamPoolTest, RandomOperationsAgreeWithANaiveModel) {
                 }
                 const auto it = std::next(live.begin(), static_cast<std::ptrdiff_t>(random() % live.size()));
                 freed[it->first] = {it->second.bytes, stream};
-                // No fences here: they are told by complete() alone.
+                // These have no fences; complete() alone reports their completion.
                 ASSERT_TRUE(pool.free(it->first, {stream, &context}, ++command, {}));
                 live.erase(it);
                 break;

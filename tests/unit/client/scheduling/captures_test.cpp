@@ -1,4 +1,4 @@
-// Which streams capture, and what that forbids to whom.
+// Which streams capture, and which calls that forbids in which threads.
 #include "client/core/scheduling/captures.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ class CapturesTest : public testing::Test {
         client::this_thread().capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
         client::this_thread().stack.clear();
     }
-    // What another thread, of this mode, is told.
+    // The result for another thread in this capture mode.
     CUresult elsewhere(CUstreamCaptureMode mode) {
         CUresult result = CUDA_SUCCESS;
         std::thread([&] {
@@ -47,7 +47,7 @@ class CapturesTest : public testing::Test {
     Captures captures;
 };
 
-// A primary context that ends comes back under the same id, and with it its default streams.
+// A primary context that was reset gets the same id again, and with it its default streams.
 TEST_F(CapturesTest, DefaultStreamsOfAContextThatEndedCaptureNoMore) {
     context.id = 7;
     other_context.id = 8;
@@ -134,7 +134,7 @@ TEST_F(CapturesTest, EndWithTheStreamThatBeganThemAndLoseOneThatJoined) {
     EXPECT_FALSE(captures.any());
     EXPECT_FALSE(captures.find(kSecond));
     EXPECT_EQ(captures.before_context_wait(&context), CUDA_SUCCESS);
-    captures.destroyed(kSecond);  // captures no more
+    captures.destroyed(kSecond);  // the stream captures no more
 }
 
 TEST_F(CapturesTest, EndWithTheirContext) {
@@ -236,7 +236,7 @@ TEST_F(CapturesTest, EventsRememberWhichCaptureRecordedThem) {
     EXPECT_EQ(captures.refuse_if_captured(kEvent), CUDA_ERROR_INVALID_VALUE) << "the capture is invalid";
     captures.end(kFirst);
     EXPECT_EQ(captures.refuse_if_captured(kEvent), CUDA_ERROR_INVALID_VALUE) << "also when the capture is over";
-    captures.recorded(kEvent, kFirst);  // again, outside of any
+    captures.recorded(kEvent, kFirst);  // recorded again, outside of any capture
     EXPECT_FALSE(captures.capture_of(kEvent));
     EXPECT_FALSE(captures.any_events());
 }

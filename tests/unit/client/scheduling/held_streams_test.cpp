@@ -1,4 +1,5 @@
-// Which streams the worker wants no more work for: each by itself, the default streams of contexts and threads as well.
+// The streams whose work the worker has throttled: each separately, including the default streams of contexts and
+// threads.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -29,7 +30,7 @@ class Held : public testing::Test {
         server_.send(notice(NoticeType::hold,
                             StreamHoldNotice{stream, codec::to_wire(context.handle), thread_.index, held ? 1u : 0u}));
     }
-    // As the calling thread means it.
+    // `stream` as the calling thread sees it.
     [[nodiscard]] bool held(CUstream stream) const {
         return server_.session->held_streams.contains(client::stream_key(stream));
     }
@@ -98,7 +99,7 @@ TEST_F(Held, WhoHasWorkForItWaitsUntilItIsReleasedOrTheSessionEnds) {
             EXPECT_TRUE(back);
             client::this_thread().stack.clear();
         });
-        std::thread([&] {  // others go on
+        std::thread([&] {  // threads with other streams continue
             client::this_thread().stack = {&second_};
             server_.session->wait_for_stream(nullptr);
             client::this_thread().stack.clear();
@@ -114,7 +115,7 @@ TEST(HeldStreams, WhoWouldSendAnythingWaitsWhileAllAreHeld) {
     client::HeldStreams streams;
     const client::StreamKey one{0x1000, 0};
     EXPECT_FALSE(streams.all());
-    streams.wait_for_all();  // not now
+    streams.wait_for_all();  // returns at once
     for (const bool ends : {false, true}) {
         streams.set_all(true);
         EXPECT_TRUE(streams.all() && streams.any());
@@ -122,7 +123,7 @@ TEST(HeldStreams, WhoWouldSendAnythingWaitsWhileAllAreHeld) {
         std::thread any_call([&] { streams.wait_for_all(), --waiting; });
         std::thread work([&] { streams.wait(one), --waiting; });
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        EXPECT_TRUE(streams.set(one, true));  // which changes nothing for the first
+        EXPECT_TRUE(streams.set(one, true));  // does not release the thread that waits for all
         EXPECT_EQ(waiting, 2);
         if (ends) {
             streams.end();

@@ -1,4 +1,4 @@
-// What a program that asks for a stream again and again is told without a question to the worker.
+// Repeated queries of a stream that the client answers without a round trip.
 
 #include "client/core/scheduling/stream_watches.h"
 
@@ -13,7 +13,7 @@ constexpr StreamKey kStream{8, 0}, kOther{9, 0};
 
 class StreamWatchesTest : public ::testing::Test {
   protected:
-    // The worker answers that it is busy until it is to tell by itself; nothing else comes from it.
+    // The worker answers "busy" until the client asks it to watch the stream. No other records arrive.
     void begin_watch() {
         EXPECT_FALSE(watches.answered(kStream, false, ++received));
         EXPECT_FALSE(watches.answered(kStream, false, ++received));
@@ -51,7 +51,8 @@ TEST_F(StreamWatchesTest, CompleteHoldsUntilAnyCommandIsSent) {
     begin_watch();
 }
 
-// Whoever is answered that it is complete, and gives it more to do, is not told of what came before.
+// A program was told that the stream is complete and gives it more work. The notice of the earlier watch must not count
+// for it.
 TEST_F(StreamWatchesTest, TheEndOfAnEarlierWatchIsNotALaterOnes) {
     begin_watch();
     EXPECT_FALSE(watches.answered(kStream, true, ++received));

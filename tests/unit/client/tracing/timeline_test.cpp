@@ -1,4 +1,4 @@
-// The timeline's file, and how two clocks are related.
+// The timeline's file, and the mapping between two clocks.
 
 #include "client/core/tracing/timeline.h"
 
@@ -66,7 +66,7 @@ TEST_F(TimelineFile, ManyEventsTakeNoMoreThanTheBuffer) {
     for (int i = 0; i < 2000; ++i) {
         timeline->slice({Actor::program, 1}, "call", "call", 10, 20, {});
     }
-    EXPECT_GE(text().size() + Timeline::kBufferBytes, 2000 * 60);  // all that does not fit is in the file
+    EXPECT_GE(text().size() + Timeline::kBufferBytes, 2000 * 60);  // the part that exceeds the buffer is in the file
     timeline->flush();
     EXPECT_EQ(count(text(), "\"ph\":\"X\""), 2000);
 }
@@ -89,7 +89,7 @@ TEST_F(TimelineFile, NamesOfAPeerCannotBreakTheFormat) {
 TEST(ClockMap, AShortExchangeNarrowsWhatALongOneLeftOpen) {
     ClockMap clock;
     constexpr std::uint64_t kOffset = 5'000'000'000;
-    clock.add(1'000'000, 1'900'000 + kOffset, 2'000'000);  // the answer came at once, the question took long
+    clock.add(1'000'000, 1'900'000 + kOffset, 2'000'000);  // the request took long, the answer arrived at once
     EXPECT_EQ(clock.uncertainty_ns(), 500'000u);
     clock.add(2'100'000, 2'105'000 + kOffset, 2'110'000);
     EXPECT_LE(clock.uncertainty_ns(), 6'000u);
@@ -99,7 +99,8 @@ TEST(ClockMap, AShortExchangeNarrowsWhatALongOneLeftOpen) {
 TEST(ClockMap, AServerWhoseClockRunsFasterIsFollowed) {
     ClockMap clock;
     for (std::uint64_t second = 1; second < 100; ++second) {
-        const std::uint64_t now = second * 1'000'000'000, theirs = now + second * 50'000;  // 50 us in each second
+        // the server's clock gains 50 us a second
+        const std::uint64_t now = second * 1'000'000'000, theirs = now + second * 50'000;
         clock.add(now - 10'000, theirs, now + 10'000);
         EXPECT_NEAR(static_cast<double>(clock.to_ours(theirs)), static_cast<double>(now), 10'000) << second;
     }

@@ -1,4 +1,4 @@
-// Bulk data between the application and the worker: where it lands, when it is read, and what has to wait for what.
+// Bulk data between the application and the worker: where it lands, when it is read, and what waits for it.
 #include "client/core/transfers/transfers.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 using client::Transfers;
 
-// The worker's end: keeps what arrives, by transfer.
+// The worker's end: keeps the received data by transfer.
 class Worker final : public wire::Receiver {
   public:
     std::vector<std::byte> wait_for(std::uint64_t transfer, std::size_t bytes) {
@@ -35,7 +35,7 @@ class Worker final : public wire::Receiver {
     std::span<std::byte> bulk_destination(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes) override {
         const std::lock_guard lock(mutex_);
         std::vector<std::byte>& data = data_[transfer];
-        data.reserve(1u << 20);  // never moved while a payload is read into it
+        data.reserve(1u << 20);  // must not move while a payload is read into it
         data.resize(std::max<std::size_t>(data.size(), offset + bytes));
         return std::span(data).subspan(offset, bytes);
     }
@@ -60,7 +60,7 @@ class Nobody final : public wire::Receiver {
     void on_closed(const Error&) override {}
 };
 
-// Never destroyed: the thread that answers pulls lives as long as the process.
+// Never destroyed, because the thread that answers pulls lives as long as the process.
 struct Client {
     Nobody nobody;
     Worker worker;
@@ -107,7 +107,7 @@ TEST(Downloads, LandInTheirPlaceAndNowhereElse) {
     EXPECT_TRUE(transfers.place(transfer, 0, 1).empty()) << "it has ended";
 }
 
-// ---- ahead of being asked
+// ---- sent ahead
 
 class AheadOverLanes : public ::testing::Test {
   protected:
@@ -142,7 +142,7 @@ TEST_F(AheadOverLanes, NoMoreThanTheWorkerHasRoomFor) {
     EXPECT_TRUE(transfers_.ahead_taken(first.transfer)) << "once more changes nothing";
     EXPECT_EQ(transfers_.begin_upload_ahead(data).bytes, data.size());
     EXPECT_EQ(transfers_.begin_upload_ahead(data).bytes, 0u);
-    // A copy that fails makes room as well.
+    // A failed copy makes room as well.
     EXPECT_TRUE(transfers_.cancel(second.transfer));
     EXPECT_EQ(transfers_.begin_upload_ahead(data).bytes, 11 * kMiB);
     EXPECT_FALSE(transfers_.ahead_taken(codec::kTransferSentAhead | 1000)) << "there was never such a transfer";
@@ -167,7 +167,7 @@ TEST(Uploads, GoAheadOnlyOverLanes) {
     EXPECT_EQ(Client::fresh().transfers.begin_upload_ahead(data).bytes, 0u);
 }
 
-// Memory that is to be unmapped or given to another use.
+// Memory that the application is about to unmap or reuse.
 TEST(Memory, IsUntouchedWhenTheTransfersThatUseItHaveEnded) {
     Client& client = Client::fresh();
     Transfers& transfers = client.transfers;
@@ -211,7 +211,7 @@ TEST(Downloads, AreScatteredPartByPart) {
     std::memcpy(middle.data(), data.data() + 4, 4);
     transfers.end_part(transfer, 4, 4, true);
     transfers.place(transfer, 8, 4);
-    transfers.lost();  // and comes again, on another connection
+    transfers.lost();  // the piece is sent again on another connection
     std::memcpy(transfers.place(transfer, 8, 4).data(), data.data() + 8, 4);
     EXPECT_TRUE(transfers.writes_into(reinterpret_cast<void*>(0x1800), 4));
     transfers.landed(transfer, 4);
@@ -236,7 +236,7 @@ TEST(Downloads, ACancelledOneTakesNothingMore) {
     transfers.cancel(transfer);
     EXPECT_TRUE(transfers.place(transfer, 0, 4).empty());
     EXPECT_FALSE(transfers.writes_into(memory, 4));
-    transfers.landed(transfer, 4);  // harmless
+    transfers.landed(transfer, 4);  // has no effect
 }
 
 TEST(Downloads, PartsOverLanesComeInAnyOrderAndAtOnce) {
@@ -255,7 +255,7 @@ TEST(Downloads, PartsOverLanesComeInAnyOrderAndAtOnce) {
     EXPECT_FALSE(transfers.writes_into(memory.data(), 100));
 }
 
-// A server that counts wrong: all of the bytes have come, but one lane still writes.
+// A faulty server: all bytes have been received, but one lane is still writing.
 TEST(Downloads, EndWhenNobodyWritesThem) {
     Transfers transfers;
     std::byte memory[8];
@@ -268,7 +268,7 @@ TEST(Downloads, EndWhenNobodyWritesThem) {
     EXPECT_FALSE(transfers.writes_into(memory, 8));
 }
 
-// The same, with the session's own connection in the middle of a part that a lane has brought as well.
+// The same with the session's own connection, which is in the middle of a part that a lane has delivered as well.
 TEST(Downloads, DoNotEndWhileTheSessionsConnectionWritesThem) {
     Transfers transfers;
     std::byte memory[8];
@@ -372,7 +372,7 @@ TEST(Uploads, ADownloadThatBeginsLaterIsNotWaitedFor) {
     EXPECT_TRUE(client.transfers.wait_sent(upload));
 }
 
-// A program that copies rows faster than they can be sent.
+// A program copies rows faster than they can be sent.
 TEST(Uploads, CopiesOfOursAreBounded) {
     Client& client = Client::fresh();
     constexpr std::size_t half = Transfers::kMaxCopiedBytes / 2;
@@ -391,8 +391,8 @@ TEST(Uploads, CopiesOfOursAreBounded) {
     client.transfers.cancel(alone);
 }
 
-// Rows are packed part by part, as they are asked for; a server that asks for too much at once would have us allocate
-// it.
+// Rows are packed part by part, as they are pulled. A server that pulls too much at once is refused, since the client
+// would have to allocate that much.
 TEST(Uploads, OfRowsArePackedAsTheyAreAskedFor) {
     Client& client = Client::fresh();
     constexpr std::size_t bytes = 2 * wire::Lanes::kMaxPieceBytes;
@@ -433,7 +433,7 @@ TEST(Uploads, AskedForOutsideOfWhatThereIsSendNothing) {
     EXPECT_EQ(client.worker.landed(upload), 32u);
 }
 
-// Keeps pieces, as the worker's end of lanes.
+// The worker's end of the lanes; keeps the received pieces.
 class LaneEnd final : public wire::LaneReceiver {
   public:
     explicit LaneEnd(std::size_t bytes) : data(bytes) {}
@@ -477,7 +477,7 @@ TEST(Uploads, GoOverLanesWhereTheyAreLarge) {
     transfers.end();
 }
 
-// A worker's end that takes nothing: what is sent stays with the channel.
+// A worker that receives nothing, so everything sent stays in the channel.
 struct StuckClient {
     Nobody nobody;
     std::unique_ptr<transport::Connection> there;
@@ -493,8 +493,8 @@ struct StuckClient {
     }
 };
 
-// A server that asks for a part twice has all of it sent by the count, and one that says that the transfer failed has
-// it over: the channel still reads the rest. AddressSanitizer sees whether that memory is there.
+// One server pulls a part twice, so that all bytes count as sent; another reports the transfer as failed. In both cases
+// the channel still reads the data. AddressSanitizer checks that the memory is still valid.
 TEST(Uploads, KeepTheirMemoryWhileTheChannelReadsIt) {
     auto& client = *new StuckClient;
     const auto data = pattern(100'000, 7);

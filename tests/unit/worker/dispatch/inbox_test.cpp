@@ -1,4 +1,4 @@
-// The dispatcher's inbox: order, its bound, and its end, from several threads.
+// The dispatcher's inbox: order, bound and end, with several threads.
 #include "server/worker/dispatch/inbox.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ TEST(WorkerInbox, FramesKeepTheirOrderAndJobsAllArrive) {
         }
     });
     std::vector<std::thread> posters;
-    int done = 0;  // the dispatcher's alone: jobs run there
+    int done = 0;  // accessed only by the dispatcher, which runs the jobs
     for (int i = 0; i < kPosters; ++i) {
         posters.emplace_back([&] {
             for (int job = 0; job < kJobs; ++job) {
@@ -114,7 +114,7 @@ TEST(WorkerInbox, AFullInboxLetsThroughWhereTheDispatcherWaitsForTheReceiver) {
     inbox.let_through(false);
 }
 
-// As a worker and its client are connected: the receiving thread, which reads acknowledgements, fills the inbox.
+// As between a worker and its client: the receiving thread, which reads acknowledgements, fills the inbox.
 class InboxFiller final : public wire::Receiver {
   public:
     explicit InboxFiller(Inbox& inbox) : inbox_(inbox) {}
@@ -146,7 +146,7 @@ TEST(WorkerInbox, MuchOnTheWayBothWaysIsNoDeadlock) {
             EXPECT_TRUE(channel.append(type, kRecordBytes, [](std::byte* at) { std::memset(at, 0, kRecordBytes); }));
         }
     };
-    // The client's receiving thread keeps up; the dispatcher is this thread, and takes nothing while it answers.
+    // The client's receiving thread keeps up. This thread is the dispatcher, which drains nothing while it replies.
     std::thread keeping_up([&] {
         while (!sink.closed()) {
             sink.wait(1ms);
@@ -178,7 +178,7 @@ TEST(WorkerInbox, ClosingWakesEverybody) {
     inbox.close();
     receiver.join();
     EXPECT_TRUE(inbox.closed());
-    inbox.wait();  // does not
+    inbox.wait();  // returns at once
     EXPECT_FALSE(inbox.push(frame_of(1)));
 }
 

@@ -1,4 +1,4 @@
-// What a helper destroys is destroyed once, also for a client that does not wait for the end of it.
+// A helper destroys an object once, even if the client sends the destruction twice without waiting for a reply.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Pinned memory of graphs, and the limits of their shape.
+// Pinned memory of graphs, and the limits of a graph's shape.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -45,7 +45,7 @@ class PinnedMemoryTest : public testing::Test {
     PinnedMemory memory{api, [this](std::function<void()> job) { jobs_.push_back(std::move(job)); }};
 };
 
-// The driver would wait for work that waits for us.
+// Returning memory would make the driver wait for work that may itself wait for the worker.
 TEST_F(PinnedMemoryTest, IsUsedAgainInsteadOfGivenBack) {
     PinnedMemory::BlockPtr first, second;
     ASSERT_EQ(memory.allocate(100, first), CUDA_SUCCESS);
@@ -102,7 +102,7 @@ TEST_F(PinnedMemoryTest, ARefusalOfTheDriverCostsNothing) {
     EXPECT_EQ(memory.used_bytes(), 0u);
 }
 
-// Graphs by number; each node is an empty one, or holds the graph of the number that it says.
+// Graphs by number. Each node is an empty node, or a child graph node with that number.
 std::map<std::uintptr_t, std::vector<std::uintptr_t>> graphs;
 
 class GraphShapeTest : public testing::Test {

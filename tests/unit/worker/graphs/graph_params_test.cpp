@@ -1,4 +1,4 @@
-// A graph node's parameters, from a client that may say anything, as the driver gets them.
+// Checks how graph node parameters from a hostile client are translated for the driver.
 #include "server/worker/graphs/graph_params.h"
 
 #include <gtest/gtest.h>
@@ -159,9 +159,9 @@ TEST_F(GraphParamsTest, UnknownTypesAreRefused) {
     }
 }
 
-// ---- what is given back
+// ---- parameters that are returned
 
-// The driver's answer, for functions without a place for it.
+// The driver's answer; a static, since plain functions return it.
 CUDA_KERNEL_NODE_PARAMS answer;
 
 class DescribeKernel : public GraphParamsTest {
@@ -216,7 +216,7 @@ TEST_F(DescribeKernel, GivesArgumentsThatLieApart) {
     EXPECT_EQ(bytes, 16u);
 }
 
-// One that was captured before its kernel was loaded.
+// A node that was captured before its kernel was loaded.
 TEST_F(DescribeKernel, GivesArgumentsOfAKernelWithoutAFunction) {
     const auto kernel = codec::from_wire<CUkernel>(codec::make_handle(codec::HandleKind::kernel, 2));
     handles.bind(kernel, reinterpret_cast<CUkernel>(0xbe0));
@@ -261,7 +261,7 @@ TEST_F(DescribeKernel, GivesNoArgumentsWhereThereAreNone) {
     EXPECT_EQ(bytes, 0u);
 }
 
-// The type alone is said of what has nothing else that is asked for; of a type that is not known, nothing.
+// For a type without returned parameters only the type is described; an unknown type is an error.
 TEST(Describe, SaysNoMoreThanItKnows) {
     static CUgraphNodeType type;
     driver::Api api{};

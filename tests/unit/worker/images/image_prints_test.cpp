@@ -1,4 +1,5 @@
-// Which images' kernels may print: what is in a container counts, compressed or not, and what cannot be read.
+// Which images' kernels may print. A container's entries count, compressed or not; an unreadable image counts as
+// printing.
 
 #include "server/worker/images/image_prints.h"
 
@@ -20,7 +21,7 @@ constexpr std::string_view kPrinting =
     ".version 7.0\n.target sm_70\n.address_size 64\n.extern .func (.param .b32 r) vprintf (.param .b64 f, .param .b64 "
     "a);\n";
 
-// As Images holds it: with a NUL behind it.
+// As Images stores it, with a NUL at its end.
 std::vector<std::byte> image(std::string_view text) {
     const auto bytes = std::as_bytes(std::span(text));
     std::vector<std::byte> made(bytes.begin(), bytes.end());

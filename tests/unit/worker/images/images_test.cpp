@@ -1,4 +1,4 @@
-// Code images in a session, and those that are kept for later ones.
+// Code images of a session, and images kept for later sessions.
 
 #include "server/worker/images/images.h"
 
@@ -146,13 +146,13 @@ class KeptImages : public ::testing::Test {
     std::string file_of(const std::string& text, const std::string& tenant = "one") const {
         return root_ + "/" + tenant + "/" + to_string(sha256(std::as_bytes(bytes_of(text))));
     }
-    // As if it had last been used so long ago.
+    // Makes the image's last use appear this long ago.
     void age(const std::string& text, int seconds, const std::string& tenant = "one") const {
         const timespec then[2] = {{std::time(nullptr) - seconds, 0}, {std::time(nullptr) - seconds, 0}};
         EXPECT_EQ(::utimensat(AT_FDCWD, file_of(text, tenant).c_str(), then, 0), 0);
     }
 
-    static constexpr std::uint64_t kFileBytes = ImageStore::kLeastFileBytes;  // of each small one
+    static constexpr std::uint64_t kFileBytes = ImageStore::kLeastFileBytes;  // of each small image
 
     std::string root_;
 };
@@ -315,7 +315,7 @@ TEST_F(KeptImages, WhatADeadWriterLeftIsRemoved) {
 TEST_F(KeptImages, WhereNothingCanBeWrittenWhatIsThereIsFound) {
     const auto store = open();
     keep(*store, "image");
-    fs::remove_all(root_ + "/one");  // the folder is still held open, and takes no new file
+    fs::remove_all(root_ + "/one");  // the store still has the folder open, and cannot create files in it
     keep(*store, "other");
     EXPECT_EQ(store->find(hash("other")), nullptr);
     EXPECT_FALSE(ImageStore::open("/proc/nothing", "one", 1000));

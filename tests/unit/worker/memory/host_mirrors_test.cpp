@@ -1,4 +1,4 @@
-// What the GPU writes to mapped host memory, on its way to the client.
+// The GPU's writes to mapped host memory, and how they are sent to the client.
 #include "server/worker/memory/host_mirrors.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ constexpr std::size_t kBytes = 8u << 20;
 class WorkersMirrors : public testing::Test {
   protected:
     WorkersMirrors() {
-        // An address where nothing is.
+        // An address that is free.
         void* const place = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         munmap(place, kBytes);
         address_ = reinterpret_cast<std::uint64_t>(place);
@@ -28,12 +28,12 @@ class WorkersMirrors : public testing::Test {
     }
     ~WorkersMirrors() override { mirrors_.release(address_); }
 
-    // The GPU writes.
+    // Writes as the GPU would.
     void write(std::size_t word, std::uint64_t value) {
         auto* const words = reinterpret_cast<std::uint64_t*>(address_);
         std::atomic_ref(words[word]).store(value, std::memory_order_relaxed);
     }
-    // What the client has by now.
+    // The value that the client has received so far.
     [[nodiscard]] std::uint64_t clients(std::size_t word) const {
         std::uint64_t value = 0;
         std::memcpy(&value, client_.data() + word * sizeof value, sizeof value);
@@ -66,7 +66,7 @@ TEST_F(WorkersMirrors, ChangesAreSentAfterWhatWasCompleteBefore) {
     EXPECT_EQ(clients(7), 1u);
 }
 
-// While what was complete is being told, an answer sends what the GPU has written by then.
+// While earlier completions are being reported, an answer sends what the GPU has written until then.
 TEST_F(WorkersMirrors, ALaterValueIsNotOverwrittenByAnEarlierOne) {
     write(7, 1);
     write(1000, 1);
@@ -90,7 +90,7 @@ TEST_F(WorkersMirrors, MuchThatChangedIsSentInPortions) {
     }
     std::size_t portions = 0;
     mirrors_.watch([&] { ++portions; }, send());
-    EXPECT_GE(portions, 3u);  // most of the bytes are zeros still
+    EXPECT_GE(portions, 3u);  // the first records are short, because most bytes of the words are still zero
     EXPECT_EQ(std::memcmp(client_.data(), reinterpret_cast<const void*>(address_), kBytes), 0);
 }
 

@@ -1,4 +1,4 @@
-// Launches of several streams, issued by several threads: what may change places, and what may not.
+// Launches of several streams that several threads issue: which may be reordered, and which may not.
 
 #include "server/worker/scheduling/issuers.h"
 
@@ -24,17 +24,17 @@ using worker::Worker;
 
 constexpr std::size_t kStreams = 4;
 
-// What the driver was asked, in the order in which it was.
+// The driver calls, in their order.
 struct Seen {
     std::mutex mutex;
     std::map<CUstream, std::vector<std::uint64_t>> launches;  // their serials
     std::set<std::thread::id> threads;
     std::vector<std::size_t> launched_before_memset;
     std::atomic<std::size_t> launched{0};
-    std::uint64_t failing = ~std::uint64_t{0};  // the serial that is refused
+    std::uint64_t failing = ~std::uint64_t{0};  // the serial of the launch that the driver refuses
     CUcontext wanted_context = reinterpret_cast<CUcontext>(0x300);
     std::atomic<std::size_t> without_context{0};
-    std::atomic<bool> refuse_context_once{false};  // to each of the issuers' threads
+    std::atomic<bool> refuse_context_once{false};  // once for each issuer thread
 };
 Seen* seen = nullptr;
 thread_local CUcontext current = nullptr;
@@ -58,7 +58,7 @@ driver::Library recording_driver() {
                             CUstream stream, void**, void** extra) {
         std::uint64_t serial = 0;
         std::memcpy(&serial, extra[1], sizeof serial);
-        // Long enough for others to come first if nothing kept them.
+        // Long enough for other launches to overtake, if nothing prevented it.
         std::this_thread::sleep_for(std::chrono::microseconds(serial % 7 == 0 ? 50 : 1));
         seen->without_context += current == seen->wanted_context ? 0 : 1;
         const std::lock_guard lock(seen->mutex);
@@ -85,7 +85,7 @@ class WorkerIssuers : public testing::Test {
         options.issuers = count;
         return options;
     }
-    // `count` launches, for one stream after the other, `run` for each before the next stream's turn.
+    // Adds `count` launches, in runs of `run` for one stream after the other.
     void add_launches(LaunchingSession& session, FrameOfCommands& frame, std::size_t count, std::size_t run = 1) {
         for (std::size_t i = 0; i < count; ++i) {
             session.add_launch(frame, i / run % kStreams, &serial_, sizeof serial_);

@@ -1,4 +1,4 @@
-// Waiting without blocking: when_complete, when_recorded, when_issued, and what becomes of errors.
+// Waiting without blocking: when_complete, when_recorded, when_issued, and how errors propagate.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -11,7 +11,7 @@ namespace {
 using worker::Scheduler;
 using worker::StreamState;
 
-// Polls for longer than the scheduler waits before it asks the driver.
+// Polls for longer than the scheduler relies on marks alone before it queries the driver.
 void poll_for_a_while(worker::Scheduler& scheduler) {
     for (int i = 0; i < 100; ++i) {
         std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -66,7 +66,7 @@ TEST_F(SchedulerTest, TheLegacyStreamIsMarkedOnAHelperStream) {
 TEST_F(SchedulerTest, AContextIsCompleteWhenAllItsStreamsAre) {
     StreamState& a = add_stream(1);
     StreamState& b = add_stream(2, false);
-    add_stream(3);  // never used: nobody waits for it
+    add_stream(3);  // never used, so the context's completion does not depend on it
     scheduler.issued(a);
     scheduler.issued(b);
     scheduler.when_complete(context, note("all"));
@@ -138,7 +138,7 @@ TEST_F(SchedulerTest, ARetiredEventLivesUntilItsLastWaiterIsDone) {
     EXPECT_EQ(event.waiters, 0u);
 }
 
-// Its context ends while a stream of another one still holds what names it.
+// The event's context is destroyed while a stream of another context still holds a command that names it.
 TEST_F(SchedulerTest, AnEventOfAnEndedContextEndsWhoWaitsForItsRecord) {
     StreamState& stream = add_stream(1);
     worker::ContextState other;
@@ -165,7 +165,7 @@ TEST_F(SchedulerTest, AnEventOfAnEndedContextEndsWhoWaitsForItsRecord) {
     EXPECT_EQ(log, (Log{"record", "event!" + std::to_string(CUDA_ERROR_CONTEXT_IS_DESTROYED)}));
 }
 
-// The second stream waits for the first on the GPU; both become complete after the first was asked.
+// The second stream waits for the first on the GPU. Both complete after the first was polled.
 TEST_F(SchedulerTest, DataGoesBeforeTheAnswerOfAnotherStreamThatWaitedForIt) {
     StreamState& first = add_stream(1);
     StreamState& second = add_stream(2);
@@ -189,7 +189,7 @@ TEST_F(SchedulerTest, DataGoesBeforeTheAnswerOfAnotherStreamThatWaitedForIt) {
     EXPECT_FALSE(scheduler.waiting());
 }
 
-// A stream's end is seen before that of an event on it, which was asked early.
+// The stream's completion is detected before that of an event on it, which was polled earlier.
 TEST_F(SchedulerTest, EventsAreToldBeforeTheAnswerOfTheirStream) {
     StreamState& stream = add_stream(1);
     worker::EventState event;
@@ -270,7 +270,7 @@ TEST_F(SchedulerTest, ADeadContextWritesNoMarkAndIsFoundAllTheSame) {
     EXPECT_EQ(log, Log{"again" + error}) << "nothing is outstanding, but it is dead";
 }
 
-// A stream that has something outstanding and then `becomes` what the driver must not be asked for.
+// The stream has outstanding work, then becomes one that the driver must not be queried for.
 void expect_not_asked(FakeDriver& fake, worker::Scheduler& scheduler, StreamState& stream, bool StreamState::*becomes) {
     bool completed = false;
     scheduler.issued(stream);
@@ -406,7 +406,7 @@ TEST_F(SchedulerTest, WhatWasJustMarkedIsNotMarkedAgain) {
     EXPECT_EQ(records(), 2u);
     scheduler.when_complete(context.legacy, note("legacy"));
     EXPECT_EQ(records(), 2u);
-    // The legacy stream waits for the others as well, which the mark did not.
+    // The legacy stream also waits for the other streams, and that mark did not.
     ASSERT_TRUE(scheduler.may_issue(other));
     scheduler.when_complete(context.legacy, note("legacy later"));
     EXPECT_EQ(records(), 3u);
@@ -434,7 +434,7 @@ TEST_F(SchedulerTest, WorkThatAnotherThreadIssuesIsMarkedThere) {
     EXPECT_EQ(number, 2u);
     EXPECT_EQ(stream.outstanding, 2 * Scheduler::kMarkEvery);
     fake.complete(stream.driver);
-    fake.recorded_event(stream.driver);  // for the driver there is more
+    fake.recorded_event(stream.driver);  // the driver now has more work than was marked
     scheduler.poll();
     EXPECT_EQ(stream.outstanding, Scheduler::kMarkEvery) << "the other thread has not written it yet";
     fake.api.cuStreamWriteValue32_v2(stream.driver, stream.marks.device_word, number, 0);

@@ -1,4 +1,4 @@
-// Launches of graphs against the driver's queue, where each node takes a place.
+// Launches of graphs and the driver's queue, where each node takes a place.
 #include <chrono>
 #include <thread>
 
@@ -35,7 +35,7 @@ TEST_F(SchedulerGraphs, AGraphTakesAPlaceForEachNode) {
     EXPECT_TRUE(scheduler.may_issue(stream, 960));
 }
 
-// Behind small ones stands an event, for which the driver is asked only where the stream lacks credit.
+// An event follows small graphs. The driver is queried for it only when the stream lacks credit.
 TEST_F(SchedulerGraphs, SmallGraphsShareAnEvent) {
     StreamState& stream = add_stream(1);
     const auto issue_graphs = [&](int count) {
@@ -76,7 +76,7 @@ TEST_F(SchedulerGraphs, HeldBehindSmallOnesItsCreditComesWithTheEvent) {
     EXPECT_EQ(log, Log{"held"});
 }
 
-// An event frees credit and nothing else: who waits gets a mark of his own, which tells of the event too.
+// An event only returns credit. A waiter gets a mark of its own, whose completion implies the event's.
 TEST_F(SchedulerGraphs, WhoWaitsBehindAnEventGetsAMark) {
     StreamState& stream = add_stream(1);
     for (int i = 0; i < 48; ++i) {
@@ -113,7 +113,7 @@ TEST_F(SchedulerGraphs, TheEventOfAContextThatDiedIsGivenUp) {
     EXPECT_EQ(stream.completions.size(), 0u);
 }
 
-// Nothing else would ever say that the few before it are done.
+// Otherwise nothing would report that these few operations are complete.
 TEST_F(SchedulerGraphs, OneThatWaitsForAFewUnmarkedOperationsMarksThem) {
     StreamState& stream = add_stream(1);
     scheduler.issued(stream);
@@ -171,7 +171,7 @@ TEST_F(SchedulerGraphs, HeldLaunchesKeepTheirOrderAndTheirCost) {
     EXPECT_EQ(log, (Log{"large", "small", "single"}));
 }
 
-// The events of ours that wait in the stream take places too.
+// The scheduler's own events in the stream take places as well.
 TEST_F(SchedulerGraphs, MarksCount) {
     StreamState& stream = add_stream(1);
     for (int i = 0; i < 10; ++i) {

@@ -1,4 +1,4 @@
-// What may go to the driver when: credit, the legacy stream's rules, and held work in its order.
+// What may be issued when: credit, the legacy stream's rules, and the order of held work.
 #include "tests/unit/worker/scheduling/scheduler_fixture.h"
 
 namespace gpupool::test {
@@ -52,7 +52,7 @@ TEST_F(SchedulerTest, MarksEverySoOften) {
     EXPECT_FALSE(scheduler.waiting());
 }
 
-// Natively, who waits for a blocking stream does not wait for what the legacy stream was given behind it.
+// On a local GPU, a wait for a blocking stream does not wait for later work of the legacy stream.
 TEST_F(SchedulerTest, ABlockingStreamIsMarkedBeforeTheLegacyStreamIsGivenWork) {
     StreamState& blocking = add_stream(1);
     StreamState& other = add_stream(2, false);
@@ -78,7 +78,7 @@ TEST_F(SchedulerTest, ABlockingStreamIsMarkedBeforeTheLegacyStreamIsGivenWork) {
     EXPECT_EQ(fake.records_on(blocking.driver), 1u);
 }
 
-// The mark has an event before it then, which a later one would have behind the legacy stream's work.
+// With output expected, a mark has an event in front. An event recorded later would be behind the legacy stream's work.
 TEST_F(SchedulerTest, ABlockingStreamIsMarkedBeforeTheLegacyStreamAlsoWhereKernelsPrint) {
     scheduler.expect_output();
     StreamState& blocking = add_stream(1);
@@ -97,7 +97,7 @@ TEST_F(SchedulerTest, ABlockingStreamIsMarkedBeforeTheLegacyStreamAlsoWhereKerne
     EXPECT_EQ(fake.records_on(blocking.driver), 2u) << "there is nothing to print any more";
 }
 
-// An issuer's mark has no event, so that the legacy stream's work comes behind another one.
+// An issuer's mark has no event, so the legacy stream's work needs a further mark in front of it.
 TEST_F(SchedulerTest, AnIssuersMarkDoesNotStandForWhatKernelsPrint) {
     scheduler.expect_output();
     StreamState& blocking = add_stream(1);
@@ -113,7 +113,7 @@ TEST_F(SchedulerTest, AnIssuersMarkDoesNotStandForWhatKernelsPrint) {
     EXPECT_EQ(fake.records_on(blocking.driver), records + 2) << "an event and a word";
 }
 
-// What a stream holds already waits for the others' work: what comes behind it need not name that again.
+// A stream's held work already waits for the other streams' work, so operations behind it need not name that again.
 TEST_F(SchedulerTest, OnlyTheFirstOfWhatIsHeldNamesWhatItWaitsFor) {
     constexpr std::size_t kBlocking = 3;
     bool ready = false;
@@ -135,7 +135,7 @@ TEST_F(SchedulerTest, OnlyTheFirstOfWhatIsHeldNamesWhatItWaitsFor) {
     EXPECT_EQ(log, (Log{"blocking", "blocking", "blocking", "legacy", "legacy", "behind", "legacy"}));
 }
 
-// Nor where its answer has to wait for what else precedes it.
+// An event's watch must not cause marks, even though the stream's answer has to wait for what precedes it.
 TEST_F(SchedulerTest, WhatIsCompleteNeedsNoMarkWhileAnEventIsWatched) {
     StreamState& blocking = add_stream(1);
     StreamState& other = add_stream(2, false);
@@ -207,7 +207,7 @@ TEST_F(SchedulerTest, BlockingStreamsWaitForHeldWorkOfTheLegacyStream) {
     EXPECT_EQ(log, (Log{"legacy", "blocking"}));
 }
 
-// Work that was held in the order a1 (blocking), legacy, a2 (blocking): the middle one divides the others.
+// Work held in the order a1 (blocking), legacy, a2 (blocking): the middle one must run between the others.
 TEST_F(SchedulerTest, LegacyWorkDividesWhatIsHeldBeforeAndBehindIt) {
     StreamState& a = add_stream(1);
     StreamState& b = add_stream(2);
@@ -304,7 +304,8 @@ TEST_F(SchedulerTest, TheClientIsToldToStopByWhatAStreamHoldsAsWell) {
     EXPECT_EQ(notices[1], std::pair(large.client, false));
 }
 
-// A client that does as it is told keeps all of its streams together near the budget, however many there are.
+// While a client obeys the throttling notices, all of its streams together stay near the budget, however many there
+// are.
 TEST_F(SchedulerTest, ManyStreamsTogetherHoldNoMoreThanTheBudget) {
     constexpr std::size_t kStreams = 3000, kBytes = 64u << 10;
     std::vector<StreamState*> streams;
@@ -343,7 +344,7 @@ TEST_F(SchedulerTest, AStreamGoesOnWhenOthersHaveLeftItAShare) {
         operation->bytes = bytes;
         scheduler.hold(stream, std::move(operation));
     };
-    hold(large, Scheduler::kHeldBudgetBytes, &ready);  // what was on its way when the client was told
+    hold(large, Scheduler::kHeldBudgetBytes, &ready);  // was already on its way when the client was throttled
     hold(small, 1u << 20, &never);
     ASSERT_EQ(notices.size(), 2u);
     ready = true;

@@ -1,4 +1,4 @@
-// What goes while the dispatcher stays out of the driver, and in which order the rest is taken later.
+// Which commands are executed while the driver is closed, and in which order the others are taken later.
 
 #include "server/worker/scheduling/set_aside.h"
 

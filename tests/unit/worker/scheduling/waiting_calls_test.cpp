@@ -1,4 +1,5 @@
-// Calls that wait for the GPU are under way from when they are asked for until the dispatcher knows of their end.
+// A call that waits for the GPU counts as outstanding from its request until the dispatcher has been notified of its
+// end.
 #include "server/worker/scheduling/waiting_calls.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@ class WaitingCallsTest : public ::testing::Test {
   protected:
     ~WaitingCallsTest() override { helpers.stop(); }
 
-    // Until a job has come, which runs.
+    // Waits until a job has arrived, and runs it.
     void run_jobs() {
         const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
         while (std::chrono::steady_clock::now() < end) {

@@ -1,4 +1,4 @@
-// The context that a worker in stock makes before it has a session.
+// The context that a worker in stock creates before it has a session.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -18,7 +18,7 @@ std::atomic<int> created{0}, released{0};
 
 std::size_t free_bytes = 0;
 
-worker::Prepared& prepared = *new worker::Prepared;  // it is never taken down
+worker::Prepared& prepared = *new worker::Prepared;  // never destroyed
 
 CUcontext prepared_in(CUcomputemode mode, std::size_t free_percent = 50) {
     compute_mode = mode;
@@ -91,7 +91,7 @@ TEST(PreparedContext, IsGivenBackWhereASessionMakesNone) {
     EXPECT_EQ(released, 1);
 }
 
-// A session with a prepared context makes another.
+// A session with a prepared context creates another one.
 void create_another(CUresult (*create)(CUcontext*, unsigned, CUdevice)) {
     created = released = 0;
     driver::Library library;

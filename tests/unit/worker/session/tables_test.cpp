@@ -1,4 +1,4 @@
-// What the worker keeps count of: handles, pieces that are on their way in, images.
+// The worker's tables: handles, incoming pieces, images.
 #include <gtest/gtest.h>
 
 #include "server/worker/session/handle_table.h"
@@ -50,7 +50,7 @@ TEST(HandleTable, AHandleOfAnotherKindIsNone) {
     const auto stream = client<CUstream>(HandleKind::stream, 1);
     table.bind(stream, codec::from_wire<CUstream>(0x10));
     EXPECT_EQ(table.find(codec::from_wire<CUevent>(codec::to_wire(stream))).found, HandleTable::Found::no);
-    // A kernel may stand for a function, not the other way round.
+    // A kernel handle may be used as a function's, but not the other way round.
     const auto kernel = client<CUkernel>(HandleKind::kernel, 2);
     table.bind(kernel, codec::from_wire<CUkernel>(0x20));
     EXPECT_EQ(table.find(codec::from_wire<CUfunction>(codec::to_wire(kernel))).driver, 0x20u);
@@ -94,7 +94,7 @@ TEST(HandleTable, ADriversHandleThatIsUsedAgainBelongsToItsNewName) {
     const auto before = client<CUevent>(HandleKind::event, 1), after = client<CUevent>(HandleKind::event, 2);
     const auto driver = codec::from_wire<CUevent>(0x70);
     table.bind(before, driver);
-    table.bind(after, driver);  // the driver reused the address before the client's free was seen
+    table.bind(after, driver);  // the driver reused the address before the worker executed the client's free
     table.unbind(codec::to_wire(before));
     EXPECT_EQ(table.client_handle(driver), after);
 }
@@ -160,10 +160,10 @@ TEST(IncomingPieces, WhatIsAbandonedMayStillComeAndGoesNowhere) {
         incoming.expect(1, static_cast<std::uint64_t>(piece) * 20, 20, memory + 20 * piece);
     }
     incoming.place(1, 0, 20);
-    incoming.landed(1, 0, 20);  // all of it is here, but was not taken
+    incoming.landed(1, 0, 20);  // all of it has landed but was not taken
     incoming.place(1, 20, 10);  // a part is being received
-    incoming.claim(1, 40, 20);  // a lane is at it
-    incoming.place(1, 60, 10);  // some of it is here
+    incoming.claim(1, 40, 20);  // a lane is receiving it
+    incoming.place(1, 60, 10);  // some of it has landed
     incoming.landed(1, 60, 10);
     incoming.abandon(1, [&](std::byte* place) { free.push_back(place); });
     EXPECT_EQ(free, (std::vector<std::byte*>{memory, memory + 60, memory + 80})) << "what nobody writes to";
@@ -217,7 +217,7 @@ TEST(IncomingPieces, WhatNobodyAskedForHasNoPlace) {
     EXPECT_TRUE(incoming.place(1, 130, 21).empty());
     incoming.forget(1);
     EXPECT_TRUE(incoming.place(1, 130, 20).empty());
-    incoming.landed(1, 130, 20);  // harmless
+    incoming.landed(1, 130, 20);  // has no effect
 }
 
 }  // namespace

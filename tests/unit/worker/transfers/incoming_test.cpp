@@ -1,5 +1,4 @@
-// Where bulk data of the client lands: in its place when it is expected, elsewhere for a time when it comes ahead of
-// that.
+// Where the client's bulk data lands: in its place when it is expected, in a buffer when it arrives earlier.
 #include "server/worker/transfers/incoming.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +20,7 @@ constexpr std::uint64_t kAhead = codec::kTransferSentAhead;
 
 class Ahead : public ::testing::Test {
   protected:
-    // What a lane does with one piece of it, whose bytes are all `seed`.
+    // What a lane does with one piece, whose bytes are all `seed`.
     bool comes(std::uint64_t transfer, std::uint64_t offset, std::size_t bytes, int seed) {
         const auto place = incoming_.claim(transfer, offset, bytes);
         if (place.empty()) return false;
@@ -50,8 +49,8 @@ TEST_F(Ahead, APieceThatIsExpectedLandsInItsPlace) {
     EXPECT_EQ(incoming_.take_landed(kAhead | 1)->offset, kPiece);
 }
 
-// No honest client sends one piece over two connections: whose data has landed could not be told, and where one of them
-// writes may not be ours any more.
+// No honest client sends a piece over two connections. The worker could not tell whose data has landed, and one
+// connection might write to memory that was released.
 TEST_F(Ahead, APieceComesOverOneConnection) {
     EXPECT_TRUE(incoming_.begin(1));
     incoming_.expect(1, 0, kPiece, memory_.data());
@@ -67,7 +66,7 @@ TEST_F(Ahead, APieceComesOverOneConnection) {
 }
 
 TEST_F(Ahead, ALaneWaitsForThePlaceALittle) {
-    // On a busy machine the place may come too late for a lane; not each time.
+    // On a loaded machine the place may be announced too late for the lane, but not every time.
     bool waited = false;
     for (std::uint64_t transfer = kAhead | 1; !waited && transfer < (kAhead | 1000); ++transfer) {
         auto place = std::async(std::launch::async, [&] { return incoming_.claim(transfer, 0, kPiece); });
@@ -114,7 +113,7 @@ TEST_F(Ahead, APieceThatIsStillLandingIsWaitedFor) {
     EXPECT_TRUE(is_all(memory_.data(), kPiece, 3));
 }
 
-// As where only small staging chunks are left.
+// As when only small staging chunks are left.
 TEST_F(Ahead, OfAPieceSmallerPartsMayBeExpected) {
     constexpr std::size_t kPart = 64u << 10;
     EXPECT_TRUE(incoming_.begin(kAhead | 1, kPiece));
@@ -142,7 +141,7 @@ TEST_F(Ahead, WhatIsEarlyIsBounded) {
     EXPECT_GE(taken * kPiece, codec::kMaxAheadBytes);
     EXPECT_LE(taken * kPiece, Incoming::kMaxEarlyBytes);
     EXPECT_FALSE(comes(kAhead | 1000, 0, kPiece, 1));
-    // What is copied to its place, or not wanted any more, makes room.
+    // Data that was copied to its place, or is no longer wanted, makes room.
     EXPECT_TRUE(incoming_.begin(kAhead | 1, kPiece));
     incoming_.expect(kAhead | 1, 0, kPiece, memory_.data());
     EXPECT_TRUE(incoming_.take_landed(kAhead | 1));

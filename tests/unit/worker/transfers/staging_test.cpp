@@ -1,4 +1,4 @@
-// Staging memory: what one stream may hold of it, and what becomes of it when its context ends.
+// Staging memory: the limit for one stream, and what happens when the context is destroyed.
 #include "server/worker/transfers/staging.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ CUcontext context(std::uintptr_t number) {
     return reinterpret_cast<CUcontext>(number);
 }
 
-// Chunks of 4 KiB and 64 KiB, 16 of each, and 16 small ones in reserve.
+// 16 chunks of 4 KiB, 16 of 64 KiB, and 16 small ones in reserve.
 class StagingTest : public ::testing::Test {
   protected:
     StagingTest() {
@@ -37,7 +37,7 @@ class StagingTest : public ::testing::Test {
         registrations = 0;
     }
 
-    // As many chunks as the stream gets.
+    // Takes as many chunks as the stream gets.
     std::vector<std::byte*> take_all(Staging::SharePtr& share, std::size_t bytes) {
         std::vector<std::byte*> chunks;
         for (auto chunk = staging.take(share, bytes); !chunk.empty(); chunk = staging.take(share, bytes)) {
