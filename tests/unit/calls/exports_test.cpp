@@ -70,12 +70,12 @@ std::set<std::string> declared() {
     return names;
 }
 
-TEST(Exports, TheListIsWhole) {
+TEST(Exports, ListIsComplete) {
     EXPECT_EQ(listed().size(), 637u);
     EXPECT_EQ(driver_symbols().size(), 637u) << "a symbol is listed twice";
 }
 
-TEST(Exports, LibraryExportsWhatTheDriverDoesAndNothingElse) {
+TEST(Exports, LibraryExportsExactlyTheDriversSymbols) {
     EXPECT_EQ(difference(listed(), exported()), "");
 }
 
@@ -104,7 +104,7 @@ TEST(Exports, TableAgreesWithTheDriversList) {
     EXPECT_EQ(difference(from_list, from_table), "");
 }
 
-TEST(Exports, EveryRefusalSaysWhy) {
+TEST(Exports, EveryRefusalGivesAReason) {
     for (const calls::CallInfo& call : calls::all_calls()) {
         if (call.delivery == calls::Delivery::refused) {
             EXPECT_TRUE(call.why_refused != nullptr && std::string_view(call.why_refused).size() > 5) << call.name;

@@ -86,10 +86,10 @@ TEST_F(ProcAddress, EveryNameVersionAndFlag) {
             }
         }
     }
-    EXPECT_GT(found, 50'000u) << "the loop looked at next to nothing";
+    EXPECT_GT(found, 50'000u) << "the loop tested too few symbols";
 }
 
-TEST_F(ProcAddress, RefusesNewerVersionsAndUnknownFlagsAndLeavesOutputsAlone) {
+TEST_F(ProcAddress, RefusesNewerVersionsAndUnknownFlagsWithoutWritingOutputs) {
     const auto first = reinterpret_cast<First>(address_of("cuGetProcAddress"));
     const auto second = reinterpret_cast<Second>(address_of("cuGetProcAddress_v2"));
     for (const auto& [version, flags] : {std::pair<int, cuuint64_t>{13010, 0}, {13000, 4}, {13000, 1ull << 40}}) {

@@ -66,7 +66,7 @@ constexpr bool agrees(std::string_view name) {
 #undef GP_PER_THREAD
 
 // The converse: every typedef belongs to a line.
-TEST(Typedefs, EveryOneIsOfALineOfTheTable) {
+TEST(Typedefs, EveryTypedefHasALineOfTheTable) {
     const std::set<std::string> from_header = {
 #define GP_TYPEDEF(base, since, suffix) #base "_v" #since #suffix,
 #include "typedefs.inc"

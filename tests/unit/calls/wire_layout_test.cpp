@@ -32,7 +32,7 @@ std::map<std::string, std::string> lines_of(std::istream& file) {
     return lines;
 }
 
-TEST(WireLayout, IsWhatWasAgreedOn) {
+TEST(WireLayout, MatchesTheGoldenFile) {
     std::stringstream now;
     for (const std::string& line : codec::wire_layout()) {
         now << line << '\n';

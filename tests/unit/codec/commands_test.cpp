@@ -60,7 +60,7 @@ TEST(Commands, NullPointersStayNull) {
     EXPECT_EQ(global.at<Global::name>().value, nullptr);
 }
 
-TEST(Commands, AnEmptyArrayIsNotANullArray) {
+TEST(Commands, EmptyArrayIsNotANullArray) {
     using Call = calls::gpLaunch;
     const unsigned char nothing[1] = {};
     auto body = command<Call>(nullptr, nullptr, 0u, nothing, std::size_t{0}, CUstream{});

@@ -35,7 +35,7 @@ TEST(Replies, RoundTrip) {
     EXPECT_EQ(layout[3].offset_bytes, 77u) << "written behind the caller's array";
 }
 
-TEST(Replies, WhatWasNotAskedForDoesNotTravel) {
+TEST(Replies, UnrequestedOutputsAreNotSent) {
     codec::Slots<Resolve> slots;
     fill(slots, 2, false);
     auto body = reply<Resolve>(slots);
@@ -62,7 +62,7 @@ TEST(Replies, TruncatedAtEveryLength) {
     }
 }
 
-TEST(Replies, MoreElementsThanThereIsRoomForAreCut) {
+TEST(Replies, ElementsBeyondTheRoomAreCut) {
     codec::Slots<Resolve> slots;
     fill(slots, 6, true);
     auto body = reply<Resolve>(slots);
@@ -89,7 +89,7 @@ TEST(Replies, HugeCounts) {
     }
 }
 
-TEST(Replies, InOutComesBack) {
+TEST(Replies, InOutIsReturned) {
     using Call = calls::cuTensorMapReplaceAddress;
     CUtensorMap map{};
     auto body = command<Call>(&map, nullptr);

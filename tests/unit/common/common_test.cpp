@@ -25,7 +25,7 @@ std::span<const std::byte> bytes_of(std::string_view text) {
     return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-TEST(Contention, LastsLongerTheLongerItGoesOn) {
+TEST(Contention, LastsLongerTheMoreOftenItRecurs) {
     using Clock = std::chrono::steady_clock;
     Contention contention;
     const Clock::time_point begin = Clock::now();
@@ -42,20 +42,21 @@ TEST(Contention, LastsLongerTheLongerItGoesOn) {
     }
     now += Contention::kGoesOnWithin * lasting;
     contention.note(now);
-    EXPECT_FALSE(contention.lasts(now + Contention::kShortest)) << "what came back later begins anew";
+    EXPECT_FALSE(contention.lasts(now + Contention::kShortest))
+        << "later contention starts with the shortest time again";
 }
 
 // The polling thread shares its processor with another.
-TEST(Contention, IsNotedWhereTheProcessorIsTaken) {
+TEST(Contention, IsDetectedOnASharedProcessor) {
     using Clock = std::chrono::steady_clock;
     std::atomic<bool> over{false};
     bool noted = false;
-    std::thread looks([&] {
+    std::thread polling([&] {
         cpu_set_t one;
         CPU_ZERO(&one);
         CPU_SET(static_cast<std::size_t>(sched_getcpu()), &one);
         ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
-        std::thread counts([&] {  // inherits the affinity
+        std::thread other([&] {  // inherits the affinity
             while (!over) {
             }
         });
@@ -67,14 +68,14 @@ TEST(Contention, IsNotedWhereTheProcessorIsTaken) {
             noted = contention.note_poll(before, now) && contention.lasts(now);
         }
         over = true;
-        counts.join();
+        other.join();
     });
-    looks.join();
+    polling.join();
     EXPECT_TRUE(noted);
 }
 
 // A thread that slept or waited for a lock was not preempted.
-TEST(Contention, IsNotNotedWhereTheThreadSlept) {
+TEST(Contention, IsNotDetectedAfterASleep) {
     using Clock = std::chrono::steady_clock;
     bool noted = true;
     for (int i = 0; noted && i < 100; ++i) {  // on a loaded machine it may be preempted as well
@@ -87,27 +88,27 @@ TEST(Contention, IsNotNotedWhereTheThreadSlept) {
     EXPECT_FALSE(noted);
 }
 
-TEST(Contention, KeepsAllFromLooking) {
+TEST(Contention, PreventsSpinning) {
     ASSERT_EQ(setenv("GPUPOOL_SPIN", "1", 1), 0);
-    ASSERT_TRUE(spinning_pays()) << "asked before by another test: this one needs a process of its own";
+    ASSERT_TRUE(spinning_pays()) << "spinning_pays() was called before: this test needs its own process";
     Contention contention;
     Spin spin(contention);
-    int looks = 0;
-    const auto look = [&] { return ++looks == 50; };
-    EXPECT_TRUE(spin.until(look, std::chrono::seconds(20)));
-    looks = 0;
+    int polls = 0;
+    const auto poll = [&] { return ++polls == 50; };
+    EXPECT_TRUE(spin.until(poll, std::chrono::seconds(20)));
+    polls = 0;
     contention.note(std::chrono::steady_clock::now());
-    EXPECT_FALSE(spin.until(look, std::chrono::seconds(20)));
-    EXPECT_EQ(looks, 1);
+    EXPECT_FALSE(spin.until(poll, std::chrono::seconds(20)));
+    EXPECT_EQ(polls, 1);
     // A thread that is already spinning stops as well.
     std::this_thread::sleep_for(2 * Contention::kShortest);
-    looks = 0;
+    polls = 0;
     EXPECT_FALSE(spin.until(
         [&] {
-            if (++looks == 20) {
+            if (++polls == 20) {
                 contention.note(std::chrono::steady_clock::now());
             }
-            return looks == 1000;
+            return polls == 1000;
         },
         std::chrono::seconds(20)));
     Contention never(Contention::Matters::no);
@@ -154,7 +155,7 @@ TEST(Units, SizesForPeople) {
     EXPECT_EQ(format_bytes(3ull << 29), "1.5 GiB");
 }
 
-TEST(Environment, TellsUnsetFromEmpty) {
+TEST(Environment, DistinguishesUnsetFromEmpty) {
     constexpr const char* name = "GPUPOOL_TEST_VARIABLE";
     ::unsetenv(name);
     EXPECT_FALSE(environment::raw(name));
@@ -168,7 +169,7 @@ TEST(Environment, TellsUnsetFromEmpty) {
     ::unsetenv(name);
 }
 
-TEST(Environment, SwitchesOfCudaAreOnByTheirValue) {
+TEST(Environment, CudaSwitchesAreOnByTheirValue) {
     constexpr const char* name = "GPUPOOL_TEST_VARIABLE";
     ::unsetenv(name);
     EXPECT_FALSE(environment::cuda_switch(name));
@@ -181,12 +182,12 @@ TEST(Environment, SwitchesOfCudaAreOnByTheirValue) {
     ::unsetenv(name);
 }
 
-TEST(Hash, IsTheKnownOne) {
+TEST(Hash, MatchesTheReference) {
     // The XXH3 128-bit reference value for empty input.
     EXPECT_EQ(to_string(fingerprint({})), "99aa06d3014798d86001c324468d497f");
 }
 
-TEST(Hash, DoesNotDependOnTheCuts) {
+TEST(Hash, DoesNotDependOnTheChunks) {
     const std::string text(10000, 'x');
     Fingerprinter pieces;
     for (std::size_t at = 0; at < text.size(); at += 777) pieces.add(bytes_of(std::string_view(text).substr(at, 777)));
@@ -228,7 +229,7 @@ class ControlGroups : public testing::Test {
     const std::string mount_ = testing::TempDir() + "gpupool-groups-" + std::to_string(::getpid());
 };
 
-TEST_F(ControlGroups, TheLeastQuotaOnTheWayDownCounts) {
+TEST_F(ControlGroups, SmallestQuotaOnThePathCounts) {
     write("cpu.max", "max 100000");
     EXPECT_EQ(processors_of_quota("0::/\n", mount_), std::nullopt);
     write("slice/cpu.max", "350000 100000");
@@ -240,7 +241,7 @@ TEST_F(ControlGroups, TheLeastQuotaOnTheWayDownCounts) {
     EXPECT_EQ(processors_of_quota("0::/docker/4711\n", mount_), 2u);
 }
 
-TEST_F(ControlGroups, OfTheFirstVersionToo) {
+TEST_F(ControlGroups, SupportsVersionOne) {
     write("cpu/jobs/cpu.cfs_quota_us", "-1");
     write("cpu/jobs/cpu.cfs_period_us", "100000");
     EXPECT_EQ(processors_of_quota("5:memory:/jobs\n2:cpu,cpuacct:/jobs\n", mount_), std::nullopt);
@@ -249,7 +250,7 @@ TEST_F(ControlGroups, OfTheFirstVersionToo) {
     EXPECT_EQ(processors_of_quota("5:memory:/jobs\n2:cpuset:/jobs\n", mount_), std::nullopt);
 }
 
-TEST_F(ControlGroups, WhatMakesNoSenseLimitsNothing) {
+TEST_F(ControlGroups, InvalidValuesSetNoLimit) {
     for (const char* text : {"", "max", "0 0", "-5 100000", "x y", "100000 -1"}) {
         write("cpu.max", text);
         EXPECT_EQ(processors_of_quota("0::/\n", mount_), std::nullopt) << text;

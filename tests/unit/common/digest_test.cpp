@@ -17,7 +17,7 @@ TEST(Digest, IsSha256) {
     EXPECT_EQ(to_string(sha256({})), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
-TEST(Digest, DoesNotDependOnTheCuts) {
+TEST(Digest, DoesNotDependOnTheChunks) {
     Digester pieces;
     pieces.add(bytes_of("a"));
     pieces.add(bytes_of("bc"));
@@ -25,7 +25,7 @@ TEST(Digest, DoesNotDependOnTheCuts) {
 }
 
 // Long enough for the processor's SHA instructions, where it has them. Expected values from sha256sum.
-TEST(Digest, OfLongTexts) {
+TEST(Digest, LongTexts) {
     const auto bytes = [](std::size_t count) {
         std::string text(count, '\0');
         for (std::size_t i = 0; i < count; ++i) {

@@ -36,20 +36,20 @@ TEST(Damage, EveryTruncationIsRefused) {
     }
 }
 
-TEST(Damage, ATruncatedCubinIsRefused) {
+TEST(Damage, TruncatedCubinIsRefused) {
     const auto file = fixture("kernels.cubin");
     for (std::size_t size : {std::size_t{4}, std::size_t{63}, file.size() / 2, file.size() - 1}) {
         EXPECT_FALSE(inspect(Bytes(file).first(size))) << size;
     }
 }
 
-TEST(Damage, TextNeedsItsEnd) {
+TEST(Damage, TextNeedsATerminator) {
     const auto file = fixture("kernels.ptx");
     EXPECT_FALSE(inspect(Bytes(file).first(file.size() - 1)));
     EXPECT_FALSE(inspect(Bytes()));
 }
 
-TEST(Damage, AWrapperCannotTravel) {
+TEST(Damage, WrapperIsRefused) {
     const Wrapper wrapper{wrapper_magic, wrapper_version_single, nullptr, nullptr};
     auto image = inspect(std::as_bytes(std::span(&wrapper, 1)));
     ASSERT_FALSE(image);
@@ -83,7 +83,7 @@ Entry only_entry(Bytes container) {
     return entries && entries->size() == 1 ? entries->front() : Entry{};
 }
 
-TEST(Damage, AnUnpackedSizeThatCannotBeIsRefused) {
+TEST(Damage, ImpossibleUnpackedSizeIsRefused) {
     // Four LZ4 bytes cannot expand to a gigabyte, and an invalid frame states no size.
     const auto lz4 = make_container({{Kind::ptx, 80, flag::lz4, "text", 4, max_unpacked_bytes}});
     auto contents = unpack(only_entry(lz4));
@@ -97,7 +97,7 @@ TEST(Damage, AnUnpackedSizeThatCannotBeIsRefused) {
     EXPECT_EQ(contents.error().code, ErrorCode::limit_exceeded);
 }
 
-TEST(Damage, ALieAboutTheUnpackedSizeIsSeen) {
+TEST(Damage, FalseUnpackedSizeIsDetected) {
     for (const char* name : {"size.fatbin", "speed.fatbin"}) {
         const auto file = fixture(name);
         auto entries = container_entries(file);
@@ -119,7 +119,7 @@ TEST(Damage, TooManyEntriesAreRefused) {
     EXPECT_EQ(entries.error().code, ErrorCode::limit_exceeded);
 }
 
-TEST(Damage, RandomFlipsAreSurvived) {
+TEST(Damage, RandomFlipsDoNotCrash) {
     std::mt19937 random(20240607);
     for (const char* name : {"size.fatbin", "speed.fatbin", "kernels.cubin"}) {
         const auto file = fixture(name);

@@ -12,7 +12,7 @@ namespace {
 
 class CompressMode : public testing::TestWithParam<const char*> {};
 
-TEST_P(CompressMode, EntriesAreThoseAskedFor) {
+TEST_P(CompressMode, EntriesAreTheRequestedOnes) {
     const auto file = fixture(std::string(GetParam()) + ".fatbin");
     auto image = inspect(file);
     ASSERT_TRUE(image) << image.error().message;
@@ -28,7 +28,7 @@ TEST_P(CompressMode, EntriesAreThoseAskedFor) {
     EXPECT_EQ(seen, expected);
 }
 
-TEST_P(CompressMode, ContentsComeOutWhole) {
+TEST_P(CompressMode, ContentsAreComplete) {
     const auto file = fixture(std::string(GetParam()) + ".fatbin");
     auto entries = container_entries(file);
     ASSERT_TRUE(entries) << entries.error().message;
@@ -50,7 +50,7 @@ TEST_P(CompressMode, ContentsComeOutWhole) {
     }
 }
 
-TEST_P(CompressMode, FlagsSayHowAndForWhom) {
+TEST_P(CompressMode, FlagsGiveCompressionAndTarget) {
     const auto file = fixture(std::string(GetParam()) + ".fatbin");
     const auto entries = container_entries(file);
     ASSERT_TRUE(entries) << entries.error().message;
@@ -130,7 +130,7 @@ TEST(TrustedImage, TextMayBeShorterThanAMagic) {
     }
 }
 
-TEST(TrustedImage, RefusesWhatItCannotFollow) {
+TEST(TrustedImage, RefusesUnknownForms) {
     EXPECT_FALSE(inspect_trusted(nullptr));
     const Wrapper empty{wrapper_magic, wrapper_version_single, nullptr, nullptr};
     EXPECT_FALSE(inspect_trusted(&empty));
@@ -152,7 +152,7 @@ std::vector<std::byte> joined(std::initializer_list<const char*> names) {
     return all;
 }
 
-TEST(JoinedImage, FindsTheContainersBehindTheFirst) {
+TEST(JoinedImage, FindsFollowingContainers) {
     auto all = joined({"none.fatbin", "size.fatbin", "speed.fatbin"});
     all.push_back(std::byte{0});
     auto image = inspect_joined(all);
@@ -164,13 +164,13 @@ TEST(JoinedImage, FindsTheContainersBehindTheFirst) {
     EXPECT_EQ(image->prelinked[1].data() + image->prelinked[1].size() + 1, all.data() + all.size());
 }
 
-TEST(JoinedImage, RefusesAContainerThatIsCutOff) {
+TEST(JoinedImage, RefusesATruncatedContainer) {
     auto all = joined({"none.fatbin", "size.fatbin"});
     all.pop_back();
     EXPECT_FALSE(inspect_joined(all));
 }
 
-TEST(JoinedImage, HasNothingBehindABareForm) {
+TEST(JoinedImage, EndsBehindABareForm) {
     const auto all = joined({"kernels.cubin", "none.fatbin"});
     auto image = inspect_joined(all);
     ASSERT_TRUE(image) << image.error().message;

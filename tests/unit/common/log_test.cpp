@@ -36,7 +36,7 @@ class LogFile : public testing::Test {
     std::string path_;
 };
 
-TEST(Log, IsSilentUntilAsked) {
+TEST(Log, IsSilentByDefault) {
     for (Level level : {Level::trace, Level::debug, Level::info, Level::warn, Level::error}) {
         EXPECT_FALSE(enabled(level));
     }
@@ -45,7 +45,7 @@ TEST(Log, IsSilentUntilAsked) {
     EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
-TEST(Log, GoesToStderrWhenAsked) {
+TEST(Log, WritesToStderrWhenConfigured) {
     testing::internal::CaptureStderr();
     to_stderr(Level::warn);
     warn("seen {}", 7);
@@ -68,7 +68,7 @@ TEST(Log, LevelsHaveNames) {
     EXPECT_NE(wrong.error().message.find("loud"), std::string::npos);
 }
 
-TEST_F(LogFile, HoldsWhatIsAtOrAboveTheLevel) {
+TEST_F(LogFile, HoldsLinesAtOrAboveTheLevel) {
     ASSERT_TRUE(to_file(path_, Level::info));
     debug("below");
     info("at {}", "level");
@@ -81,7 +81,7 @@ TEST_F(LogFile, HoldsWhatIsAtOrAboveTheLevel) {
     EXPECT_TRUE(written[1].ends_with("error above")) << written[1];
 }
 
-TEST_F(LogFile, IsTheUsersOwn) {
+TEST_F(LogFile, IsReadableOnlyByTheUser) {
     std::remove(path_.c_str());
     ASSERT_TRUE(to_file(path_, Level::info));
     struct stat status {};
@@ -89,14 +89,14 @@ TEST_F(LogFile, IsTheUsersOwn) {
     EXPECT_EQ(status.st_mode & 0777, 0600u);
 }
 
-TEST_F(LogFile, SaysWhyItCannotBeWritten) {
+TEST_F(LogFile, ReportsWhyItCannotBeWritten) {
     auto status = to_file("/nonexistent/folder/log", Level::info);
     ASSERT_FALSE(status);
     EXPECT_NE(status.error().message.find("/nonexistent/folder/log"), std::string::npos);
     EXPECT_NE(status.error().message.find("No such file"), std::string::npos);
 }
 
-TEST_F(LogFile, IsNoFifo) {
+TEST_F(LogFile, RefusesAFifo) {
     const std::string fifo = path_ + ".fifo";
     ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
     const auto unread = to_file(fifo, Level::info);
@@ -109,7 +109,7 @@ TEST_F(LogFile, IsNoFifo) {
     ::unlink(fifo.c_str());
 }
 
-TEST_F(LogFile, IsAsGoodWhereNobodyKeepsIt) {
+TEST_F(LogFile, MayBeDevNull) {
     EXPECT_TRUE(to_file("/dev/null", Level::info));
 }
 
@@ -132,7 +132,7 @@ TEST_F(LogFile, LinesOfManyThreadsAreWhole) {
     }
 }
 
-TEST_F(LogFile, AForkedChildLogsOn) {
+TEST_F(LogFile, ForkedChildKeepsLogging) {
     ASSERT_TRUE(to_file(path_, Level::info));
     std::atomic<bool> stop{false};
     std::thread busy([&] {

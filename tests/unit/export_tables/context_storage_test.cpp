@@ -85,7 +85,7 @@ TEST_F(ContextStorageTest, RemovesWithoutTheDestructor) {
     context_ends(context(1));
 }
 
-TEST_F(ContextStorageTest, TellsTheDestructorsWhenTheContextEnds) {
+TEST_F(ContextStorageTest, CallsTheDestructorsWhenTheContextEnds) {
     EXPECT_EQ(put(context(1), key(1), key(11), record), CUDA_SUCCESS);
     EXPECT_EQ(put(context(1), key(2), key(12), nullptr), CUDA_SUCCESS);
     EXPECT_EQ(put(context(1), key(3), key(13), record), CUDA_SUCCESS);
@@ -146,7 +146,7 @@ TEST_F(ContextStorageTest, OtherThreadsSeeChangesAtOnce) {
     EXPECT_EQ(wrong.load(), 0);
 }
 
-TEST_F(ContextStorageTest, AForkedChildCanUseIt) {
+TEST_F(ContextStorageTest, ForkedChildCanUseIt) {
     std::atomic<bool> stop{false};
     std::thread busy([&] {
         while (!stop) {

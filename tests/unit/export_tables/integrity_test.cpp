@@ -47,7 +47,7 @@ TEST(Md2, Rfc1319Vectors) {
               "d5976f79d83d3a0dc9806c3c66f3efd8");
 }
 
-TEST(Md2, DoesNotDependOnTheCuts) {
+TEST(Md2, DoesNotDependOnTheChunks) {
     const std::string text(100, 'x');
     Md2 hash;
     for (std::size_t at = 0; at < text.size(); at += 7) hash.add(bytes_of(std::string_view(text).substr(at, 7)));
@@ -142,7 +142,7 @@ Md2Digest expected_here(const FakeView& client, std::uint32_t version) {
     return integrity_answer(facts, client.identities, version, 77);
 }
 
-TEST(IntegrityCheck, SpeaksOfThisProcessThreadAndTables) {
+TEST(IntegrityCheck, CoversThisProcessThreadAndTables) {
     FakeView client;
     client.identities = two_devices();
     auto* check = function<Answer>(integrity_check_id, 1);

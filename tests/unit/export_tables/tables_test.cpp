@@ -90,7 +90,7 @@ TEST(Tables, NothingWorksWithoutAClient) {
               0);
 }
 
-TEST(CudartInterface, GivesThePrimaryContext) {
+TEST(CudartInterface, ReturnsThePrimaryContext) {
     FakeView client;
     CUcontext context = nullptr;
     auto* primary = function<CUresult(CUcontext*, CUdevice)>(cudart_interface_id, 2);
@@ -150,7 +150,7 @@ TEST(ContextChecks, FindNothingSpecial) {
     EXPECT_EQ((function<std::uint32_t()>(context_checks_id, 3)()), 0u);
 }
 
-TEST(Tools, TellContextsAndStreamsApart) {
+TEST(Tools, IdentifyContextsAndStreams) {
     FakeView client;
     client.current = handle<CUcontext>(0x40);
     CUcontext context = nullptr;
@@ -184,7 +184,7 @@ TEST(Tools, VisitAModulesKernels) {
     EXPECT_EQ(visit_all(nullptr, handle<CUmodule>(0x2001), nullptr, &seen), 0);
 }
 
-TEST(ComputeCache, IsNotThere) {
+TEST(ComputeCache, IsUnavailable) {
     void* a = nullptr;
     void* b = nullptr;
     EXPECT_NE((function<int(void**, void**)>(compute_cache_id, 4)(&a, &b)), 0);

@@ -56,7 +56,7 @@ TEST_F(DriverTest, ArraysAreCounted) {
     EXPECT_EQ(before, after);
 }
 
-TEST_F(DriverTest, ABatchOfMemoryOperationsRunsInOrder) {
+TEST_F(DriverTest, BatchOfMemoryOperationsRunsInOrder) {
     const CUdeviceptr words = upload(std::vector<unsigned>(4));
     CUstreamBatchMemOpParams batch[3] = {};
     batch[0].operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
@@ -121,7 +121,7 @@ TEST_F(DriverTest, UnitsAreLinked) {
     EXPECT_EQ(75, architecture);
 }
 
-TEST_F(DriverTest, UnitsThatLackOrRepeatSomethingAreNot) {
+TEST_F(DriverTest, MissingOrDuplicateSymbolsFailToLink) {
     char log[512] = "";
     CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
     void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
@@ -141,13 +141,13 @@ TEST_F(DriverTest, UnitsThatLackOrRepeatSomethingAreNot) {
     EXPECT_EQ(CUDA_ERROR_INVALID_HANDLE, CALL(cuLinkDestroy)(state));
 }
 
-TEST_F(DriverTest, PtxOfALaterVersionIsRefusedAsThat) {
+TEST_F(DriverTest, LaterPtxVersionIsReportedAsUnsupported) {
     CUmodule module = nullptr;
     EXPECT_EQ(CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
               CALL(cuModuleLoadData)(&module, ".version 9.1\n.target sm_75\n.address_size 64\nwhatever that is\n"));
 }
 
-TEST_F(DriverTest, AResetClosesAPrimaryContextAndLeavesItsRetains) {
+TEST_F(DriverTest, ResetDestroysAPrimaryContextAndKeepsItsRetainCount) {
     CUcontext primary = nullptr, again = nullptr;
     unsigned flags = 0;
     int active = 0;
@@ -169,7 +169,7 @@ TEST_F(DriverTest, AResetClosesAPrimaryContextAndLeavesItsRetains) {
     EXPECT_EQ(CUDA_ERROR_INVALID_CONTEXT, CALL(cuDevicePrimaryCtxRelease_v2)(0));
 }
 
-TEST_F(DriverTest, AFreeNeedsNoCurrentContext) {
+TEST_F(DriverTest, FreeNeedsNoCurrentContext) {
     const CUdeviceptr block = upload(std::vector<int>{1});
     CUcontext popped = nullptr;
     OK(CALL(cuCtxPopCurrent_v2)(&popped));
@@ -177,7 +177,7 @@ TEST_F(DriverTest, AFreeNeedsNoCurrentContext) {
     OK(CALL(cuCtxPushCurrent_v2)(popped));
 }
 
-TEST_F(DriverTest, AFailedAssertionSaysWhereAndPoisonsTheContext) {
+TEST_F(DriverTest, FailedAssertionIsReportedAndPoisonsTheContext) {
     const CUdeviceptr zero = upload(std::vector<int>{0});
     ::testing::internal::CaptureStderr();
     OK(launch("assert_positive", {1}, {2}, 0, nullptr, zero));

@@ -70,7 +70,7 @@ TEST_F(PtxBreadthTest, AsynchronousReductions) {
     EXPECT_EQ((std::vector<unsigned>{596, 200, 31, 3, 0, 0, 0, 0, 1, 2, 3, 4, 596 ^ 1, 200 ^ 2}), out);
 }
 
-TEST_F(PtxBreadthTest, BlocksOfAClusterReadEachOthersSharedMemory) {
+TEST_F(PtxBreadthTest, ClusterBlocksReadEachOthersSharedMemory) {
     const CUfunction function = compile(
         ".shared .align 4 .b8 place[4];\nmov.u32 %r1, place; mov.u32 %r2, %ctaid.x; add.u32 %r3, %r2, 50;\n"
         "st.shared.u32 [%r1], %r3;\nbarrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;\n"
@@ -86,7 +86,7 @@ TEST_F(PtxBreadthTest, BlocksOfAClusterReadEachOthersSharedMemory) {
 }
 
 // Even and odd lanes are the members of two sets at the same instruction.
-TEST_F(PtxBreadthTest, SetsOfLanesAtOneInstructionKeepApart) {
+TEST_F(PtxBreadthTest, LaneSetsAtOneInstructionStaySeparate) {
     const auto out = run<unsigned>(
         own_places(8, 0) +
             "and.b32 %r1, %thread, 1; setp.eq.u32 %p1, %r1, 0; selp.b32 %r2, 0x55555555, 0xAAAAAAAA, %p1;\n"
@@ -128,7 +128,7 @@ TEST_F(PtxBreadthTest, PackedAndVideoInstructions) {
 
 // Results measured on an H200 where PTX leaves a choice: the bits of NaNs, and .ftz when a value rounds to the smallest
 // normal number.
-TEST_F(PtxBreadthTest, ResultsThatPtxLeavesOpenAreAnH200s) {
+TEST_F(PtxBreadthTest, UnspecifiedResultsMatchAnH200) {
     const struct {
         const char* instruction;  // writes its result to %rd0
         unsigned long long expected;
@@ -186,7 +186,7 @@ TEST_F(PtxBreadthTest, HalfPrecisionModifiersAndNarrowFormats) {
     EXPECT_EQ(2U, out[6]);           // -2 is not above the subnormal, 0.5 is
 }
 
-TEST_F(PtxBreadthTest, AllocaGivesEachThreadItsOwnMemory) {
+TEST_F(PtxBreadthTest, AllocaReturnsMemoryPerThread) {
     const auto out = run<unsigned>(own_places(4, 0) +
                                        "add.u32 %r1, %thread, 1; shl.b32 %r1, %r1, 2; cvt.u64.u32 %rd1, %r1;\n"
                                        "stacksave.u64 %rd4; alloca.u64 %rd2, %rd1, 16; st.local.u32 [%rd2], %thread;\n"
@@ -206,7 +206,7 @@ TEST_F(PtxBreadthTest, VectorAtomicsAddEachElement) {
     EXPECT_EQ((std::vector<float>{9, 18, 19, 28}), download<float>(out, 4));
 }
 
-TEST_F(PtxBreadthTest, WhatIsRefusedIsNamedWithItsLine) {
+TEST_F(PtxBreadthTest, RefusedInstructionsAreReportedWithTheirLine) {
     const auto log_of = [](const std::string& line) {
         const std::string text =
             ".version 8.6\n.target sm_90a\n.address_size 64\n"
@@ -233,7 +233,7 @@ TEST_F(PtxBreadthTest, WhatIsRefusedIsNamedWithItsLine) {
 }
 
 // One kernel needs, through a function, a feature that the software GPU lacks. The others run.
-TEST_F(PtxBreadthTest, AKernelThatCannotRunLeavesTheOthersAlone) {
+TEST_F(PtxBreadthTest, UnsupportedKernelDoesNotAffectOthers) {
     const char* text =
         ".version 8.6\n.target sm_90a\n.address_size 64\n"
         ".func lacking() { wgmma.fence.sync.aligned; ret; }\n"

@@ -38,7 +38,7 @@ class PtxFormsTest : public PtxKernelTest {
 };
 
 // A function may write to its parameters through their addresses, and recurse; each call has its own copies.
-TEST_F(PtxFormsTest, AFunctionsParametersHaveLocalAddresses) {
+TEST_F(PtxFormsTest, FunctionParametersHaveLocalAddresses) {
     const auto out = run_module<unsigned>(
         header() +
             ".func (.param .align 8 .b8 result[8]) f(.param .align 8 .b8 p[16], .param .b32 depth) {\n"
@@ -86,7 +86,7 @@ TEST_F(PtxFormsTest, DeclarationsOfSeveralVariables) {
 }
 
 // libcudart asks for them before it has a context.
-TEST_F(PtxFormsTest, ManagedVariablesAreThereWithoutAContext) {
+TEST_F(PtxFormsTest, ManagedVariablesExistWithoutAContext) {
     const std::string text =
         header() +
         ".visible .global .attribute(.managed) .align 4 .u32 word = 5; .visible .global .u32 other;\n"
@@ -114,7 +114,7 @@ TEST_F(PtxFormsTest, ManagedVariablesAreThereWithoutAContext) {
 }
 
 // A subtraction sets the carry when it does not borrow, and additions read it.
-TEST_F(PtxFormsTest, CarriesOfSubtractionsAndAdditionsAreOne) {
+TEST_F(PtxFormsTest, SubtractionsAndAdditionsShareTheCarry) {
     const auto out = run_module<unsigned>(
         header() +
             ".visible .entry k(.param .u64 o) { .reg .b32 %r<6>; .reg .b64 %d<4>; ld.param.u64 %d1, [o]; mov.u32 %r1, "
@@ -164,7 +164,7 @@ TEST_F(PtxFormsTest, BytesOfAddressesInInitialValues) {
     EXPECT_EQ((std::vector<unsigned long long>{3, 5, 0}), out);
 }
 
-TEST_F(PtxFormsTest, WhatPtxasRefusesIsNoPtx) {
+TEST_F(PtxFormsTest, PtxThatPtxasRefusesIsRefused) {
     const std::string kernel = ".visible .entry k(.param .u64 o) { ret; }\n";
     EXPECT_EQ(CUDA_ERROR_INVALID_PTX, load(header() + ".visible .global .u64 g[2] = {g, nosuch};\n" + kernel));
     EXPECT_NE(std::string::npos, log.find("nosuch")) << log;
@@ -182,7 +182,7 @@ TEST_F(PtxFormsTest, WhatPtxasRefusesIsNoPtx) {
 }
 
 // nvcc generates these for the DPX intrinsics.
-TEST_F(PtxFormsTest, MinimumAndMaximumThatAreNotNegative) {
+TEST_F(PtxFormsTest, ClampedMinimumAndMaximum) {
     const auto out = run<int>(
         "ld.global.v2.u32 {%r0,%r1}, [%in]; min.s32.relu %r2, %r0, %r1; max.s32.relu %r3, %r0, %r0;\n"
         "max.s32.relu %r4, %r0, %r1; min.s32.relu %r5, %r1, 9;\n"
@@ -256,7 +256,7 @@ TEST_F(PtxFormsTest, ModifiersInAnotherOrder) {
 }
 
 // The width of a malformed format is bounded.
-TEST_F(PtxFormsTest, PrintfWithAnEnormousWidthEnds) {
+TEST_F(PtxFormsTest, PrintfWidthIsBounded) {
     const std::string text =
         ".global .b8 format[29] = "
         "{37,57,57,57,57,57,57,57,57,57,57,57,57,100,37,46,57,57,57,57,57,57,57,57,57,102,10,0};\n"
@@ -289,7 +289,7 @@ TEST_F(PtxFormsTest, RegistersAndAtomicsOf128Bits) {
     EXPECT_NE(CUDA_SUCCESS, load(header() + ".visible .entry k() { .reg .b128 %q<3>; add.u64 %q1, %q2, 1; ret; }\n"));
 }
 
-TEST_F(PtxFormsTest, ATrapIsSaidToBeTheProgramsOwn) {
+TEST_F(PtxFormsTest, TrapIsReportedAsTheProgramsOwn) {
     const CUdeviceptr out = upload(std::vector<unsigned>(1));
     testing::internal::CaptureStderr();
     EXPECT_NE(CUDA_SUCCESS, start(compile("trap;"), {1}, {1}, out, out));
@@ -298,7 +298,7 @@ TEST_F(PtxFormsTest, ATrapIsSaidToBeTheProgramsOwn) {
     EXPECT_EQ(std::string::npos, said.find("address")) << said;
 }
 
-TEST_F(PtxFormsTest, NestedBracesWithoutEndAreRefused) {
+TEST_F(PtxFormsTest, DeeplyNestedBracesAreRefused) {
     const std::string entry = ".visible .entry k() { .reg .b32 %r<3>; mov.b32 %r1, ";
     for (const char bracket : {'{', '[', '('}) {
         const std::string deep(1000000, bracket);

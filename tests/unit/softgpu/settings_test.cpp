@@ -132,25 +132,25 @@ void host_memory_that_nobody_has() {
     GTEST_FLAG_SET(death_test_style, "threadsafe"); \
     EXPECT_EXIT(function(), ::testing::ExitedWithCode(held), said)
 
-TEST(SettingsDeathTest, AKernelPastItsLimitEndsWithATimeOut) {
+TEST(SettingsDeathTest, KernelAboveItsTimeLimitTimesOut) {
     EXPECT_TO_HOLD(a_kernel_past_its_limit, "time-out: it ran for longer");
 }
 
-TEST(SettingsDeathTest, KernelsTakeTheirTimeAndStreamsOverlap) {
+TEST(SettingsDeathTest, KernelsTakeTheSetTimeAndStreamsOverlap) {
     EXPECT_TO_HOLD(kernels_that_take_their_time, "");
 }
 
-TEST(SettingsDeathTest, CopiesTakeTheirTime) {
+TEST(SettingsDeathTest, CopiesTakeTheSetTime) {
     EXPECT_TO_HOLD(copies_at_a_rate, "");
 }
 
-TEST(SettingsDeathTest, WhatIsNoValueIsNamed) {
+TEST(SettingsDeathTest, InvalidValueIsReported) {
     GTEST_FLAG_SET(death_test_style, "threadsafe");
     EXPECT_EXIT(values_that_are_none(), ::testing::ExitedWithCode(held),
                 "DEVICES='2x' is not.*\n.*MEMORY='16Q' is not.*\n.*LIMIT_MS='-1' is not.*\n.*COPY_RATE='fast' is not");
 }
 
-TEST(SettingsDeathTest, HostMemoryEnds) {
+TEST(SettingsDeathTest, HostMemoryIsBounded) {
     EXPECT_TO_HOLD(host_memory_that_nobody_has, "");
 }
 

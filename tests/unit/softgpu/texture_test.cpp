@@ -219,7 +219,7 @@ TEST_F(TextureTest, OffsetsAreInTexels) {
 }
 
 // As on a GPU, because the launch precedes the destruction.
-TEST_F(TextureTest, AnObjectIsThereForTheKernelsThatWereLaunchedBefore) {
+TEST_F(TextureTest, ObjectStaysValidForEarlierLaunches) {
     const CUarray array = make_array({4, 1, 0, CU_AD_FORMAT_FLOAT, 1, 0}, counting(4));
     const CUtexObject texture =
         make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, 0));
@@ -239,7 +239,7 @@ TEST_F(TextureTest, AnObjectIsThereForTheKernelsThatWereLaunchedBefore) {
     EXPECT_EQ((std::vector<float>{2}), download<float>(out, 1));
 }
 
-TEST_F(TextureTest, AnObjectThatIsGoneIsAnIllegalAddress) {
+TEST_F(TextureTest, DestroyedObjectIsAnIllegalAddress) {
     const CUarray array = make_array({4, 1, 0, CU_AD_FORMAT_FLOAT, 1, 0}, counting(4));
     const CUtexObject texture =
         make_texture(of_array(array), sampling(CU_TR_ADDRESS_MODE_CLAMP, CU_TR_FILTER_MODE_POINT, 0));

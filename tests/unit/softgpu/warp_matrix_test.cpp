@@ -61,7 +61,7 @@ TEST_F(WarpMatrixTest, WmmaOfBytesSaturates) {
 }
 
 // The fragments of the PTX manual, written out per lane: a holds rows g and g + 8, b column g, c and d pairs.
-TEST_F(WarpMatrixTest, MmaFragmentsLieAsTheManualSays) {
+TEST_F(WarpMatrixTest, MmaFragmentsMatchTheManual) {
     std::vector<unsigned short> in;
     for (int lane = 0; lane < 32; ++lane) {
         const int g = lane >> 2, t = lane & 3;

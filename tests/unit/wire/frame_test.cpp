@@ -49,7 +49,7 @@ TEST(Frame, LayoutIsPinned) {
     EXPECT_TRUE(bytes[36] == std::byte{0} && bytes[39] == std::byte{0});
 }
 
-TEST(Frame, EveryFlippedBitIsNoticed) {
+TEST(Frame, EveryFlippedBitIsDetected) {
     const auto good = encoded(example());
     for (std::size_t bit = 0; bit < kHeaderBytes * 8; ++bit) {
         auto bytes = good;
@@ -60,7 +60,7 @@ TEST(Frame, EveryFlippedBitIsNoticed) {
     }
 }
 
-TEST(Frame, LargestPayloadIsTakenAndNotOneByteMore) {
+TEST(Frame, PayloadLimitIsExact) {
     auto header = example();
     header.payload_bytes = kMaxPayloadBytes;
     EXPECT_TRUE(decode(encoded(header)).ok());

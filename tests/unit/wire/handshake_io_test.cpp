@@ -43,7 +43,7 @@ TEST_F(HandshakeIo, FramesCross) {
 }
 
 // The next reader of the connection finds every byte after the frame.
-TEST_F(HandshakeIo, ReadsNotOneByteMore) {
+TEST_F(HandshakeIo, ReadsOnlyTheFrame) {
     ASSERT_TRUE(write_frame(*here_, FrameType::hello, payload_).ok());
     const std::array rest = {std::byte{1}, std::byte{2}, std::byte{3}};
     send(rest);
@@ -87,7 +87,7 @@ TEST_F(HandshakeIo, DrippingPeerTimesOut) {
     peer.join();
 }
 
-TEST_F(HandshakeIo, DeadlineIsLifted) {
+TEST_F(HandshakeIo, DeadlineIsRemovedAfterwards) {
     ASSERT_TRUE(write_frame(*here_, FrameType::hello, payload_).ok());
     ASSERT_TRUE(read_frame(*there_, 1000, 30ms).ok());
     std::thread peer([&] {

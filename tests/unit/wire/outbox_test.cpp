@@ -66,7 +66,7 @@ TEST_F(OutboxTest, FramesStayUntilAcknowledged) {
     EXPECT_FALSE(acknowledge(2)) << "never sent";
 }
 
-TEST_F(OutboxTest, LargerThanTheLimitGoesAlone) {
+TEST_F(OutboxTest, OversizedRecordGetsItsOwnFrame) {
     EXPECT_TRUE(outbox_.fits(1u << 20, 1000, 1000));
     add_word(1);
     EXPECT_FALSE(outbox_.fits(1u << 20, 1000, 1000));
@@ -82,7 +82,7 @@ TEST_F(OutboxTest, AcknowledgedFramesOfARunningBatchStay) {
     EXPECT_EQ(finished, 1);
 }
 
-TEST_F(OutboxTest, TransfersGoWhenSentOrWhenAcknowledged) {
+TEST_F(OutboxTest, TransfersEndWhenSentOrWhenAcknowledged) {
     int finished = 0;
     add_transfer(finished);
     collect();
@@ -99,7 +99,7 @@ TEST_F(OutboxTest, TransfersGoWhenSentOrWhenAcknowledged) {
     EXPECT_EQ(finished, 2);
 }
 
-TEST_F(OutboxTest, RewindSendsAgainWhatThePeerLacks) {
+TEST_F(OutboxTest, RewindResendsUnreceivedFrames) {
     for (std::uint64_t i = 0; i < 5 * kFrameBytes / 8; ++i) add_word(i);
     EXPECT_EQ(collect(3), 3u);
     done(true);
@@ -151,7 +151,7 @@ TEST_F(OutboxTest, CountsRecordsUntilTheyAreAcknowledged) {
     EXPECT_FALSE(outbox_.fits(8, 1u << 20, 1));
 }
 
-TEST_F(OutboxTest, UrgentRecordsPassDataThatIsNotSentInTheirOwnOrder) {
+TEST_F(OutboxTest, UrgentRecordsOvertakeUnsentDataInOrder) {
     int ended = 0;
     const auto add_urgent = [&](std::uint64_t word) {
         std::memcpy(outbox_.add_urgent_record(FrameType::replies, 8), &word, 8);
@@ -183,7 +183,7 @@ TEST_F(OutboxTest, UrgentRecordsPassDataThatIsNotSentInTheirOwnOrder) {
     EXPECT_EQ(outbox_.retained(), 0u);
 }
 
-TEST_F(OutboxTest, UrgentRecordsJoinTheOthersWhereNoDataIsInTheirWay) {
+TEST_F(OutboxTest, UrgentRecordsShareAFrameWithoutPendingData) {
     add_word(1);
     const std::uint64_t word = 2;
     std::memcpy(outbox_.add_urgent_record(FrameType::commands, 8), &word, 8);

@@ -33,35 +33,35 @@ class PackingChoiceTest : public ::testing::Test {
     std::uint64_t transfer_ = 0;
 };
 
-TEST_F(PackingChoiceTest, ALineThatNothingIsKnownOfGetsPiecesAsTheyAre) {
+TEST_F(PackingChoiceTest, UnknownLineGetsUnpackedPieces) {
     for (int i = 0; i < 100; ++i) EXPECT_EQ(choice_.next(1, kPiece), Next::send);
 }
 
-TEST_F(PackingChoiceTest, AFastLineIsNotEvenWorthASample) {
+TEST_F(PackingChoiceTest, FastLineTakesNoSamples) {
     for (int i = 0; i < 100; ++i) {
         EXPECT_EQ(choice_.next(static_cast<std::uint64_t>(i), kPiece), Next::send);
         went(kLoopback);
     }
 }
 
-TEST_F(PackingChoiceTest, ASlowLineGetsThemPackedWhereTheyBecomeSmaller) {
+TEST_F(PackingChoiceTest, SlowLineGetsCompressiblePiecesPacked) {
     went(kGigabit);
     EXPECT_EQ(after_sample(2, 0.5), Next::pack);
     EXPECT_EQ(after_sample(2, 1.0), Next::send);
     EXPECT_EQ(after_sample(2, 0.5), Next::pack);
 }
 
-TEST_F(PackingChoiceTest, PackingThatTakesWhatItSavesIsNotDone) {
+TEST_F(PackingChoiceTest, PackingWithoutAGainIsSkipped) {
     went(kGigabit);
     EXPECT_EQ(after_sample(2, 0.75), Next::send) << "it saves two of eight";
 }
 
-TEST_F(PackingChoiceTest, PackingThatIsSlowerThanTheLineIsNotDone) {
+TEST_F(PackingChoiceTest, PackingSlowerThanTheLineIsSkipped) {
     went(kGigabit);
     EXPECT_EQ(after_sample(9, 0.01), Next::send);
 }
 
-TEST_F(PackingChoiceTest, WhatCannotBecomeSmallerIsNot) {
+TEST_F(PackingChoiceTest, IncompressibleDataIsNotPacked) {
     went(kGigabit);
     EXPECT_EQ(choice_.next(1, kPiece), Next::sample);
     choice_.packed(PackingChoice::kSampleBytes, 0, Duration(1000));
@@ -83,7 +83,7 @@ TEST_F(PackingChoiceTest, SamplesAreFew) {
     EXPECT_EQ(samples, 10);
 }
 
-TEST_F(PackingChoiceTest, SmallPiecesAreNotSampledWhereThatTakesLongerThanItSaves) {
+TEST_F(PackingChoiceTest, SmallPiecesAreNotSampledWithoutAGain) {
     went(kGigabit);
     EXPECT_EQ(choice_.next(1, 64u << 10), Next::send);
     EXPECT_EQ(choice_.next(1, PackingChoice::kSampleBytes), Next::send);
@@ -91,7 +91,7 @@ TEST_F(PackingChoiceTest, SmallPiecesAreNotSampledWhereThatTakesLongerThanItSave
 }
 
 // Later measurements count more, in both directions.
-TEST_F(PackingChoiceTest, ItFollowsTheLine) {
+TEST_F(PackingChoiceTest, FollowsTheLinesSpeed) {
     went(kGigabit);
     EXPECT_EQ(after_sample(2, 0.5), Next::pack);
     for (int i = 0; i < 20; ++i) went(kLoopback);
@@ -102,7 +102,7 @@ TEST_F(PackingChoiceTest, ItFollowsTheLine) {
 
 // A line is slow for a while, as every new connection is, and then fast. Packing takes longer than sending, so the line
 // is measured from the time of the send.
-TEST_F(PackingChoiceTest, ALineThatBecomesFastGetsPiecesAsTheyAre) {
+TEST_F(PackingChoiceTest, LineThatBecomesFastGetsUnpackedPieces) {
     for (int i = 0; i < 5; ++i) went(10 * kGigabit);
     int packed = 0;
     for (int piece = 0; piece < 1000; ++piece) {
@@ -119,7 +119,7 @@ TEST_F(PackingChoiceTest, ALineThatBecomesFastGetsPiecesAsTheyAre) {
 }
 
 // A line that had sent everything is at least that fast; the amount that waited gives no further information.
-TEST_F(PackingChoiceTest, ALineThatKeepsUpIsNotTakenForASlowOne) {
+TEST_F(PackingChoiceTest, LineThatKeepsUpIsNotTakenForSlow) {
     for (int i = 0; i < 20; ++i) went(kGigabit, kPiece, false);
     EXPECT_EQ(choice_.next(1, kPiece), Next::send);
     went(kGigabit);
@@ -129,18 +129,18 @@ TEST_F(PackingChoiceTest, ALineThatKeepsUpIsNotTakenForASlowOne) {
 }
 
 // A proxy, for example, may buffer a few pieces at once, which makes the line seem fast.
-TEST_F(PackingChoiceTest, AFewPiecesThatWentAtOnceDoNotMakeASlowLineAFastOne) {
+TEST_F(PackingChoiceTest, FewBufferedPiecesDoNotMakeALineFast) {
     went(10 * kGigabit);
     for (int i = 0; i < 16; ++i) went(kLoopback, kPiece, false);
     EXPECT_EQ(after_sample(2, 0.5), Next::pack);
 }
 
-TEST_F(PackingChoiceTest, LittleSaysNothing) {
+TEST_F(PackingChoiceTest, SmallSendsDoNotCount) {
     for (int i = 0; i < 20; ++i) choice_.sent(1000, true, Duration(1e9));
     EXPECT_EQ(choice_.next(1, kPiece), Next::send);
 }
 
-TEST_F(PackingChoiceTest, ItDoesAsItIsTold) {
+TEST_F(PackingChoiceTest, CompressionModeOverridesTheChoice) {
     PackingChoice never(CompressionMode::never), always(CompressionMode::always);
     for (PackingChoice* const choice : {&never, &always}) choice->sent(kPiece, true, Duration(1e9));
     EXPECT_EQ(never.next(1, kPiece), Next::send);

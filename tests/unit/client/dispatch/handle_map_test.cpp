@@ -19,7 +19,7 @@ CUevent handle(std::uint64_t number) {
     return reinterpret_cast<CUevent>(number << 4);
 }
 
-TEST(HandleMap, FindsWhatThereIsNow) {
+TEST(HandleMap, FindsCurrentEntries) {
     Numbers map, other;
     int value = -1;
     EXPECT_FALSE(map.find(handle(1), value));
@@ -34,10 +34,10 @@ TEST(HandleMap, FindsWhatThereIsNow) {
             }
         }
     }
-    EXPECT_FALSE(other.find(handle(19), value)) << "another map's";
+    EXPECT_FALSE(other.find(handle(19), value)) << "it belongs to another map";
     EXPECT_TRUE(map.find(handle(19), value));
     EXPECT_TRUE(map.remove(handle(19)));
-    EXPECT_FALSE(map.find(handle(19), value)) << "no longer there";
+    EXPECT_FALSE(map.find(handle(19), value)) << "it was removed";
     EXPECT_FALSE(map.remove(handle(19)));
     EXPECT_TRUE(map.find(handle(18), value));
 }

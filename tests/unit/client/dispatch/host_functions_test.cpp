@@ -40,7 +40,7 @@ struct Fixture {
     }
 };
 
-TEST(HostFunctionsOfTheClient, RunInTheOrderOfTheirTurns) {
+TEST(HostFunctionsOfTheClient, RunInTheOrderInWhichTheyAreDue) {
     Fixture& f = Fixture::fresh();
     std::vector<int> order;  // accessed only by the thread that runs the functions
     const auto first = f.functions.submit([&](CUresult) { order.push_back(1); });
@@ -52,7 +52,7 @@ TEST(HostFunctionsOfTheClient, RunInTheOrderOfTheirTurns) {
     EXPECT_EQ(f.done, (std::vector{second, first}));
 }
 
-TEST(HostFunctionsOfTheClient, GetTheStatusAndMayNotCallCuda) {
+TEST(HostFunctionsOfTheClient, ReceiveTheStatusAndMayNotCallCuda) {
     Fixture& f = Fixture::fresh();
     CUresult status = CUDA_SUCCESS;
     bool marked = false;
@@ -64,7 +64,7 @@ TEST(HostFunctionsOfTheClient, GetTheStatusAndMayNotCallCuda) {
     ASSERT_TRUE(f.wait_for(1));
     EXPECT_EQ(status, CUDA_ERROR_LAUNCH_FAILED);
     EXPECT_TRUE(marked);
-    EXPECT_FALSE(client::this_thread().in_host_function) << "only the functions' thread is";
+    EXPECT_FALSE(client::this_thread().in_host_function) << "only the functions' thread is in a host function";
 }
 
 TEST(HostFunctionsOfTheClient, ArePendingUntilTheyHaveRun) {
@@ -82,12 +82,12 @@ TEST(HostFunctionsOfTheClient, ArePendingUntilTheyHaveRun) {
     while (!inside) {
         std::this_thread::yield();
     }
-    EXPECT_TRUE(f.functions.any_pending()) << "it runs";
+    EXPECT_TRUE(f.functions.any_pending()) << "it is running";
     go = true;
     ASSERT_TRUE(f.wait_for(1));
     f.functions.cancel(second);
-    EXPECT_TRUE(f.functions.due(second, CUDA_SUCCESS)) << "cancelled: nothing";
-    EXPECT_FALSE(f.functions.due(12345, CUDA_SUCCESS)) << "a server that makes up tickets";
+    EXPECT_TRUE(f.functions.due(second, CUDA_SUCCESS)) << "a cancelled ticket is ignored";
+    EXPECT_FALSE(f.functions.due(12345, CUDA_SUCCESS)) << "an invented ticket";
     EXPECT_TRUE(f.functions.due(other, CUDA_SUCCESS));
     ASSERT_TRUE(f.wait_for(2));
     EXPECT_EQ(f.done, (std::vector{first, other}));
@@ -95,7 +95,7 @@ TEST(HostFunctionsOfTheClient, ArePendingUntilTheyHaveRun) {
 }
 
 // A hostile server invents tickets, and repeats notices while a function runs.
-TEST(HostFunctionsOfTheClient, NothingQueuesWithoutBound) {
+TEST(HostFunctionsOfTheClient, QueueIsBounded) {
     Fixture& f = Fixture::fresh();
     std::atomic<bool> go{false}, inside{false};
     std::atomic<int> runs{0};
@@ -123,7 +123,7 @@ TEST(HostFunctionsOfTheClient, NothingQueuesWithoutBound) {
     EXPECT_EQ(f.done, (std::vector{first, second}));
 }
 
-TEST(HostFunctionsOfTheClient, OfGraphsAreBounded) {
+TEST(HostFunctionsOfTheClient, GraphFunctionsAreBounded) {
     Fixture& f = Fixture::fresh();
     std::atomic<bool> go{false};
     const auto wait = [&](CUresult) {
@@ -136,7 +136,7 @@ TEST(HostFunctionsOfTheClient, OfGraphsAreBounded) {
         ASSERT_TRUE(f.functions.run_when_due(kFirst + i, wait)) << i;
     }
     EXPECT_FALSE(f.functions.run_when_due(kFirst + kMax, wait)) << "one too many";
-    EXPECT_FALSE(f.functions.run_when_due(kFirst, wait)) << "under way";
+    EXPECT_FALSE(f.functions.run_when_due(kFirst, wait)) << "this ticket is in use";
     go = true;
     ASSERT_TRUE(f.wait_for(static_cast<int>(kMax)));
     EXPECT_TRUE(f.functions.run_when_due(kFirst + kMax, wait)) << "there is room again";

@@ -28,7 +28,7 @@ GraphCopyNotice one_row(std::uint64_t transfer, std::uint64_t memory, std::uint6
     return {kTransferOfWorker | transfer, memory, 0, 0, 0, bytes, 1, bytes, 1, 1};
 }
 
-TEST(GraphNotices, MemoryThatIsWrittenIsWrittenUnderItsNameOnly) {
+TEST(GraphNotices, MemoryIsWrittenOnlyUnderItsName) {
     Server& f = fresh_server();
     std::array<std::byte, 64> read{}, written{};
     auto& hosts = f.session->graph_hosts;
@@ -57,7 +57,7 @@ TEST(GraphNotices, MemoryThatIsWrittenIsWrittenUnderItsNameOnly) {
     }
 }
 
-TEST(GraphNotices, ATransferUnderWayIsNotBegunAgain) {
+TEST(GraphNotices, TransferInProgressIsNotRestarted) {
     Server& f = fresh_server();
     std::array<std::byte, 64> memory{};
     auto& hosts = f.session->graph_hosts;
@@ -68,9 +68,11 @@ TEST(GraphNotices, ATransferUnderWayIsNotBegunAgain) {
     EXPECT_EQ(transfers.place(kTransferOfWorker | 1, 0, 64).data(), memory.data());
     transfers.landed(kTransferOfWorker | 1, 64);
     f.send(notice(NoticeType::graph_download, one_row(1, half, 32)));
-    EXPECT_EQ(transfers.place(kTransferOfWorker | 1, 0, 32).data(), memory.data() + 32) << "the first is over";
+    EXPECT_EQ(transfers.place(kTransferOfWorker | 1, 0, 32).data(), memory.data() + 32)
+        << "the first transfer is complete";
     f.send(notice(NoticeType::graph_download, one_row(1, whole, 64)));
-    EXPECT_EQ(transfers.place(kTransferOfWorker | 1, 0, 32).data(), memory.data() + 32) << "the second is not";
+    EXPECT_EQ(transfers.place(kTransferOfWorker | 1, 0, 32).data(), memory.data() + 32)
+        << "the second transfer is not complete";
     EXPECT_TRUE(f.session->lost());
 }
 
@@ -103,7 +105,7 @@ TEST(GraphNotices, TransfersAreBoundedInNumber) {
     EXPECT_TRUE(f.session->transfers.place(kTransferOfWorker | Transfers::kMaxNamedTransfers, 0, 8).empty());
 }
 
-TEST(GraphNotices, FunctionsRunByTheirNameAndTheirTicketsOnce) {
+TEST(GraphNotices, FunctionsRunByNameAndOncePerTicket) {
     Server& f = fresh_server();
     struct Counter {
         std::atomic<int> runs{0};
@@ -136,7 +138,7 @@ TEST(GraphNotices, FunctionsRunByTheirNameAndTheirTicketsOnce) {
     EXPECT_FALSE(f.session->lost());
 }
 
-TEST(GraphNotices, WhatNoGraphHasEndsTheSession) {
+TEST(GraphNotices, InvalidNamesAndTicketsEndTheSession) {
     static std::atomic<bool> go{false};
     static std::atomic<int> runs{0};
     const auto wait = [](void*) {
@@ -170,7 +172,7 @@ TEST(GraphNotices, WhatNoGraphHasEndsTheSession) {
     });
     go = true;
     std::this_thread::sleep_for(50ms);
-    EXPECT_LE(runs, 4) << "the one that each session had begun";
+    EXPECT_LE(runs, 4) << "only the function that each session had started";
 }
 
 }  // namespace

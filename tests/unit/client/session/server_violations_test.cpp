@@ -42,7 +42,7 @@ Outcome outcome_of(const std::function<void(Server&, std::uint32_t thread)>& say
     return !ended ? Outcome::still_waiting : lost.get() ? Outcome::lost : Outcome::answered;
 }
 
-TEST(ServerViolations, AnAnswerIsNone) {
+TEST(ServerViolations, AnswerIsNoViolation) {
     EXPECT_EQ(outcome_of([](Server& server, std::uint32_t thread) {
                   server.send(record(ReplyKind::result, kOpcode, thread));
                   EXPECT_FALSE(server.session->lost());
@@ -51,7 +51,7 @@ TEST(ServerViolations, AnAnswerIsNone) {
 }
 
 // The worker may have sent the pull before it received the client's cancellation.
-TEST(ServerViolations, APullOfWhatWasCancelledIsNone) {
+TEST(ServerViolations, PullOfACancelledTransferIsNoViolation) {
     EXPECT_EQ(outcome_of([](Server& server, std::uint32_t thread) {
                   const auto transfer = server.session->transfers.begin_upload(std::vector<std::byte>(8));
                   server.session->transfers.cancel(transfer);
@@ -73,7 +73,7 @@ void PrintTo(const Violation& violation, std::ostream* out) {
 
 class EndsTheSession : public testing::TestWithParam<Violation> {};
 
-TEST_P(EndsTheSession, AtOnce) {
+TEST_P(EndsTheSession, WakesTheWaitingThread) {
     EXPECT_EQ(outcome_of(GetParam().say), Outcome::lost);
 }
 

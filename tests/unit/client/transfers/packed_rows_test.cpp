@@ -21,11 +21,11 @@ using Use = GraphHosts::Use;
 void function(void*) {}
 void other_function(void*) {}
 
-TEST(GraphHostsOfTheClient, NameTheSameThingOnce) {
+TEST(GraphHostsOfTheClient, NameTheSameObjectOnce) {
     GraphHosts hosts;
     int argument = 0;
     const auto first = hosts.name_function({function, &argument});
-    EXPECT_EQ(first, 1u) << "zero is none";
+    EXPECT_EQ(first, 1u) << "zero is no valid name";
     EXPECT_EQ(hosts.name_function({function, &argument}), first);
     const auto second = hosts.name_function({function, nullptr}),
                third = hosts.name_function({other_function, nullptr});
@@ -59,7 +59,7 @@ TEST(GraphHostsOfTheClient, KnowNoOtherNames) {
     EXPECT_FALSE(hosts.function(1)) << "functions and memory have their own names";
 }
 
-TEST(HostMemoryNames, AreAddressesOfNothingElse) {
+TEST(HostMemoryNames, AreNoValidAddresses) {
     for (const std::uint64_t number : {std::uint64_t{1}, std::uint64_t{77}, kMaxHostMemoryNames - 1}) {
         const std::uint64_t name = host_memory_name(number);
         EXPECT_TRUE(is_host_memory_name(name));
@@ -117,7 +117,7 @@ TEST(PackedRowsOfACopy, AreOnePieceWhenThereIsOneRow) {
     EXPECT_EQ(rows.as_span().size(), 24u);
 }
 
-TEST(PackedRowsOfACopy, LieWithinTheirMemoryToTheLastByte) {
+TEST(PackedRowsOfACopy, LieCompletelyWithinTheirMemory) {
     std::array<std::byte, 80> memory{};
     PackedRows rows;
     EXPECT_TRUE(rows.describe(kShaped, {memory.data(), 76, Use::read}));
@@ -142,7 +142,7 @@ TEST(PackedRowsOfACopy, LieWithinTheirMemoryToTheLastByte) {
 }
 
 // Overlapping rows add up to more data than there is memory.
-TEST(PackedRowsOfACopy, AreNoMoreThanTheMemory) {
+TEST(PackedRowsOfACopy, AreAtMostAsLargeAsTheMemory) {
     std::array<std::byte, 64> memory{};
     PackedRows rows;
     const client::GraphHosts::Memory whole{memory.data(), memory.size(), Use::read};
@@ -152,7 +152,7 @@ TEST(PackedRowsOfACopy, AreNoMoreThanTheMemory) {
 }
 
 // Numbers whose products overflow to small values.
-TEST(PackedRowsOfACopy, AreRefusedWhereTheirNumbersOverflow) {
+TEST(PackedRowsOfACopy, AreRefusedWhenTheirNumbersOverflow) {
     std::array<std::byte, 64> memory{};
     PackedRows rows;
     const client::GraphHosts::Memory whole{memory.data(), memory.size(), Use::read};

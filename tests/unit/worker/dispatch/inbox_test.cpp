@@ -27,7 +27,7 @@ std::shared_ptr<Frame> frame_of(std::size_t bytes) {
     return frame;
 }
 
-TEST(WorkerInbox, TakesWhatThereIs) {
+TEST(WorkerInbox, TakesAllFrames) {
     Inbox inbox;
     EXPECT_TRUE(inbox.take().empty());
     EXPECT_TRUE(inbox.push(frame_of(8)));
@@ -79,7 +79,7 @@ TEST(WorkerInbox, FramesKeepTheirOrderAndJobsAllArrive) {
     EXPECT_EQ(done, kJobs * kPosters);
 }
 
-TEST(WorkerInbox, AFullInboxMakesTheReceiverWait) {
+TEST(WorkerInbox, FullInboxBlocksTheReceiver) {
     Inbox inbox;
     ASSERT_TRUE(inbox.push(frame_of(Inbox::kMaxFrameBytes)));
     std::atomic<bool> through{false};
@@ -95,7 +95,7 @@ TEST(WorkerInbox, AFullInboxMakesTheReceiverWait) {
     EXPECT_EQ(inbox.take().frames.size(), 1u);
 }
 
-TEST(WorkerInbox, AFullInboxLetsThroughWhereTheDispatcherWaitsForTheReceiver) {
+TEST(WorkerInbox, FullInboxAdmitsFramesWhileTheDispatcherWaits) {
     Inbox inbox;
     ASSERT_TRUE(inbox.push(frame_of(Inbox::kMaxFrameBytes)));
     std::thread receiver([&] { EXPECT_TRUE(inbox.push(frame_of(1))); });
@@ -130,7 +130,7 @@ class InboxFiller final : public wire::Receiver {
     Inbox& inbox_;
 };
 
-TEST(WorkerInbox, MuchOnTheWayBothWaysIsNoDeadlock) {
+TEST(WorkerInbox, HeavyTrafficBothWaysDoesNotDeadlock) {
     constexpr std::size_t kRecordBytes = 64u << 10, kRecords = 3 * Inbox::kMaxFrameBytes / kRecordBytes;
     Inbox inbox, sink;
     InboxFiller worker_side(inbox), client_side(sink);
@@ -170,7 +170,7 @@ TEST(WorkerInbox, MuchOnTheWayBothWaysIsNoDeadlock) {
     keeping_up.join();
 }
 
-TEST(WorkerInbox, ClosingWakesEverybody) {
+TEST(WorkerInbox, CloseWakesAllWaiters) {
     Inbox inbox;
     ASSERT_TRUE(inbox.push(frame_of(Inbox::kMaxFrameBytes)));
     std::thread receiver([&] { EXPECT_FALSE(inbox.push(frame_of(1))); });
@@ -182,7 +182,7 @@ TEST(WorkerInbox, ClosingWakesEverybody) {
     EXPECT_FALSE(inbox.push(frame_of(1)));
 }
 
-TEST(WorkerHelpers, WorkRunsElsewhereAndItsEndHere) {
+TEST(WorkerHelpers, WorkRunsOnAHelperAndItsEndOnTheDispatcher) {
     Inbox inbox;
     Helpers helpers(inbox);
     const auto here = std::this_thread::get_id();
@@ -209,7 +209,7 @@ TEST(WorkerHelpers, WorkRunsElsewhereAndItsEndHere) {
     EXPECT_EQ(worked, kJobs);
 }
 
-TEST(WorkerHelpers, WhereNoMoreThreadsAreToBeHadThoseThereDoTheWork) {
+TEST(WorkerHelpers, ExistingThreadsDoTheWorkWhenNoMoreCanStart) {
     Inbox inbox;
     Helpers helpers(inbox);
     const ThreadShortage shortage;

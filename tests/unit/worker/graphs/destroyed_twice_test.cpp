@@ -13,7 +13,7 @@ namespace {
 std::atomic<int> destroyed{0};
 std::atomic<bool> may_end{false};
 
-TEST(DestroyedTwice, GoesToTheDriverOnce) {
+TEST(DestroyedTwice, IsPassedToTheDriverOnce) {
     driver::Library library;
     add_idle_gpu(library.api);
     library.api.cuCtxPopCurrent_v2 = [](CUcontext*) { return CUDA_SUCCESS; };

@@ -58,7 +58,7 @@ class GraphAllocations : public testing::Test {
 };
 
 // Graphs that free their memory in step share it; each one that keeps its memory needs its own.
-TEST_F(GraphAllocations, ThatAreKeptAreChargedWhoeverHadTheMemoryBefore) {
+TEST_F(GraphAllocations, KeptMemoryIsChargedPerGraph) {
     std::array<GraphMemoryUse, 4> graphs;
     graphs.fill(graph(20 * kMiB, false));
     for (GraphMemoryUse& one : graphs) {
@@ -70,7 +70,7 @@ TEST_F(GraphAllocations, ThatAreKeptAreChargedWhoeverHadTheMemoryBefore) {
     EXPECT_EQ(account.used_bytes[0], 64 * kMiB);
 }
 
-TEST_F(GraphAllocations, OfOneThatComesAgainAreChargedOnce) {
+TEST_F(GraphAllocations, RelaunchIsChargedOnce) {
     GraphMemoryUse one = graph(40 * kMiB, false);
     EXPECT_EQ(launch(one, 64 * kMiB), CUDA_SUCCESS);
     EXPECT_EQ(launch(one, 64 * kMiB), CUDA_SUCCESS);
@@ -78,7 +78,7 @@ TEST_F(GraphAllocations, OfOneThatComesAgainAreChargedOnce) {
     EXPECT_EQ(launch(one, 64 * kMiB, other), CUDA_ERROR_OUT_OF_MEMORY) << "another stream's are not the same";
 }
 
-TEST_F(GraphAllocations, ThatAreAllFreedAreSharedWithinAStream) {
+TEST_F(GraphAllocations, FreedMemoryIsSharedWithinAStream) {
     GraphMemoryUse first = graph(20 * kMiB, true), second = graph(30 * kMiB, true), keeper = graph(10 * kMiB, false);
     EXPECT_EQ(launch(first, 32 * kMiB), CUDA_SUCCESS);
     EXPECT_EQ(launch(second, 32 * kMiB), CUDA_SUCCESS);
@@ -93,7 +93,7 @@ TEST_F(GraphAllocations, ThatAreAllFreedAreSharedWithinAStream) {
     EXPECT_EQ(charged_bytes, 32 * kMiB);
 }
 
-TEST_F(GraphAllocations, ATrimThatGivesNothingBackChangesNothing) {
+TEST_F(GraphAllocations, TrimWithoutEffectChangesNothing) {
     GraphMemoryUse one = graph(34 * kMiB, true);
     EXPECT_EQ(launch(one, 64 * kMiB), CUDA_SUCCESS);
     memory.trim_if_any(api, 0);

@@ -40,13 +40,13 @@ TEST(ImagePrints, PtxThatMentionsPrinting) {
     EXPECT_TRUE(image_prints(image(kPrinting)));
 }
 
-TEST(ImagePrints, AContainersEntries) {
+TEST(ImagePrints, ContainersEntries) {
     EXPECT_FALSE(image_prints(container(kSilent)));
     EXPECT_TRUE(image_prints(container(kPrinting)));
-    EXPECT_TRUE(image_prints(container(kSilent, Kind::lto_ir))) << "what it calls is not written in it as text";
+    EXPECT_TRUE(image_prints(container(kSilent, Kind::lto_ir))) << "LTO IR does not contain function names as text";
 }
 
-TEST(ImagePrints, WhatNvccMakesIsReadCompressedOrNot) {
+TEST(ImagePrints, CompressedAndPlainEntriesAreRead) {
     for (const char* const name : {"none.fatbin", "size.fatbin", "speed.fatbin", "balance.fatbin", "kernels.cubin"}) {
         EXPECT_FALSE(image_prints(fatbin::test::fixture(name))) << name;
     }
@@ -55,14 +55,14 @@ TEST(ImagePrints, WhatNvccMakesIsReadCompressedOrNot) {
     }
 }
 
-TEST(ImagePrints, ContainersInARowAreAllRead) {
+TEST(ImagePrints, ConsecutiveContainersAreAllRead) {
     std::vector<std::byte> row = fatbin::test::make_container({{Kind::ptx, 90, 0, std::string(kSilent)}});
     const std::vector<std::byte> linked = container(kPrinting);
     row.insert(row.end(), linked.begin(), linked.end());
     EXPECT_TRUE(image_prints(row));
 }
 
-TEST(ImagePrints, WhatCannotBeReadCounts) {
+TEST(ImagePrints, UnreadableImagesCountAsPrinting) {
     std::vector<std::byte> damaged = container(kSilent);
     damaged.resize(damaged.size() / 2);
     EXPECT_TRUE(image_prints(damaged));

@@ -53,7 +53,7 @@ class WorkersMirrors : public testing::Test {
     std::size_t records_ = 0;
 };
 
-TEST_F(WorkersMirrors, ChangesAreSentAfterWhatWasCompleteBefore) {
+TEST_F(WorkersMirrors, ChangesAreSentAfterEarlierCompletions) {
     write(7, 1);
     bool settled = false;
     EXPECT_TRUE(mirrors_.watch(
@@ -67,7 +67,7 @@ TEST_F(WorkersMirrors, ChangesAreSentAfterWhatWasCompleteBefore) {
 }
 
 // While earlier completions are being reported, an answer sends what the GPU has written until then.
-TEST_F(WorkersMirrors, ALaterValueIsNotOverwrittenByAnEarlierOne) {
+TEST_F(WorkersMirrors, LaterValueIsNotOverwrittenByAnEarlierOne) {
     write(7, 1);
     write(1000, 1);
     mirrors_.watch(
@@ -75,7 +75,7 @@ TEST_F(WorkersMirrors, ALaterValueIsNotOverwrittenByAnEarlierOne) {
             write(7, 2);
             mirrors_.collect(send());
             EXPECT_EQ(clients(7), 2u);
-            EXPECT_EQ(clients(1000), 1u) << "what was found before goes with it";
+            EXPECT_EQ(clients(1000), 1u) << "earlier changes are sent with it";
         },
         send());
     EXPECT_EQ(clients(7), 2u);
@@ -84,7 +84,7 @@ TEST_F(WorkersMirrors, ALaterValueIsNotOverwrittenByAnEarlierOne) {
     EXPECT_EQ(records_, sent) << "both sides agree";
 }
 
-TEST_F(WorkersMirrors, MuchThatChangedIsSentInPortions) {
+TEST_F(WorkersMirrors, LargeChangesAreSentInPortions) {
     for (std::size_t word = 0; word < kBytes / 8; ++word) {
         write(word, word + 1);
     }

@@ -102,7 +102,7 @@ class WorkerIssuers : public testing::Test {
     std::uint64_t serial_ = 0;
 };
 
-TEST_F(WorkerIssuers, StreamsKeepTheirOrderAndSeveralThreadsIssue) {
+TEST_F(WorkerIssuers, SeveralThreadsIssueInStreamOrder) {
     constexpr std::size_t kLaunches = 2000;
     {
         LaunchingSession session(recording_driver(), kStreams, with_issuers(3));
@@ -124,7 +124,7 @@ TEST_F(WorkerIssuers, StreamsKeepTheirOrderAndSeveralThreadsIssue) {
     EXPECT_EQ(seen_.without_context, 0u);
 }
 
-TEST_F(WorkerIssuers, WhatFollowsWaitsForThem) {
+TEST_F(WorkerIssuers, LaterCommandsWaitForTheIssuers) {
     constexpr std::size_t kRounds = 40, kInRound = 50;
     {
         LaunchingSession session(recording_driver(), kStreams, with_issuers(3));
@@ -144,7 +144,7 @@ TEST_F(WorkerIssuers, WhatFollowsWaitsForThem) {
     EXPECT_EQ(seen_.threads.size(), 4u);
 }
 
-TEST_F(WorkerIssuers, AFailureIsLatched) {
+TEST_F(WorkerIssuers, FailureIsLatchedInItsStream) {
     seen_.failing = 33;
     LaunchingSession session(recording_driver(), kStreams, with_issuers(3));
     FrameOfCommands frame = session.frame();
@@ -153,11 +153,11 @@ TEST_F(WorkerIssuers, AFailureIsLatched) {
     session.send(frame);
     wait_for_launches(100);
     session.end();
-    EXPECT_EQ(session.context().streams_latched, 1u) << "with the stream that it was for";
+    EXPECT_EQ(session.context().streams_latched, 1u) << "latched in its own stream";
     EXPECT_GT(seen_.threads.size(), 1u);
 }
 
-TEST_F(WorkerIssuers, NothingIsIssuedInTheWrongContextAfterOneCouldNotBeEntered) {
+TEST_F(WorkerIssuers, NothingIsIssuedInAWrongContext) {
     constexpr std::size_t kIssuers = 3, kLaunches = 100;
     seen_.refuse_context_once = true;
     LaunchingSession session(recording_driver(), kStreams, with_issuers(kIssuers));
@@ -166,11 +166,11 @@ TEST_F(WorkerIssuers, NothingIsIssuedInTheWrongContextAfterOneCouldNotBeEntered)
     session.send(frame);
     wait_for_launches(kLaunches - kIssuers);
     session.end();
-    EXPECT_EQ(seen_.launched, kLaunches - kIssuers) << "one of each was refused";
+    EXPECT_EQ(seen_.launched, kLaunches - kIssuers) << "each issuer lost one launch";
     EXPECT_EQ(seen_.without_context, 0u);
 }
 
-TEST_F(WorkerIssuers, OneStreamOrNoIssuersIsTheDispatchersAlone) {
+TEST_F(WorkerIssuers, DispatcherIssuesOneStreamOrWithoutIssuers) {
     for (const std::size_t issuers : {std::size_t{3}, std::size_t{0}}) {
         const std::size_t before = seen_.launched;
         LaunchingSession session(recording_driver(), kStreams, with_issuers(issuers));
@@ -184,7 +184,7 @@ TEST_F(WorkerIssuers, OneStreamOrNoIssuersIsTheDispatchersAlone) {
     }
 }
 
-TEST_F(WorkerIssuers, ASessionThatEndsMeanwhileEnds) {
+TEST_F(WorkerIssuers, SessionEndsWhileIssuersWork) {
     LaunchingSession session(recording_driver(), kStreams, with_issuers(3));
     FrameOfCommands frame = session.frame();
     add_launches(session, frame, 5000);

@@ -34,9 +34,9 @@ driver::Library counting_driver() {
     return library;
 }
 
-TEST(WorkerLaunches, AreIssuedWithoutAllocations) {
+TEST(WorkerLaunches, IssueWithoutAllocating) {
     if (!count_allocations()) {
-        GTEST_SKIP() << "only a sanitizer's runtime lets one count";
+        GTEST_SKIP() << "allocations are counted only under a sanitizer";
     }
     launched = 0;
     LaunchingSession session(counting_driver(), 1, {});

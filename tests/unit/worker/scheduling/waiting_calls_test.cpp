@@ -32,7 +32,7 @@ class WaitingCallsTest : public ::testing::Test {
             }
             std::this_thread::yield();
         }
-        FAIL() << "nothing came";
+        FAIL() << "no job arrived";
     }
 
     Inbox inbox;
@@ -40,16 +40,16 @@ class WaitingCallsTest : public ::testing::Test {
     WaitingCalls calls{helpers};
 };
 
-TEST_F(WaitingCallsTest, OneIsUnderWayUntilItsEndIsKnownHere) {
+TEST_F(WaitingCallsTest, CallCountsUntilTheDispatcherSeesItsEnd) {
     EXPECT_FALSE(calls.any());
     std::atomic<bool> go_on{false};
     bool under_way_when_done = true;
     calls.run([&] { go_on.wait(false); }, [&] { under_way_when_done = calls.any(); });
-    EXPECT_TRUE(calls.any()) << "also before a thread has taken it up";
+    EXPECT_TRUE(calls.any()) << "even before a thread has started it";
     go_on = true;
     go_on.notify_all();
     run_jobs();
-    EXPECT_FALSE(under_way_when_done) << "what follows may enter the driver";
+    EXPECT_FALSE(under_way_when_done) << "the end's action may use the driver";
     EXPECT_FALSE(calls.any());
 }
 

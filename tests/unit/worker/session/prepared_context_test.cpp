@@ -46,12 +46,12 @@ CUcontext prepared_in(CUcomputemode mode, std::size_t free_percent = 50) {
     return prepared.context;
 }
 
-TEST(PreparedContext, IsNotMadeWhereOneProcessAtATimeMayUseTheDevice) {
+TEST(PreparedContext, IsNotMadeInExclusiveProcessMode) {
     EXPECT_EQ(prepared_in(CU_COMPUTEMODE_DEFAULT), kPrepared);
     EXPECT_EQ(prepared_in(CU_COMPUTEMODE_EXCLUSIVE_PROCESS), nullptr);
 }
 
-TEST(PreparedContext, IsNotKeptWhereMemoryIsShort) {
+TEST(PreparedContext, IsNotKeptWhenMemoryIsShort) {
     released = 0;
     EXPECT_EQ(prepared_in(CU_COMPUTEMODE_DEFAULT, 13), kPrepared);
     EXPECT_EQ(released, 0);
@@ -59,7 +59,7 @@ TEST(PreparedContext, IsNotKeptWhereMemoryIsShort) {
     EXPECT_EQ(released, 1);
 }
 
-TEST(PreparedContext, IsGivenBackWhenMemoryBecomesShort) {
+TEST(PreparedContext, IsReleasedWhenMemoryBecomesShort) {
     released = 0;
     EXPECT_EQ(prepared_in(CU_COMPUTEMODE_DEFAULT), kPrepared);
     EXPECT_TRUE(worker::keep_context(prepared));
@@ -67,11 +67,11 @@ TEST(PreparedContext, IsGivenBackWhenMemoryBecomesShort) {
     free_bytes = 11;
     EXPECT_FALSE(worker::keep_context(prepared));
     free_bytes = 50;
-    EXPECT_FALSE(worker::keep_context(prepared)) << "it does not come back";
+    EXPECT_FALSE(worker::keep_context(prepared)) << "it is not created again";
     EXPECT_EQ(released, 1);
 }
 
-TEST(PreparedContext, IsGivenBackWhereASessionMakesNone) {
+TEST(PreparedContext, IsReleasedWhenTheSessionMakesNone) {
     released = 0;
     driver::Library library;
     add_idle_gpu(library.api);
@@ -123,11 +123,11 @@ CUresult create(CUcontext* context, unsigned, CUdevice) {
     return CUDA_SUCCESS;
 }
 
-TEST(PreparedContext, IsGivenBackOnceTheFirstContextIsAnother) {
+TEST(PreparedContext, IsReleasedWhenTheFirstContextDiffers) {
     create_another(create);
 }
 
-TEST(PreparedContext, IsGivenBackWhereAnotherDoesNotFitBesideIt) {
+TEST(PreparedContext, IsReleasedWhenAnotherDoesNotFitBesideIt) {
     create_another([](CUcontext* context, unsigned flags, CUdevice device) {
         return released == 0 ? CUDA_ERROR_OUT_OF_MEMORY : create(context, flags, device);
     });

@@ -82,13 +82,13 @@ class WorkerTracer : public testing::Test {
 };
 float WorkerTracer::now_ms = 0;
 
-TEST_F(WorkerTracer, OffItTouchesNoStream) {
+TEST_F(WorkerTracer, TouchesNoStreamWhenOff) {
     work(TraceKind::kernel);
     EXPECT_EQ(fake.events(), 0u);
     EXPECT_FALSE(tracer.waiting());
 }
 
-TEST_F(WorkerTracer, WorkIsToldOnceItsEndHasPassed) {
+TEST_F(WorkerTracer, WorkIsReportedOnceComplete) {
     tracer.start();
     codec::CommandHeader header{};
     header.number = 42;
@@ -128,7 +128,7 @@ TEST_F(WorkerTracer, NoEventEntersACapture) {
     EXPECT_EQ(fake.records_on(stream.driver), 0u);
 }
 
-TEST_F(WorkerTracer, WhatFailedWasNoWork) {
+TEST_F(WorkerTracer, FailedCallsAreNotRecorded) {
     tracer.start();
     work(TraceKind::kernel, CUDA_ERROR_INVALID_VALUE);
     fake.complete(stream.driver);
@@ -137,7 +137,7 @@ TEST_F(WorkerTracer, WhatFailedWasNoWork) {
     EXPECT_FALSE(tracer.waiting());
 }
 
-TEST_F(WorkerTracer, BeyondTheLimitWorkIsLeftOutAndCounted) {
+TEST_F(WorkerTracer, WorkBeyondTheLimitIsOmittedAndCounted) {
     tracer.start();
     for (std::size_t i = 0; i < worker::Tracer::kMaxPending + 5; ++i) {
         work(TraceKind::kernel);
@@ -149,7 +149,7 @@ TEST_F(WorkerTracer, BeyondTheLimitWorkIsLeftOutAndCounted) {
     EXPECT_EQ(dropped.dropped_gpu_work, 5u);
 }
 
-TEST_F(WorkerTracer, EventsAreUsedAgain) {
+TEST_F(WorkerTracer, EventsAreReused) {
     tracer.start();
     for (int i = 0; i < 100; ++i) {
         work(TraceKind::kernel);
@@ -163,7 +163,7 @@ TEST_F(WorkerTracer, EventsAreUsedAgain) {
     }
 }
 
-TEST_F(WorkerTracer, ABrokenContextIsTracedNoFurther) {
+TEST_F(WorkerTracer, BrokenContextIsNoLongerTraced) {
     tracer.start();
     work(TraceKind::kernel);
     fake.complete(stream.driver);
@@ -176,7 +176,7 @@ TEST_F(WorkerTracer, ABrokenContextIsTracedNoFurther) {
     EXPECT_EQ(fake.records_on(stream.driver), before);
 }
 
-TEST_F(WorkerTracer, AForgottenStreamOrContextLeavesNothingToWaitFor) {
+TEST_F(WorkerTracer, ForgottenStreamOrContextLeavesNothingPending) {
     tracer.start();
     work(TraceKind::kernel);
     tracer.forget(stream);

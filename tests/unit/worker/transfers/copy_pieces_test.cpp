@@ -79,7 +79,7 @@ void check_shape(std::size_t width, std::size_t height, std::size_t depth, std::
     ASSERT_EQ(back, packed);
 }
 
-TEST(CopyPieces, EverySmallShapeIsCopiedAsAtOnce) {
+TEST(CopyPieces, EverySmallShapeMatchesTheWholeCopy) {
     for (std::size_t width = 1; width <= 9; ++width) {
         for (std::size_t height = 1; height <= 5; ++height) {
             for (std::size_t depth = 1; depth <= 4; ++depth) {

@@ -55,7 +55,7 @@ class StagingTest : public ::testing::Test {
                     [this] { ++returned; }};
 };
 
-TEST_F(StagingTest, AChunkIsAsLargeAsWhatIsToPassThroughIt) {
+TEST_F(StagingTest, ChunkSizeFitsTheRequest) {
     Staging::SharePtr share;
     EXPECT_EQ(staging.take(share, 1).size(), kSmallBytes);
     EXPECT_EQ(staging.take(share, kSmallBytes).size(), kSmallBytes);
@@ -63,7 +63,7 @@ TEST_F(StagingTest, AChunkIsAsLargeAsWhatIsToPassThroughIt) {
     EXPECT_EQ(staging.take(share, 100 * kLargeBytes).size(), kLargeBytes);
 }
 
-TEST_F(StagingTest, NoStreamTakesWhatOthersNeed) {
+TEST_F(StagingTest, StreamsShareIsLimited) {
     Staging::SharePtr first, second;
     const auto of_first = take_all(first, kLargeBytes);
     EXPECT_EQ(of_first.size(), 8u);
@@ -72,7 +72,7 @@ TEST_F(StagingTest, NoStreamTakesWhatOthersNeed) {
     std::size_t large = 0, small = 0;
     for (Staging::SharePtr& share : more) {
         const auto chunk = staging.take(share, kLargeBytes);
-        ASSERT_FALSE(chunk.empty()) << "one that holds none always gets one";
+        ASSERT_FALSE(chunk.empty()) << "a stream without chunks always gets one";
         ++(chunk.size() == kLargeBytes ? large : small);
     }
     EXPECT_EQ(large, 4u);
@@ -80,24 +80,24 @@ TEST_F(StagingTest, NoStreamTakesWhatOthersNeed) {
     EXPECT_TRUE(staging.take(more[0], kLargeBytes).empty());
     staging.put(of_first[0]);
     EXPECT_EQ(returned, 1);
-    EXPECT_TRUE(staging.take(first, kLargeBytes).empty()) << "it has more than is left";
+    EXPECT_TRUE(staging.take(first, kLargeBytes).empty()) << "it holds more than is left";
     Staging::SharePtr another;
     EXPECT_EQ(staging.take(another, kLargeBytes).data(), of_first[0]);
 }
 
-TEST_F(StagingTest, TheReserveIsForThoseThatHoldNone) {
+TEST_F(StagingTest, ReserveIsForStreamsWithoutChunks) {
     std::vector<Staging::SharePtr> streams(33);
     take_all(streams[0], 1);
     std::size_t served = 1;
     for (std::size_t i = 1; i < streams.size(); ++i) {
         served += staging.take(streams[i], 1).empty() ? 0 : 1;
     }
-    EXPECT_EQ(served, 1u + 24u) << "8 of the small ones went to the first";
+    EXPECT_EQ(served, 1u + 24u) << "the first stream has 8 of the small ones";
     EXPECT_TRUE(staging.take(streams[1], 1).empty());
-    EXPECT_EQ(staging.take(streams.back(), kLargeBytes).size(), kLargeBytes) << "the others are not touched";
+    EXPECT_EQ(staging.take(streams.back(), kLargeBytes).size(), kLargeBytes) << "the large chunks are untouched";
 }
 
-TEST_F(StagingTest, WhatIsGivenBackWhileAContextEndsStaysOutOfUse) {
+TEST_F(StagingTest, ChunksReturnedDuringAContextsEndStayUnused) {
     Staging::SharePtr ending, other;
     std::byte* const mine = staging.take(ending, 1).data();
     std::byte* const others = staging.take(other, 1).data();
@@ -107,7 +107,7 @@ TEST_F(StagingTest, WhatIsGivenBackWhileAContextEndsStaysOutOfUse) {
     bool unused = false;
     const Staging::Withheld withheld = staging.release(context(2), [&] { unused = true; });
     EXPECT_EQ(withheld, Staging::Withheld{mine});
-    EXPECT_TRUE(unused) << "nothing is registered there";
+    EXPECT_TRUE(unused) << "no registration remains there";
     EXPECT_EQ(returned, 0);
     const auto more = take_all(other, 1);
     EXPECT_EQ(std::count(more.begin(), more.end(), mine), 0);
@@ -118,7 +118,7 @@ TEST_F(StagingTest, WhatIsGivenBackWhileAContextEndsStaysOutOfUse) {
     EXPECT_EQ(std::count(again.begin(), again.end(), mine), 1);
 }
 
-TEST_F(StagingTest, WhatWasRegisteredInAContextEndsWithIt) {
+TEST_F(StagingTest, RegistrationsEndWithTheirContext) {
     Staging::SharePtr ending, other;
     std::byte* const mine = staging.take(ending, 1).data();
     current = context(2);
@@ -128,13 +128,13 @@ TEST_F(StagingTest, WhatWasRegisteredInAContextEndsWithIt) {
     staging.withhold();
     staging.put(mine);
     const Staging::Withheld withheld = staging.release(context(1), [&] { unused = true; });
-    EXPECT_FALSE(unused) << "another context's stream has some of it";
-    EXPECT_TRUE(staging.take(other, 1).empty()) << "nothing of it is handed out, and no more fits";
+    EXPECT_FALSE(unused) << "another context's stream uses a part";
+    EXPECT_TRUE(staging.take(other, 1).empty()) << "it is not handed out, and no more fits";
     staging.put(others);
     EXPECT_TRUE(unused);
     staging.ended(context(1), withheld);
     EXPECT_FALSE(staging.take(other, 1).empty());
-    EXPECT_EQ(registrations, 2) << "it was not registered any more";
+    EXPECT_EQ(registrations, 2) << "it had been unregistered";
 }
 
 }  // namespace
