@@ -13,7 +13,7 @@ constexpr std::size_t kPollInterval = 16;  // operations
 
 }  // namespace
 
-// What a trace does to the memory, and what is alive meanwhile.
+// Replays a trace on the memory and tracks live blocks.
 class Replay {
   public:
     explicit Replay(Memory& memory) : memory_(memory) {}
@@ -34,7 +34,7 @@ class Replay {
     void free_all() {
         while (!blocks_.empty()) free(blocks_.size() - 1);
     }
-    // Keeps one of each `count` blocks, in the order in which they were allocated, which no free() has disturbed.
+    // Keeps one of each `count` blocks, in the order of their allocation, which no free() has changed.
     void keep_one_of(std::size_t count) {
         std::vector<Block> kept;
         for (std::size_t i = 0; i < blocks_.size(); ++i) {
@@ -48,7 +48,7 @@ class Replay {
         blocks_ = std::move(kept);
         measure();
     }
-    // Replaces blocks by others of random sizes, as many of a size between 2^n and 2^(n+1) for every n.
+    // Replaces blocks by others of random sizes, with as many between 2^n and 2^(n+1) for every n.
     void churn(std::uint64_t least, std::uint64_t most, std::uint64_t live_bytes, int steps) {
         std::uniform_real_distribution<double> exponent(std::log2(least), std::log2(most));
         for (int step = 0; step < steps; ++step) {

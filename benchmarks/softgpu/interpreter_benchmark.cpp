@@ -1,7 +1,7 @@
-// How many PTX instructions the interpreter executes per second on one core: each thread's instruction counts as one,
-// as PTX defines it. One block runs on one core, so that a kernel of one block measures one core.
+// How many PTX instructions per second the interpreter executes on one core. Each thread's instruction counts as one,
+// as PTX defines it. One block runs on one core, so a kernel of one block measures one core.
 //
-// Argument: threads of the block. 1 is the worst case, one lane of a warp; 32 and more have their warps full.
+// Argument: threads of the block. 1 is the worst case, one lane of a warp; from 32 on warps are full.
 #include <benchmark/benchmark.h>
 #include <dlfcn.h>
 
@@ -34,7 +34,7 @@ void check(CUresult result, const char* what) {
     std::exit(1);
 }
 
-// Sixteen instructions of a kind and a loop's three around them: unrolled code as nvcc makes it.
+// Sixteen instructions of a kind and a loop's three around them, like unrolled code from nvcc.
 struct Loop {
     const char* registers;
     const char* start;

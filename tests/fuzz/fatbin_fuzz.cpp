@@ -1,4 +1,4 @@
-// Everything that reads a peer's code image, on any bytes: classification, entries, unpacking, selection.
+// All readers of a peer's code image, on any bytes: classification, entries, unpacking, selection.
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
@@ -10,7 +10,7 @@ namespace {
 
 using namespace gpupool::fatbin;
 
-// Small, so that a run spends its time on the readers and not on memory.
+// Small, so that a run tests the readers instead of memory allocation.
 constexpr std::uint64_t unpack_limit_bytes = 1u << 20;
 
 void require(bool condition) {

@@ -1,5 +1,5 @@
 // Runs a fuzz target without libFuzzer: standalone RUNS [SEED_FILE...]. Inputs are random bytes and mutated seeds, from
-// a fixed seed, so that a failure comes back.
+// a fixed seed, so that failures are reproducible.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -16,7 +16,7 @@ namespace {
 
 using Input = std::vector<std::uint8_t>;
 constexpr std::size_t max_random_bytes = 512;
-constexpr std::size_t header_bytes = 128;  // damage here reaches further than damage in a payload
+constexpr std::size_t header_bytes = 128;  // damage here has more effects than damage in a payload
 
 Input mutate(const Input& seed, std::mt19937& random) {
     Input input = seed;

@@ -1,7 +1,6 @@
-// What other calls give while a stream captures: each call, from the capturing thread and from another, in each mode,
-// and how the capture ends afterwards.
-// It prints nothing but "mode.thread.call=answer/end" lines, so that a native and a forwarded run can be compared line
-// by line. What the documentation promises is checked as well.
+// The results of other calls while a stream captures: each call, from the capturing thread and from another, in each
+// mode, and how the capture ends afterwards. Prints only "mode.thread.call=answer/end" lines, so that a native and a
+// forwarded run can be compared line by line. Documented results are checked as well.
 #include <thread>
 
 #include "tests/gpu/driver.h"
@@ -11,7 +10,7 @@ namespace gpupool::programs {
 
 namespace {
 
-// What the calls work on; made before any capture.
+// The objects that the calls use, created before any capture.
 struct Things {
     Things() : module(kernels_ptx().data), function(module.function("add_value")) {
         DRIVER_OK(cuMemAlloc(&device, bytes));
@@ -51,7 +50,7 @@ struct Things {
     alignas(4096) unsigned char pageable[bytes] = {};
 };
 
-// The first failure of several calls.
+// The first failure among several results.
 CUresult first(std::initializer_list<CUresult> results) {
     for (const CUresult result : results) {
         if (result != CUDA_SUCCESS) {
@@ -61,7 +60,7 @@ CUresult first(std::initializer_list<CUresult> results) {
     return CUDA_SUCCESS;
 }
 
-// Makes something that the mode might forbid to make.
+// Creates an object whose creation the mode might forbid.
 template <class Make>
 void prepare(Make make) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -70,7 +69,7 @@ void prepare(Make make) {
     DRIVER_OK(cuThreadExchangeStreamCaptureMode(&mode));
 }
 
-// Gives back what a call made, so that only the call itself is judged.
+// Destroys the object that a call created, so that only the call itself is judged.
 template <class Destroy>
 CUresult undo(CUresult made, Destroy destroy) {
     if (made == CUDA_SUCCESS) {
@@ -79,7 +78,7 @@ CUresult undo(CUresult made, Destroy destroy) {
     return made;
 }
 
-// A library that nothing has been asked of yet.
+// A freshly loaded library, none of whose code has been used.
 CUlibrary load_library() {
     CUlibrary loaded = nullptr;
     prepare(

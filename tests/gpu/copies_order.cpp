@@ -1,5 +1,5 @@
-// Copies to the device whose source something before them in stream order writes: a host function or a copy, in the
-// same stream or in one that is waited for, by itself or of a graph. They read what that has written.
+// Copies to the device whose source is written by earlier work in stream order: a host function or a copy, in the same
+// stream or in one that is waited for, alone or in a graph. The copies must read the written data.
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -18,10 +18,10 @@ struct Fill {
     unsigned char* place;
     size_t bytes;
     unsigned char value;
-    const std::atomic<bool>* go = nullptr;  // not before that
+    const std::atomic<bool>* go = nullptr;  // starts only when this is set
 };
 
-// Late, so that a copy that does not wait for it reads something else.
+// Late, so that a copy that does not wait reads the old content.
 void CUDA_CB fill_slowly(void* data) {
     const Fill& fill = *static_cast<const Fill*>(data);
     if (fill.go != nullptr) {
@@ -52,8 +52,8 @@ class Order {
     Order(const Order&) = delete;
     Order& operator=(const Order&) = delete;
 
-    // `enqueue` enqueues what fills the source with the value, and the copy, or makes it; it returns a stream to wait
-    // for.
+    // `enqueue` enqueues the work that fills the source with the value, and the copy (or makes the copy); returns a
+    // stream to wait for.
     template <class Enqueue>
     void expect(const char* what, size_t bytes, unsigned char* source, Enqueue enqueue) {
         value_++;
@@ -158,7 +158,7 @@ class Order {
         });
     }
 
-    // What a graph does in the client: from here on the program has such a graph.
+    // Graphs with nodes that run in the client. From here on the program has such a graph.
     void graphs(size_t bytes) {
         const auto behind = [&](const char* what, auto capture) {
             CUgraph graph = nullptr;
@@ -204,7 +204,8 @@ void copy_in_order() {
     }
 }
 
-// More rows than any buffer should hold, both ways, behind a host function that waits for the caller of all of them.
+// More rows than any buffer should hold, in both directions, behind a host function that waits until the caller has
+// enqueued all of them.
 void rows_behind_their_caller() {
     constexpr size_t width = 3'000, pitch = 3'072, height = 11'000, times = 6;  // 33 MB each
     constexpr size_t bytes = pitch * height;
@@ -242,7 +243,7 @@ void rows_behind_their_caller() {
         DRIVER_OK(cuMemcpy2DAsync(&from, stream));
     }
     for (size_t row = 0; row < height; row++) {
-        memset(in + row * pitch, static_cast<int>(row % 251), width);  // they are read when their turn comes
+        memset(in + row * pitch, static_cast<int>(row % 251), width);  // the rows are read only when the copy runs
     }
     go = true;
     go.notify_all();

@@ -15,7 +15,7 @@ GraphWork::GraphWork() : module(kernels_ptx().data), add(module.function("add_va
     DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&host_in), bytes));
     DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&host_out), bytes));
     DRIVER_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    DRIVER_OK(launch(add, 1, 1, stream, device, 0u, 0u));  // loads the kernel: a capture must not
+    DRIVER_OK(launch(add, 1, 1, stream, device, 0u, 0u));  // loads the kernel, which a capture must not do
     DRIVER_OK(cuStreamSynchronize(stream));
 }
 
@@ -56,7 +56,7 @@ CUgraphExec instantiate(CUgraph graph) {
 
 namespace {
 
-// Kernel parameters whose addresses stay good as long as this does.
+// Kernel parameters whose addresses are valid as long as this object.
 struct AddParameters {
     CUdeviceptr data;
     unsigned count;
@@ -105,7 +105,7 @@ struct Chain {
     CUgraphNode set = nullptr, first = nullptr, second = nullptr, out = nullptr;
 };
 
-// memset to `start`, add, add, copy to the host.
+// memset to `start`, two additions, copy to the host.
 Chain build_chain(const GraphWork& work, const Device& device, unsigned start, unsigned first, unsigned second) {
     Chain chain;
     const AddParameters one(work, first), two(work, second);
@@ -186,7 +186,7 @@ void updates(const GraphWork& work, const Device& device) {
     check_result(cuGraphExecUpdate(executable, other.graph, &information), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
                  "an update from a graph of another shape");
     check(run_gives(work, executable, 777), "which changed nothing");
-    // Fewer nodes, of which the first is of another type: what counts is their number.
+    // Fewer nodes, the first of another type; the difference in number is reported.
     CUgraph shorter = nullptr;
     CUgraphNode only = nullptr;
     DRIVER_OK(cuGraphCreate(&shorter, 0));
@@ -205,7 +205,7 @@ void updates(const GraphWork& work, const Device& device) {
     DRIVER_OK(cuGraphExecDestroy(executable));
 }
 
-// A launch is of what the graph was then, also where it has to wait for something before it in its stream.
+// A launch runs the graph as it was at the launch, even if the launch has to wait in its stream.
 void updates_behind_waiting_launches(const GraphWork& work) {
     CUgraph graph = nullptr;
     CUgraphNode node = nullptr;
@@ -247,7 +247,7 @@ void updates_behind_waiting_launches(const GraphWork& work) {
     DRIVER_OK(cuGraphDestroy(graph));
 }
 
-// Changes and launches in turn, behind a launch that waits; then nothing waits for any of it before all is destroyed.
+// Changes and launches alternate behind a launch that waits; then everything is destroyed without a wait.
 void changes_in_turn(const GraphWork& work) {
     constexpr unsigned kChanges = 20;
     CUgraph graph = nullptr;
@@ -287,7 +287,7 @@ void changes_in_turn(const GraphWork& work) {
     DRIVER_OK(cuCtxSynchronize());
 }
 
-// Refused by the call itself, and what was there goes on.
+// The call itself refuses these nodes, and the graph remains usable.
 void refused_nodes(const GraphWork& work, const Device& device) {
     const AddParameters one(work, 1);
     CUgraph graph = nullptr, other = nullptr;
@@ -355,7 +355,7 @@ void other_nodes(const GraphWork& work, const Device& device) {
     DRIVER_OK(cuEventDestroy(event));
 }
 
-// More than most nodes have, all of which is told to who asks.
+// More operations than most nodes have; a query returns all of them.
 void node_of_many_operations(const GraphWork& work, const Device& device) {
     if (device.attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS) == 0) {
         note("this device has no stream memory operations");
@@ -400,7 +400,7 @@ void many_launches(const GraphWork& work, int launches) {
     DRIVER_OK(cuMemsetD32Async(work.device, 0, GraphWork::words, work.stream));
     for (int i = 0; i < launches; i++) {
         DRIVER_OK(cuGraphLaunch(executable, work.stream));
-        // Between two launches, in the stream's order.
+        // Between two launches, in stream order.
         DRIVER_OK(launch(work.add, GraphWork::blocks, GraphWork::threads, work.stream, work.device,
                          static_cast<unsigned>(GraphWork::words), 10u));
     }

@@ -1,7 +1,7 @@
 // Shared by graphs.cpp (explicit graphs), graphs_capture.cpp (stream capture) and graphs_owning.cpp (nodes that own
 // memory or graphs).
 //
-// Threads: a context is current. Errors: as driver.h.
+// Threads: a context is current. Errors: as in driver.h.
 #pragma once
 
 #include "tests/gpu/driver.h"

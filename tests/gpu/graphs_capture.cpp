@@ -19,7 +19,7 @@ CUstreamCaptureStatus status_of(CUstream stream) {
     return status;
 }
 
-// What `call` gives while a capture in `mode` is on, and whether the capture survives it.
+// The result of `call` during a capture in `mode`, and whether the capture survives it.
 template <class Call>
 void during_capture(const GraphWork& work, CUstreamCaptureMode mode, const char* what, CUresult expected, bool survives,
                     Call call) {
@@ -52,8 +52,7 @@ CUresult in_other_thread(const Device& device, Call call) {
     return result;
 }
 
-// An event that a capture recorded, and the capture is over: it stands for nothing until it is recorded again. `event`
-// has no time.
+// An event that an ended capture recorded is unusable until it is recorded again. `event` has no timing.
 void events_of_the_past(const GraphWork& work, CUevent event, CUstream other) {
     CUgraph graph = nullptr;
     CUevent timed = nullptr;
@@ -83,7 +82,7 @@ void events_of_the_past(const GraphWork& work, CUevent event, CUstream other) {
 
 }  // namespace
 
-// What a stream was given before it began to capture, or joined one that does, is work like any other.
+// Work enqueued before a stream began or joined a capture runs as usual.
 void capture_behind_work(const GraphWork& work) {
     CUstream joining = nullptr;
     CUevent event = nullptr;
@@ -121,8 +120,8 @@ void capture_behind_work(const GraphWork& work) {
     DRIVER_OK(cuStreamDestroy(joining));
 }
 
-// A capture ends with the stream that began it. What the stream was given before is done all the same, and one that had
-// joined works as before.
+// A capture ends when its first stream is destroyed. Earlier work of that stream still runs, and streams that had
+// joined work as before.
 void capture_destroyed(const GraphWork& work) {
     CUstream gone = nullptr, joining = nullptr;
     CUevent event = nullptr;

@@ -1,4 +1,4 @@
-// Graphs with nodes that own something: memory, or graphs that run on a condition. Such graphs cannot be cloned.
+// Graphs whose nodes own memory or conditional graphs. Such graphs cannot be cloned.
 #include <algorithm>
 
 #include "tests/gpu/graphs.h"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr unsigned words = GraphWork::words;
 
-// A graph of one conditional node that is always taken; its body.
+// A graph with one conditional node that is always taken, and its body.
 struct Conditional {
     CUgraph graph = nullptr, body = nullptr;
     CUgraphNode node = nullptr;
@@ -17,7 +17,7 @@ struct Conditional {
     explicit Conditional(const Device& device) {
         DRIVER_OK(cuGraphCreate(&graph, 0));
         CUgraphNodeParams parameters{};
-        void* create = nullptr;  // older drivers have none
+        void* create = nullptr;  // older drivers lack the function
         CUdriverProcAddressQueryResult found{};
         DRIVER_OK(cuGetProcAddress("cuGraphConditionalHandleCreate", &create, 12030, 0, &found));
         check((create != nullptr) == (found == CU_GET_PROC_ADDRESS_SUCCESS), "looked up: %d", static_cast<int>(found));
@@ -46,7 +46,7 @@ struct Conditional {
 
 }  // namespace
 
-// From pageable memory into the graph's own, a kernel, and back; and once more with other data.
+// From pageable memory to the graph's own, a kernel, and back; then again with other data.
 void memory_and_host(const GraphWork& work) {
     std::vector<unsigned> in(words), out(words);
     CUgraph graph = nullptr;
@@ -106,7 +106,7 @@ void conditional(const GraphWork& work, const Device& device) {
     check(work.device_holds(21), "the body ran twice");
     DRIVER_OK(cuGraphExecDestroy(executable));
 
-    // Pinned memory is all of the host's that a body may use; where it is in another process, not even that.
+    // A body may use only pinned host memory, and none at all if the memory belongs to another process.
     CUDA_MEMCPY3D copy{};
     copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
     copy.srcDevice = work.device;

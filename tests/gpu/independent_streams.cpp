@@ -1,6 +1,6 @@
-// Streams that wait for a kernel, however much they have been given, keep no other stream from its work: streams A are
-// filled behind a kernel that spins on a flag in device memory, then stream B works, and at last sets the flag. Where
-// the GPU has copies of several streams wait in one queue (an H200 does), B does not copy meanwhile. Setting: streams.
+// Streams that wait for a kernel, however much work they have, do not block other streams. Streams A are filled behind
+// a kernel that spins on a flag in device memory; then stream B works, and finally sets the flag. On GPUs where copies
+// of several streams share one queue (as on an H200) B does not copy meanwhile. Setting: streams.
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -28,7 +28,7 @@ class Streams {
         DRIVER_OK(cuMemAlloc(&words_, 3 * sizeof(unsigned)));
         DRIVER_OK(cuMemAlloc(&block_, (count + 1) * area_bytes));
         DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned_), (count + 1) * area_bytes));
-        // Every kernel is loaded now: a first launch may wait for the device, which would be a deadlock of our own.
+        // Loads every kernel now: a first launch may wait for the device, which would deadlock the test itself.
         DRIVER_OK(cuMemsetD32(words_, 1, 3));
         DRIVER_OK(launch(spin_, 1, 1, waiting_[0], words_, words_ + 4, spin_limit));
         DRIVER_OK(launch(add_, 1, 1, other_, words_ + 8, 1u, 1u));
@@ -46,7 +46,7 @@ class Streams {
     Streams(const Streams&) = delete;
     Streams& operator=(const Streams&) = delete;
 
-    // Each stream has one, on the device and of pinned memory, and the other stream the first.
+    // Each stream has one area on the device and one of pinned memory; the other stream uses the first.
     static constexpr size_t area_bytes = 48 * MiB;
     CUstream other() const { return other_; }
     CUdeviceptr block(size_t area) const { return block_ + area * area_bytes; }
@@ -54,7 +54,7 @@ class Streams {
     CUfunction add() const { return add_; }
     unsigned char* pinned(size_t area) const { return pinned_ + area * area_bytes; }
 
-    // `fill` gives each of the waiting streams its work; `work` is what another does meanwhile.
+    // `fill` enqueues the work of each waiting stream; `work` is what the other stream does meanwhile.
     template <class Fill, class Work>
     void run(Fill fill, Work work) {
         DRIVER_OK(cuMemsetD32(words_, 0, 3));
@@ -63,7 +63,7 @@ class Streams {
             DRIVER_OK(launch(spin_, 1, 1, waiting_[i], words_, words_ + 4, spin_limit));
             fill(waiting_[i], i + 1);
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // whatever can be issued has been
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // time for everything issuable to be issued
         work();
         for (CUstream stream : waiting_) {
             check_result(cuStreamQuery(stream), CUDA_ERROR_NOT_READY, "a stream that waits");
@@ -157,8 +157,8 @@ void all_at_once(Streams& streams) {
         [&] { streams.copy_both_ways(); });
 }
 
-// Events that have nothing to do with what waits come and go; one whose record has to wait for its turn is known to be
-// complete then, not later.
+// Unrelated events are created and destroyed meanwhile. An event whose record is issued late must be reported complete
+// without further delay.
 void events(Streams& streams) {
     streams.run(
         [&](CUstream stream, size_t) {

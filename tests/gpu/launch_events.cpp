@@ -1,7 +1,7 @@
-// Events that a launch records by its attributes: when all blocks of the kernel have begun, or when all have triggered
-// it, which without a word of the kernel's own is when they have ended. They are recorded as by cuEventRecord in the
-// launch's stream: who asks, waits or captures afterwards meets that record. Whether
-// who waits goes on before the kernel has ended is printed and not judged.
+// Events that a launch records by its attributes: when all blocks have begun, or when all have triggered the event,
+// which without an explicit trigger is when they have ended. They are recorded as by cuEventRecord in the launch's
+// stream: later queries, waits and captures refer to that record. Whether a waiter continues before the kernel has
+// ended is printed and not judged.
 #include <array>
 
 #include "tests/gpu/driver.h"
@@ -38,7 +38,7 @@ CUresult launch_with(CUlaunchAttribute attribute, CUfunction function, CUstream 
     return cuLaunchKernelEx(&config, function, addresses, nullptr);
 }
 
-// A kernel spins in the first stream until the flag is set; tickets are drawn behind it.
+// A kernel in the first stream spins until the flag is set; kernels behind it append tickets.
 class Scene {
   public:
     Scene() {
@@ -47,7 +47,7 @@ class Scene {
         }
         DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
         DRIVER_OK(cuMemAlloc(&words_, 256));
-        // Every kernel is loaded now: a first launch may wait for the device.
+        // Loads every kernel now: a first launch may wait for the device.
         DRIVER_OK(cuMemsetD32(words_, 1, 64));
         DRIVER_OK(spin());
         DRIVER_OK(ticket(first, 0));
@@ -99,7 +99,7 @@ class Scene {
     CUdeviceptr words_ = 0;
 };
 
-// Behind a kernel that waits: the event is not complete, and another stream waits for it.
+// Behind a waiting kernel the event is not complete, and another stream waits for it.
 void record(When when) {
     constexpr unsigned rounds = 50;
     const Scene scene;
@@ -126,13 +126,13 @@ void record(When when) {
     check(late == 0, "%u of %u times an event was not complete after the wait for it", late, rounds);
 }
 
-// The kernel's own writes are there for who waits, where it triggers the event only by its end.
+// A waiter sees the kernel's own writes, if the kernel triggers the event only by its end.
 void order(When when) {
     const Scene scene;
     DRIVER_OK(scene.spin());
     DRIVER_OK(scene.ticket_with(attribute_of(when, scene.event), scene.first, 1));
     DRIVER_OK(cuStreamWaitEvent(scene.second, scene.event, 0));
-    DRIVER_OK(cuEventRecord(scene.event, scene.first));  // which changes nothing for who waits already
+    DRIVER_OK(cuEventRecord(scene.event, scene.first));  // does not affect the existing wait
     DRIVER_OK(cuStreamWaitEvent(scene.second, scene.event, 0));
     DRIVER_OK(scene.ticket(scene.second, 2));
     check_result(cuStreamQuery(scene.second), CUDA_ERROR_NOT_READY, "a stream that waits for the event");
@@ -142,7 +142,7 @@ void order(When when) {
     check(tickets[0] == 1 && tickets[1] == 2, "the order across streams (%u, %u)", tickets[0], tickets[1]);
 }
 
-// More launches than a stream can hold, each with the event: it stands for the last one.
+// More launches than a stream can queue, each with the event: it refers to the last one.
 void many(When when) {
     constexpr unsigned launches = 3'000;
     const Scene scene;
@@ -171,7 +171,7 @@ void destroyed_while_busy(When when) {
     check(tickets[0] == 1, "what was launched ran");
 }
 
-// The event carries the capture into the second stream, and back.
+// The event carries the capture to the second stream, and back.
 void captured(When when) {
     const Scene scene;
     CUevent back = nullptr;
@@ -219,7 +219,7 @@ void mistakes(When when) {
     DRIVER_OK(cuEventDestroy(timed));
 }
 
-// May who waits go on while the kernel runs? Nothing says that it must.
+// Whether a waiter continues while the kernel runs; nothing requires it.
 void overtaken(When when) {
     const Scene scene;
     DRIVER_OK(scene.spin_with(attribute_of(when, scene.event, true)));

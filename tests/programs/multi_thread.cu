@@ -1,5 +1,5 @@
-// Several host threads launching: each on a stream of its own, then all on one, then on the legacy stream, allocating
-// and freeing meanwhile. Argument: launches per thread.
+// Several host threads that launch: each on its own stream, then all on one, then on the legacy stream, while
+// allocating and freeing. Argument: launches per thread.
 #include <thread>
 #include <vector>
 
@@ -9,7 +9,7 @@ using namespace gpupool::programs;
 
 constexpr int thread_count = 4;
 
-// Not atomic on purpose: launches on one stream run one after the other, so that none of these may be lost.
+// Not atomic on purpose: launches on one stream run one after the other, so no increment may be lost.
 __global__ void increment(unsigned* counter) {
     *counter += 1;
 }

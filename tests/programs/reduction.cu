@@ -1,5 +1,5 @@
-// Sum, maximum and a vote over many numbers with warp shuffles, shared memory and one atomic per block.
-// Argument: number of elements.
+// Sum, maximum and a vote over many numbers with warp shuffles, shared memory and one atomic per block. Argument:
+// number of elements.
 #include <climits>
 #include <vector>
 
@@ -36,7 +36,7 @@ __global__ void reduce(const int* input, int count, Totals* totals) {
     int sum = 0;
     int maximum = INT_MIN;
     int odd = 0;
-    // Every lane takes part in every round, so that the vote below sees whole warps.
+    // Every lane executes every round, so that the vote below has whole warps.
     const int stride = gridDim.x * blockDim.x;
     const int rounds = (count + stride - 1) / stride;
     for (int round = 0; round < rounds; round++) {

@@ -1,4 +1,4 @@
-// Streams and events that are really asynchronous: overlap is shown by order (a kernel that only another stream's
+// Streams and events that are really asynchronous. Overlap is shown by order (a kernel that only another stream's
 // kernel can release), never by time. Argument: elements per stream.
 #include <cstdint>
 
@@ -62,7 +62,7 @@ void independent_streams(int count) {
     }
 }
 
-// words: [0] the flag, [1] what the waiting kernel saw, [2] what came after it in another stream.
+// words: [0] the flag, [1] the waiting kernel's result, [2] written behind it in another stream.
 void overlap(int* words) {
     cudaStream_t waiting, releasing, following;
     cudaEvent_t before, after, followed;
@@ -86,7 +86,7 @@ void overlap(int* words) {
     check(cudaEventQuery(followed) == cudaErrorNotReady, "an event behind another stream's event is not ready");
     float milliseconds = -1.0f;
     check(cudaEventElapsedTime(&milliseconds, before, after) == cudaErrorNotReady, "elapsed time is not ready");
-    cudaGetLastError();  // "not ready" counts as an error here
+    cudaGetLastError();  // clears \"not ready\", which the runtime records as an error
 
     set_flag<<<1, 1, 0, releasing>>>(words);
     CUDA_OK(cudaGetLastError());

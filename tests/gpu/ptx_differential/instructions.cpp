@@ -37,7 +37,7 @@ void integer_arithmetic(Table& t) {
         t.plain("mad.lo." + type, k, three);
         t.plain("mad.hi." + type, k, three);
         t.plain("sad." + type, k, three);
-        // By zero, the result is the machine's own affair.
+        // Division by zero gives a machine-dependent result.
         const std::string bits = ".b" + type.substr(1);
         for (const char* op : {"div", "rem"}) {
             t.add("{ .reg " + bits + " %q; or" + bits + " %q, {b}, 1; " + op + "." + type + " {d}, {a}, %q; }", k, two);
@@ -280,7 +280,7 @@ void half_arithmetic(Table& t) {
 }
 
 void conversions(Table& t) {
-    // To 8 bits and from them, through wider registers.
+    // Conversions to and from 8 bits, through wider registers.
     const Words small = {"u8", "s8"};
     const auto kind_of = [](const std::string& type) { return type.substr(1) == "8" ? 'R' : integer_kind(type); };
     std::vector<std::string> integers(integer_types.begin(), integer_types.end());
@@ -289,7 +289,7 @@ void conversions(Table& t) {
         for (const auto& from : integers) {
             if (to == from) continue;
             t.plain("cvt." + to + "." + from, kind_of(to), {kind_of(from)});
-            // Where every value fits there is nothing to saturate, and the assembler says so.
+            // Where every value fits, the assembler rejects saturation.
             const bool fits = std::stoi(to.substr(1)) > std::stoi(from.substr(1)) && (to[0] == 's' || from[0] == 'u');
             if (!fits) t.plain("cvt.sat." + to + "." + from, kind_of(to), {kind_of(from)});
         }
@@ -364,7 +364,7 @@ unsigned width_bits(Kind kind) {
 }
 
 std::string Instruction::name() const {
-    // The mnemonic of a single instruction; of several, all of them.
+    // The mnemonic of a single instruction, or of all instructions in a group.
     if (text[0] != '{') {
         const auto end = text.find(' ');
         const auto selectors = text.find_first_of(".", text.find("{a}"));
