@@ -86,7 +86,7 @@ void overlap(int* words) {
     check(cudaEventQuery(followed) == cudaErrorNotReady, "an event behind another stream's event is not ready");
     float milliseconds = -1.0f;
     check(cudaEventElapsedTime(&milliseconds, before, after) == cudaErrorNotReady, "elapsed time is not ready");
-    cudaGetLastError();  // clears \"not ready\", which the runtime records as an error
+    cudaGetLastError();  // clears "not ready", which the runtime records as an error
 
     set_flag<<<1, 1, 0, releasing>>>(words);
     CUDA_OK(cudaGetLastError());
