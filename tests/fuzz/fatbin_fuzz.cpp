@@ -11,14 +11,14 @@ namespace {
 using namespace gpupool::fatbin;
 
 // Small, so that a run tests the readers instead of memory allocation.
-constexpr std::uint64_t unpack_limit_bytes = 1u << 20;
+constexpr std::uint64_t kUnpackLimitBytes = 1u << 20;
 
 void require(bool condition) {
     if (!condition) std::abort();
 }
 
 void read_entry(const Entry& entry) {
-    auto contents = unpack(entry, unpack_limit_bytes);
+    auto contents = unpack(entry, kUnpackLimitBytes);
     if (!contents) return;
     require(contents->bytes().size() == entry.unpacked_bytes);
 }

@@ -13,8 +13,8 @@ namespace {
 // The objects that the calls use, created before any capture.
 struct Things {
     Things() : module(kernels_ptx().data), function(module.function("add_value")) {
-        DRIVER_OK(cuMemAlloc(&device, bytes));
-        DRIVER_OK(cuMemAllocHost(&pinned, bytes));
+        DRIVER_OK(cuMemAlloc(&device, kBytes));
+        DRIVER_OK(cuMemAllocHost(&pinned, kBytes));
         DRIVER_OK(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING));
         DRIVER_OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
         DRIVER_OK(cuEventCreate(&event, CU_EVENT_DEFAULT));
@@ -37,7 +37,7 @@ struct Things {
     Things(const Things&) = delete;
     Things& operator=(const Things&) = delete;
 
-    static constexpr size_t bytes = 4096;
+    static constexpr size_t kBytes = 4096;
     Module module;
     CUfunction function;
     CUdeviceptr device = 0;
@@ -47,7 +47,7 @@ struct Things {
     CUmemoryPool pool = nullptr;
     CUgraph graph = nullptr;
     CUgraphExec executable = nullptr;
-    alignas(4096) unsigned char pageable[bytes] = {};
+    alignas(4096) unsigned char pageable[kBytes] = {};
 };
 
 // The first failure among several results.
@@ -98,7 +98,7 @@ struct Probe {
     CUresult (*call)(Things&);
 };
 
-const Probe probes[] = {
+const Probe kProbes[] = {
     {"cuMemAlloc",
      [](Things&) {
          CUdeviceptr block = 0;
@@ -126,7 +126,7 @@ const Probe probes[] = {
      }},
     {"cuMemHostRegister",
      [](Things& things) {
-         const CUresult result = cuMemHostRegister(things.pageable, Things::bytes, 0);
+         const CUresult result = cuMemHostRegister(things.pageable, Things::kBytes, 0);
          return undo(result, [&] { return cuMemHostUnregister(things.pageable); });
      }},
     {"cuArrayCreate",
@@ -426,7 +426,7 @@ const Probe probes[] = {
      }},
     {"cuMemHostUnregister",
      [](Things& things) {
-         prepare([&] { return cuMemHostRegister(things.pageable, Things::bytes, 0); });
+         prepare([&] { return cuMemHostRegister(things.pageable, Things::kBytes, 0); });
          const CUresult result = cuMemHostUnregister(things.pageable);
          if (result != CUDA_SUCCESS) {
              prepare([&] { return cuMemHostUnregister(things.pageable); });
@@ -521,9 +521,9 @@ struct Mode {
     const char* name;
     CUstreamCaptureMode mode;
 };
-const Mode modes[] = {{"global", CU_STREAM_CAPTURE_MODE_GLOBAL},
-                      {"thread_local", CU_STREAM_CAPTURE_MODE_THREAD_LOCAL},
-                      {"relaxed", CU_STREAM_CAPTURE_MODE_RELAXED}};
+const Mode kModes[] = {{"global", CU_STREAM_CAPTURE_MODE_GLOBAL},
+                       {"thread_local", CU_STREAM_CAPTURE_MODE_THREAD_LOCAL},
+                       {"relaxed", CU_STREAM_CAPTURE_MODE_RELAXED}};
 
 CUresult in_other_thread(const Device& device, const Probe& probe, Things& things) {
     CUresult result = CUDA_ERROR_UNKNOWN;
@@ -557,9 +557,9 @@ int run(int argc, char** argv) {
     const Program program("capture_calls", argc, argv);
     const Device device;
     Things things;
-    for (const Mode& mode : modes) {
+    for (const Mode& mode : kModes) {
         for (const bool other_thread : {false, true}) {
-            for (const Probe& probe : probes) {
+            for (const Probe& probe : kProbes) {
                 try_in(device, things, mode, probe, other_thread);
             }
         }

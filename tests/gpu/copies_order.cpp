@@ -12,7 +12,7 @@
 namespace gpupool::programs {
 namespace {
 
-constexpr size_t most_bytes = 200'003;
+constexpr size_t kMaxBytes = 200'003;
 
 struct Fill {
     unsigned char* place;
@@ -33,13 +33,13 @@ void CUDA_CB fill_slowly(void* data) {
 
 class Order {
   public:
-    Order() : pageable_(most_bytes) {
+    Order() : pageable_(kMaxBytes) {
         DRIVER_OK(cuStreamCreate(&first_, CU_STREAM_NON_BLOCKING));
         DRIVER_OK(cuStreamCreate(&second_, CU_STREAM_NON_BLOCKING));
         DRIVER_OK(cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING));
-        DRIVER_OK(cuMemAlloc(&from_, most_bytes));
-        DRIVER_OK(cuMemAlloc(&to_, most_bytes));
-        DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned_), most_bytes));
+        DRIVER_OK(cuMemAlloc(&from_, kMaxBytes));
+        DRIVER_OK(cuMemAlloc(&to_, kMaxBytes));
+        DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned_), kMaxBytes));
     }
     ~Order() {
         cuMemFreeHost(pinned_);
@@ -195,11 +195,11 @@ class Order {
 
 void copy_in_order() {
     Order order;
-    for (const size_t bytes : {size_t{4096}, most_bytes}) {
+    for (const size_t bytes : {size_t{4096}, kMaxBytes}) {
         order.synchronous(bytes);
         order.asynchronous(bytes);
     }
-    for (const size_t bytes : {size_t{4096}, most_bytes}) {
+    for (const size_t bytes : {size_t{4096}, kMaxBytes}) {
         order.graphs(bytes);
     }
 }

@@ -88,7 +88,7 @@ CUresult launch(CUfunction function, unsigned blocks, unsigned threads, CUstream
 }
 
 // The kernel `spin` ends by itself after this many rounds, some ten seconds, if nothing releases it.
-constexpr unsigned spin_limit = 40'000'000;
+constexpr unsigned kSpinLimit = 40'000'000;
 
 // Runs this program again with `argument` and returns its wait status, for work that could damage this process.
 int run_self(const char* argument);

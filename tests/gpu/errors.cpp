@@ -37,7 +37,7 @@ struct Child {
     void (*body)();
 };
 
-const Child children[] = {
+const Child kChildren[] = {
     {"--child-before-init", mistakes_before_init},
     {"--child-no-context", mistakes_without_context},
     {"--child-illegal-address", illegal_address},
@@ -68,7 +68,7 @@ int child_main(const char* argument) {
     const char* print = getenv("GPUPOOL_ERRORS_PRINT");
     printing_values = print != nullptr && strcmp(print, "1") == 0;
     limit_seconds(60);
-    for (const Child& child : children) {
+    for (const Child& child : kChildren) {
         if (strcmp(argument, child.argument) == 0) {
             child.body();
             return failed_checks.load() == 0 ? 0 : 1;
@@ -98,7 +98,7 @@ int run(int argc, char** argv) {
         section("whose", whose_mistakes);
         section("registration", registration_mistakes);
     }
-    for (const Child& child : children) {
+    for (const Child& child : kChildren) {
         if (printing_values) {
             run_child(child);
         } else {

@@ -52,7 +52,7 @@ struct Kernels {
         DRIVER_OK(cuCtxSynchronize());
     }
     CUresult wait(CUstream stream, const Words& words) const {
-        return launch(spin, 1, 1, stream, words.flag(), words.outcome(), spin_limit);
+        return launch(spin, 1, 1, stream, words.flag(), words.outcome(), kSpinLimit);
     }
     CUresult ticket(CUstream stream, const Words& words, unsigned number) const {
         return launch(append, 1, 1, stream, words.log(), 16u, words.next(), number);
@@ -317,7 +317,7 @@ void polled_beside_legacy(const Words& words, const Kernels& kernels) {
     CUstream blocking = nullptr, releasing = nullptr;
     DRIVER_OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
     DRIVER_OK(cuStreamCreate(&releasing, CU_STREAM_NON_BLOCKING));
-    DRIVER_OK(launch(kernels.spin, 1, 1, blocking, own_flag, own_outcome, spin_limit));
+    DRIVER_OK(launch(kernels.spin, 1, 1, blocking, own_flag, own_outcome, kSpinLimit));
     check_result(cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY, "the legacy stream, beside a busy blocking stream");
     DRIVER_OK(kernels.wait(nullptr, words));
     check_result(cuStreamQuery(blocking), CUDA_ERROR_NOT_READY, "a kernel waits");

@@ -9,8 +9,8 @@ namespace gpupool::programs {
 namespace {
 
 CUresult add_on(const GraphWork& work, CUstream stream, unsigned value) {
-    return launch(work.add, GraphWork::blocks, GraphWork::threads, stream, work.device,
-                  static_cast<unsigned>(GraphWork::words), value);
+    return launch(work.add, GraphWork::kBlocks, GraphWork::kThreads, stream, work.device,
+                  static_cast<unsigned>(GraphWork::kWords), value);
 }
 
 CUstreamCaptureStatus status_of(CUstream stream) {
@@ -128,13 +128,13 @@ void capture_destroyed(const GraphWork& work) {
     DRIVER_OK(cuStreamCreate(&gone, CU_STREAM_NON_BLOCKING));
     DRIVER_OK(cuStreamCreate(&joining, CU_STREAM_NON_BLOCKING));
     DRIVER_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-    DRIVER_OK(cuMemsetD32(work.device, 1, GraphWork::words));
+    DRIVER_OK(cuMemsetD32(work.device, 1, GraphWork::kWords));
     DRIVER_OK(cuCtxSynchronize());
     work.host_out[0] = 0;
     DRIVER_OK(cuLaunchHostFunc(
         gone, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); }, nullptr));
     DRIVER_OK(add_on(work, gone, 6));
-    DRIVER_OK(cuMemcpyDtoHAsync(work.host_out, work.device, GraphWork::bytes, gone));
+    DRIVER_OK(cuMemcpyDtoHAsync(work.host_out, work.device, GraphWork::kBytes, gone));
     DRIVER_OK(cuStreamBeginCapture(gone, CU_STREAM_CAPTURE_MODE_GLOBAL));
     DRIVER_OK(add_on(work, gone, 100));
     DRIVER_OK(cuEventRecord(event, gone));
@@ -153,10 +153,10 @@ void capture_destroyed(const GraphWork& work) {
 
 void capture_and_replay(const GraphWork& work) {
     DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    DRIVER_OK(cuMemcpyHtoDAsync(work.device, work.host_in, GraphWork::bytes, work.stream));
+    DRIVER_OK(cuMemcpyHtoDAsync(work.device, work.host_in, GraphWork::kBytes, work.stream));
     DRIVER_OK(add_on(work, work.stream, 5));
     DRIVER_OK(add_on(work, work.stream, 50));
-    DRIVER_OK(cuMemcpyDtoHAsync(work.host_out, work.device, GraphWork::bytes, work.stream));
+    DRIVER_OK(cuMemcpyDtoHAsync(work.host_out, work.device, GraphWork::kBytes, work.stream));
     CUgraph graph = nullptr;
     DRIVER_OK(cuStreamEndCapture(work.stream, &graph));
     check(node_count(graph) == 4, "two copies and two kernels captured: %zu nodes", node_count(graph));
@@ -172,7 +172,7 @@ void capture_and_replay(const GraphWork& work) {
     DRIVER_OK(cuGraphExecDestroy(executable));
     DRIVER_OK(cuGraphDestroy(graph));
     work.fill_host(1);
-    DRIVER_OK(cuMemcpyHtoDAsync(work.device, work.host_in, GraphWork::bytes, work.stream));
+    DRIVER_OK(cuMemcpyHtoDAsync(work.device, work.host_in, GraphWork::kBytes, work.stream));
     DRIVER_OK(add_on(work, work.stream, 1));
     check(work.device_holds(2), "the stream works as before the capture");
 }
@@ -184,19 +184,20 @@ void capture_two_streams(const GraphWork& work) {
     DRIVER_OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     DRIVER_OK(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
     DRIVER_OK(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING));
-    DRIVER_OK(cuMemAlloc(&second, GraphWork::bytes));
-    DRIVER_OK(cuMemsetD32(second, 3, GraphWork::words));
+    DRIVER_OK(cuMemAlloc(&second, GraphWork::kBytes));
+    DRIVER_OK(cuMemsetD32(second, 3, GraphWork::kWords));
     DRIVER_OK(cuCtxSynchronize());
     DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    DRIVER_OK(cuMemsetD32Async(work.device, 1, GraphWork::words, work.stream));
+    DRIVER_OK(cuMemsetD32Async(work.device, 1, GraphWork::kWords, work.stream));
     DRIVER_OK(cuEventRecord(fork, work.stream));
     DRIVER_OK(cuStreamWaitEvent(other, fork, 0));
     check(status_of(other) == CU_STREAM_CAPTURE_STATUS_ACTIVE, "a stream that waits for a captured event captures too");
-    DRIVER_OK(launch(work.add, GraphWork::blocks, GraphWork::threads, other, second, unsigned{GraphWork::words}, 4u));
+    DRIVER_OK(
+        launch(work.add, GraphWork::kBlocks, GraphWork::kThreads, other, second, unsigned{GraphWork::kWords}, 4u));
     DRIVER_OK(cuEventRecord(join, other));
     DRIVER_OK(add_on(work, work.stream, 10));
     DRIVER_OK(cuStreamWaitEvent(work.stream, join, 0));
-    DRIVER_OK(cuMemcpyDtoDAsync(work.device, second, GraphWork::bytes / 2, work.stream));
+    DRIVER_OK(cuMemcpyDtoDAsync(work.device, second, GraphWork::kBytes / 2, work.stream));
     CUgraph graph = nullptr;
     DRIVER_OK(cuStreamEndCapture(work.stream, &graph));
     check(status_of(other) == CU_STREAM_CAPTURE_STATUS_NONE, "and stops with it");
@@ -208,8 +209,8 @@ void capture_two_streams(const GraphWork& work) {
         DRIVER_OK(cuGraphLaunch(executable, work.stream));
     }
     DRIVER_OK(cuStreamSynchronize(work.stream));
-    std::vector<unsigned> back(GraphWork::words);
-    DRIVER_OK(cuMemcpyDtoH(back.data(), work.device, GraphWork::bytes));
+    std::vector<unsigned> back(GraphWork::kWords);
+    DRIVER_OK(cuMemcpyDtoH(back.data(), work.device, GraphWork::kBytes));
     check(back.front() == 11 && back.back() == 11, "two launches of it (%u, %u)", back.front(), back.back());
     DRIVER_OK(cuGraphExecDestroy(executable));
     DRIVER_OK(cuGraphDestroy(graph));

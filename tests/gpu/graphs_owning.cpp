@@ -6,7 +6,7 @@
 namespace gpupool::programs {
 namespace {
 
-constexpr unsigned words = GraphWork::words;
+constexpr unsigned kWords = GraphWork::kWords;
 
 // A graph with one conditional node that is always taken, and its body.
 struct Conditional {
@@ -48,14 +48,14 @@ struct Conditional {
 
 // From pageable memory to the graph's own, a kernel, and back; then again with other data.
 void memory_and_host(const GraphWork& work) {
-    std::vector<unsigned> in(words), out(words);
+    std::vector<unsigned> in(kWords), out(kWords);
     CUgraph graph = nullptr;
     DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     CUdeviceptr memory = 0;
-    DRIVER_OK(cuMemAllocAsync(&memory, GraphWork::bytes, work.stream));
-    DRIVER_OK(cuMemcpyHtoDAsync(memory, in.data(), GraphWork::bytes, work.stream));
-    DRIVER_OK(launch(work.add, GraphWork::blocks, GraphWork::threads, work.stream, memory, words, 7u));
-    DRIVER_OK(cuMemcpyDtoHAsync(out.data(), memory, GraphWork::bytes, work.stream));
+    DRIVER_OK(cuMemAllocAsync(&memory, GraphWork::kBytes, work.stream));
+    DRIVER_OK(cuMemcpyHtoDAsync(memory, in.data(), GraphWork::kBytes, work.stream));
+    DRIVER_OK(launch(work.add, GraphWork::kBlocks, GraphWork::kThreads, work.stream, memory, kWords, 7u));
+    DRIVER_OK(cuMemcpyDtoHAsync(out.data(), memory, GraphWork::kBytes, work.stream));
     DRIVER_OK(cuMemFreeAsync(memory, work.stream));
     DRIVER_OK(cuStreamEndCapture(work.stream, &graph));
     CUgraphExec executable = nullptr;
@@ -88,19 +88,19 @@ void conditional(const GraphWork& work, const Device& device) {
         return;
     }
     CUdeviceptr data = work.device;
-    unsigned count = words, added = 5;
+    unsigned count = kWords, added = 5;
     void* arguments[] = {&data, &count, &added};
     CUDA_KERNEL_NODE_PARAMS kernel{};
     kernel.func = work.add;
-    kernel.gridDimX = GraphWork::blocks;
-    kernel.blockDimX = GraphWork::threads;
+    kernel.gridDimX = GraphWork::kBlocks;
+    kernel.blockDimX = GraphWork::kThreads;
     kernel.gridDimY = kernel.gridDimZ = kernel.blockDimY = kernel.blockDimZ = 1;
     kernel.kernelParams = arguments;
     CUgraphNode first = nullptr, second = nullptr;
     DRIVER_OK(cuGraphAddKernelNode(&first, made.body, nullptr, 0, &kernel));
     DRIVER_OK(cuGraphAddKernelNode(&second, made.body, &first, 1, &kernel));
     const CUgraphExec executable = instantiate(made.graph);
-    DRIVER_OK(cuMemsetD32(work.device, 1, words));
+    DRIVER_OK(cuMemsetD32(work.device, 1, kWords));
     DRIVER_OK(cuGraphLaunch(executable, work.stream));
     DRIVER_OK(cuGraphLaunch(executable, work.stream));
     check(work.device_holds(21), "the body ran twice");
@@ -112,7 +112,7 @@ void conditional(const GraphWork& work, const Device& device) {
     copy.srcDevice = work.device;
     copy.dstMemoryType = CU_MEMORYTYPE_HOST;
     copy.dstHost = work.host_out;
-    copy.WidthInBytes = GraphWork::bytes;
+    copy.WidthInBytes = GraphWork::kBytes;
     copy.Height = copy.Depth = 1;
     CUgraphNode out = nullptr;
     DRIVER_OK(cuGraphAddMemcpyNode(&out, made.body, &second, 1, &copy, device.context()));

@@ -12,7 +12,7 @@ using namespace gpupool::programs;
 
 namespace {
 
-constexpr size_t MiB = 1 << 20;
+constexpr size_t kMiB = 1 << 20;
 
 class Streams {
   public:
@@ -26,11 +26,11 @@ class Streams {
         }
         DRIVER_OK(cuStreamCreate(&other_, CU_STREAM_NON_BLOCKING));
         DRIVER_OK(cuMemAlloc(&words_, 3 * sizeof(unsigned)));
-        DRIVER_OK(cuMemAlloc(&block_, (count + 1) * area_bytes));
-        DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned_), (count + 1) * area_bytes));
+        DRIVER_OK(cuMemAlloc(&block_, (count + 1) * kAreaBytes));
+        DRIVER_OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned_), (count + 1) * kAreaBytes));
         // Loads every kernel now: a first launch may wait for the device, which would deadlock the test itself.
         DRIVER_OK(cuMemsetD32(words_, 1, 3));
-        DRIVER_OK(launch(spin_, 1, 1, waiting_[0], words_, words_ + 4, spin_limit));
+        DRIVER_OK(launch(spin_, 1, 1, waiting_[0], words_, words_ + 4, kSpinLimit));
         DRIVER_OK(launch(add_, 1, 1, other_, words_ + 8, 1u, 1u));
         DRIVER_OK(cuCtxSynchronize());
     }
@@ -47,12 +47,12 @@ class Streams {
     Streams& operator=(const Streams&) = delete;
 
     // Each stream has one area on the device and one of pinned memory; the other stream uses the first.
-    static constexpr size_t area_bytes = 48 * MiB;
+    static constexpr size_t kAreaBytes = 48 * kMiB;
     CUstream other() const { return other_; }
-    CUdeviceptr block(size_t area) const { return block_ + area * area_bytes; }
+    CUdeviceptr block(size_t area) const { return block_ + area * kAreaBytes; }
     CUdeviceptr counter() const { return words_ + 8; }
     CUfunction add() const { return add_; }
-    unsigned char* pinned(size_t area) const { return pinned_ + area * area_bytes; }
+    unsigned char* pinned(size_t area) const { return pinned_ + area * kAreaBytes; }
 
     // `fill` enqueues the work of each waiting stream; `work` is what the other stream does meanwhile.
     template <class Fill, class Work>
@@ -60,7 +60,7 @@ class Streams {
         DRIVER_OK(cuMemsetD32(words_, 0, 3));
         DRIVER_OK(cuCtxSynchronize());
         for (size_t i = 0; i < waiting_.size(); i++) {
-            DRIVER_OK(launch(spin_, 1, 1, waiting_[i], words_, words_ + 4, spin_limit));
+            DRIVER_OK(launch(spin_, 1, 1, waiting_[i], words_, words_ + 4, kSpinLimit));
             fill(waiting_[i], i + 1);
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(50));  // time for everything issuable to be issued
@@ -91,9 +91,9 @@ class Streams {
             DRIVER_OK(cuStreamSynchronize(other_));
             return;
         }
-        for (const size_t bytes : {size_t{4}, size_t{5000}, 60000 + MiB, 8 * MiB}) {
+        for (const size_t bytes : {size_t{4}, size_t{5000}, 60000 + kMiB, 8 * kMiB}) {
             unsigned char* const up = pinned(0);
-            unsigned char* const down = up + area_bytes / 2;
+            unsigned char* const down = up + kAreaBytes / 2;
             std::memset(up, static_cast<int>(bytes % 251 + 1), bytes);
             std::memset(down, 0, bytes);
             DRIVER_OK(cuMemcpyHtoDAsync(block(0), up, bytes, other_));
@@ -127,7 +127,7 @@ void small_uploads(Streams& streams) {
 void large_uploads(Streams& streams) {
     streams.run(
         [&](CUstream stream, size_t area) {
-            DRIVER_OK(cuMemcpyHtoDAsync(streams.block(area), streams.pinned(area), streams.area_bytes, stream));
+            DRIVER_OK(cuMemcpyHtoDAsync(streams.block(area), streams.pinned(area), streams.kAreaBytes, stream));
         },
         [&] { streams.copy_both_ways(); });
 }
@@ -135,7 +135,7 @@ void large_uploads(Streams& streams) {
 void large_downloads(Streams& streams) {
     streams.run(
         [&](CUstream stream, size_t area) {
-            DRIVER_OK(cuMemcpyDtoHAsync(streams.pinned(area), streams.block(area), streams.area_bytes, stream));
+            DRIVER_OK(cuMemcpyDtoHAsync(streams.pinned(area), streams.block(area), streams.kAreaBytes, stream));
         },
         [&] { streams.copy_both_ways(); });
 }
@@ -145,7 +145,7 @@ void all_at_once(Streams& streams) {
     streams.run(
         [&](CUstream stream, size_t area) {
             for (unsigned i = 0; i < 20; i++) {
-                const size_t bytes = turn % 3 == 0 ? 3000 : turn % 3 == 1 ? 60000 : 20 * MiB;
+                const size_t bytes = turn % 3 == 0 ? 3000 : turn % 3 == 1 ? 60000 : 20 * kMiB;
                 if (turn % 2 == 0) {
                     DRIVER_OK(cuMemcpyHtoDAsync(streams.block(area), streams.pinned(area), bytes, stream));
                 } else {
@@ -171,7 +171,7 @@ void events(Streams& streams) {
                 CUevent event = nullptr;
                 DRIVER_OK(cuEventCreate(&event, i % 2 == 0 ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING));
                 if (i % 64 == 0) {
-                    DRIVER_OK(cuMemcpyHtoDAsync(streams.block(0), streams.pinned(0), 2 * MiB, streams.other()));
+                    DRIVER_OK(cuMemcpyHtoDAsync(streams.block(0), streams.pinned(0), 2 * kMiB, streams.other()));
                 }
                 DRIVER_OK(cuEventRecord(event, streams.other()));
                 DRIVER_OK(cuStreamWaitEvent(streams.other(), event, 0));

@@ -69,9 +69,9 @@ class Scene {
         DRIVER_OK(cuMemsetD8(words_, 0, 256));
         DRIVER_OK(cuCtxSynchronize());
     }
-    CUresult spin() const { return launch(spin_, 1, 1, first, words_, words_ + 4, spin_limit); }
+    CUresult spin() const { return launch(spin_, 1, 1, first, words_, words_ + 4, kSpinLimit); }
     CUresult spin_with(CUlaunchAttribute attribute) const {
-        return launch_with(attribute, spin_, first, words_, words_ + 4, spin_limit);
+        return launch_with(attribute, spin_, first, words_, words_ + 4, kSpinLimit);
     }
     CUresult ticket(CUstream stream, unsigned number) const {
         return launch(append_, 1, 1, stream, log(), 16u, words_ + 8, number);

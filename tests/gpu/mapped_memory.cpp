@@ -224,7 +224,7 @@ void polling(const Work& work) {
     DRIVER_OK(launch(work.answer, 1, 1, work.stream, device, device + 32, 0u));  // loads the kernel
     DRIVER_OK(cuStreamSynchronize(work.stream));
     reply->store(0);
-    DRIVER_OK(launch(work.answer, 1, 1, work.stream, device, device + 32, spin_limit));
+    DRIVER_OK(launch(work.answer, 1, 1, work.stream, device, device + 32, kSpinLimit));
     request->store(41);
     check(comes_true([&] { return reply->load() != 0; }), "the program sees a kernel's write while it waits");
     check(reply->load() == 42, "and the kernel saw the program's: %u", reply->load());

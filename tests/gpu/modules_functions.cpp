@@ -17,7 +17,7 @@ int attribute_of(CUfunction function, CUfunction_attribute attribute) {
 }
 
 // The parameters of `many_parameters` in C++ layout.
-constexpr size_t expected_layout[][2] = {{0, 1}, {2, 2}, {4, 4}, {8, 8}, {16, 4}, {24, 8}, {32, 24}, {56, 8}};
+constexpr size_t kExpectedLayout[][2] = {{0, 1}, {2, 2}, {4, 4}, {8, 8}, {16, 4}, {24, 8}, {32, 24}, {56, 8}};
 
 bool computes_shared_sum(CUfunction function, unsigned threads, unsigned shared_bytes) {
     CUdeviceptr in = 0, out = 0;
@@ -69,14 +69,14 @@ void parameter_layout() {
     const Module module(kernels_ptx().data);
     const CUfunction function = module.function("many_parameters");
     int wrong = 0;
-    for (size_t i = 0; i < std::size(expected_layout); i++) {
+    for (size_t i = 0; i < std::size(kExpectedLayout); i++) {
         size_t offset = 0, bytes = 0;
         DRIVER_OK(cuFuncGetParamInfo(function, i, &offset, &bytes));
-        wrong += offset != expected_layout[i][0] || bytes != expected_layout[i][1];
+        wrong += offset != kExpectedLayout[i][0] || bytes != kExpectedLayout[i][1];
     }
     check(wrong == 0, "offsets and sizes of 8 parameters: %d wrong", wrong);
     size_t offset = 0, bytes = 0;
-    check_result(cuFuncGetParamInfo(function, std::size(expected_layout), &offset, &bytes), CUDA_ERROR_INVALID_VALUE,
+    check_result(cuFuncGetParamInfo(function, std::size(kExpectedLayout), &offset, &bytes), CUDA_ERROR_INVALID_VALUE,
                  "a ninth parameter");
 
     // The same kernel, with its parameters in one buffer.
@@ -85,7 +85,7 @@ void parameter_layout() {
     char buffer[64] = {};
     size_t buffer_bytes = sizeof buffer;
     const auto put = [&](size_t index, auto value) {
-        memcpy(buffer + expected_layout[index][0], &value, sizeof value);
+        memcpy(buffer + kExpectedLayout[index][0], &value, sizeof value);
     };
     put(0, char{5});
     put(1, short{50});

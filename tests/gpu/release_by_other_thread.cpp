@@ -23,7 +23,7 @@ class Release {
         *pinned_ = 1;
         // Loads every kernel now: a first launch may wait for the device, which would deadlock the test itself.
         DRIVER_OK(cuMemsetD32(words_, 1, 3));
-        DRIVER_OK(launch(spin_, 1, 1, waiting_, flag(), outcome(), spin_limit));
+        DRIVER_OK(launch(spin_, 1, 1, waiting_, flag(), outcome(), kSpinLimit));
         DRIVER_OK(launch(add_, 1, 1, waiting_, counter(), 1u, 1u));
         DRIVER_OK(cuCtxSynchronize());
     }
@@ -51,7 +51,7 @@ class Release {
         std::atomic<unsigned> filled{0};
         std::thread waiter([&] {
             device_.use();
-            DRIVER_OK(launch(spin_, 1, 1, waiting_, flag(), outcome(), spin_limit));
+            DRIVER_OK(launch(spin_, 1, 1, waiting_, flag(), outcome(), kSpinLimit));
             launched.store(true);
             DRIVER_OK(cuStreamSynchronize(waiting_));
             came_back.store(true);

@@ -9,7 +9,7 @@
 
 using namespace gpupool::programs;
 
-constexpr int thread_count = 4;
+constexpr int kThreadCount = 4;
 
 __global__ void wait_for_flag(const volatile int* flag, int* outcome) {
     *outcome = spin_until_set(flag);
@@ -87,15 +87,15 @@ int main(int argc, char** argv) {
     CUDA_OK(cudaDeviceSynchronize());
     overlap(words);
 
-    int wrong[thread_count] = {};
+    int wrong[kThreadCount] = {};
     std::vector<std::thread> threads;
-    for (int t = 0; t < thread_count; t++) {
+    for (int t = 0; t < kThreadCount; t++) {
         threads.emplace_back(one_thread, t, count, 20, &wrong[t]);
     }
     for (std::thread& thread : threads) {
         thread.join();
     }
-    for (int t = 0; t < thread_count; t++) {
+    for (int t = 0; t < kThreadCount; t++) {
         check(wrong[t] == 0, "thread %d on its own default stream: %d elements differ", t, wrong[t]);
     }
     CUDA_OK(cudaFree(words));

@@ -26,11 +26,11 @@ inline bool check_error(cudaError_t actual, cudaError_t expected, const char* wh
 // A kernel that waits for another must end by itself if that one never runs: after some ten seconds, both on a GPU
 // (where each round waits for memory) and on an interpreter (where instructions take the time). Counting rounds needs
 // no clock register.
-constexpr int spin_limit = 40'000'000;
+constexpr int kSpinLimit = 40'000'000;
 
 // 1 when the flag was set, 2 when the limit was reached first.
 static __device__ __forceinline__ int spin_until_set(const volatile int* flag) {
-    for (int i = 0; i < spin_limit; i++) {
+    for (int i = 0; i < kSpinLimit; i++) {
         if (*flag != 0) {
             return 1;
         }

@@ -149,7 +149,7 @@ void warps(List& list) {
 
 // Data exchange between the threads of a block.
 void blocks(List& list) {
-    const std::string mask = std::to_string(threads_of_a_block - 1);
+    const std::string mask = std::to_string(kThreadsPerBlock - 1);
     const std::string open =
         "{ .reg .b32 %q, %s, %t; mov.u32 %s, exchange; mov.u32 %t, %tid.x; mad.lo.u32 %q, %t, 8, %s; ";
     const std::string other = "add.u32 %t, %t, {b}; and.b32 %t, %t, " + mask + "; mad.lo.u32 %q, %t, 8, %s; ";
@@ -214,8 +214,8 @@ std::string program_functions() {
 }
 
 std::string program_variables() {
-    std::string text = ".local .align 8 .b64 scratch[8]; .shared .align 8 .b64 exchange[" +
-                       std::to_string(threads_of_a_block) + "];\n";
+    std::string text =
+        ".local .align 8 .b64 scratch[8]; .shared .align 8 .b64 exchange[" + std::to_string(kThreadsPerBlock) + "];\n";
     for (unsigned i = 0; i < 8; ++i) text += "st.local.u64 [scratch+" + std::to_string(i * 8) + "], 0;\n";
     return text;
 }

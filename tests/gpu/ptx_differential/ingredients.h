@@ -24,6 +24,6 @@ std::vector<Ingredient> ingredients();
 // (`scratch`), and of the block (`exchange`).
 std::string program_functions();
 std::string program_variables();
-constexpr unsigned threads_of_a_block = 128;
+constexpr unsigned kThreadsPerBlock = 128;
 
 }  // namespace gpupool::differential

@@ -41,7 +41,7 @@ std::string instruction_kernel(const std::string& name, const Instruction& instr
         ".reg .b32 %index, %size, %count; .reg .b64 %input, %output, %word, %offset; .reg .pred %outside;\n" +
         thread_index() + "ld.param.u32 %count, [count]; setp.ge.u32 %outside, %index, %count; @%outside ret;\n" +
         "ld.param.u64 %input, [in]; ld.param.u64 %output, [out];\n" + "mul.wide.u32 %offset, %index, " +
-        std::to_string(operand_words * 8) + "; add.u64 %input, %input, %offset;\n" +
+        std::to_string(kOperandWords * 8) + "; add.u64 %input, %input, %offset;\n" +
         "mul.wide.u32 %offset, %index, 8; add.u64 %output, %output, %offset;\n";
     std::vector<std::string> operands;
     for (std::size_t i = 0; i < instruction.operands.size(); ++i) {

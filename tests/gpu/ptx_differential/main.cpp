@@ -48,9 +48,9 @@ struct Row {
     std::vector<std::string> examples, refused;
 };
 
-constexpr unsigned kernels_of_a_module = 24;
-constexpr unsigned threads_of_a_program = 256;
-const std::string unoptimized = " unoptimized";  // appended to a program's name in a record
+constexpr unsigned kKernelsPerModule = 24;
+constexpr unsigned kThreadsPerProgram = 256;
+const std::string kUnoptimized = " unoptimized";  // appended to a program's name in a record
 
 // Neighbouring seeds give the same random numbers shifted by one, so programs do not use neighbours.
 enum class Use : std::uint64_t { text, inputs };
@@ -83,10 +83,10 @@ class Test {
         for (const auto& instruction : instructions_) {
             if (instruction.text.find(options_.only) != std::string::npos) chosen.push_back(&instruction);
         }
-        for (std::size_t i = 0; i < chosen.size(); i += kernels_of_a_module)
+        for (std::size_t i = 0; i < chosen.size(); i += kKernelsPerModule)
             try_instructions(
                 {chosen.begin() + static_cast<std::ptrdiff_t>(i),
-                 chosen.begin() + static_cast<std::ptrdiff_t>(std::min(i + kernels_of_a_module, chosen.size()))});
+                 chosen.begin() + static_cast<std::ptrdiff_t>(std::min(i + kKernelsPerModule, chosen.size()))});
         if (options_.only.empty()) {
             for (unsigned i = 0; i < options_.programs; ++i) try_program(i);
         }
@@ -123,12 +123,12 @@ class Test {
 
     std::vector<std::uint64_t> inputs_of(const Instruction& instruction, unsigned count) const {
         Random random(hash_bytes(instruction.text.data(), instruction.text.size()) ^ options_.seed);
-        std::vector<std::uint64_t> in(std::size_t{count} * operand_words);
+        std::vector<std::uint64_t> in(std::size_t{count} * kOperandWords);
         // A single small operand is tested with all of its values.
         const bool all = instruction.operands.size() == 1 && width_bits(instruction.operands[0]) == 16;
         for (unsigned i = 0; i < count; ++i) {
             for (std::size_t k = 0; k < instruction.operands.size(); ++k)
-                in[i * operand_words + k] = all ? i : random_value(instruction.operands[k], random);
+                in[i * kOperandWords + k] = all ? i : random_value(instruction.operands[k], random);
         }
         return in;
     }
@@ -160,7 +160,7 @@ class Test {
         }
         row.compared += count;
         for (unsigned i = 0; i < count && native_; ++i)
-            judge(row, instruction, &in[i * operand_words], theirs[i], ours[i]);
+            judge(row, instruction, &in[i * kOperandWords], theirs[i], ours[i]);
     }
 
     void judge(Row& row, const Instruction& instruction, const std::uint64_t* operands, std::uint64_t native,
@@ -225,7 +225,7 @@ class Test {
                                  hexadecimal(hash_bytes(program.text.data(), program.text.size()), 'L').substr(2);
         Random random(program_seed(options_, number, Use::inputs));
         std::vector<std::uint64_t> in;
-        for (unsigned i = 0; i < threads_of_a_program; ++i) {
+        for (unsigned i = 0; i < kThreadsPerProgram; ++i) {
             for (const Kind kind : program.registers) in.push_back(random_value(kind, random));
         }
         Row& row = rows_["random programs"];
@@ -242,16 +242,16 @@ class Test {
             const auto plain = run_program(*native_, program, in, false, native_error);
             const bool agrees = native_error.empty() && hash_records(program, plain) == our_hash;
             row.examples.push_back(what + "  " + std::to_string(differing) + " of its " +
-                                   std::to_string(threads_of_a_program) +
+                                   std::to_string(kThreadsPerProgram) +
                                    " threads differ; without the driver's optimizations " +
                                    (agrees ? "it agrees" : "it differs too " + native_error));
             (agrees ? row.optimizer : row.different) += differing;
-            if (agrees) theirs = plain, name += unoptimized;
+            if (agrees) theirs = plain, name += kUnoptimized;
         }
-        row.compared += threads_of_a_program;
+        row.compared += kThreadsPerProgram;
         if (native_) recorded_.emplace_back(name, hash_records(program, theirs));
         if (!options_.against.empty() && number < options_.recorded_programs)
-            hold(expected_.contains(what + unoptimized) ? what + unoptimized : what, our_hash, row);
+            hold(expected_.contains(what + kUnoptimized) ? what + kUnoptimized : what, our_hash, row);
     }
 
     static std::vector<std::uint64_t> run_program(Device& device, const Program& program,
@@ -259,8 +259,8 @@ class Test {
                                                   std::string& error) {
         CUmodule module = device.load(program.text, error, optimize);
         if (module == nullptr) return {};
-        auto result = device.run(module, "program", in, threads_of_a_program * program.words_of_a_thread(),
-                                 threads_of_a_program, false, error);
+        auto result = device.run(module, "program", in, kThreadsPerProgram * program.words_of_a_thread(),
+                                 kThreadsPerProgram, false, error);
         if (error.empty()) device.unload(module);
         return result;
     }
@@ -273,8 +273,8 @@ class Test {
         const std::size_t registers = program.registers.size(), words = program.words_of_a_thread();
         std::map<std::uint64_t, unsigned> shown;  // by the step's number
         unsigned differing = 0;
-        for (unsigned i = 0; i < threads_of_a_program; ++i) {
-            std::uint64_t step = last_record;
+        for (unsigned i = 0; i < kThreadsPerProgram; ++i) {
+            std::uint64_t step = kLastRecord;
             const std::string difference = compare_thread(program, &native[i * words], &software[i * words],
                                                           {&in[i * registers], &in[i * registers] + registers}, step);
             if (difference.empty()) continue;
@@ -295,7 +295,7 @@ class Test {
                        ", software " + std::to_string(software[0]);
             if (number >= program.steps.size()) return {};  // the last record
             const Step& step = program.steps[number];
-            std::uint64_t operands[operand_words] = {};
+            std::uint64_t operands[kOperandWords] = {};
             for (std::size_t k = 0; k < step.operands.size(); ++k) operands[k] = registers[step.operands[k]];
             if (compare(*step.instruction, operands, native[1], software[1]) == Verdict::different)
                 return "step " + std::to_string(number) + ": " +

@@ -7,10 +7,10 @@
 namespace gpupool::differential {
 namespace {
 
-constexpr unsigned registers_of_a_kind = 5;
-constexpr unsigned instructions_of_a_program = 150;
-constexpr unsigned most_records = 600;
-const std::string program_kinds = "HRLShbFDxyp";
+constexpr unsigned kRegistersPerKind = 5;
+constexpr unsigned kInstructionsPerProgram = 150;
+constexpr unsigned kMaxRecords = 600;
+const std::string kProgramKinds = "HRLShbFDxyp";
 
 // The declared type, since the assembler rejects floating point registers in integer instructions.
 const char* register_type(Kind kind) {
@@ -33,13 +33,13 @@ class Generator {
   public:
     Generator(std::uint64_t seed, const std::vector<Ingredient>& ingredients)
         : random_(seed), ingredients_(ingredients) {
-        for (const Kind kind : program_kinds) {
-            for (unsigned i = 0; i < registers_of_a_kind; ++i) program_.registers.push_back(kind);
+        for (const Kind kind : kProgramKinds) {
+            for (unsigned i = 0; i < kRegistersPerKind; ++i) program_.registers.push_back(kind);
         }
     }
 
     Program generate() {
-        block(instructions_of_a_program, 1, 0);
+        block(kInstructionsPerProgram, 1, 0);
         program_.most_records = records_ + 1;
         std::string& text = program_.text;
         text = module_header() + program_functions() + ".visible .entry program(.param .u64 in, .param .u64 out) {\n" +
@@ -49,7 +49,7 @@ class Generator {
                "mul.wide.u32 %offset, %index, " + std::to_string(program_.words_of_a_thread() * 8) +
                "; add.u64 %trace, %trace, %offset;\n";
         for (unsigned i = 0; i < program_.registers.size(); ++i) text += read(i);
-        text += body_ + "mov.u64 %word, " + std::to_string(last_record) + "; st.global.u64 [%trace], %word;\nret;\n}\n";
+        text += body_ + "mov.u64 %word, " + std::to_string(kLastRecord) + "; st.global.u64 [%trace], %word;\nret;\n}\n";
         return std::move(program_);
     }
 
@@ -61,7 +61,7 @@ class Generator {
             ".reg .b32 %index, %size, %bit; .reg .b64 %input, %trace, %word, %offset; .reg .pred %nan;\n" +
             program_variables();
         for (const Kind kind : {'F', 'D'}) {
-            for (std::size_t i = 0; i < operand_words; ++i)
+            for (std::size_t i = 0; i < kOperandWords; ++i)
                 text += std::string(".reg ") + register_type(kind) + " " + clean_name(kind, i) + "; ";
         }
         text += "\n";
@@ -151,7 +151,7 @@ class Generator {
     // `times`: an upper bound on how often this code runs.
     void block(unsigned count, unsigned times, unsigned depth) {
         for (unsigned i = 0; i < count; ++i) {
-            if (records_ + times > most_records) return;
+            if (records_ + times > kMaxRecords) return;
             if (depth < 3 && random_.chance(6)) {
                 random_.chance(25) ? branch_by_index(times, depth) : branch(times, depth);
             } else if (depth < 3 && random_.chance(2)) {

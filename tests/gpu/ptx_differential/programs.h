@@ -28,7 +28,7 @@ struct Program {
     std::size_t words_of_a_thread() const { return std::size_t{most_records} * 2; }
 };
 // A record is the step's number and the result, a word each; the last record has this number.
-constexpr std::uint64_t last_record = 0xFFFFFFFF;
+constexpr std::uint64_t kLastRecord = 0xFFFFFFFF;
 
 Program random_program(std::uint64_t seed, const std::vector<Ingredient>& ingredients);
 

@@ -15,7 +15,7 @@ void put(std::vector<std::byte>& target, std::size_t offset, T value) {
     std::memcpy(target.data() + offset, &value, sizeof value);
 }
 
-constexpr std::size_t first_entry = container_header_bytes;
+constexpr std::size_t kFirstEntry = container_header_bytes;
 
 // Reads everything there is to read; it need only return.
 void read_all(Bytes bytes) {
@@ -62,19 +62,19 @@ TEST(Damage, ClaimedSizesAreChecked) {
     EXPECT_FALSE(container_entries(container));
 
     container = make_container({{Kind::ptx, 80, 0, "text"}});
-    put(container, first_entry + entry_field::payload_bytes, ~std::uint64_t{0} - 0x3F);
+    put(container, kFirstEntry + entry_field::payload_bytes, ~std::uint64_t{0} - 0x3F);
     EXPECT_FALSE(container_entries(container));
 
     container = make_container({{Kind::ptx, 80, 0, "text"}});
-    put(container, first_entry + entry_field::payload_bytes, std::uint64_t{16});
+    put(container, kFirstEntry + entry_field::payload_bytes, std::uint64_t{16});
     EXPECT_FALSE(container_entries(container));
 
     container = make_container({{Kind::ptx, 80, 0, "text"}});
-    put(container, first_entry + entry_field::header_bytes, std::uint32_t{0});
+    put(container, kFirstEntry + entry_field::header_bytes, std::uint32_t{0});
     EXPECT_FALSE(container_entries(container));
 
     container = make_container({{Kind::ptx, 80, flag::zstd, "text"}});
-    put(container, first_entry + entry_field::compressed_bytes, std::uint32_t{9});
+    put(container, kFirstEntry + entry_field::compressed_bytes, std::uint32_t{9});
     EXPECT_FALSE(container_entries(container));
 }
 

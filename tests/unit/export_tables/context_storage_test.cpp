@@ -32,14 +32,14 @@ void record(CUcontext context, void* key, void* value) {
 }
 
 CUresult put(CUcontext context, void* key, void* value, StorageDestructor destructor) {
-    return function<CUresult(CUcontext, void*, void*, StorageDestructor)>(context_storage_id, 0)(context, key, value,
-                                                                                                 destructor);
+    return function<CUresult(CUcontext, void*, void*, StorageDestructor)>(kContextStorageId, 0)(context, key, value,
+                                                                                                destructor);
 }
 CUresult remove(CUcontext context, void* key) {
-    return function<CUresult(CUcontext, void*)>(context_storage_id, 1)(context, key);
+    return function<CUresult(CUcontext, void*)>(kContextStorageId, 1)(context, key);
 }
 CUresult get(CUcontext context, void* key, void** value) {
-    return function<CUresult(void**, CUcontext, void*)>(context_storage_id, 2)(value, context, key);
+    return function<CUresult(void**, CUcontext, void*)>(kContextStorageId, 2)(value, context, key);
 }
 
 class ContextStorageTest : public testing::Test {

@@ -136,16 +136,16 @@ Md2Digest expected_here(const FakeView& client, std::uint32_t version) {
     facts.driver_version = 13000;
     facts.process = static_cast<std::uint32_t>(::getpid());
     facts.thread = static_cast<std::uint32_t>(::pthread_self());
-    facts.cudart_table = reinterpret_cast<std::uint64_t>(table(cudart_interface_id));
-    facts.integrity_table = reinterpret_cast<std::uint64_t>(table(integrity_check_id));
-    facts.integrity_function = reinterpret_cast<std::uint64_t>(table(integrity_check_id)[1]);
+    facts.cudart_table = reinterpret_cast<std::uint64_t>(table(kCudartInterfaceId));
+    facts.integrity_table = reinterpret_cast<std::uint64_t>(table(kIntegrityCheckId));
+    facts.integrity_function = reinterpret_cast<std::uint64_t>(table(kIntegrityCheckId)[1]);
     return integrity_answer(facts, client.identities, version, 77);
 }
 
 TEST(IntegrityCheck, CoversThisProcessThreadAndTables) {
     FakeView client;
     client.identities = two_devices();
-    auto* check = function<Answer>(integrity_check_id, 1);
+    auto* check = function<Answer>(kIntegrityCheckId, 1);
     Md2Digest here;
     ASSERT_EQ(check(13002, 77, here.data()), CUDA_SUCCESS);
     EXPECT_EQ(here, expected_here(client, 13002));

@@ -6,8 +6,8 @@
 namespace gpupool::softgpu_test {
 namespace {
 
-constexpr CUresult unsupported = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-constexpr CUresult invalidated = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+constexpr CUresult kUnsupported = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+constexpr CUresult kInvalidated = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 
 class CaptureTest : public DriverTest {
   protected:
@@ -154,15 +154,15 @@ TEST_F(CaptureTest, ContinuesAnExistingGraph) {
 
 TEST_F(CaptureTest, ModesForbidUnsafeCalls) {
     begin(stream_, CU_STREAM_CAPTURE_MODE_GLOBAL);
-    EXPECT_EQ(unsupported, in_other_thread(allocate));
-    EXPECT_EQ(invalidated, end(stream_));
+    EXPECT_EQ(kUnsupported, in_other_thread(allocate));
+    EXPECT_EQ(kInvalidated, end(stream_));
     begin(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
     EXPECT_EQ(CUDA_SUCCESS, in_other_thread(allocate));
     EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, in_other_thread([&] { return end(stream_); }));
     OK(append(stream_, 1));
-    EXPECT_EQ(unsupported, allocate());
-    EXPECT_EQ(invalidated, append(stream_, 1));
-    EXPECT_EQ(invalidated, end(stream_));
+    EXPECT_EQ(kUnsupported, allocate());
+    EXPECT_EQ(kInvalidated, append(stream_, 1));
+    EXPECT_EQ(kInvalidated, end(stream_));
     begin(stream_, CU_STREAM_CAPTURE_MODE_GLOBAL);
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     OK(CALL(cuThreadExchangeStreamCaptureMode)(&mode));
@@ -173,16 +173,16 @@ TEST_F(CaptureTest, ModesForbidUnsafeCalls) {
 
 TEST_F(CaptureTest, WaitingForCapturedWorkIsRefusedInEveryMode) {
     begin(stream_);
-    EXPECT_EQ(unsupported, CALL(cuStreamSynchronize)(stream_));
-    EXPECT_EQ(invalidated, end(stream_));
+    EXPECT_EQ(kUnsupported, CALL(cuStreamSynchronize)(stream_));
+    EXPECT_EQ(kInvalidated, end(stream_));
     begin(stream_);
-    EXPECT_EQ(unsupported, CALL(cuCtxSynchronize)());
-    EXPECT_EQ(invalidated, end(stream_));
+    EXPECT_EQ(kUnsupported, CALL(cuCtxSynchronize)());
+    EXPECT_EQ(kInvalidated, end(stream_));
     begin(stream_);
     OK(CALL(cuEventRecord)(event_, stream_));
     EXPECT_EQ(CUDA_ERROR_CAPTURED_EVENT, CALL(cuEventQuery)(event_));
     EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, CALL(cuEventQuery)(event_)) << "its capture is invalid";
-    EXPECT_EQ(invalidated, end(stream_));
+    EXPECT_EQ(kInvalidated, end(stream_));
     EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, CALL(cuEventQuery)(event_)) << "or over";
     OK(CALL(cuEventRecord)(event_, stream_));
     OK(CALL(cuEventSynchronize)(event_)) << "an ordinary recording makes it an ordinary event";
@@ -194,18 +194,18 @@ TEST_F(CaptureTest, CapturesDoNotMixWithEachOtherNorWithOtherWork) {
     begin(other_);
     OK(CALL(cuEventRecord)(event_, stream_));
     EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_MERGE, CALL(cuStreamWaitEvent)(other_, event_, 0));
-    EXPECT_EQ(invalidated, end(stream_));
-    EXPECT_EQ(invalidated, end(other_));
+    EXPECT_EQ(kInvalidated, end(stream_));
+    EXPECT_EQ(kInvalidated, end(other_));
     OK(CALL(cuEventRecord)(event_, other_));
     begin(stream_);
     EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, CALL(cuStreamWaitEvent)(stream_, event_, 0));
-    EXPECT_EQ(invalidated, end(stream_));
+    EXPECT_EQ(kInvalidated, end(stream_));
 }
 
 TEST_F(CaptureTest, LegacyStreamsWorkInvalidatesABlockingCapture) {
     CUstream blocking = nullptr;
     OK(CALL(cuStreamCreate)(&blocking, CU_STREAM_DEFAULT));
-    EXPECT_EQ(unsupported, CALL(cuStreamBeginCapture_v2)(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED));
+    EXPECT_EQ(kUnsupported, CALL(cuStreamBeginCapture_v2)(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED));
     begin(stream_);
     OK(append(nullptr, 1)) << "a non-blocking stream is not affected";
     OK(end(stream_));
@@ -214,7 +214,7 @@ TEST_F(CaptureTest, LegacyStreamsWorkInvalidatesABlockingCapture) {
     EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, CALL(cuStreamIsCapturing)(nullptr, &unknown));
     EXPECT_EQ(CU_STREAM_CAPTURE_STATUS_ACTIVE, status(blocking)) << "the query does not invalidate the capture";
     EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, append(nullptr, 2));
-    EXPECT_EQ(invalidated, end(blocking));
+    EXPECT_EQ(kInvalidated, end(blocking));
     OK(append(nullptr, 3));
     EXPECT_EQ((std::vector<int>{1, 3}), logged());
 }

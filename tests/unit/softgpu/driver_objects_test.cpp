@@ -79,7 +79,7 @@ TEST_F(DriverTest, BatchOfMemoryOperationsRunsInOrder) {
 #define PTX_HEAD ".version 8.0\n.target sm_75\n.address_size 64\n"
 
 // Calls a function and reads a variable of the other unit; each unit has its own `hidden`.
-constexpr const char* calling_unit = PTX_HEAD
+constexpr const char* kCallingUnit = PTX_HEAD
     ".extern .func (.param .b32 r) next(.param .b32 a);\n"
     ".extern .global .align 4 .u32 shared_counter;\n"
     ".global .align 4 .u32 hidden = 100;\n"
@@ -87,7 +87,7 @@ constexpr const char* calling_unit = PTX_HEAD
     " ld.global.u32 %r1,[shared_counter]; ld.global.u32 %r3,[hidden];\n"
     " { .param .b32 a; st.param.b32 [a],%r1; .param .b32 r; call.uni (r), next, (a); ld.param.b32 %r2,[r]; }\n"
     " add.u32 %r2,%r2,%r3; st.global.u32 [%d1],%r2; ret; }\n";
-constexpr const char* called_unit = PTX_HEAD
+constexpr const char* kCalledUnit = PTX_HEAD
     ".visible .global .align 4 .u32 shared_counter = 20;\n"
     ".global .align 4 .u32 hidden = 1;\n"
     ".visible .func (.param .b32 r) next(.param .b32 a) { .reg .b32 %r<3>; ld.param.b32 %r1,[a];\n"
@@ -101,8 +101,8 @@ CUresult add_unit(CUlinkState state, const char* text) {
 TEST_F(DriverTest, UnitsAreLinked) {
     CUlinkState state = nullptr;
     OK(CALL(cuLinkCreate_v2)(0, nullptr, nullptr, &state));
-    OK(add_unit(state, calling_unit));
-    OK(add_unit(state, called_unit));
+    OK(add_unit(state, kCallingUnit));
+    OK(add_unit(state, kCalledUnit));
     void* image = nullptr;
     size_t bytes = 0;
     OK(CALL(cuLinkComplete)(state, &image, &bytes));
@@ -129,11 +129,11 @@ TEST_F(DriverTest, MissingOrDuplicateSymbolsFailToLink) {
     void* image = nullptr;
     size_t bytes = 0;
     OK(CALL(cuLinkCreate_v2)(2, options, values, &state));
-    OK(add_unit(state, calling_unit));
+    OK(add_unit(state, kCallingUnit));
     EXPECT_NE(CUDA_SUCCESS, CALL(cuLinkComplete)(state, &image, &bytes));
     EXPECT_NE(nullptr, std::strstr(log, "shared_counter")) << log;
-    OK(add_unit(state, called_unit));
-    OK(add_unit(state, called_unit));
+    OK(add_unit(state, kCalledUnit));
+    OK(add_unit(state, kCalledUnit));
     EXPECT_NE(CUDA_SUCCESS, CALL(cuLinkComplete)(state, &image, &bytes));
     EXPECT_NE(nullptr, std::strstr(log, "defined in two")) << log;
     EXPECT_EQ(CUDA_ERROR_INVALID_PTX, add_unit(state, "no PTX"));
