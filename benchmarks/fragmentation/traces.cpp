@@ -112,13 +112,13 @@ std::vector<Trace> all_traces() {
          [](Replay& replay) { replay.churn(512, kMiB, 256 * kMiB, 40'000); }},
         {"churn", "512 bytes to 64 MiB, freed in any order, 2 GiB alive",
          [](Replay& replay) { replay.churn(512, 64 * kMiB, 2 * kGiB, 20'000); }},
-        {"growing_sizes", "sizes that double while the smaller ones go, 512 MiB alive",
+        {"growing_sizes", "sizes that double while smaller blocks are freed, 512 MiB alive",
          [](Replay& replay) {
              for (std::uint64_t bytes = 4 * kKiB; bytes <= 4 * kMiB; bytes *= 2) {
                  replay.churn(bytes, 2 * bytes, 512 * kMiB, static_cast<int>(kGiB / bytes / 4));
              }
          }},
-        {"comb", "of blocks of 64 KiB one of 32 stays, then blocks of 1 MiB; 256 MiB alive before and behind",
+        {"comb", "one of 32 blocks of 64 KiB stays, then blocks of 1 MiB; 256 MiB alive before and after",
          [](Replay& replay) {
              while (replay.live_bytes() < 256 * kMiB) replay.allocate(64 * kKiB);
              replay.keep_one_of(32);

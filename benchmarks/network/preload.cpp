@@ -162,7 +162,7 @@ class Network {
         const auto round_trip_s = seconds(text.substr(0, comma));
         const auto rate = comma == std::string::npos ? std::optional<double>(0) : bytes_per_s(text.substr(comma + 1));
         if (!round_trip_s || !rate) {
-            std::fprintf(stderr, "GPUPOOL_EMULATED_NETWORK: '%s' is no network like 100us,25gbit\n", given);
+            std::fprintf(stderr, "GPUPOOL_EMULATED_NETWORK: '%s' is not a network like 100us,25gbit\n", given);
             std::_Exit(2);
         }
         return new Network(std::chrono::nanoseconds(static_cast<std::int64_t>(*round_trip_s * 1e9)), *rate);

@@ -231,7 +231,7 @@ void event_query_pending(benchmark::State& state) {
         came = d.cuEventQuery(d.event) != CUDA_ERROR_NOT_READY || came;
     }
     if (came) {
-        state.SkipWithError("the event came although its stream waits");
+        state.SkipWithError("the event is complete although its stream waits");
     }
     ok(d.cuStreamWriteValue32_v2(gate, d.memory, 1, 0), "cuStreamWriteValue32");
     ok(d.cuStreamSynchronize(d.stream), "cuStreamSynchronize");

@@ -86,7 +86,7 @@ bool switch_loopback(bool on) {
 
 // Sends data after the network is gone, and waits for an answer. The child's exit status is the verdict.
 enum Verdict { kNoticed, kNoNetwork, kWrong };
-Verdict send_into_nothing(bool looks) {
+Verdict send_into_nothing(bool polls) {
     if (::unshare(CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return kNoNetwork;
     if (!switch_loopback(true)) return kNoNetwork;
     auto [client, server] = plain_transports().front().connected_pair();
@@ -98,7 +98,7 @@ Verdict send_into_nothing(bool looks) {
     if (!client->send(buffers)) return kWrong;
     std::vector<std::byte> received(data.size());
     for (;;) {
-        const Status status = looks ? client->wait_arrival() : [&]() -> Status {
+        const Status status = polls ? client->wait_arrival() : [&]() -> Status {
             const auto got = client->receive(received);
             return got ? Status() : Status(got.error());
         }();
@@ -108,17 +108,17 @@ Verdict send_into_nothing(bool looks) {
 
 // The kernel's default would give up only after a quarter of an hour.
 TEST(Tcp, VanishedPeerIsDetected) {
-    for (const bool looks : {false, true}) {
+    for (const bool polls : {false, true}) {
         const pid_t child = ::fork();
         if (child == 0) {
             ::alarm(20);
-            ::_exit(send_into_nothing(looks));
+            ::_exit(send_into_nothing(polls));
         }
         int status = 0;
         ASSERT_EQ(::waitpid(child, &status, 0), child);
         ASSERT_TRUE(WIFEXITED(status)) << "the child is still waiting";
         if (WEXITSTATUS(status) == kNoNetwork) GTEST_SKIP() << "this test needs its own network namespace";
-        EXPECT_EQ(WEXITSTATUS(status), kNoticed) << (looks ? "by who waits for what arrives" : "by who receives");
+        EXPECT_EQ(WEXITSTATUS(status), kNoticed) << (polls ? "by who waits for what arrives" : "by who receives");
     }
 }
 

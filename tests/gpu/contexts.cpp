@@ -65,7 +65,7 @@ void primary(CUdevice device) {
 
     DRIVER_OK(cuDevicePrimaryCtxReset(device));
     check(!primary_is_active(device), "inactive after a reset");
-    check(cuMemAlloc(&block, 1000) != CUDA_SUCCESS, "and no memory comes from it");
+    check(cuMemAlloc(&block, 1000) != CUDA_SUCCESS, "and it provides no memory");
     DRIVER_OK(cuCtxSetCurrent(nullptr));
     DRIVER_OK(cuDevicePrimaryCtxRetain(&first, device));
     DRIVER_OK(cuCtxSetCurrent(first));
@@ -327,7 +327,7 @@ void freed_beside_a_peer(CUdevice device) {
             held.let_go = true;
         });
         check_result(cuMemFree(block), CUDA_SUCCESS, "memory of the one device is freed while the other works");
-        check(!held.let_go, "%s peer access nobody waits for that", with_access ? "with" : "without");
+        check(!held.let_go, "%s peer access the free does not wait", with_access ? "with" : "without");
         later.join();
         DRIVER_OK(cuStreamSynchronize(stream));
     }

@@ -213,26 +213,26 @@ void whose_mistakes() {
     DRIVER_OK(cuStreamSynchronize(own));
     const auto fails = [&] { return cuMemsetD8Async(block, 1, size_t{1} << 40, own); };
     // Checks that `call` or `later`, but not both, reported the error.
-    const auto told = [](const char* what, CUresult call, CUresult later) {
+    const auto expect_reported_once = [](const char* what, CUresult call, CUresult later) {
         check_result(call == CUDA_SUCCESS ? later : call, CUDA_ERROR_INVALID_VALUE, what);
-        check(call == CUDA_SUCCESS || later == CUDA_SUCCESS, "%s: told once", what);
+        check(call == CUDA_SUCCESS || later == CUDA_SUCCESS, "%s: the failure is reported once", what);
     };
     CUresult call = fails();
     check_result(cuStreamSynchronize(others), CUDA_SUCCESS, "another stream's synchronization");
-    told("its stream's synchronization", call, cuStreamSynchronize(own));
+    expect_reported_once("its stream's synchronization", call, cuStreamSynchronize(own));
     check_result(cuStreamSynchronize(own), CUDA_SUCCESS, "the same again");
     call = fails();
     DRIVER_OK(cuEventRecord(event, others));
     check_result(cuEventSynchronize(event), CUDA_SUCCESS, "an event of another stream");
     DRIVER_OK(cuEventRecord(event, own));
-    told("an event of its stream", call, cuEventSynchronize(event));
+    expect_reported_once("an event of its stream", call, cuEventSynchronize(event));
     call = fails();
     DRIVER_OK(cuStreamSynchronize(others));
-    told("the context's synchronization", call, cuCtxSynchronize());
+    expect_reported_once("the context's synchronization", call, cuCtxSynchronize());
     call = fails();
     DRIVER_OK(cuStreamDestroy(own));
     DRIVER_OK(cuStreamSynchronize(others));
-    told("the context's synchronization, its stream being destroyed", call, cuCtxSynchronize());
+    expect_reported_once("the context's synchronization, its stream being destroyed", call, cuCtxSynchronize());
     check_result(cuCtxSynchronize(), CUDA_SUCCESS, "the same again");
     DRIVER_OK(cuMemFree(block));
     cuEventDestroy(event);

@@ -173,7 +173,7 @@ void query_again(const Words& words, const Kernels& kernels) {
         DRIVER_OK(result);
         wrong += seen[0] == round && seen[1] == round ? 0 : 1;
     }
-    check(wrong == 0, "%u of %u times a complete event came before its data", wrong, rounds);
+    check(wrong == 0, "%u of %u times an event was complete before its data", wrong, rounds);
     check_result(cuEventQuery(event), CUDA_SUCCESS, "still complete");
 
     DRIVER_OK(kernels.wait(stream, words));
@@ -198,7 +198,7 @@ void query_again(const Words& words, const Kernels& kernels) {
     while (seen_last == CUDA_ERROR_NOT_READY && std::chrono::steady_clock::now() < until) {
         seen_last = cuEventQuery(event);
     }
-    check_result(seen_last, CUDA_SUCCESS, "who only asks hears of its end");
+    check_result(seen_last, CUDA_SUCCESS, "a query reports its end");
     unsigned late = 0;
     for (unsigned round = 0; round < rounds; round++) {
         DRIVER_OK(cuMemsetD32Async(words.log(), round, 1, stream));
@@ -243,7 +243,7 @@ void recorded_again(const Words& words, const Kernels& kernels) {
     DRIVER_OK(kernels.ticket(behind, words, 2));
     DRIVER_OK(cuStreamSynchronize(copying));
     check_result(cuEventQuery(event), CUDA_ERROR_NOT_READY, "recorded behind a copy, then behind a waiting kernel");
-    check_result(cuStreamQuery(behind), CUDA_ERROR_NOT_READY, "who waits for it waits for the kernel");
+    check_result(cuStreamQuery(behind), CUDA_ERROR_NOT_READY, "a stream that waits for it waits for the kernel");
     DRIVER_OK(kernels.release(releasing, words));
     DRIVER_OK(cuEventSynchronize(event));
     DRIVER_OK(cuStreamSynchronize(behind));
@@ -258,10 +258,10 @@ void recorded_again(const Words& words, const Kernels& kernels) {
     DRIVER_OK(kernels.wait(working, words));
     DRIVER_OK(cuEventRecord(event, working));
     DRIVER_OK(cuStreamSynchronize(copying));
-    check_result(cuEventQuery(event), CUDA_ERROR_NOT_READY, "a stream that waited for the record before went on");
+    check_result(cuEventQuery(event), CUDA_ERROR_NOT_READY, "a stream that waited for the earlier record continued");
     DRIVER_OK(kernels.release(releasing, words));
     DRIVER_OK(cuEventSynchronize(event));
-    check(words.read(words.outcome()) == 1, "and the kernel was released, not tired of waiting");
+    check(words.read(words.outcome()) == 1, "and the kernel was released and did not reach its limit");
 
     // Repeatedly in two streams, and destroyed while its records are not issued yet.
     words.clear();
@@ -273,7 +273,7 @@ void recorded_again(const Words& words, const Kernels& kernels) {
         DRIVER_OK(cuStreamWaitEvent(behind, event, 0));
     }
     DRIVER_OK(cuEventDestroy(event));
-    check_result(cuStreamQuery(behind), CUDA_ERROR_NOT_READY, "who waits for the last record");
+    check_result(cuStreamQuery(behind), CUDA_ERROR_NOT_READY, "a wait for the last record");
     DRIVER_OK(kernels.release(releasing, words));
     DRIVER_OK(cuStreamSynchronize(behind));
     DRIVER_OK(cuStreamSynchronize(copying));
@@ -339,12 +339,12 @@ void polled_beside_legacy(const Words& words, const Kernels& kernels) {
     for (int i = 0; i < 5000 && !waited; i++) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    check(waited, "who waits for that stream has waited for no more");
+    check(waited, "a wait for that stream waited for nothing else");
     check_result(cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY, "the legacy stream is not");
     DRIVER_OK(kernels.release(releasing, words));
     waiting.join();
     DRIVER_OK(cuCtxSynchronize());
-    check(words.read(words.outcome()) == 1, "whose kernel was released, not tired of waiting");
+    check(words.read(words.outcome()) == 1, "its kernel was released and did not reach its limit");
     DRIVER_OK(cuStreamDestroy(blocking));
     DRIVER_OK(cuStreamDestroy(releasing));
 }

@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
               "a program that a child executed");
         DRIVER_OK(cuMemcpyDtoH(&seen, block, sizeof seen));
         check(seen == 99, "parent: its memory is as it was (%u)", seen);
-        check(works(), "parent: goes on");
+        check(works(), "parent: continues");
         DRIVER_OK(cuMemFree(block));
     });
     return program.finish();

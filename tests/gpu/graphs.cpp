@@ -147,7 +147,7 @@ void explicit_graph(const GraphWork& work, const Device& device) {
     CUgraphNode before = nullptr;
     size_t count = 1;
     DRIVER_OK(cuGraphNodeGetDependencies(chain.second, &before, nullptr, &count));
-    check(count == 1 && before == chain.first, "what a node depends on");
+    check(count == 1 && before == chain.first, "a node's dependencies");
 
     CUgraph clone = nullptr;
     CUgraphNode cloned = nullptr;
@@ -180,7 +180,7 @@ void updates(const GraphWork& work, const Device& device) {
     CUgraphExecUpdateResultInfo information{};
     DRIVER_OK(cuGraphExecUpdate(executable, other.graph, &information));
     check(information.result == CU_GRAPH_EXEC_UPDATE_SUCCESS, "updated from another graph");
-    check(run_gives(work, executable, 777), "and does what that graph does");
+    check(run_gives(work, executable, 777), "and has that graph's effect");
     CUgraphNode more = nullptr;
     DRIVER_OK(cuGraphAddKernelNode(&more, other.graph, &other.out, 1, &changed.node));
     check_result(cuGraphExecUpdate(executable, other.graph, &information), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
@@ -321,7 +321,7 @@ void refused_nodes(const GraphWork& work, const Device& device) {
     DRIVER_OK(cuGraphDestroy(other));
     DRIVER_OK(cuMemsetD32Async(work.device, 0, GraphWork::kWords, work.stream));
     DRIVER_OK(cuGraphLaunch(executable, work.stream));
-    check(work.device_holds(1), "what was there goes on");
+    check(work.device_holds(1), "the existing graph still works");
     DRIVER_OK(cuGraphExecDestroy(executable));
     DRIVER_OK(cuGraphDestroy(graph));
 }

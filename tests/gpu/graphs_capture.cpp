@@ -105,14 +105,14 @@ void capture_behind_work(const GraphWork& work) {
         DRIVER_OK(cuEventRecord(event, work.stream));
         DRIVER_OK(cuStreamWaitEvent(joining, event, 0));
         const CUresult result = cuMemFree(block);
-        check(result == CUDA_SUCCESS && done, "memory is freed when what %s before it captured has ended (%s)",
-              joins ? "a stream was given that joined" : "a stream was given", result_name(result).c_str());
+        check(result == CUDA_SUCCESS && done, "a free waits for earlier work of a stream that %s (%s)",
+              joins ? "joined a capture" : "captures", result_name(result).c_str());
         DRIVER_OK(add_on(work, joining, 1));
         DRIVER_OK(cuEventRecord(event, joining));
         DRIVER_OK(cuStreamWaitEvent(work.stream, event, 0));
         CUgraph graph = nullptr;
         DRIVER_OK(cuStreamEndCapture(work.stream, &graph));
-        check(node_count(graph) == 2, "and the capture goes on");
+        check(node_count(graph) == 2, "and the capture continues");
         DRIVER_OK(cuGraphDestroy(graph));
         DRIVER_OK(cuCtxSynchronize());
     }
@@ -144,9 +144,9 @@ void capture_destroyed(const GraphWork& work) {
     DRIVER_OK(cuLaunchHostFunc(
         joining, [](void*) {}, nullptr));
     check_result(cuCtxSynchronize(), CUDA_SUCCESS, "waiting for the context");
-    check(work.host_holds(7), "what the stream was given before (%u)", work.host_out[0]);
+    check(work.host_holds(7), "the stream's earlier work (%u)", work.host_out[0]);
     DRIVER_OK(add_on(work, joining, 10));
-    check(work.device_holds(17), "what a stream does that had joined");
+    check(work.device_holds(17), "work of a stream that had joined");
     DRIVER_OK(cuEventDestroy(event));
     DRIVER_OK(cuStreamDestroy(joining));
 }
@@ -267,7 +267,7 @@ void capture_rules(const GraphWork& work, const Device& device) {
                        DRIVER_OK(cuThreadExchangeStreamCaptureMode(&mode));
                        const CUresult result = allocate_and_free();
                        DRIVER_OK(cuThreadExchangeStreamCaptureMode(&mode));
-                       check(mode == CU_STREAM_CAPTURE_MODE_RELAXED, "the thread's mode comes back when exchanged");
+                       check(mode == CU_STREAM_CAPTURE_MODE_RELAXED, "exchanging returns the thread's former mode");
                        return result;
                    });
     during_capture(work, CU_STREAM_CAPTURE_MODE_RELAXED, "a query of the capturing stream", unsupported, false,
@@ -310,7 +310,7 @@ void capture_mistakes(const GraphWork& work, const Device& device) {
     DRIVER_OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     DRIVER_OK(cuEventRecord(event, work.stream));
     check_result(cuEventSynchronize(event), CUDA_ERROR_CAPTURED_EVENT, "waiting for a captured event");
-    check_result(cuEventQuery(event), CUDA_ERROR_INVALID_VALUE, "and asking for it in what is then invalid");
+    check_result(cuEventQuery(event), CUDA_ERROR_INVALID_VALUE, "and a query of it in the then invalid capture");
     cuStreamEndCapture(work.stream, &graph);
     events_of_the_past(work, event, other);
 

@@ -122,7 +122,7 @@ void record(When when) {
         scene.clear();
     }
     check(early == 0, "%u of %u times an event was complete before its kernel could begin", early, 2 * rounds);
-    check(wrong == 0, "%u of %u times the kernels came in another order", wrong, rounds);
+    check(wrong == 0, "%u of %u times the kernels ran in another order", wrong, rounds);
     check(late == 0, "%u of %u times an event was not complete after the wait for it", late, rounds);
 }
 
@@ -168,7 +168,7 @@ void destroyed_while_busy(When when) {
     DRIVER_OK(cuStreamSynchronize(scene.second));
     DRIVER_OK(cuStreamSynchronize(scene.first));
     const auto tickets = scene.tickets();
-    check(tickets[0] == 1, "what was launched ran");
+    check(tickets[0] == 1, "the launched work ran");
 }
 
 // The event carries the capture to the second stream, and back.
@@ -181,7 +181,7 @@ void captured(When when) {
     DRIVER_OK(cuStreamWaitEvent(scene.second, scene.event, 0));
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     DRIVER_OK(cuStreamIsCapturing(scene.second, &status));
-    check(status == CU_STREAM_CAPTURE_STATUS_ACTIVE, "who waits for the event captures as well");
+    check(status == CU_STREAM_CAPTURE_STATUS_ACTIVE, "a stream that waits for the event captures as well");
     DRIVER_OK(scene.ticket(scene.second, 2));
     DRIVER_OK(cuEventRecord(back, scene.second));
     DRIVER_OK(cuStreamWaitEvent(scene.first, back, 0));

@@ -70,7 +70,7 @@ void device_pointer(const Work& work) {
     const CUdeviceptr pointer = memory.device();
     DRIVER_OK(work.add_to(pointer, 3));
     DRIVER_OK(cuStreamSynchronize(work.stream));
-    check(memory.differ(8) == 0, "a kernel added to what the program wrote: %zu wrong", memory.differ(8));
+    check(memory.differ(8) == 0, "a kernel added to the program's values: %zu wrong", memory.differ(8));
     for (unsigned i = 0; i < work.words; i++) {
         memory[i] += 1;
     }
@@ -106,7 +106,7 @@ void registered(const Work& work) {
     check(words[0] == 2 && words[1] == 42 && words[work.words - 1] == 2, "registered memory: %u, %u, %u", words[0],
           words[1], words[work.words - 1]);
     DRIVER_OK(cuMemHostUnregister(words));
-    check(heap[31] == 0x11 && heap[32 + work.words * sizeof(unsigned)] == 0x11, "its neighbours are as they were");
+    check(heap[31] == 0x11 && heap[32 + work.words * sizeof(unsigned)] == 0x11, "its neighbours are unchanged");
 }
 
 // Some programs unmap memory without unregistering it, and continue.
@@ -126,7 +126,7 @@ void unmapped(const Work& work) {
     const Pinned other(work.words);
     DRIVER_OK(work.add_to(other.device(), 1));
     DRIVER_OK(cuStreamSynchronize(work.stream));
-    check(other.differ(1) == 0, "the program goes on: %zu wrong", other.differ(1));
+    check(other.differ(1) == 0, "the program continues: %zu wrong", other.differ(1));
     cuMemHostUnregister(memory);  // any result is accepted
 }
 
@@ -311,8 +311,8 @@ void host_functions(const Work& work) {
         &seen));
     DRIVER_OK(work.add_to(memory.device(), 1));
     DRIVER_OK(cuStreamSynchronize(work.stream));
-    check(seen.before == 5, "a host function sees what the kernel before it wrote: %u", seen.before);
-    check(memory[4] == 101 && memory[5] == 6, "and the kernel behind it what it wrote: %u", memory[4]);
+    check(seen.before == 5, "a host function sees the earlier kernel's value: %u", seen.before);
+    check(memory[4] == 101 && memory[5] == 6, "and the kernel behind it sees the function's value: %u", memory[4]);
 }
 
 void events(const Work& work) {

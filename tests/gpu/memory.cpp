@@ -112,7 +112,7 @@ void pointers(const Device& device) {
     CUpointer_attribute two_names[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_POINTER};
     check_result(cuPointerGetAttributes(2, two_names, two, reinterpret_cast<CUdeviceptr>(&on_stack)), CUDA_SUCCESS,
                  "attributes of ordinary memory");
-    check(type == 0, "whose type is none");
+    check(type == 0, "its type is unknown");
     DRIVER_OK(cuMemFree(block));
     DRIVER_OK(cuMemFree(other));
 }

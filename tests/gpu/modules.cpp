@@ -79,7 +79,7 @@ void load_with_logs() {
     values[3] = reinterpret_cast<void*>(sizeof errors);
     values[5] = nullptr;
     check_result(cuModuleLoadDataEx(&module, broken, 6, names, values), CUDA_ERROR_INVALID_PTX, "broken PTX");
-    check(strlen(errors) > 0, "and an error log says why");
+    check(strlen(errors) > 0, "and an error log gives the reason");
     note("%.100s", errors);
 }
 

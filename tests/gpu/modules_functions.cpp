@@ -270,7 +270,7 @@ void attributes_beside_a_stuck_stream() {
         (void)cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap_bytes);
         int bytes = 0;
         DRIVER_OK(cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, sum));
-        check(bytes == 2'000, "the limit is what was set last: %d", bytes);
+        check(bytes == 2'000, "the limit is the value set last: %d", bytes);
     }
     set_shared(60'000);
     CUgraphExec executable = nullptr;
@@ -313,7 +313,7 @@ void textures_in_order() {
     }
     unsigned seen = 0;
     DRIVER_OK(cuMemcpyDtoH(&seen, out, sizeof seen));
-    check(seen == 42, "a texture was there for what was launched before it was destroyed: %u", seen);
+    check(seen == 42, "a destroyed texture stays valid for earlier launches: %u", seen);
     DRIVER_OK(cuMemFree(out));
     DRIVER_OK(cuMemFree(words));
 }

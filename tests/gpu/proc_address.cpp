@@ -110,7 +110,7 @@ void works() {
     check(count != nullptr && count(&devices) == CUDA_SUCCESS && devices >= 1, "a function found by name works");
     const void* table = nullptr;
     const CUuuid unknown = {{'n', 'o', 't', ' ', 'a', ' ', 't', 'a', 'b', 'l', 'e', ' ', 'i', 'd', '.', '.'}};
-    check_result(cuGetExportTable(&table, &unknown), CUDA_ERROR_INVALID_VALUE, "an export table that nobody knows");
+    check_result(cuGetExportTable(&table, &unknown), CUDA_ERROR_INVALID_VALUE, "an unknown export table");
 }
 
 }  // namespace

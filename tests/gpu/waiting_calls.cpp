@@ -317,7 +317,7 @@ void local_memory(Waiting& waiting) {
             DRIVER_OK(cuStreamDestroy(stream));
         }
         DRIVER_OK(cuMemcpyDtoH(words, waiting.local_words(), sizeof words));
-        check(words[0] == 7 && words[1] == 8, "what the kernels with local memory wrote: %u, %u", words[0], words[1]);
+        check(words[0] == 7 && words[1] == 8, "the kernels with local memory wrote %u, %u", words[0], words[1]);
         DRIVER_OK(cuMemsetD32(waiting.local_words(), 0, 2));
     });
 }
@@ -378,7 +378,7 @@ void local_memory_in_changes(Waiting& waiting) {
     });
     unsigned word = 0;
     DRIVER_OK(cuMemcpyDtoH(&word, words, sizeof word));
-    check(word == value, "what the changed graph's kernel wrote: %u", word);
+    check(word == value, "the changed graph's kernel wrote %u", word);
     DRIVER_OK(cuMemsetD32(words, 0, 1));
     DRIVER_OK(cuStreamDestroy(stream));
     DRIVER_OK(cuGraphExecDestroy(executable));
