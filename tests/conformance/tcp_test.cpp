@@ -118,7 +118,7 @@ TEST(Tcp, VanishedPeerIsDetected) {
         ASSERT_EQ(::waitpid(child, &status, 0), child);
         ASSERT_TRUE(WIFEXITED(status)) << "the child is still waiting";
         if (WEXITSTATUS(status) == kNoNetwork) GTEST_SKIP() << "this test needs its own network namespace";
-        EXPECT_EQ(WEXITSTATUS(status), kNoticed) << (polls ? "by who waits for what arrives" : "by who receives");
+        EXPECT_EQ(WEXITSTATUS(status), kNoticed) << (polls ? "by wait_arrival()" : "by receive()");
     }
 }
 

@@ -51,8 +51,8 @@ TEST_F(StreamWatchesTest, CompleteIsValidUntilAnyCommandIsSent) {
     begin_watch();
 }
 
-// A program was told that the stream is complete and gives it more work. The notice of the earlier watch must not count
-// for it.
+// A query has reported the stream complete, and the program gives it more work. The notice of the earlier watch must
+// not count for it.
 TEST_F(StreamWatchesTest, EarlierWatchsNoticeDoesNotEndALaterOne) {
     begin_watch();
     EXPECT_FALSE(watches.answered(kStream, true, ++received));
