@@ -1,6 +1,6 @@
-// {fmt}'s function bodies, compiled once per build. Header-only, each file that formats took 5 seconds longer to compile,
-// 14 under sanitizers. The distributions' {fmt} is a shared library, on which neither the client library nor a bundle may
-// depend.
+// {fmt}'s function bodies, compiled once per build. Header-only, each file that formats took 5 seconds longer to
+// compile, 14 under sanitizers. The distributions' {fmt} is a shared library, on which neither the client library nor a
+// bundle may depend.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE
